@@ -1,0 +1,113 @@
+"""The error tree.
+
+MirrorError                 everything this project raises on purpose
+├── UsageError              the call or the configuration is wrong                      (exit 2)
+│   └── ConfigError         mirror.yaml: which file, which line, what to write instead
+├── ProblemFound            the work was done as asked and found a problem              (exit 1)
+│   ├── NothingSelected     topic selection matches no topic
+│   ├── LaneBusy            another run holds the lane
+│   ├── TopicHalted         one topic cannot go on; carries the reason and the command that resolves it
+│   └── BufferUnusable      buffer folder missing, not writable, not ours
+├── ClusterUnreachable      no broker of a cluster answers in time                      (exit 3)
+└── WireError               one request to a broker failed; `retryable` says whether asking again can help
+    ├── ConnectionLost      outcome unknown
+    ├── BrokerError         the broker answered with an error code
+    └── CorruptBatch        bytes that are not a valid RecordBatch
+"""
+
+from __future__ import annotations
+
+
+class MirrorError(Exception):
+    """Base of all errors raised on purpose: one clear line, and a ``hint`` that says what to do."""
+
+    exit_code = 1
+    retryable = False
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), dict(self.__dict__)))
+
+
+def _rebuild(kind: type[MirrorError], state: dict[str, object]) -> MirrorError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, state.get("message"))
+    error.__dict__.update(state)
+    return error
+
+
+class UsageError(MirrorError):
+    """The command line or a call is wrong."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """mirror.yaml is wrong; the message names file, line and key."""
+
+
+class ProblemFound(MirrorError):
+    """The work was done as asked and found a problem."""
+
+
+class NothingSelected(ProblemFound):
+    """The topic selection matches no topic."""
+
+
+class LaneBusy(ProblemFound):
+    """Another run holds this lane."""
+
+
+class BufferUnusable(ProblemFound):
+    """The buffer cannot be opened or written."""
+
+
+class TopicHalted(ProblemFound):
+    """One topic cannot go on; the others do."""
+
+    def __init__(self, topic: str, message: str, *, hint: str = "", partition: int | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.topic = topic
+        self.partition = partition
+
+
+class ClusterUnreachable(MirrorError):
+    """No broker of a cluster answered in time."""
+
+    exit_code = 3
+    retryable = True
+
+    def __init__(self, cluster: str, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.cluster = cluster
+
+
+class WireError(MirrorError):
+    """One request to a broker failed."""
+
+
+class ConnectionLost(WireError):
+    """The connection broke or timed out: whether the request was carried out is unknown."""
+
+    retryable = True
+
+
+class CorruptBatch(WireError):
+    """Bytes that are not a valid RecordBatch."""
+
+
+class BrokerError(WireError):
+    """A broker answered with an error code (``code``, ``name``); ``wire.codes`` maps it to an action."""
+
+    def __init__(self, code: int, name: str, message: str, *, hint: str = "", retryable: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+        self.name = name
+        self.retryable = retryable

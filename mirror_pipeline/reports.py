@@ -1,0 +1,247 @@
+"""What the facade answers: one frozen dataclass per question, each with ``to_json()``.
+
+The JSON shapes are relied upon by other programs; the CLI prints them unchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mirror_pipeline.model import Gap
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """What a mirror would do with one selected topic."""
+
+    topic: str
+    target_topic: str
+    partitions: int
+    records: int
+    bytes: int | None
+    actions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    blockers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """A topic that is not mirrored, and why."""
+
+    topic: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorPlan:
+    """Selected and excluded topics of one mirror."""
+
+    mirror: str
+    topics: tuple[TopicPlan, ...]
+    excluded: tuple[Excluded, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """One element of ``plan --json``'s ``mirrors``."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing ``check`` looked at."""
+
+    what: str
+    ok: bool
+    detail: str
+    hint: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """One element of ``check --json``'s ``findings``."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """How a topic fares in a run: ``ok``, ``behind`` (target not reachable or run ended early) or ``halted``."""
+
+    topic: str
+    state: str
+    reason: str = ""
+    hint: str = ""
+    target_topic: str = ""
+    records: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """The outcome of one run over one mirror: ``ok`` when every topic is."""
+
+    mirror: str
+    state: str
+    records: int
+    bytes: int
+    seconds: float
+    topics: tuple[TopicState, ...]
+    micro_batches: int = 0
+    staged_records: int = 0
+    staged_bytes: int = 0
+    session_seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """One element of ``run --json``'s ``mirrors``."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """``position`` and ``end`` are source offsets; ``staged`` the end of what the buffer holds; ``lag`` in records of offset distance."""
+
+    partition: int
+    position: int
+    end: int
+    staged: int
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLag:
+    """Lag of one topic, per partition."""
+
+    topic: str
+    target_topic: str
+    partitions: tuple[PartitionLag, ...]
+    lag_seconds: float | None = None
+
+    @property
+    def lag_records(self) -> int:
+        """Offsets between position and end, summed."""
+        return sum(p.lag for p in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorLag:
+    """Lag of one mirror; ``lag_seconds`` is the age of the oldest record not yet on the target, None when unknown."""
+
+    mirror: str
+    topics: tuple[TopicLag, ...]
+    lag_seconds: float | None
+
+    @property
+    def lag_records(self) -> int:
+        """Offsets between position and end, summed over topics."""
+        return sum(t.lag_records for t in self.topics)
+
+    def to_json(self) -> dict[str, Any]:
+        """One element of ``lag --json``'s ``mirrors``."""
+        body = asdict(self)
+        for topic, row in zip(self.topics, body["topics"], strict=True):
+            row["lag_records"] = topic.lag_records
+        return {"mirror": self.mirror, "lag_records": self.lag_records, "lag_seconds": self.lag_seconds, "topics": body["topics"]}
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatus:
+    """A lane as its run last described it (``state``: running, finished, failed, stale, never run)."""
+
+    lane: str
+    state: str
+    heartbeat: float | None
+    pid: int | None
+    host: str
+    started: float | None
+    topics: tuple[TopicState, ...]
+    micro_batches: int
+    records: int
+    bytes: int
+    records_per_second: float
+    bytes_per_second: float
+    target_down_since: float | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorStatus:
+    """Lanes, buffer and gaps of one mirror."""
+
+    mirror: str
+    source: str
+    target: str
+    lanes: tuple[LaneStatus, ...]
+    buffer_bytes: int
+    buffer_max_bytes: int
+    staged_records: int
+    staged_bytes: int
+    gaps: int
+
+    def to_json(self) -> dict[str, Any]:
+        """One element of ``status --json``'s ``mirrors``."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillReport:
+    """The outcome of a backfill of source records with ``from <= time < to``."""
+
+    mirror: str
+    topic: str
+    target_topic: str
+    from_time: int
+    to_time: int
+    ranges: dict[int, tuple[int, int]]
+    run: RunReport
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``backfill --json``."""
+        return asdict(self)
+
+
+def gap_json(gap: Gap) -> dict[str, Any]:
+    """One element of ``gaps --json``'s ``gaps``."""
+    return {
+        "mirror": gap.mirror,
+        "topic": gap.topic,
+        "partition": gap.partition,
+        "start": gap.start,
+        "end": gap.end,
+        "cause": gap.cause.value,
+        "decided_by": gap.decided_by,
+        "at": gap.at,
+    }
+
+
+@dataclass(slots=True)
+class Progress:
+    """A moving picture of a run, handed to an observer a few times a second; cumulative since the run began."""
+
+    mirror: str
+    lane: str
+    records: int = 0
+    bytes: int = 0
+    staged_records: int = 0
+    staged_bytes: int = 0
+    total_records: int = 0
+    lag_records: int = 0
+    lag_seconds: float | None = None
+    micro_batches: int = 0
+    gaps: int = 0
+    seconds: float = 0.0
+    seconds_staging: float = 0.0
+    seconds_producing: float = 0.0
+    target_down: str = ""
+    topics: dict[str, TopicProgress] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class TopicProgress:
+    """One topic inside a :class:`Progress`."""
+
+    target_topic: str
+    records: int = 0
+    bytes: int = 0
+    lag_records: int = 0
+    position: dict[int, int] = field(default_factory=dict)
+    end: dict[int, int] = field(default_factory=dict)
+    state: str = "ok"
+    reason: str = ""
+    hint: str = ""

@@ -1,0 +1,1 @@
+"""How mirror.yaml is read and checked; import from :mod:`mirror_pipeline.config`."""

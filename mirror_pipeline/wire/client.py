@@ -1,0 +1,323 @@
+"""A cluster over the raw protocol: metadata, leaders, connections, offsets, producers."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import groupby
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, ConnectionLost, WireError
+from mirror_pipeline.model import Stamp, TopicPartition
+from mirror_pipeline.wire.answers import ClusterMetadata, OffsetAnswer, ProducerState, cluster_metadata, offset_answers, producer_answers
+from mirror_pipeline.wire.codes import (
+    LEADER_NOT_AVAILABLE,
+    NETWORK_EXCEPTION,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    Action,
+    broker_error,
+    lookup,
+)
+from mirror_pipeline.wire.connection import CLIENT_ID, Connection
+from mirror_pipeline.wire.messages import DescribeProducersRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest
+from mirror_pipeline.wire.tls import TlsFailed
+
+if TYPE_CHECKING:
+    from mirror_pipeline.config import ClusterSettings
+
+METADATA_TIMEOUT = 15.0  # an unreachable cluster is reported within this
+OPEN_TIMEOUT = 10.0  # connect, TLS and authentication with one broker
+SETTLE_TIME = 5.0  # how long questions to leaders are repeated while leadership moves
+UNKNOWN_TOPIC_TIME = 1.0  # a topic just created needs this long to be known everywhere; a deleted one never comes back
+PAUSES = (0.05, 1.0)  # first and longest pause between attempts
+ASK_AGAIN = {Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME}  # harmless here: nothing in this file changes a log
+
+T = TypeVar("T")
+
+
+class WireClient:
+    """Talks to one cluster. Not thread-safe: one client per thread (its connections are its own).
+
+    Nothing is opened before the first question. Names, leaders and connections are remembered; ``forget`` a
+    partition when a broker says that it is not the leader.
+
+    Args:
+        cluster: Where and how to connect; secrets are resolved when a connection is made.
+        timeout: Seconds without any byte moving after which a request is given up.
+    """
+
+    def __init__(self, cluster: ClusterSettings, *, timeout: float = 30.0) -> None:
+        self.cluster = cluster
+        self.timeout = timeout
+        self._seed: Connection | None = None
+        self._connections: dict[tuple[int, int], Connection] = {}
+        self._brokers: dict[int, tuple[str, int]] = {}
+        self._leaders: dict[TopicPartition, int] = {}
+
+    def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
+        """Ask any broker about the cluster and the named topics; None is all topics, nothing named is none.
+
+        A topic that does not exist, or may not be seen, comes back with its error code.
+
+        Raises:
+            ClusterUnreachable: No broker answered within 15 seconds (or ``timeout`` when that is less).
+            BrokerError: Authentication failed; it is not tried again.
+            TlsFailed: No broker could be trusted.
+        """
+        names = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+        message = MetadataRequest(topics=names, allow_auto_topic_creation=False)
+        answer = cluster_metadata(self._ask_any(message, time.monotonic() + min(METADATA_TIMEOUT, self.timeout)))
+        self._brokers = answer.brokers
+        for topic in answer.topics.values():
+            for number, part in topic.partitions.items():
+                tp = TopicPartition(topic.name, number)
+                if part.leader in answer.brokers:
+                    self._leaders[tp] = part.leader
+                else:
+                    self._leaders.pop(tp, None)
+        return answer
+
+    def leader(self, tp: TopicPartition) -> int:
+        """Node id of the partition's leader, from memory or from new metadata.
+
+        Raises:
+            BrokerError: 3 when the partition does not exist, 5 when it has no leader for 5 seconds.
+            ClusterUnreachable: No broker answered.
+        """
+        begin = time.monotonic()
+        for pause in _pauses():
+            if tp in self._leaders:
+                return self._leaders[tp]
+            error = self._look_up([tp]).get(tp, 0)
+            if error and time.monotonic() - begin > self._patience(error):
+                raise broker_error(error, f"{self.cluster.alias}: leader of {tp}")
+            if error:
+                time.sleep(pause)
+        raise AssertionError("unreachable")
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Drop what is known about the partition's leader: the next ``leader`` asks again."""
+        self._leaders.pop(tp, None)
+
+    def connection(self, node_id: int, lane: int = 0) -> Connection:
+        """The connection number ``lane`` to a broker, opened when there is none or when the broker has ended it.
+
+        Raises:
+            ConnectionLost: The broker cannot be reached.
+            BrokerError: Authentication failed.
+            TlsFailed: The broker could not be trusted.
+        """
+        cached = self._connections.pop((node_id, lane), None)
+        if cached is not None:
+            if not cached.stale():
+                self._connections[node_id, lane] = cached
+                return cached
+            cached.close()
+        if node_id not in self._brokers:
+            self.metadata(())
+        if node_id not in self._brokers:
+            raise ConnectionLost(f"{self.cluster.alias}: broker {node_id} is not in the cluster now", hint="bring the broker up")
+        host, port = self._brokers[node_id]
+        opened = self._open(host, port, OPEN_TIMEOUT)
+        self._connections[node_id, lane] = opened
+        return opened
+
+    def list_offsets(self, at: Mapping[TopicPartition, int], *, isolation: int = 1) -> dict[TopicPartition, OffsetAnswer]:
+        """Offsets of partitions, each for a time in milliseconds or one of the special times.
+
+        Args:
+            at: -2 is the first offset, -1 the end (with isolation 1 the last stable offset), -3 the record with the
+                newest timestamp; any other T the first record with time >= T, whose answer is offset -1 if there is none.
+            isolation: 1 read committed, 0 read uncommitted.
+
+        Returns:
+            An answer for every partition asked; its ``error`` is 13 when the leader could not be reached. Errors that
+            may pass (a moving leader) are asked again for 5 seconds first.
+        """
+
+        def build(tps: list[TopicPartition]) -> Any:
+            kind = ListOffsetsRequest.ListOffsetsTopic
+            part = kind.ListOffsetsPartition
+            topics = [
+                kind(name=name, partitions=[part(partition_index=tp.partition, current_leader_epoch=-1, timestamp=at[tp]) for tp in group])
+                for name, group in _by_topic(tps)
+            ]
+            return ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=topics)
+
+        return self._ask_leaders(at.keys(), build, offset_answers, lambda a: a.error, lambda code: OffsetAnswer(-1, -1, code))
+
+    def init_producer_id(self) -> Stamp:
+        """A new producer id, epoch 0, without a transactional id (KIP-98).
+
+        Raises:
+            BrokerError: The cluster refused, or was not ready within ``timeout``.
+            ClusterUnreachable: No broker answered.
+        """
+        deadline = time.monotonic() + self.timeout
+        message = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1)
+        for pause in _pauses():
+            answer = self._ask_any(message, deadline)
+            if not answer.error_code:
+                return Stamp(answer.producer_id, answer.producer_epoch)
+            if lookup(answer.error_code).action not in ASK_AGAIN or time.monotonic() + pause > deadline:
+                raise broker_error(answer.error_code, f"{self.cluster.alias}: new producer id")
+            time.sleep(pause)
+        raise AssertionError("unreachable")
+
+    def describe_producers(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, list[ProducerState] | BrokerError]:
+        """The producers each partition's leader remembers (KIP-664; needs READ on the topic), or why it does not say."""
+
+        def build(some: list[TopicPartition]) -> Any:
+            kind = DescribeProducersRequest.TopicRequest
+            topics = [kind(name=name, partition_indexes=[tp.partition for tp in group]) for name, group in _by_topic(some)]
+            return DescribeProducersRequest(topics=topics)
+
+        answers = self._ask_leaders(tps, build, producer_answers, lambda a: a[0], lambda code: (code, None, []))
+        return {
+            tp: broker_error(error, f"{self.cluster.alias}: producers of {tp}", message) if error else states
+            for tp, (error, message, states) in answers.items()
+        }
+
+    def close(self) -> None:
+        """Close all connections; the client can be used again and opens new ones."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        if self._seed is not None:
+            self._seed.close()
+            self._seed = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _open(self, host: str, port: int, open_timeout: float) -> Connection:
+        settings = self.cluster.client
+        return Connection(
+            host,
+            port,
+            self.cluster.security,
+            client_id=str(settings.get("client.id", CLIENT_ID)),
+            timeout=self.timeout,
+            open_timeout=min(open_timeout, self.timeout),
+            receive_buffer=_bytes(settings.get("socket.receive.buffer.bytes")),
+            send_buffer=_bytes(settings.get("socket.send.buffer.bytes")),
+        )
+
+    def _ask_any(self, message: Any, deadline: float) -> Any:
+        """Ask the broker asked last, else each bootstrap server and then each known broker once."""
+        begin = time.monotonic()
+        if self._seed is not None and not self._seed.stale():
+            try:
+                return self._seed.request(message, timeout=max((deadline - begin) / 2, 0.1))
+            except ConnectionLost:
+                self._seed = None
+        failures: list[WireError] = []
+        addresses = list(dict.fromkeys([*map(_address, self.cluster.bootstrap_servers), *self._brokers.values()]))
+        for position, (host, port) in enumerate(addresses):
+            share = max((deadline - time.monotonic()) / (len(addresses) - position), 0.1)
+            end = time.monotonic() + share
+            try:
+                self._seed = self._open(host, port, share)
+                return self._seed.request(message, timeout=max(end - time.monotonic(), 0.1))
+            except (ConnectionLost, TlsFailed) as error:
+                failures.append(error)
+        raise self._unreachable(failures, time.monotonic() - begin)
+
+    def _unreachable(self, failures: list[WireError], seconds: float) -> WireError | ClusterUnreachable:
+        causes = "; ".join(failure.message for failure in failures)
+        hint = next((f.hint for f in failures if isinstance(f, TlsFailed)), "") or next((f.hint for f in failures if f.hint), "")
+        if any(isinstance(failure, TlsFailed) for failure in failures):
+            return TlsFailed(f"{self.cluster.alias}: {causes}", hint=hint)
+        return ClusterUnreachable(self.cluster.alias, f"{self.cluster.alias}: no broker answered within {seconds:.1f} s: {causes}", hint=hint)
+
+    def _look_up(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Ask for the partitions' leaders; error codes of those that have none."""
+        answer = self.metadata({tp.topic for tp in tps})
+        errors = {}
+        for tp in tps:
+            topic = answer.topics.get(tp.topic)
+            part = topic.partitions.get(tp.partition) if topic else None
+            if tp not in self._leaders:
+                error = (topic.error if topic else 0) or (part.error if part else UNKNOWN_TOPIC_OR_PARTITION)
+                errors[tp] = error or LEADER_NOT_AVAILABLE
+        return errors
+
+    def _patience(self, error: int) -> float:
+        if error == UNKNOWN_TOPIC_OR_PARTITION:
+            return UNKNOWN_TOPIC_TIME
+        return SETTLE_TIME if lookup(error).action in ASK_AGAIN else 0.0
+
+    def _ask_leaders(
+        self,
+        tps: Collection[TopicPartition],
+        build: Callable[[list[TopicPartition]], Any],
+        read: Callable[[Any], Iterable[tuple[TopicPartition, T]]],
+        error_of: Callable[[T], int],
+        failed: Callable[[int], T],
+    ) -> dict[TopicPartition, T]:
+        """Ask each partition's leader, all leaders at once, again while errors may pass."""
+        begin, open_questions, answers = time.monotonic(), set(tps), dict[TopicPartition, T]()
+        for pause in _pauses():
+            missing = [tp for tp in open_questions if tp not in self._leaders]
+            codes = self._look_up(missing) if missing else {}
+            answers.update((tp, failed(code)) for tp, code in codes.items())
+            answers.update(self._round(open_questions - codes.keys(), build, read, failed))
+            waited = time.monotonic() - begin
+            open_questions = {tp for tp in open_questions if (code := error_of(answers[tp])) and waited < self._patience(code)}
+            if not open_questions:
+                return answers
+            for tp in open_questions:
+                self.forget(tp)
+            time.sleep(pause)
+        raise AssertionError("unreachable")
+
+    def _round(
+        self,
+        tps: Collection[TopicPartition],
+        build: Callable[[list[TopicPartition]], Any],
+        read: Callable[[Any], Iterable[tuple[TopicPartition, T]]],
+        failed: Callable[[int], T],
+    ) -> dict[TopicPartition, T]:
+        by_leader = sorted(tps, key=lambda tp: (self._leaders[tp], tp))
+        groups = {node: list(group) for node, group in groupby(by_leader, key=lambda tp: self._leaders[tp])}
+        answers = {tp: failed(NETWORK_EXCEPTION) for tp in tps}
+        asked: list[tuple[Connection, int]] = []
+        for node, group in groups.items():
+            try:
+                connection = self.connection(node)
+                asked.append((connection, connection.post(build(group))))
+            except ConnectionLost:
+                continue  # stays NETWORK_EXCEPTION
+        for connection, question in asked:
+            try:
+                answers.update(read(connection.answer(question)))
+            except ConnectionLost:
+                continue
+        return answers
+
+
+def _pauses() -> Iterator[float]:
+    pause, longest = PAUSES
+    while True:
+        yield pause * random.uniform(0.5, 1.0)  # noqa: S311 - a spread, not a secret
+        pause = min(pause * 2, longest)
+
+
+def _by_topic(tps: Iterable[TopicPartition]) -> Iterator[tuple[str, Iterator[TopicPartition]]]:
+    return groupby(sorted(tps), key=lambda tp: tp.topic)
+
+
+def _address(server: str) -> tuple[str, int]:
+    host, _, port = server.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"bootstrap server {server!r} is not host:port", hint="write it like broker-1.example.com:9092")
+    return host.strip("[]"), int(port)
+
+
+def _bytes(setting: object) -> int | None:
+    return int(setting) if isinstance(setting, str) and setting.isdigit() else None

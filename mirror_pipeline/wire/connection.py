@@ -1,0 +1,288 @@
+"""One connection to one broker: negotiated versions, authentication, pipelined requests, throttling."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from mirror_pipeline.errors import BrokerError, ConnectionLost, WireError
+from mirror_pipeline.wire import messages, sasl
+from mirror_pipeline.wire.buffers import BufferPool
+from mirror_pipeline.wire.codes import UNSUPPORTED_VERSION, broker_error
+from mirror_pipeline.wire.messages import SPOKEN, Api
+from mirror_pipeline.wire.tls import tls_context
+from mirror_pipeline.wire.transport import Buffer, Transport
+
+if TYPE_CHECKING:
+    from mirror_pipeline.config import Security
+
+CLIENT_ID = "mirror-pipeline"
+FIRST_REPLY_MAX = 1 << 20  # a larger first frame means that the other side does not speak Kafka
+RENEW_AT = (0.80, 0.90)  # part of a SASL session after which it is renewed (KIP-368), spread over connections
+THROTTLE_MAX = 60.0  # seconds; a broker mutes for a few quota windows at most
+SIZE = struct.Struct(">i")
+
+
+class Pending(NamedTuple):
+    """A request whose reply has not been read yet."""
+
+    correlation_id: int
+    api: int
+    version: int
+    wait: float
+
+
+class Reply(NamedTuple):
+    """One reply: what it answers, and its body after the header, a writable view that stays valid while it is held."""
+
+    correlation_id: int
+    api: int
+    version: int
+    body: memoryview
+
+
+class Connection:
+    """A connected, negotiated and authenticated broker connection for one thread.
+
+    Any break or timeout closes it and raises ConnectionLost: whether outstanding requests were carried out is
+    unknown then. TlsFailed and BrokerError (code 58, 33) on opening are final.
+
+    Args:
+        host: Broker host; with TLS the name the certificate must carry.
+        port: Broker port.
+        security: Protocol, credentials and certificates; None is PLAINTEXT.
+        client_id: Name the broker logs and meters by.
+        timeout: Seconds without any byte moving after which a reply or send is given up.
+        open_timeout: Seconds for connecting, TLS, negotiation and authentication together; ``timeout`` when None.
+        receive_buffer: SO_RCVBUF in bytes; None leaves the kernel to grow it.
+        send_buffer: SO_SNDBUF in bytes; None leaves the kernel to grow it.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        security: Security | None = None,
+        *,
+        client_id: str = CLIENT_ID,
+        timeout: float = 30.0,
+        open_timeout: float | None = None,
+        receive_buffer: int | None = None,
+        send_buffer: int | None = None,
+    ) -> None:
+        self.host, self.port, self.timeout = host, port, timeout
+        self._open_timeout = timeout if open_timeout is None else open_timeout
+        self.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.brokers_versions: dict[int, tuple[int, int]] = {}
+        self._security = security
+        self._client_id = client_id.encode()
+        self._socket_buffers = (receive_buffer, send_buffer)
+        self._context = tls_context(security) if security is not None and security.protocol in {"SSL", "SASL_SSL"} else None
+        self._pool = BufferPool()
+        self._correlation_id = 0
+        self._pending: deque[Pending] = deque()
+        self._backlog: deque[Reply] = deque()
+        self._muted_until = 0.0
+        self._renew_at: float | None = None
+        self._transport = self._open()
+
+    @property
+    def closed(self) -> bool:
+        """True after ``close`` and after any failure."""
+        return self._transport.closed
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent whose replies ``receive`` has not handed out."""
+        return len(self._pending) + len(self._backlog)
+
+    def stale(self) -> bool:
+        """True when the connection is closed, or idle and ended by the broker: open a new one."""
+        return self.closed or (not self._pending and self._transport.stale())
+
+    def version(self, api: int) -> int:
+        """The version to use for ``api``: the highest both sides speak. Renews a SASL session that is about to end.
+
+        Call it before building a request. Raises BrokerError 35 when there is no common version.
+        """
+        if self._renew_at is not None and time.monotonic() >= self._renew_at:
+            self._renew()
+        ours, theirs = SPOKEN[api], self.brokers_versions.get(api)
+        highest = min(ours.highest, theirs[1]) if theirs else -1
+        if theirs is None or highest < max(ours.lowest, theirs[0]):
+            spoken = f"{theirs[0]} to {theirs[1]}" if theirs else "none"
+            name = api.name if isinstance(api, Api) else str(api)
+            raise broker_error(UNSUPPORTED_VERSION, f"{self.peer}: {name}: we speak versions {ours.lowest} to {ours.highest}, the broker {spoken}")
+        return highest
+
+    def send(self, api: int, version: int, parts: Sequence[Buffer], *, wait: float = 0.0) -> int:
+        """Send one request whose body is ``parts`` joined (they are not copied); do not wait for the reply.
+
+        Args:
+            api: Request key.
+            version: As ``version(api)`` gave it.
+            parts: The body in pieces; they may be reused as soon as this returns.
+            wait: Seconds the broker itself may take before it answers, on top of ``timeout``.
+
+        Returns:
+            The correlation id; ``receive`` hands out replies in the order of sending.
+        """
+        self._wait_out_throttle()
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        head = messages.header(sum(map(len, parts)), api, version, self._correlation_id, self._client_id)
+        self._guarded(self._transport.send, (head, *parts))
+        self._pending.append(Pending(self._correlation_id, api, version, wait))
+        return self._correlation_id
+
+    def receive(self) -> Reply:
+        """The next reply, in the order of sending. Its body is not overwritten while any view of it is alive."""
+        if self._backlog:
+            return self._backlog.popleft()
+        return self._read()
+
+    def request(self, message: Any, *, wait: float = 0.0, timeout: float | None = None) -> Any:
+        """Send a kafka-python request and return its decoded response; ``timeout`` bounds the whole exchange.
+
+        Replies to earlier requests that arrive meanwhile are kept for ``receive``.
+        """
+        api = int(message.API_KEY)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        version = self.version(api)
+        with self._transport.within(deadline):
+            return self._exchange(message, version, wait)
+
+    def post(self, message: Any, *, wait: float = 0.0) -> int:
+        """Send a kafka-python request without waiting; ``answer`` takes the correlation id this returns."""
+        return self._post(message, self.version(int(message.API_KEY)), wait)
+
+    def answer(self, correlation_id: int) -> Any:
+        """The decoded response to a request sent with ``post``; replies to others before it are kept for ``receive``."""
+        reply = next((kept for kept in self._backlog if kept.correlation_id == correlation_id), None)
+        if reply is not None:
+            self._backlog.remove(reply)
+        else:
+            while (reply := self._read()).correlation_id != correlation_id:
+                self._backlog.append(reply)
+        response = messages.decode(reply.api, reply.version, reply.body)
+        self.throttled(getattr(response, "throttle_time_ms", 0) or 0)
+        return response
+
+    def throttled(self, milliseconds: int) -> None:
+        """Note a response's ``throttle_time_ms``: the next send waits until it is over (KIP-219)."""
+        if milliseconds > 0:
+            until = time.monotonic() + min(milliseconds / 1000, THROTTLE_MAX)
+            self._muted_until = max(self._muted_until, until)
+
+    def close(self) -> None:
+        """Close the socket and drop replies nobody read; calling it again does nothing."""
+        self._transport.close()
+        self._pending.clear()
+        self._backlog.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _exchange(self, message: Any, version: int, wait: float = 0.0) -> Any:
+        return self.answer(self._post(message, version, wait))
+
+    def _post(self, message: Any, version: int, wait: float) -> int:
+        return self.send(int(message.API_KEY), version, (messages.encode(message, version),), wait=wait)
+
+    def _read(self) -> Reply:
+        if not self._pending:
+            if self.closed:
+                raise ConnectionLost(f"{self.peer}: the connection is closed")
+            raise RuntimeError("receive() without a request in flight")
+        expected = self._pending[0]
+        head = bytearray(4)
+        self._guarded(self._transport.receive_into, memoryview(head), idle=self.timeout + expected.wait)
+        size, header_size = SIZE.unpack(head)[0], messages.reply_header_size(expected.api, expected.version)
+        if size < header_size or (not self.brokers_versions and size > FIRST_REPLY_MAX):
+            self.close()
+            raise WireError(f"{self.peer}: this is not a Kafka broker's answer", hint="check port and security.protocol")
+        frame = self._pool.take(size)
+        self._guarded(self._transport.receive_into, frame)
+        correlation_id = SIZE.unpack_from(frame)[0]
+        if correlation_id != expected.correlation_id:
+            self.close()
+            raise ConnectionLost(f"{self.peer}: reply {correlation_id} where {expected.correlation_id} was due")
+        self._pending.popleft()
+        return Reply(correlation_id, expected.api, expected.version, frame[header_size:])
+
+    def _guarded(self, action: Callable[..., None], *arguments: Any, **options: Any) -> None:
+        try:
+            action(*arguments, **options)
+        except WireError:
+            self.close()
+            raise
+
+    def _wait_out_throttle(self) -> None:
+        rest = self._muted_until - time.monotonic()
+        if rest > 0:
+            time.sleep(rest)
+
+    def _open(self) -> Transport:
+        deadline = time.monotonic() + self._open_timeout
+        received, sent = self._socket_buffers
+        self._transport = Transport(
+            self.host, self.port, idle=self.timeout, deadline=deadline, context=self._context, receive_buffer=received, send_buffer=sent
+        )
+        try:
+            self.brokers_versions = self._negotiate()
+            if self._security is not None and self._security.protocol.startswith("SASL"):
+                self._authenticate(self._security)
+        except BaseException:
+            self._transport.close()
+            raise
+        self._transport.deadline = None
+        return self._transport
+
+    def _renew(self) -> None:
+        """Read what is outstanding, then connect and authenticate anew: the broker ends the old session soon."""
+        while self._pending:
+            self._backlog.append(self._read())
+        self._renew_at = None
+        self._transport.close()
+        self._transport = self._open()
+
+    def _negotiate(self) -> dict[int, tuple[int, int]]:
+        self.brokers_versions = {}
+        request = messages.ApiVersionsRequest(client_software_name=CLIENT_ID, client_software_version="1")
+        response = self._exchange(request, SPOKEN[Api.API_VERSIONS].highest)
+        if response.error_code == UNSUPPORTED_VERSION:
+            response = self._exchange(messages.ApiVersionsRequest(), 0)
+        if response.error_code:
+            raise broker_error(response.error_code, f"{self.peer}: version negotiation")
+        return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+
+    def _authenticate(self, security: Security) -> None:
+        name = security.mechanism or ""
+        if name not in sasl.MECHANISMS:
+            raise broker_error(33, f"{self.peer}: mechanism {name or 'none'} is not one of {', '.join(sasl.MECHANISMS)}")
+        handshake = self._exchange(messages.SaslHandshakeRequest(mechanism=name), self.version(Api.SASL_HANDSHAKE))
+        if handshake.error_code:
+            offered = ", ".join(handshake.mechanisms) or "none"
+            raise broker_error(handshake.error_code, f"{self.peer}: the broker does not take {name}, it offers {offered}")
+        exchange = sasl.mechanism(name, security.username or "", security.password.resolve() if security.password is not None else "")
+        token: bytes | None = exchange.first()
+        version, lifetime = self.version(Api.SASL_AUTHENTICATE), 0
+        while token is not None:
+            answer = self._exchange(messages.SaslAuthenticateRequest(auth_bytes=token), version)
+            if answer.error_code:
+                raise broker_error(answer.error_code, f"{self.peer}: authentication failed for this user by {name}")
+            lifetime = answer.session_lifetime_ms
+            try:
+                token = exchange.answer(bytes(answer.auth_bytes))
+            except BrokerError as error:
+                error.message = f"{self.peer}: {error.message}"
+                raise
+        part = random.uniform(*RENEW_AT)  # noqa: S311 - a spread, not a secret
+        self._renew_at = time.monotonic() + lifetime / 1000 * part if lifetime > 0 else None

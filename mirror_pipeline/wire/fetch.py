@@ -1,0 +1,153 @@
+"""Fetch v4 to v11: record batches of many partitions as views into the response, nothing copied.
+
+No fetch sessions (KIP-227): each request names its partitions, so any connection and any process may send it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from struct import Struct
+
+from mirror_pipeline.errors import ConnectionLost
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.wire.codes import broker_error
+from mirror_pipeline.wire.connection import Connection, Reply
+from mirror_pipeline.wire.cursor import Cursor
+from mirror_pipeline.wire.messages import Api
+
+CONSUMER = -1  # replica id of a client
+NO_SESSION = struct.pack(">ii", 0, -1)  # session id 0, epoch -1: a full fetch that opens no session
+_HEAD = Struct(">iiiib")
+_PARTITION = Struct(">ihqqq")  # index, error, high watermark, last stable offset, log start
+_OLD_PARTITION = Struct(">ihqq")
+_ABORTED = Struct(">qq")
+Wants = Mapping[TopicPartition, tuple[int, int]]
+
+
+@dataclass(slots=True)
+class FetchedPartition:
+    """One partition of a fetch answer.
+
+    ``records`` is a view of whole batches, the last one possibly cut short; the first may begin before the offset
+    asked for. It stays valid for as long as it, or any slice of it, is held. ``aborted`` lists (producer id, first
+    offset) of aborted transactions; with isolation 1 nothing at or past ``last_stable_offset`` is returned.
+    """
+
+    error: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[tuple[int, int]]
+    records: memoryview
+
+
+def fetch(
+    connection: Connection,
+    wants: Wants,
+    *,
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
+    isolation: int = 1,
+    leader_epochs: Mapping[TopicPartition, int] | None = None,
+) -> dict[TopicPartition, FetchedPartition]:
+    """Read batches from the leader behind ``connection``.
+
+    Args:
+        connection: To the broker that leads all the partitions.
+        wants: Offset to start at and most bytes to take, per partition; a first batch larger than that still comes whole.
+        max_wait_ms: How long the broker waits for ``min_bytes`` to be there.
+        min_bytes: 1 answers as soon as there is anything.
+        max_bytes: Most bytes of the whole answer, with the same exception for one batch.
+        isolation: 1 stops at the last stable offset and lists aborted transactions, 0 reads all.
+        leader_epochs: Epochs the caller believes in; the broker then answers 74 or 75 when they differ from its own (KIP-320).
+
+    Raises:
+        ConnectionLost: The connection broke or timed out.
+        BrokerError: The broker refused the whole request; errors of single partitions are in the answer.
+    """
+    send_fetch(
+        connection, wants, max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, isolation=isolation, leader_epochs=leader_epochs
+    )
+    return receive_fetch(connection)
+
+
+def send_fetch(
+    connection: Connection,
+    wants: Wants,
+    *,
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
+    isolation: int = 1,
+    leader_epochs: Mapping[TopicPartition, int] | None = None,
+) -> int:
+    """Send a fetch request as ``fetch`` does and return its correlation id; ``receive_fetch`` reads the answer."""
+    version = connection.version(Api.FETCH)
+    parts = [_HEAD.pack(CONSUMER, max_wait_ms, min_bytes, max_bytes, isolation)]
+    if version >= 7:
+        parts.append(NO_SESSION)
+    ordered = sorted(wants)
+    topics = [(topic, list(group)) for topic, group in groupby(ordered, key=lambda tp: tp.topic)]
+    parts.append(struct.pack(">i", len(topics)))
+    for topic, group in topics:
+        name = topic.encode()
+        parts.append(struct.pack(f">h{len(name)}si", len(name), name, len(group)))
+        for tp in group:
+            parts.append(_want(version, tp, wants[tp], leader_epochs.get(tp, -1) if leader_epochs else -1))
+    if version >= 7:
+        parts.append(b"\0\0\0\0")  # forgotten topics: none
+    if version >= 11:
+        parts.append(b"\0\0")  # rack: empty, so that the leader answers
+    return connection.send(Api.FETCH, version, (b"".join(parts),), wait=max_wait_ms / 1000)
+
+
+def receive_fetch(connection: Connection) -> dict[TopicPartition, FetchedPartition]:
+    """Read the answer to the oldest unanswered ``send_fetch`` on this connection."""
+    reply = connection.receive()
+    if reply.api != Api.FETCH:
+        raise RuntimeError(f"the next answer on this connection is not a fetch (request key {reply.api})")
+    try:
+        return _parse(connection, reply)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        connection.close()
+        raise ConnectionLost(f"{connection.peer}: malformed fetch answer") from error
+
+
+def _want(version: int, tp: TopicPartition, want: tuple[int, int], leader_epoch: int) -> bytes:
+    offset, max_bytes = want
+    if version >= 9:
+        return struct.pack(">iiqqi", tp.partition, leader_epoch, offset, -1, max_bytes)
+    if version >= 5:
+        return struct.pack(">iqqi", tp.partition, offset, -1, max_bytes)
+    return struct.pack(">iqi", tp.partition, offset, max_bytes)
+
+
+def _parse(connection: Connection, reply: Reply) -> dict[TopicPartition, FetchedPartition]:
+    cursor = Cursor(reply.body)
+    connection.throttled(cursor.int32())
+    if reply.version >= 7:
+        error, _session = cursor.int16(), cursor.int32()
+        if error:
+            raise broker_error(error, f"{connection.peer}: fetch")
+    answer: dict[TopicPartition, FetchedPartition] = {}
+    for _ in range(cursor.count()):
+        topic = cursor.string() or ""
+        for _ in range(cursor.count()):
+            partition, fetched = _partition(cursor, reply.version)
+            answer[TopicPartition(topic, partition)] = fetched
+    return answer
+
+
+def _partition(cursor: Cursor, version: int) -> tuple[int, FetchedPartition]:
+    if version >= 5:
+        partition, error, high_watermark, stable, log_start = cursor.numbers(_PARTITION)
+    else:
+        (partition, error, high_watermark, stable), log_start = cursor.numbers(_OLD_PARTITION), -1
+    aborted = [cursor.numbers(_ABORTED) for _ in range(cursor.count())]
+    if version >= 11:
+        cursor.int32()  # preferred read replica: none without a rack
+    return partition, FetchedPartition(error, high_watermark, stable, log_start, aborted, cursor.records())

@@ -1,0 +1,101 @@
+"""Which requests we speak in which versions, their headers, and kafka-python's schemas for the cold ones."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResponse
+from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
+from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse
+
+__all__ = [
+    "SPOKEN",
+    "Api",
+    "ApiVersionsRequest",
+    "DescribeProducersRequest",
+    "InitProducerIdRequest",
+    "ListOffsetsRequest",
+    "MetadataRequest",
+    "SaslAuthenticateRequest",
+    "SaslHandshakeRequest",
+    "Versions",
+    "decode",
+    "encode",
+    "header",
+    "reply_header_size",
+]
+
+
+class Api(IntEnum):
+    """Request keys of the Kafka protocol that this project sends."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    INIT_PRODUCER_ID = 22
+    SASL_AUTHENTICATE = 36
+    DESCRIBE_PRODUCERS = 61
+
+
+class Versions(NamedTuple):
+    """Lowest and highest version we speak, and the first with flexible headers (KIP-482)."""
+
+    lowest: int
+    highest: int
+    flexible: int
+
+
+NEVER = 1 << 15
+
+SPOKEN: dict[int, Versions] = {
+    Api.PRODUCE: Versions(3, 9, 9),  # v3: RecordBatch v2; from v13 by topic id
+    Api.FETCH: Versions(4, 11, 12),  # v4: isolation level; v12 adds nothing we need
+    Api.LIST_OFFSETS: Versions(2, 7, 6),  # v2: isolation level; v7: -3 is the newest timestamp
+    Api.METADATA: Versions(7, 12, 9),  # v7: leader epochs; v10: topic ids
+    Api.SASL_HANDSHAKE: Versions(1, 1, NEVER),  # v1: tokens travel in SaslAuthenticate
+    Api.API_VERSIONS: Versions(0, 3, 3),
+    Api.INIT_PRODUCER_ID: Versions(0, 4, 2),
+    Api.SASL_AUTHENTICATE: Versions(0, 2, 2),  # v1: session lifetime
+    Api.DESCRIBE_PRODUCERS: Versions(0, 0, 0),
+}
+
+_RESPONSES: dict[int, Any] = {
+    Api.LIST_OFFSETS: ListOffsetsResponse,
+    Api.METADATA: MetadataResponse,
+    Api.SASL_HANDSHAKE: SaslHandshakeResponse,
+    Api.API_VERSIONS: ApiVersionsResponse,
+    Api.INIT_PRODUCER_ID: InitProducerIdResponse,
+    Api.SASL_AUTHENTICATE: SaslAuthenticateResponse,
+    Api.DESCRIBE_PRODUCERS: DescribeProducersResponse,
+}
+
+_HEADER = struct.Struct(">ihhih")
+
+
+def header(body_size: int, api: int, version: int, correlation_id: int, client_id: bytes) -> bytes:
+    """The frame size and request header (v1, or v2 with its empty tag section) in front of a body."""
+    tags = b"\0" if version >= SPOKEN[api].flexible else b""
+    size = 10 + len(client_id) + len(tags) + body_size
+    return _HEADER.pack(size, api, version, correlation_id, len(client_id)) + client_id + tags
+
+
+def reply_header_size(api: int, version: int) -> int:
+    """Bytes between frame size and body: correlation id, and the tag section of flexible versions but ApiVersions."""
+    return 5 if version >= SPOKEN[api].flexible and api != Api.API_VERSIONS else 4
+
+
+def encode(message: Any, version: int) -> bytes:
+    """The body of a kafka-python request."""
+    return bytes(message.encode(version=version))
+
+
+def decode(api: int, version: int, body: memoryview) -> Any:
+    """A kafka-python response, independent of the buffer it came in."""
+    return _RESPONSES[api].decode(bytes(body), version=version)

@@ -1,0 +1,128 @@
+"""Produce v3 to v9: batches go from where they lie to the socket, only their new 61-byte heads are built.
+
+A broker takes exactly one v2 batch per partition and request, so a request is a mapping from partition to batch.
+Requests may be pipelined; the broker works on one request of a connection at a time, in order.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from itertools import groupby
+from struct import Struct
+from typing import NamedTuple
+
+from mirror_pipeline.errors import ConnectionLost
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.wire.connection import Connection, Reply
+from mirror_pipeline.wire.cursor import Cursor, varint
+from mirror_pipeline.wire.messages import SPOKEN, Api
+from mirror_pipeline.wire.transport import Buffer
+
+ALL_REPLICAS = -1
+_ACKS = Struct(">hi")
+_INDEX_SIZE = Struct(">ii")
+_INDEX = Struct(">i")
+_PARTITION = Struct(">ihqqq")  # index, error, base offset, append time, log start
+_OLD_PARTITION = Struct(">ihqq")
+DETAILS_SHOWN = 3  # refused records named in one message
+
+
+class ProduceAnswer(NamedTuple):
+    """What the broker said about one batch; ``wire.codes.after_produce(error)`` says what to do.
+
+    ``base_offset`` is the offset of its first record (-1 on error). When the broker recognised a duplicate it is the
+    original one, and ``log_append_time`` is then the batch's largest timestamp; otherwise that is -1 on CreateTime
+    topics. ``message`` is the broker's own text, if any.
+    """
+
+    error: int
+    base_offset: int
+    log_append_time: int
+    log_start_offset: int
+    message: str | None
+
+
+def send_produce(connection: Connection, batches: Mapping[TopicPartition, tuple[Buffer, Buffer]], *, timeout_ms: int) -> int:
+    """Send one batch per partition with acks=all and return the correlation id; do not wait for the answer.
+
+    Args:
+        connection: To the broker that leads all the partitions.
+        batches: Head (61 bytes) and the rest of each batch; both are sent from where they lie and may be reused
+            once this returns.
+        timeout_ms: How long the broker may wait for its replicas before it answers 7 REQUEST_TIMED_OUT.
+
+    Raises:
+        ConnectionLost: The connection broke or timed out: whether this and earlier requests were carried out is unknown.
+    """
+    version = connection.version(Api.PRODUCE)
+    compact = version >= SPOKEN[Api.PRODUCE].flexible
+    topics = [(topic, list(group)) for topic, group in groupby(sorted(batches), key=lambda tp: tp.topic)]
+    gap = (b"\0" if compact else b"\xff\xff") + _ACKS.pack(ALL_REPLICAS, timeout_ms) + _count(len(topics), compact)
+    parts: list[Buffer] = []
+    for topic, group in topics:
+        name = topic.encode()
+        gap += (varint(len(name) + 1) if compact else struct.pack(">h", len(name))) + name + _count(len(group), compact)
+        for tp in group:
+            head, rest = batches[tp]
+            size = len(head) + len(rest)
+            gap += _INDEX.pack(tp.partition) + varint(size + 1) if compact else _INDEX_SIZE.pack(tp.partition, size)
+            parts += (gap, head, rest)
+            gap = b"\0" if compact else b""  # tags of the partition
+        gap += b"\0" if compact else b""  # tags of the topic
+    gap += b"\0" if compact else b""  # tags of the request
+    parts.append(gap)
+    return connection.send(Api.PRODUCE, version, parts, wait=timeout_ms / 1000)
+
+
+def receive_produce(connection: Connection) -> dict[TopicPartition, ProduceAnswer]:
+    """Read the answer to the oldest unanswered ``send_produce`` on this connection.
+
+    Raises:
+        ConnectionLost: The connection broke or timed out: the outcome of every unanswered request is unknown.
+    """
+    reply = connection.receive()
+    if reply.api != Api.PRODUCE:
+        raise RuntimeError(f"the next answer on this connection is not a produce (request key {reply.api})")
+    try:
+        return _parse(connection, reply)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        connection.close()
+        raise ConnectionLost(f"{connection.peer}: malformed produce answer") from error
+
+
+def _count(length: int, compact: bool) -> bytes:
+    return varint(length + 1) if compact else _INDEX.pack(length)
+
+
+def _parse(connection: Connection, reply: Reply) -> dict[TopicPartition, ProduceAnswer]:
+    cursor = Cursor(reply.body, compact=reply.version >= SPOKEN[Api.PRODUCE].flexible)
+    answer: dict[TopicPartition, ProduceAnswer] = {}
+    for _ in range(cursor.count()):
+        topic = cursor.string() or ""
+        for _ in range(cursor.count()):
+            partition, answered = _partition(cursor, reply.version)
+            answer[TopicPartition(topic, partition)] = answered
+        cursor.tags()
+    connection.throttled(cursor.int32())
+    cursor.tags()
+    return answer
+
+
+def _partition(cursor: Cursor, version: int) -> tuple[int, ProduceAnswer]:
+    if version >= 5:
+        partition, error, base_offset, append_time, log_start = cursor.numbers(_PARTITION)
+    else:
+        (partition, error, base_offset, append_time), log_start = cursor.numbers(_OLD_PARTITION), -1
+    message = _message(cursor) if version >= 8 else None
+    cursor.tags()
+    return partition, ProduceAnswer(error, base_offset, append_time, log_start, message)
+
+
+def _message(cursor: Cursor) -> str | None:
+    details: list[str] = []
+    for _ in range(cursor.count()):
+        index, text = cursor.int32(), cursor.string()
+        cursor.tags()
+        details.append(f"record {index}: {text}" if text else f"record {index}")
+    return "; ".join(filter(None, (cursor.string(), *details[:DETAILS_SHOWN]))) or None

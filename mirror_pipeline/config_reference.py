@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from mirror_pipeline.config import json_schema
 from mirror_pipeline.settings.models import (
     BufferModel,
     ClusterModel,
@@ -121,3 +124,13 @@ def _default(field: FieldInfo) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def write(folder: Path) -> None:
+    """Write configuration.md and mirror.schema.json anew."""
+    (folder / "configuration.md").write_text(render(), encoding="utf-8")
+    (folder / "mirror.schema.json").write_text(json.dumps(json_schema(), indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path("docs"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +32,8 @@ from mirror_pipeline.settings.yaml_lines import Path as KeyPath
 
 DEFAULT_CONFIG = "mirror.yaml"
 M = TypeVar("M", bound=BaseModel)
+_log = logging.getLogger("mirror_pipeline.config")
+_TOLD: set[str] = set()  # once for each process: Dagster's daemon loads the file every few seconds
 
 
 def load_config(path: str | Path = DEFAULT_CONFIG) -> Config:
@@ -53,7 +56,12 @@ def load_config(path: str | Path = DEFAULT_CONFIG) -> Config:
     model = _validate(document.data, folder, problems) if document.data is not None else None
     if problems or model is None:
         raise ConfigError(problems.text())
-    return _Facts(model, folder, problems).config(Path(path).absolute())
+    config = _Facts(model, folder, problems).config(Path(path).absolute())
+    for note in config.notes:
+        if note not in _TOLD:
+            _TOLD.add(note)
+            _log.warning("%s", note)
+    return config
 
 
 def _read(path: Path, shown: str) -> str:

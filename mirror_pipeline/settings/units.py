@@ -31,7 +31,7 @@ def parse_size(value: object) -> int:
         raise ValueError('not a size; write "512KiB" or "512B"')
     step = 1024 if binary else 1000
     power = " KMGT".index(unit.upper() or " ")
-    return round(Decimal(number) * step**power)
+    return int((Decimal(number) * Decimal(step**power)).to_integral_value())
 
 
 def parse_duration(value: object) -> float:

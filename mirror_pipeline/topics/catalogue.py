@@ -1,0 +1,125 @@
+"""The saved list of a mirror's topics. Dagster's definitions read it at import; only a refresh asks Kafka."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mirror_pipeline.clusters.admin import Admin
+from mirror_pipeline.config import Config, MirrorConfig
+from mirror_pipeline.reports import Excluded
+from mirror_pipeline.topics.naming import Claim, refuse_collisions, refuse_loops, target_names
+from mirror_pipeline.topics.select import select
+
+_VERSION = 1
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueTopic:
+    """A selected topic; ``topic_id`` in Kafka's URL-safe base64."""
+
+    name: str
+    target_topic: str
+    partitions: int
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """What a mirror copied from, and did not, when the source was last asked (``refreshed_at``: ms since the epoch)."""
+
+    mirror: str
+    refreshed_at: int
+    source_cluster_id: str
+    topics: tuple[CatalogueTopic, ...]
+    excluded: tuple[Excluded, ...]
+
+    def same_topics(self, other: Catalogue | None) -> bool:
+        """Whether a reload of definitions would change anything."""
+        return other is not None and self.topics == other.topics
+
+
+def catalogue_path(config: Config, mirror: str) -> Path:
+    """``.mirror/<mirror>.catalogue.json`` beside mirror.yaml."""
+    return config.state_folder / f"{mirror}.catalogue.json"
+
+
+def load_catalogue(config: Config, mirror: str) -> Catalogue | None:
+    """The saved catalogue; None when there is none yet, or it cannot be read (it can always be made anew)."""
+    path = catalogue_path(config, mirror)
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+        if body.pop("version") != _VERSION:
+            return None
+        topics = tuple(CatalogueTopic(**row) for row in body.pop("topics"))
+        excluded = tuple(Excluded(**row) for row in body.pop("excluded"))
+        return Catalogue(**body, topics=topics, excluded=excluded)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        _log.warning("catalogue unreadable, refresh it: path=%s cause=%s", path, error)
+        return None
+
+
+def save_catalogue(config: Config, catalogue: Catalogue) -> Path:
+    """Write the catalogue; a reader sees the old file or the new one, never half of it."""
+    path = catalogue_path(config, catalogue.mirror)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=path.name, suffix=".new", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump({"version": _VERSION, **asdict(catalogue)}, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def build_catalogue(config: Config, mirror: MirrorConfig, admin: Admin) -> Catalogue:
+    """Ask the source which topics there are and apply the mirror's selection.
+
+    Raises:
+        ClusterUnreachable: the source does not answer.
+        UsageError: names collide, within the mirror or with another mirror's saved catalogue, or a topic would go round in a circle.
+    """
+    found = admin.topics()
+    rules = mirror.topics
+    chosen, excluded = select(
+        found, rules.include, rules.exclude, naming=mirror.naming, source=mirror.source, target=mirror.target, aliases=list(config.clusters)
+    )
+    names = target_names(mirror.naming, mirror.source, mirror.target, chosen)
+    refuse_loops(config.mirrors, mirror, chosen)
+    refuse_collisions(
+        [*(Claim(mirror.name, topic, mirror.target, name) for topic, name in names.items()), *claims_of_others(config, mirror)]
+    )
+    topics = tuple(CatalogueTopic(name, names[name], found[name].partitions, found[name].topic_id) for name in chosen)
+    return Catalogue(mirror.name, int(time.time() * 1000), admin.cluster_id(), topics, tuple(excluded))
+
+
+def claims_of_others(config: Config, mirror: MirrorConfig) -> list[Claim]:
+    """What the other mirrors with the same target write, as far as their saved catalogues tell."""
+    others = [other for other in config.mirrors if other.name != mirror.name and other.target == mirror.target]
+    return [
+        Claim(other.name, topic.name, other.target, topic.target_topic)
+        for other in others
+        for topic in ((load_catalogue(config, other.name) or _EMPTY).topics)
+    ]
+
+
+def refresh_catalogue(config: Config, mirror: MirrorConfig, admin: Admin) -> Catalogue:
+    """Build the catalogue from the source and save it; see :func:`build_catalogue` for errors."""
+    catalogue = build_catalogue(config, mirror, admin)
+    save_catalogue(config, catalogue)
+    return catalogue
+
+
+_EMPTY = Catalogue("", 0, "", (), ())

@@ -1,0 +1,68 @@
+"""What a target topic would do to records that its source does not, and the setting that ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mirror_pipeline.settings.units import format_duration, format_size
+from mirror_pipeline.topics.settings import AFTER, BEFORE, DIFFERENCE, FOREVER, Settings, number, text
+
+
+class Difference(NamedTuple):
+    """A sentence, and ``key=value`` on the target that would make it untrue."""
+
+    sentence: str
+    key: str
+    value: str
+
+
+def differences(source: Settings, target: Settings) -> Iterator[Difference]:
+    """Compare the settings in force on both sides; what is not known is not compared."""
+    if "compact" in text(source, "cleanup.policy") and "compact" not in text(target, "cleanup.policy", "delete"):
+        sentence = "the source is compacted, the target is not: it keeps all records of a key until retention deletes them"
+        yield Difference(sentence, "cleanup.policy", text(source, "cleanup.policy"))
+    if "delete" in text(target, "cleanup.policy", "delete"):
+        yield from _retention(source, target)
+    yield from _size(source, target)
+    codec = text(target, "compression.type", "producer")
+    if codec != "producer":
+        yield Difference(f"compression.type={codec} on the target: its broker recompresses batches", "compression.type", "producer")
+    if text(target, "message.timestamp.type", "CreateTime") == "LogAppendTime":
+        sentence = "message.timestamp.type=LogAppendTime on the target: the original time of records is lost"
+        yield Difference(sentence, "message.timestamp.type", "CreateTime")
+    else:
+        yield from _bounds(target)
+
+
+def _retention(source: Settings, target: Settings) -> Iterator[Difference]:
+    deletes = "delete" in text(source, "cleanup.policy", "delete")
+    for key in ("retention.ms", "retention.bytes"):
+        ours, theirs = (number(source, key) if deletes else -1), number(target, key)
+        if ours is None or theirs is None or theirs < 0 or 0 <= ours <= theirs:
+            continue
+        have, want = _amount(key, theirs), "no limit" if ours < 0 else _amount(key, ours)
+        sentence = f"{key} is smaller on the target ({have}) than on the source ({want}): it deletes records earlier"
+        yield Difference(sentence, key, str(ours))
+
+
+def _amount(key: str, value: int) -> str:
+    return format_duration(value / 1000) if key.endswith(".ms") else format_size(value)
+
+
+def _size(source: Settings, target: Settings) -> Iterator[Difference]:
+    ours = number(source, "max.message.bytes")
+    for key in ("max.message.bytes", "segment.bytes"):
+        theirs = number(target, key)
+        if ours is not None and theirs is not None and theirs < ours:
+            limits = f"{key} on the target is {theirs:,}, the source takes {ours:,} bytes"
+            sentence = f"{limits}: larger batches are split, a larger record does not fit"
+            yield Difference(sentence, key, str(ours))
+
+
+def _bounds(target: Settings) -> Iterator[Difference]:
+    for key, kind in ((AFTER, "newer"), (BEFORE, "older"), (DIFFERENCE, "older or newer")):
+        limit = number(target, key)
+        if limit is not None and limit < int(FOREVER):
+            span = format_duration(limit / 1000)
+            yield Difference(f"{key} on the target is {span}: it refuses batches with records {kind} than its clock by more", key, FOREVER)

@@ -1,0 +1,123 @@
+"""Names on the target: made, checked, and kept from meeting or going round in circles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from mirror_pipeline.config import MirrorConfig
+from mirror_pipeline.errors import UsageError
+from mirror_pipeline.settings.naming import fill, template_of, topic_name_problem
+from mirror_pipeline.topics.select import select
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A mirror that wants to write a target topic."""
+
+    mirror: str
+    topic: str
+    target: str
+    target_topic: str
+
+
+def target_name(naming: str, source_alias: str, topic: str) -> str:
+    """The name of a source topic on the target.
+
+    Args:
+        naming: ``prefix``, ``identity`` or a template such as ``{source}-{topic}``.
+        source_alias: alias of the source cluster.
+        topic: name on the source.
+
+    Raises:
+        UsageError: Kafka would refuse the name, e.g. because it is longer than 249 characters.
+    """
+    name = fill(naming, source_alias, topic)
+    problem = topic_name_problem(name)
+    if problem:
+        raise UsageError(
+            f'topic {topic} would be named "{name}" on the target, which {problem}',
+            hint="choose another naming, or exclude the topic",
+        )
+    return name
+
+
+def target_names(naming: str, source: str, target: str, topics: Iterable[str]) -> dict[str, str]:
+    """Source to target name of each topic.
+
+    Raises:
+        UsageError: a name is illegal, or two topics would get the same name.
+    """
+    names = {topic: target_name(naming, source, topic) for topic in topics}
+    refuse_collisions(Claim("this mirror", topic, target, name) for topic, name in names.items())
+    return names
+
+
+def refuse_collisions(claims: Iterable[Claim]) -> None:
+    """Two sources must not write one target topic; names that differ in ``.`` and ``_`` only are one to Kafka's metrics and refused by it.
+
+    Raises:
+        UsageError: naming both mirrors and topics.
+    """
+    seen: dict[tuple[str, str], Claim] = {}
+    for claim in claims:
+        other = seen.setdefault((claim.target, same_to_kafka(claim.target_topic)), claim)
+        if (other.mirror, other.topic) != (claim.mirror, claim.topic):
+            raise UsageError(
+                f"target topic {claim.target_topic} on cluster {claim.target} would get the records of two topics:"
+                f" {other.topic} of {other.mirror} and {claim.topic} of {claim.mirror}",
+                hint="use naming: prefix, or select the topic in one mirror only",
+            )
+
+
+def same_to_kafka(name: str) -> str:
+    """The form in which Kafka compares names for collisions (Kafka sources, ``Topic.unifyCollisionChars``)."""
+    return name.replace(".", "_")
+
+
+def refuse_loops(mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, topics: Iterable[str]) -> None:
+    """No topic may come round to the mirror that sent it off.
+
+    With ``prefix`` the names prevent it; with ``identity`` and templates the mirrors are followed from cluster to cluster.
+
+    Raises:
+        UsageError: naming the topic and the circle of mirrors.
+    """
+    for topic in topics:
+        circle = _circle(mirrors, mirror, topic)
+        if circle:
+            raise UsageError(
+                f"topic {topic} would go round for ever: {' -> '.join(circle)}",
+                hint="use naming: prefix in these mirrors, or exclude the topic in one of them",
+            )
+
+
+def _circle(mirrors: Sequence[MirrorConfig], first: MirrorConfig, topic: str) -> list[str]:
+    paths: list[tuple[list[str], str, str]] = [([first.name], first.target, fill(first.naming, first.source, topic))]
+    while paths:
+        path, cluster, name = paths.pop()
+        for mirror, onward in _onward(mirrors, cluster, name):
+            if mirror.name == first.name:
+                return [*path, mirror.name]
+            if mirror.name not in path:  # another circle, which is refused when that mirror is looked at
+                paths.append(([*path, mirror.name], mirror.target, onward))
+    return []
+
+
+def _onward(mirrors: Sequence[MirrorConfig], cluster: str, name: str) -> Iterator[tuple[MirrorConfig, str]]:
+    aliases = {alias for mirror in mirrors for alias in (mirror.source, mirror.target)}
+    for mirror in mirrors:
+        if mirror.source == cluster:
+            rules = mirror.topics
+            chosen, _ = select(
+                [name], rules.include, rules.exclude, naming=mirror.naming, source=mirror.source, target=mirror.target, aliases=aliases
+            )
+            if chosen:
+                yield mirror, fill(mirror.naming, mirror.source, name)
+
+
+def source_name(naming: str, source_alias: str, target_topic: str) -> str | None:
+    """The source topic behind a target name; None when this naming does not make such a name."""
+    before, after = template_of(naming).replace("{source}", source_alias).split("{topic}")
+    inner = target_topic[len(before) : len(target_topic) - len(after)]
+    return inner if inner and before + inner + after == target_topic else None

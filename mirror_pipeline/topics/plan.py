@@ -1,0 +1,197 @@
+"""What has to happen to a target topic before records go there. A pure function: facts in, plan out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from mirror_pipeline.clusters.info import TopicInfo
+from mirror_pipeline.topics.differences import differences
+from mirror_pipeline.topics.settings import Settings, as_created, desired_configs, not_copied, text
+
+
+@dataclass(frozen=True, slots=True)
+class TargetCluster:
+    """What planning needs to know of the target: alias and addresses for messages, size, a broker's settings (None: not readable)."""
+
+    alias: str
+    bootstrap_servers: str
+    brokers: int
+    settings: Settings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The mirror's ``topics.manage`` and ``topics.replication_factor``."""
+
+    manage: bool = True
+    replication_factor: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetPlan:
+    """What to do with one target topic. ``actions``, ``warnings`` and ``blockers`` are sentences for people."""
+
+    topic: str
+    target_topic: str
+    partitions: int
+    create: bool = False
+    grow: bool = False
+    replication_factor: int = 1
+    configs: Mapping[str, str] = field(default_factory=dict)
+    actions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    blockers: tuple[str, ...] = ()
+
+
+def plan_target(
+    source: TopicInfo,
+    source_configs: Settings | None,
+    target: TopicInfo | None,
+    target_configs: Settings | None,
+    *,
+    target_topic: str,
+    cluster: TargetCluster,
+    rules: Rules = Rules(),
+    collides_with: str | None = None,
+) -> TargetPlan:
+    """Decide whether to create, grow or leave a target topic, and what is worth a warning.
+
+    Args:
+        source: the source topic.
+        source_configs: its settings in force; None when they may not be read.
+        target: the target topic; None when it does not exist.
+        target_configs: its settings in force; None when it does not exist or they may not be read.
+        target_topic: its name.
+        cluster: the target cluster.
+        rules: what the mirror may do.
+        collides_with: an existing target topic whose name is the same to Kafka (``.`` and ``_`` alike).
+    """
+    configs = source_configs or {}
+    unread = (
+        ()
+        if source_configs is not None
+        else ("the source topic's settings may not be read (DESCRIBE_CONFIGS): the target's defaults apply",)
+    )
+    if target is None:
+        return _plan_new(source, configs, target_topic, cluster, rules, collides_with, unread)
+    return _plan_existing(source, configs, target, target_configs, cluster, rules, unread)
+
+
+def _plan_new(
+    source: TopicInfo,
+    configs: Settings,
+    name: str,
+    cluster: TargetCluster,
+    rules: Rules,
+    collides_with: str | None,
+    unread: tuple[str, ...],
+) -> TargetPlan:
+    wanted = desired_configs(configs, cluster.settings)
+    replicas = rules.replication_factor or max(1, min(3, cluster.brokers))
+    plan = TargetPlan(source.name, name, source.partitions, replication_factor=replicas, configs=wanted)
+    blockers = []
+    if collides_with:
+        blockers.append(
+            f"cluster {cluster.alias} has topic {collides_with}: Kafka refuses {name} beside it (. and _ are the same in metric names);"
+            " choose another naming, or exclude the topic"
+        )
+    if replicas > cluster.brokers:
+        blockers.append(f"topics.replication_factor is {replicas}, cluster {cluster.alias} has {cluster.brokers} brokers")
+    if not rules.manage:
+        blockers.append(
+            f"topic {name} does not exist on cluster {cluster.alias} and topics.manage is false; create it: {create_command(plan, cluster)}"
+        )
+    if blockers:
+        return TargetPlan(source.name, name, source.partitions, blockers=tuple(blockers), warnings=unread)
+    action = f"create {name} on {cluster.alias}: {_partitions(source.partitions)}, replication factor {replicas}, " + ", ".join(
+        f"{key}={value}" for key, value in wanted.items()
+    )
+    told = (difference.sentence for difference in differences(configs, as_created(wanted, cluster.settings)))
+    warnings = (*unread, *_source_warnings(configs, wanted), *told)
+    return TargetPlan(source.name, name, source.partitions, True, False, replicas, wanted, (action,), warnings)
+
+
+def _plan_existing(
+    source: TopicInfo,
+    configs: Settings,
+    target: TopicInfo,
+    target_configs: Settings | None,
+    cluster: TargetCluster,
+    rules: Rules,
+    unread: tuple[str, ...],
+) -> TargetPlan:
+    name, blockers, actions = target.name, [], []
+    grow = target.partitions < source.partitions
+    lack = f"topic {name} on {cluster.alias} has {_partitions(target.partitions)}, its source {source.name} has {source.partitions}"
+    if grow and rules.manage:
+        actions.append(f"add partitions to {name} on {cluster.alias}: from {target.partitions} to {source.partitions}")
+    elif grow:
+        command = f"kafka-topics.sh --bootstrap-server {cluster.bootstrap_servers} --alter --topic {name} --partitions {source.partitions}"
+        blockers.append(f"{lack}, and topics.manage is false; add them: {command}")
+    warnings = list(unread)
+    if target.partitions > source.partitions:
+        warnings.append(f"{lack}: the surplus stays empty")
+    if target_configs is None:
+        warnings.append(
+            f"the settings of {name} on {cluster.alias} may not be read (DESCRIBE_CONFIGS): retention and sizes were not compared"
+        )
+    else:
+        blockers += _compaction(configs, target_configs, name, cluster)
+        warnings += _source_warnings(configs, None)
+        warnings += _told(configs, target_configs, name, cluster)
+    return TargetPlan(
+        source.name,
+        name,
+        source.partitions,
+        grow=grow and not blockers,
+        replication_factor=target.replication_factor,
+        actions=() if blockers else tuple(actions),
+        warnings=tuple(warnings),
+        blockers=tuple(blockers),
+    )
+
+
+def _compaction(source: Settings, target: Settings, name: str, cluster: TargetCluster) -> list[str]:
+    if not source or "compact" in text(source, "cleanup.policy") or "compact" not in text(target, "cleanup.policy"):
+        return []
+    command = alter_command(name, {"cleanup.policy": text(source, "cleanup.policy", "delete")}, cluster)
+    return [
+        f"topic {name} on {cluster.alias} is compacted, its source is not: it refuses records without a key and drops older ones of a key;"
+        f" change it: {command}"
+    ]
+
+
+def _source_warnings(source: Settings, wanted: Mapping[str, str] | None) -> Iterator[str]:
+    if text(source, "message.timestamp.type") == "LogAppendTime":
+        yield "the source stamps records itself (LogAppendTime): they keep that time, and are re-encoded for it"
+    left = not_copied(source) if wanted is not None else []
+    if left:
+        yield f"not carried over, the target's own values apply: {', '.join(left)}"
+
+
+def _told(source: Settings, target: Settings, name: str, cluster: TargetCluster) -> list[str]:
+    """The differences to an existing topic, and the one command that ends them."""
+    found = list(differences(source, target))
+    changes = {difference.key: difference.value for difference in found}
+    command = [f"to end this: {alter_command(name, changes, cluster)}"] if changes else []
+    return [*(difference.sentence for difference in found), *command]
+
+
+def create_command(plan: TargetPlan, cluster: TargetCluster) -> str:
+    """The ``kafka-topics`` line that does what the plan would."""
+    words = ["kafka-topics.sh", "--bootstrap-server", cluster.bootstrap_servers, "--create", "--topic", plan.target_topic]
+    words += ["--partitions", str(plan.partitions), "--replication-factor", str(plan.replication_factor)]
+    return shlex.join(words + [word for key, value in plan.configs.items() for word in ("--config", f"{key}={value}")])
+
+
+def alter_command(name: str, changes: Mapping[str, str], cluster: TargetCluster) -> str:
+    """The ``kafka-configs`` line that sets these settings of a topic."""
+    pairs = ",".join(f"{key}=[{value}]" if "," in value else f"{key}={value}" for key, value in changes.items())
+    words = ["kafka-configs.sh", "--bootstrap-server", cluster.bootstrap_servers, "--alter", "--entity-type", "topics"]
+    return shlex.join([*words, "--entity-name", name, "--add-config", pairs])
+
+
+def _partitions(count: int) -> str:
+    return "1 partition" if count == 1 else f"{count} partitions"

@@ -1,0 +1,265 @@
+"""mirror.yaml that is right becomes facts; mirror.yaml that is wrong becomes one line for each mistake."""
+
+from __future__ import annotations
+
+import pickle
+import textwrap
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from mirror_pipeline.config import ClusterSettings, EngineConfig, FrozenMap, Security, TopicSelection, load_config
+from mirror_pipeline.errors import ConfigError, UsageError
+
+FACES = r"""
+clusters:
+  east: {bootstrap_servers: "127.0.0.1:19092"}
+  west: {bootstrap_servers: "127.0.0.1:29092,127.0.0.1:29093"}
+mirrors:
+  - name: east-to-west
+    source: east
+    target: west
+    topics: {include: ["orders", "payments\\..*"], exclude: [".*\\.internal"]}
+    naming: prefix
+    offsets: translated
+    start: earliest
+    on_loss: halt
+    lanes: 1
+    groups: {include: [".*"], exclude: []}
+buffer: {uri: ./mirror_buffer, retention: 24h, max_bytes: 50GB}
+"""
+GOOD = """\
+clusters:
+  east: {bootstrap_servers: "h:1"}
+  west: {bootstrap_servers: "h:2"}
+mirrors:
+  - name: m
+    source: east
+    target: west
+    topics: {include: ["a"]}
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "mirror.yaml"
+    path.write_text(textwrap.dedent(text), encoding="utf-8")
+    return path
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    """What is wrong, without the path in front."""
+    path = write(folder, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert caught.value.exit_code == 2
+    return [line.removeprefix(f"{path}:") for line in caught.value.message.splitlines()]
+
+
+def changed(old: str, new: str, text: str = GOOD) -> str:
+    assert old in text
+    return text.replace(old, new)
+
+
+def test_the_documented_file_loads(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, FACES))
+    assert config.clusters["west"] == ClusterSettings("west", ("127.0.0.1:29092", "127.0.0.1:29093"), Security(), FrozenMap())
+    (mirror,) = config.mirrors
+    assert mirror.topics == TopicSelection(("orders", r"payments\..*"), (r".*\.internal",))
+    assert (mirror.naming, mirror.offsets, mirror.start, mirror.on_loss, mirror.lanes) == ("prefix", "translated", "earliest", "halt", 1)
+    assert config.buffer.uri == str(tmp_path / "mirror_buffer")
+    assert (config.buffer.retention, config.buffer.max_bytes) == (86_400, 50_000_000_000)
+    assert mirror.engine == EngineConfig()
+    assert config.path == tmp_path / "mirror.yaml"
+
+
+def test_groups_are_not_taken_in_silence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (note,) = load_config(write(tmp_path, FACES)).notes
+    load_config(write(tmp_path, FACES))
+    assert caplog.messages == [note]
+    assert "mirror.yaml:15: mirrors[0].groups: consumer groups are not carried over yet" in note
+    assert load_config(write(tmp_path, GOOD)).notes == ()
+
+
+def test_defaults_of_models_and_facts_agree(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, GOOD))
+    assert config.mirrors[0].engine == EngineConfig()
+    assert config.mirrors[0].groups is None
+    assert config.clusters["east"].security == Security()
+
+
+def test_everything_can_be_pickled_and_hashed(tmp_path: Path) -> None:
+    text = FACES + "engine: {spark: {spark.ui.enabled: false}}\n"
+    config = load_config(write(tmp_path, text.replace('"127.0.0.1:19092"', '"127.0.0.1:19092", client: {socket.keepalive.enable: true}')))
+    assert pickle.loads(pickle.dumps(config)) == config  # noqa: S301
+    assert dict(config.clusters["east"].client) == {"socket.keepalive.enable": "true"}
+    assert dict(config.mirrors[0].engine.spark) == {"spark.ui.enabled": "false"}
+    assert len({*config.clusters.values(), *config.mirrors}) == 3
+
+
+def test_engine_keys_of_a_mirror_override_single_keys(tmp_path: Path) -> None:
+    text = GOOD + "    engine: {tasks: 3}\nengine: {tasks: 8, micro_batch_bytes: 1MiB}\n"
+    engine = load_config(write(tmp_path, text)).mirrors[0].engine
+    assert (engine.tasks, engine.micro_batch_bytes) == (3, 1_048_576)
+
+
+def test_micro_batch_fits_a_small_buffer(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, GOOD + "buffer: {max_bytes: 40MB}\n"))
+    assert config.mirrors[0].engine.micro_batch_bytes == 10_000_000
+    (line,) = problems(tmp_path, GOOD + "buffer: {max_bytes: 40MB}\nengine: {micro_batch_bytes: 20MB}\n")
+    assert line.startswith("10: engine.micro_batch_bytes: the buffer must hold 4 of them; at most 10MB")
+
+
+@pytest.mark.parametrize(
+    ("written", "start"),
+    [
+        ("latest", "latest"),
+        ("2026-03-01T00:00:00Z", datetime(2026, 3, 1, tzinfo=UTC)),
+        ('"2026-03-01T02:00:00+02:00"', datetime(2026, 3, 1, tzinfo=UTC)),
+    ],
+)
+def test_start(tmp_path: Path, written: str, start: object) -> None:
+    assert load_config(write(tmp_path, GOOD + f"    start: {written}\n")).mirrors[0].start == start
+
+
+def test_environment_in_addresses_and_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAST", "e1:9092,e2:9092")
+    monkeypatch.setenv("PLACE", "/data")
+    text = changed('"h:1"', '"${env:EAST}"') + "buffer: {uri: '${env:PLACE}/buffer'}\n"
+    config = load_config(write(tmp_path, text))
+    assert config.clusters["east"].bootstrap_servers == ("e1:9092", "e2:9092")
+    assert config.buffer.uri == "/data/buffer"
+
+
+def test_unset_environment_in_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EAST", raising=False)
+    (line,) = problems(tmp_path, changed('"h:1"', '["${env:EAST}"]'))
+    assert line.startswith("2: clusters.east.bootstrap_servers[0]: environment variable EAST is not set")
+
+
+def test_norway_and_numbers_stay_what_they_are(tmp_path: Path) -> None:
+    text = GOOD.replace("east", "no").replace("west", "on")
+    assert set(load_config(write(tmp_path, text)).clusters) == {"no", "on"}
+
+
+WRONG = [
+    (
+        'bootstrap_servers: "h:1"',
+        'bootstrap_server: "h:1"',
+        '2: clusters.east.bootstrap_server: unknown key, did you mean "bootstrap_servers"?',
+    ),
+    ("    source: east\n", "    source: eats\n", '6: mirrors[0].source: no cluster "eats", did you mean "east"?'),
+    ("    target: west\n", "    target: east\n", '7: mirrors[0].target: source and target are both "east"; a mirror needs two clusters'),
+    ("    target: west\n", "", "5: mirrors[0].target: is missing"),
+    ('"h:1"', '"h"', '2: clusters.east.bootstrap_servers: "h" is not host:port, e.g. "broker1:9092"'),
+    ('"h:1"', '"h:70000"', '2: clusters.east.bootstrap_servers: "h:70000" is not host:port, e.g. "broker1:9092"'),
+    ('["a"]', '["a("]', '8: mirrors[0].topics.include[0]: regex "a(" does not compile: missing ), unterminated subpattern at position 1'),
+    (
+        '["a"]',
+        '["*"]',
+        '8: mirrors[0].topics.include[0]: regex "*" does not compile: nothing to repeat at position 0; for any text write ".*"',
+    ),
+    ('["a"]', "[]", "8: mirrors[0].topics.include: must have at least one entry"),
+    ('["a"]', "a", '8: mirrors[0].topics.include: must be a list; write ["a"]'),
+    ('["a"]', "[17]", "8: mirrors[0].topics.include[0]: must be text; put it in quotes"),
+    (
+        '["a"]',
+        '["a,b"]',
+        '8: mirrors[0].topics.include[0]: regex "a,b" holds a comma, which no topic name has; write one list item for each regex',
+    ),
+    (
+        "name: m",
+        "name: a b",
+        "5: mirrors[0].name: a mirror name is made of letters, digits, _ and -, at most 63; put it in quotes if it is a number",
+    ),
+]
+ADDED = [
+    ("naming: '{source}'", '"{source}" lacks {topic}: all topics would get one name; write e.g. "{source}.{topic}"'),
+    ("naming: 'a b {topic}'", '"a b {topic}" makes illegal topic names: it holds " "; Kafka allows letters, digits, ".", "_" and "-"'),
+    ("naming: '{cluster}.{topic}'", '"{cluster}.{topic}" does not know {cluster}; a template may hold {source} and {topic}'),
+    ("naming: prefx", '"prefx" is neither "prefix" nor "identity", and as a template it lacks {topic}, e.g. "{source}.{topic}"'),
+    ("offsets: exact", '"exact" is not there yet; write translated, or leave the key out'),
+    ("offsets: exactly", '"exactly" is not one of translated, exact; did you mean "exact"?'),
+    (
+        "start: 2026-03-01T00:00:00",
+        'time "2026-03-01T00:00:00" has no zone; write 2026-03-01T00:00:00Z for UTC or 2026-03-01T00:00:00+02:00',
+    ),
+    ("start: soon", '"soon" is not a time; write it as 2026-03-01T00:00:00Z'),
+    ("on_loss: gap", '"gap" is not one of halt, record_gap'),
+    ("lanes: 0", "must be at least 1"),
+    ("lanes: two", "must be a whole number"),
+    ("topics: {include: [b]}", "key is there twice; the first one is in line 8"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "line"), WRONG)
+def test_a_wrong_value_is_one_line(tmp_path: Path, old: str, new: str, line: str) -> None:
+    assert problems(tmp_path, changed(old, new)) == [line]
+
+
+@pytest.mark.parametrize(("added", "message"), ADDED)
+def test_a_wrong_key_of_a_mirror_is_one_line(tmp_path: Path, added: str, message: str) -> None:
+    assert problems(tmp_path, GOOD + f"    {added}\n") == [f"9: mirrors[0].{added.split(':')[0]}: {message}"]
+
+
+@pytest.mark.parametrize(
+    ("added", "line"),
+    [
+        ("buffer: {retention: 24}", '9: buffer.retention: not a duration; write "24h", "30m", "90s" or "7d"; did you mean "24s"?'),
+        ("buffer: {max_bytes: 50XB}", '9: buffer.max_bytes: not a size; write "256MB", "50GB", "512KiB" or a number of bytes'),
+        ("buffer: {uri: 's3://b/c'}", "9: buffer.uri: s3:// is not there yet; name a local or mounted folder"),
+        ("bufer: {}", '9: bufer: unknown key, did you mean "buffer"?'),
+        ("engine: {spark_master: '${env:X}'}", "9: engine.spark_master: ${...} is not replaced here"),
+        (
+            "engine: {spark: {spark.hadoop.fs.s3a.secret.key: abc}}",
+            "9: engine.spark.spark.hadoop.fs.s3a.secret.key: a secret must not be written here",
+        ),
+        ("engine: [1]", "9: engine: must be a block of keys"),
+        ("buffer: {uri: [1}", "9: not valid YAML: "),
+        ("buffer:\n\t uri: x", "10: not valid YAML: a character that cannot start a value"),
+    ],
+)
+def test_the_other_blocks(tmp_path: Path, added: str, line: str) -> None:
+    (found,) = problems(tmp_path, GOOD + added + "\n")
+    assert found.startswith(line)
+
+
+def test_all_mistakes_at_once_in_the_order_of_lines(tmp_path: Path) -> None:
+    text = (
+        changed("source: east", "source: eats", changed('bootstrap_servers: "h:1"', 'bootstrap_server: "h:1"')) + "    lanes: 0\nbufer: 1\n"
+    )
+    assert [line.split(":")[0] for line in problems(tmp_path, text)] == ["2", "6", "9", "10"]
+
+
+def test_two_mirrors_need_two_names(tmp_path: Path) -> None:
+    more = "  - {name: %s, source: west, target: east, topics: {include: [b]}}\n"
+    (line,) = problems(tmp_path, GOOD + more % "m")
+    assert line.startswith('9: mirrors[1].name: "m" is the same name as ')
+    (line,) = problems(tmp_path, changed("name: m", "name: a-b") + more % "a_b")
+    assert line.startswith('9: mirrors[1].name: "a_b" is too much like "a-b" of ')
+
+
+def test_missing_empty_and_odd_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"mirror.yaml: no such file \(`mirror init` writes one"):
+        load_config(tmp_path / "mirror.yaml")
+    with pytest.raises(ConfigError, match="the file is empty"):
+        load_config(write(tmp_path, "# nothing\n"))
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load_config(tmp_path)
+    (tmp_path / "mirror.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_config(tmp_path / "mirror.yaml")
+    assert problems(tmp_path, "- a\n") == ["1: must be a block of keys"]
+
+
+def test_mirror_by_name(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, FACES))
+    assert config.mirror("east-to-west") is config.mirrors[0]
+    with pytest.raises(UsageError, match='no mirror "east-to-wets" .*did you mean "east-to-west"'):
+        config.mirror("east-to-wets")
+
+
+def test_anchors_and_merges_keep_their_lines(tmp_path: Path) -> None:
+    second = "  - &second\n    name: n\n    source: west\n    target: east\n    topics: {include: [b]}\n"
+    text = GOOD + second + "  - <<: *second\n    name: o\n    lanes: -1\n"
+    assert problems(tmp_path, text) == ["16: mirrors[2].lanes: must be at least 1"]

@@ -1,0 +1,131 @@
+"""Selection and naming: every topic is either mirrored under a legal name of its own, or has a reason why not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_pipeline.config import MirrorConfig, TopicSelection
+from mirror_pipeline.errors import UsageError
+from mirror_pipeline.settings.naming import topic_name_problem
+from mirror_pipeline.topics.naming import Claim, refuse_collisions, refuse_loops, source_name, target_name, target_names
+from mirror_pipeline.topics.select import came_from, select, unmatched
+
+NAMES = ["orders", "orders-old", "payments.eu", "payments.internal", "__consumer_offsets", "__mine", "west.orders", "east.orders"]
+
+
+def why(excluded: list, topic: str) -> str:
+    return next(e.why for e in excluded if e.topic == topic)
+
+
+def test_whole_names_and_exclude_wins() -> None:
+    chosen, excluded = select(NAMES, ["orders", r"payments\..*"], [r".*\.internal"])
+    assert chosen == ["orders", "payments.eu"]
+    assert why(excluded, "orders-old") == "matches no include regex"
+    assert why(excluded, "payments.internal") == r'matches exclude ".*\.internal"'
+
+
+def test_internal_topics_are_never_chosen() -> None:
+    chosen, excluded = select(NAMES, ["__consumer_offsets", ".*"], [])
+    assert "__consumer_offsets" not in chosen and "__mine" not in chosen
+    assert why(excluded, "__consumer_offsets") == "internal topic of Kafka"
+
+
+def test_names_that_came_from_the_target_are_left_out_with_prefix_only() -> None:
+    chosen, excluded = select(NAMES, [".*"], [], naming="prefix", source="east", target="west")
+    assert "west.orders" not in chosen and "east.orders" in chosen
+    assert "came from cluster west" in why(excluded, "west.orders")
+    assert "west.orders" in select(NAMES, [".*"], [], naming="identity", source="east", target="west")[0]
+    assert "west.orders" not in select(NAMES, [".*"], [], naming="{source}.x.{topic}", source="east", target="west")[0]
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("west.orders", True),
+        ("c.west.orders", True),
+        ("payments.west.orders", False),
+        ("west", False),
+        ("west.", False),
+        ("c.orders", False),
+    ],
+)
+def test_hops_are_seen_through_known_clusters_only(topic: str, expected: bool) -> None:
+    assert came_from(topic, "west", {"east", "c"}) is expected
+
+
+@given(st.lists(st.from_regex(r"[a-c_.]{1,6}", fullmatch=True)), st.sampled_from(["prefix", "identity"]))
+def test_each_topic_is_chosen_or_has_a_reason(names: list[str], naming: str) -> None:
+    chosen, excluded = select(names, ["a.*", "b"], ["ab.*"], naming=naming, source="c", target="a")
+    assert sorted([*chosen, *(e.topic for e in excluded)]) == sorted(set(names))
+    assert all(e.why for e in excluded)
+    assert all(re.fullmatch("a.*|b", name) and not re.fullmatch("ab.*", name) for name in chosen)
+
+
+def test_regexes_that_match_nothing_say_what_is_near() -> None:
+    lines = unmatched(NAMES, ["ordrs", "payments", "orders", "zzz"])
+    assert lines == [
+        'include "ordrs" matches no topic: did you mean "orders"?',
+        'include "payments" matches no topic: "payments.eu" matches only in part; a regex must match the whole name',
+        'include "zzz" matches no topic',
+    ]
+
+
+def test_target_names() -> None:
+    assert target_name("prefix", "east", "orders") == "east.orders"
+    assert target_name("identity", "east", "orders") == "orders"
+    assert target_name("{source}-{topic}.copy", "east", "orders") == "east-orders.copy"
+
+
+def test_names_that_kafka_refuses() -> None:
+    assert len(target_name("prefix", "east", "t" * 244)) == 249
+    with pytest.raises(UsageError, match="has 250 characters, Kafka allows 249"):
+        target_name("prefix", "east", "t" * 245)
+
+
+@given(
+    st.from_regex(r"[a-zA-Z0-9._-]{1,240}", fullmatch=True).filter(lambda n: not topic_name_problem(n)),
+    st.sampled_from(["prefix", "identity", "{source}-{topic}", "x_{topic}", "{topic}.{source}"]),
+)
+def test_names_can_be_read_back(topic: str, naming: str) -> None:
+    name = target_name(naming, "east", topic)
+    assert not topic_name_problem(name)
+    assert source_name(naming, "east", name) == topic
+
+
+def test_two_topics_under_one_name_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"a\.b of this mirror and a_b of this mirror|a_b of this mirror and a\.b of this mirror"):
+        target_names("prefix", "east", "west", ["a.b", "a_b"])
+    first, second = Claim("m1", "orders", "west", "orders"), Claim("m2", "orders", "west", "orders")
+    with pytest.raises(UsageError, match="orders of m1 and orders of m2"):
+        refuse_collisions([first, second])
+    refuse_collisions([first, first, Claim("m2", "orders", "east", "orders")])
+
+
+def mirror(name: str, source: str, target: str, naming: str, include: str = ".*") -> MirrorConfig:
+    return MirrorConfig(name, source, target, TopicSelection((include,)), naming=naming)
+
+
+@pytest.mark.parametrize("naming", ["identity", "copy-{topic}", "{topic}.{source}"])
+def test_circles_of_mirrors_are_refused(naming: str) -> None:
+    there, back = mirror("there", "a", "b", naming), mirror("back", "b", "a", naming)
+    with pytest.raises(UsageError, match="topic orders would go round for ever: there -> back -> there"):
+        refuse_loops([there, back], there, ["orders"])
+
+
+def test_circles_over_three_clusters() -> None:
+    ring = [mirror("1", "a", "b", "identity"), mirror("2", "b", "c", "identity"), mirror("3", "c", "a", "identity")]
+    with pytest.raises(UsageError, match="1 -> 2 -> 3 -> 1"):
+        refuse_loops(ring, ring[0], ["t"])
+
+
+def test_prefix_both_ways_and_disjoint_topics_are_no_circle() -> None:
+    there, back = mirror("there", "a", "b", "prefix"), mirror("back", "b", "a", "prefix")
+    refuse_loops([there, back], there, ["orders", "x"])
+    ring = [mirror("1", "a", "b", "prefix"), mirror("2", "b", "c", "prefix"), mirror("3", "c", "a", "prefix")]
+    refuse_loops(ring, ring[0], ["t"])
+    there, back = mirror("there", "a", "b", "identity", "orders"), mirror("back", "b", "a", "identity", "payments")
+    refuse_loops([there, back], there, ["orders"])

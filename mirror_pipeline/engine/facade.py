@@ -1,0 +1,219 @@
+"""``Mirror``: the one thing that CLI, assets and people's own programs call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from mirror_pipeline.buffer.ledger import Ledger
+from mirror_pipeline.buffer.spans import SpanTable
+from mirror_pipeline.buffer.store import LaneStore, find_lanes, open_lane
+from mirror_pipeline.clusters.admin import Admin
+from mirror_pipeline.config import ClusterSettings, Config, MirrorConfig
+from mirror_pipeline.engine import backfill, lanes, looking, preview
+from mirror_pipeline.engine.context import LaneContext
+from mirror_pipeline.engine.housekeeping import keep_house
+from mirror_pipeline.engine.selection import discover, lane_names, lane_stores, select_topics
+from mirror_pipeline.engine.spark import SparkRunner, build_session
+from mirror_pipeline.errors import UsageError
+from mirror_pipeline.model import Gap
+from mirror_pipeline.reports import BackfillReport, Finding, MirrorLag, MirrorPlan, MirrorStatus, Progress, RunReport
+from mirror_pipeline.topics.catalogue import Catalogue, refresh_catalogue
+from mirror_pipeline.wire.client import WireClient
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Observer = Callable[[Progress], None]
+
+
+class Mirror:
+    """One mirror of a configuration.
+
+    Args:
+        config: from :func:`mirror_pipeline.load_config`.
+        name: the mirror's name.
+
+    Raises:
+        UsageError: no mirror of that name.
+    """
+
+    def __init__(self, config: Config, name: str) -> None:
+        found = next((m for m in config.mirrors if m.name == name), None)
+        if found is None:
+            known = ", ".join(m.name for m in config.mirrors)
+            raise UsageError(f"no mirror is named {name!r} in {config.path}", hint=f"it has: {known}")
+        self.config = config
+        self.mirror: MirrorConfig = found
+        self.name = name
+        self.source: ClusterSettings = config.clusters[found.source]
+        self.target: ClusterSettings = config.clusters[found.target]
+
+    @property
+    def lanes(self) -> list[str]:
+        """Names of the mirror's lanes."""
+        return lane_names(self.mirror)
+
+    def plan(self) -> MirrorPlan:
+        """What would be copied where, what would be created or changed, what is left out and why. Changes nothing.
+
+        Raises:
+            ClusterUnreachable: source or target do not answer.
+        """
+        return preview.plan(self)
+
+    def check(self) -> list[Finding]:
+        """Can this mirror run: Java, buffer, both clusters, topics, rights. Changes nothing."""
+        return preview.check(self)
+
+    def run(
+        self,
+        *,
+        once: bool = False,
+        seconds: float | None = None,
+        topics: Collection[str] | None = None,
+        lane: int | None = None,
+        idle_seconds: float | None = None,
+        observer: Observer | None = None,
+        stop: threading.Event | None = None,
+        session: SparkSession | None = None,
+    ) -> RunReport:
+        """Copy.
+
+        Args:
+            once: up to the end offsets seen at the start, then return.
+            seconds: time budget of a continuous run; None runs until ``stop``.
+            topics: only these of the selected topics.
+            lane: only this lane; None runs all lanes side by side.
+            idle_seconds: return once nothing moved for this long.
+            observer: called a few times a second, from the calling thread only.
+            stop: set it to end the run after the micro-batches at work.
+            session: a Spark session to use; one is made otherwise.
+
+        Raises:
+            NothingSelected: the selection matches no topic.
+            LaneBusy: another run holds the lane.
+            ClusterUnreachable: a cluster stayed silent.
+            BufferUnusable: the buffer cannot be read or written.
+        """
+        names = self.lanes if lane is None else [self._lane(lane)]
+        return lanes.run(
+            self, names, once=once, seconds=seconds, topics=topics, idle_seconds=idle_seconds,
+            observer=observer, stop=stop or threading.Event(), session=session,
+        )  # fmt: skip
+
+    def lag(self) -> MirrorLag:
+        """How far the target is behind the source, by ledger and source ends. Raises ClusterUnreachable."""
+        client = WireClient(self.source, timeout=self.mirror.engine.request_timeout)
+        try:
+            targets = select_topics(self.config, self.mirror, list(self.source_admin().topics())).topics
+            return looking.lag_of(self.name, targets, client, looking.standing(self.lane_stores()))
+        finally:
+            client.close()
+
+    def status(self) -> MirrorStatus:
+        """Lanes, buffer and gaps; asks no cluster."""
+        stores = self.lane_stores()
+        stand = looking.standing(stores)
+        return MirrorStatus(
+            mirror=self.name,
+            source=self.mirror.source,
+            target=self.mirror.target,
+            lanes=tuple(looking.lane_status(store) for store in stores),
+            buffer_bytes=stand.buffer_bytes,
+            buffer_max_bytes=self.config.buffer.max_bytes,
+            staged_records=stand.staged_records,
+            staged_bytes=stand.staged_bytes,
+            gaps=len(stand.gaps),
+        )
+
+    def gaps(self) -> list[Gap]:
+        """Every source offset range that is not on the target for a cause that lost records; asks no cluster."""
+        return list(looking.standing(find_lanes(self.config.buffer, self.name)).gaps)
+
+    def backfill(
+        self,
+        topic: str,
+        from_time: int,
+        to_time: int,
+        *,
+        into: str | None = None,
+        observer: Observer | None = None,
+        stop: threading.Event | None = None,
+        session: SparkSession | None = None,
+    ) -> BackfillReport:
+        """Copy the records of a past time range, into the mirrored name of an empty target or into another topic.
+
+        Args:
+            topic: source topic.
+            from_time: first record time, milliseconds since the epoch.
+            to_time: end of the record times, exclusive.
+            into: target topic; the mirrored name if None.
+            observer, stop, session: as in :meth:`run`.
+
+        Raises:
+            UsageError: the range is empty or not in the past, or the target may not take it.
+        """
+        return backfill.run(
+            self, topic, from_time, to_time, into=into, observer=observer, stop=stop or threading.Event(), session=session
+        )
+
+    def evict(self) -> list[dict[str, Any]]:
+        """Forget what lies on the target for longer than ``buffer.retention``; one row per lane."""
+        rows = []
+        for store in find_lanes(self.config.buffer, self.name):
+            spans, ledger = SpanTable(store), Ledger(store)
+            if spans.exists() and ledger.exists():
+                rows.append(asdict(keep_house(store.lane, spans, ledger, retention=self.config.buffer.retention)))
+        return rows
+
+    def refresh_catalogue(self) -> Catalogue:
+        """Look at the source and save the selection for those who must not ask Kafka. Raises ClusterUnreachable."""
+        return refresh_catalogue(self.config, self.mirror, self.source_admin())
+
+    def source_admin(self) -> Admin:
+        """The source cluster as an administrator sees it."""
+        return Admin(self.source)
+
+    def target_admin(self) -> Admin:
+        """The target cluster as an administrator sees it."""
+        return Admin(self.target)
+
+    def lane_stores(self) -> list[LaneStore]:
+        """Folders of the lanes that copy continuously, those that have run."""
+        return lane_stores(self.config.buffer, self.mirror)
+
+    def context(self, lane: str, runner: SparkRunner, *, once: bool, stop: threading.Event) -> LaneContext:
+        """Collaborators of one run over one lane. Raises BufferUnusable."""
+        store = open_lane(self.config.buffer, self.name, lane)
+        durable = self.config.buffer.durable
+        return LaneContext(
+            mirror=self.mirror,
+            lane=lane,
+            source=self.source,
+            target=self.target,
+            buffer=self.config.buffer,
+            store=store,
+            spans=SpanTable(store, durable=durable),
+            ledger=Ledger(store, durable=durable),
+            runner=runner,
+            once=once,
+            stop=stop,
+        )
+
+    def runner(self, session: SparkSession | None) -> SparkRunner:
+        """Spark behind a plain interface; the process's session if none is given."""
+        engine = self.mirror.engine
+        return SparkRunner(session or build_session(engine, app_name=f"mirror {self.name}"), tasks=engine.tasks)
+
+    def discoverer(self, lane: str, only: Collection[str] | None) -> Callable[[], list[Any]]:
+        """A function that names the lane's topics as they are now."""
+        admin = self.source_admin()
+        return lambda: discover(self.config, self.mirror, admin, lane=lane, only=only)
+
+    def _lane(self, number: int) -> str:
+        if not 0 <= number < self.mirror.lanes:
+            raise UsageError(f"mirror {self.name} has lanes 0 to {self.mirror.lanes - 1}, not {number}", hint="see `lanes` in mirror.yaml")
+        return self.lanes[number]

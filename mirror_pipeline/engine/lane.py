@@ -1,0 +1,170 @@
+"""One run over one lane: staging and producing side by side, watched by the run's own thread."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+from mirror_pipeline.buffer.lock import lane_lock
+from mirror_pipeline.buffer.status import write_status
+from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.prepare import Preparation
+from mirror_pipeline.engine.producing import Producing
+from mirror_pipeline.engine.snapshot import progress_of, report_of
+from mirror_pipeline.engine.staging import Staging
+from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.reports import Progress, RunReport
+from mirror_pipeline.wire.client import WireClient
+
+LOOK_SECONDS = 0.2
+HEARTBEAT_SECONDS = 2.0
+DISCOVER_SECONDS = 30.0
+LAST_JOB_SECONDS = 120.0
+"""How long a stopped run waits for its running Spark jobs before it leaves them to end alone."""
+
+Observer = Callable[[Progress], None]
+Discover = Callable[[], list[LaneTopic]]
+
+
+class LaneRun:
+    """Copies the topics that ``discover`` names, until done, stopped, idle or out of time.
+
+    ``seconds`` is the time budget (None: no limit), ``idle_seconds`` ends the run once nothing moved for that long.
+    """
+
+    def __init__(
+        self,
+        context: LaneContext,
+        discover: Discover,
+        *,
+        seconds: float | None = None,
+        idle_seconds: float | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self._context = context
+        self._discover = discover
+        self._seconds = seconds
+        self._idle_seconds = idle_seconds
+        self._observer = observer
+        self._began = time.monotonic()
+        self._started = time.time()
+        self._total = 0
+
+    def run(self) -> RunReport:
+        """Run to the end.
+
+        Raises:
+            LaneBusy: another run holds the lane.
+            ClusterUnreachable: a cluster stayed silent for too long.
+            BufferUnusable: buffer or ledger cannot be read or written.
+        """
+        engine = self._context.mirror.engine
+        with lane_lock(self._context.store):
+            source = WireClient(self._context.source, timeout=engine.request_timeout)
+            target = WireClient(self._context.target, timeout=engine.request_timeout)
+            preparation = Preparation(self._context)
+            try:
+                return self._run(source, target, preparation)
+            except BaseException as problem:
+                self._heartbeat("failed", str(problem) if isinstance(problem, MirrorError) else type(problem).__name__)
+                raise
+            finally:
+                source.close()
+                target.close()
+                preparation.close()
+
+    def _run(self, source: WireClient, target: WireClient, preparation: Preparation) -> RunReport:
+        context = self._context
+        context.spans.ensure()
+        context.ledger.ensure()
+        staging = Staging(context, source)
+        preparation.start(self._discover())
+        producing = Producing(context, target, preparation.finish)
+        staging.refresh_ends()
+        self._totals()
+        threads = [
+            threading.Thread(target=staging.run, name="staging", daemon=True),
+            threading.Thread(target=producing.run, name="producing", daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._watch(threads, preparation)
+        except BaseException:
+            context.stop.set()
+            self._join(threads)
+            raise
+        self._join(threads)
+        if context.state.failure is not None:
+            raise context.state.failure
+        self._show()
+        report = report_of(context, seconds=time.monotonic() - self._began)
+        self._heartbeat("finished", "")
+        return report
+
+    def _totals(self) -> None:
+        with self._context.state.lock:
+            self._total = sum(p.lag for p in self._context.state.live())
+
+    def _watch(self, threads: list[threading.Thread], preparation: Preparation) -> None:
+        """Show progress, write the heartbeat, look for new topics, end the run when it is time."""
+        beat = discovered = time.monotonic()
+        self._heartbeat("running", "")
+        while any(thread.is_alive() for thread in threads):
+            threads[-1].join(LOOK_SECONDS)
+            now = time.monotonic()
+            self._show()
+            if now - beat >= HEARTBEAT_SECONDS:
+                beat = now
+                self._heartbeat("running", "")
+            if not self._context.once and now - discovered >= DISCOVER_SECONDS and not self._context.stop.is_set():
+                discovered = now
+                preparation.rediscover(self._discover)
+            if self._time_is_up(now):
+                self._context.stop.set()
+
+    def _time_is_up(self, now: float) -> bool:
+        state = self._context.state
+        if self._seconds is not None and now - self._began >= self._seconds:
+            return True
+        return self._idle_seconds is not None and now - state.last_activity >= self._idle_seconds and self._nothing_to_do()
+
+    def _nothing_to_do(self) -> bool:
+        with self._context.state.lock:
+            return all(p.lag == 0 and not p.pending for p in self._context.state.live())
+
+    def _join(self, threads: list[threading.Thread]) -> None:
+        with self._context.state.lock:
+            self._context.state.lock.notify_all()
+        deadline = time.monotonic() + LAST_JOB_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _progress(self) -> Progress:
+        progress = progress_of(self._context, seconds=time.monotonic() - self._began)
+        progress.total_records = max(self._total, progress.records + progress.lag_records)
+        return progress
+
+    def _show(self) -> None:
+        if self._observer is not None:
+            self._observer(self._progress())
+
+    def _heartbeat(self, state: str, message: str) -> None:
+        progress = progress_of(self._context, seconds=time.monotonic() - self._began)
+        write_status(
+            self._context.store,
+            {
+                "state": state,
+                "message": message,
+                "heartbeat": time.time(),
+                "started": self._started,
+                "pid": os.getpid(),
+                "host": socket.gethostname(),
+                "target_down_since": self._context.state.target_down_since,
+                **asdict(progress),
+            },
+        )

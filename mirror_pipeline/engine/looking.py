@@ -1,0 +1,145 @@
+"""Lag and status: read by anyone at any time, beside a running lane, without touching it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mirror_pipeline.buffer.ledger import Ledger
+from mirror_pipeline.buffer.spans import SpanTable
+from mirror_pipeline.buffer.status import read_status
+from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.model import Gap, TopicPartition
+from mirror_pipeline.reports import LaneStatus, MirrorLag, PartitionLag, TopicLag, TopicState
+from mirror_pipeline.wire.answers import EARLIEST, LATEST
+from mirror_pipeline.wire.batch import headers
+from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.fetch import fetch
+
+STALE_SECONDS = 30.0
+"""A running lane writes its heartbeat every two seconds."""
+PARTITIONS_ASKED_FOR_AGE = 32
+AGE_FETCH_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a mirror's partitions stand by ledger and buffer: next source offset to produce, end of what is staged."""
+
+    positions: dict[TopicPartition, int]
+    staged: dict[TopicPartition, int]
+    staged_records: int
+    staged_bytes: int
+    buffer_bytes: int
+    gaps: tuple[Gap, ...]
+
+
+def standing(stores: list[LaneStore]) -> Standing:
+    """Read ledger and buffer of some lanes."""
+    positions: dict[TopicPartition, int] = {}
+    staged: dict[TopicPartition, int] = {}
+    records = size = disk = 0
+    gaps: list[Gap] = []
+    for store in stores:
+        ledger, spans = Ledger(store), SpanTable(store)
+        if not (ledger.exists() and spans.exists()):
+            continue  # a lane that is just being made
+        incarnations = {name: life.incarnation for name, life in ledger.incarnations().items()}
+        here = {tp: position.source_next for tp, position in ledger.positions().items()}
+        positions |= here
+        for span in spans.pending(here, incarnations=incarnations):
+            staged[span.source] = max(staged.get(span.source, 0), span.end)
+            records += span.records
+            size += span.bytes
+        disk += spans.disk_bytes()
+        gaps += ledger.gaps()
+    return Standing(positions, staged, records, size, disk, tuple(gaps))
+
+
+def lag_of(
+    mirror: str, targets: Mapping[str, str], client: WireClient, stand: Standing, *, ages: bool = True
+) -> MirrorLag:
+    """Compare a mirror's positions with the source's ends.
+
+    A partition that no lane has begun stands at the start of its log.
+    """
+    metadata = client.metadata(sorted(targets))
+    parts = [
+        TopicPartition(name, number)
+        for name in targets
+        if name in metadata.topics and not metadata.topics[name].error
+        for number in metadata.topics[name].partitions
+    ]
+    ends = client.list_offsets(dict.fromkeys(parts, LATEST), isolation=1) if parts else {}
+    fresh = [tp for tp in parts if tp not in stand.positions]
+    starts = client.list_offsets(dict.fromkeys(fresh, EARLIEST), isolation=1) if fresh else {}
+    rows: dict[str, list[PartitionLag]] = {name: [] for name in targets}
+    for tp in sorted(parts):
+        if ends[tp].error:
+            continue
+        end = ends[tp].offset
+        position = stand.positions.get(tp, starts[tp].offset if tp in starts else 0)
+        staged = max(position, stand.staged.get(tp, position))
+        rows[tp.topic].append(PartitionLag(tp.partition, position, end, staged, max(0, end - position)))
+    found = _ages(client, rows) if ages else {}
+    topics = tuple(
+        TopicLag(name, targets[name], tuple(partitions), _oldest(found, name, partitions)) for name, partitions in sorted(rows.items())
+    )
+    known = [topic.lag_seconds for topic in topics if topic.lag_seconds is not None]
+    return MirrorLag(mirror, topics, max(known) if known else None)
+
+
+def _oldest(ages: Mapping[TopicPartition, float], name: str, partitions: list[PartitionLag]) -> float | None:
+    if all(p.lag == 0 for p in partitions):
+        return 0.0
+    known = [age for tp, age in ages.items() if tp.topic == name]
+    return max(known) if known else None
+
+
+def _ages(client: WireClient, rows: Mapping[str, list[PartitionLag]]) -> dict[TopicPartition, float]:
+    """Seconds since the time of the first record that is not on the target, for the partitions furthest behind."""
+    behind = sorted(((p.lag, name, p) for name, parts in rows.items() for p in parts if p.lag), key=lambda row: -row[0])
+    ages = {}
+    now = time.time()
+    for _, name, part in behind[:PARTITIONS_ASKED_FOR_AGE]:
+        tp = TopicPartition(name, part.partition)
+        connection = client.connection(client.leader(tp))
+        data = fetch(
+            connection, {tp: (part.position, AGE_FETCH_BYTES)}, max_wait_ms=0, min_bytes=0, max_bytes=AGE_FETCH_BYTES
+        )[tp]
+        header = next((h for _, h in headers(data.records) if h.next_offset > part.position), None)
+        if header is not None and header.base_timestamp > 0:
+            ages[tp] = max(0.0, now - header.base_timestamp / 1000)
+    return ages
+
+
+def lane_status(store: LaneStore) -> LaneStatus:
+    """The lane as its run last described it."""
+    body = read_status(store)
+    if body is None:
+        return LaneStatus(store.lane, "never run", None, None, "", None, (), 0, 0, 0, 0.0, 0.0)
+    state = body["state"]
+    if state == "running" and time.time() - body["heartbeat"] > STALE_SECONDS:
+        state = "stale"
+    seconds = max(body["seconds"], 0.001)
+    topics = tuple(
+        TopicState(name, t["state"], t["reason"], t["hint"], t["target_topic"], t["records"], t["bytes"])
+        for name, t in sorted(body["topics"].items())
+    )
+    return LaneStatus(
+        lane=store.lane,
+        state=state,
+        heartbeat=body["heartbeat"],
+        pid=body["pid"],
+        host=body["host"],
+        started=body["started"],
+        topics=topics,
+        micro_batches=body["micro_batches"],
+        records=body["records"],
+        bytes=body["bytes"],
+        records_per_second=body["records"] / seconds,
+        bytes_per_second=body["bytes"] / seconds,
+        target_down_since=body["target_down_since"],
+        message=body["message"] or body["target_down"],
+    )

@@ -1,0 +1,117 @@
+"""From spans and acknowledged records to the offset map. Pure functions.
+
+The records of a span lie on the target one after the other, because the lane is the target's only writer:
+the target offset of a record is the position's ``target_next`` plus the number of records between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from mirror_pipeline.model import HoleCause, Position, Send, SpanRef
+
+SEQUENCE_MASK = 0x7FFFFFFF
+
+
+def records_before(span: SpanRef, offset: int) -> int:
+    """Number of the span's records whose source offset is below ``offset``."""
+    offset = min(max(offset, span.start), span.end)
+    count = offset - span.start
+    for hole in span.holes:
+        if hole.start < offset:
+            count -= min(hole.end, offset) - hole.start
+    return count
+
+
+def segments(span: SpanRef, start: int) -> Iterator[tuple[int, int, HoleCause | None]]:
+    """The span's stretches from ``start`` on, in order: ``(first, end, cause)``, cause None where records are."""
+    at = max(start, span.start)
+    for hole in sorted(span.holes, key=lambda h: h.start):
+        if hole.end <= at:
+            continue
+        if hole.start > at:
+            yield at, hole.start, None
+        yield max(at, hole.start), hole.end, hole.cause
+        at = hole.end
+    if at < span.end:
+        yield at, span.end, None
+
+
+def advance(
+    spans: Sequence[SpanRef], position: Position, records: int, *, target_topic: str
+) -> tuple[list[Send], Position]:
+    """Account for ``records`` records that lie on the target behind ``position``.
+
+    Holes that follow the last of them are passed too: nothing has to be sent for them.
+
+    Returns:
+        The sends that describe it, merged where the map stays linear, and the new position.
+
+    Raises:
+        ValueError: the spans leave offsets out, or hold fewer records than asked: the buffer is not whole.
+    """
+    sends: list[Send] = []
+    left = records
+    for span in spans:
+        if span.end <= position.source_next:
+            continue
+        if span.start > position.source_next:
+            raise ValueError(f"{span.source}: the buffer lacks source offsets [{position.source_next}, {span.start})")
+        for first, end, cause in segments(span, position.source_next):
+            if cause is None and left == 0:
+                return merge(sends), position
+            taken = 0 if cause else min(end - first, left)
+            stop = end if cause else first + taken
+            sends.append(_send(span, position, first, stop, taken, cause, target_topic))
+            left -= taken
+            position = Position(stop, position.target_next + taken, position.ordinal + taken)
+            if stop < end:
+                return merge(sends), position
+    if left:
+        raise ValueError(f"the target holds {left} records more than the buffer knows of")
+    return merge(sends), position
+
+
+def _send(
+    span: SpanRef, at: Position, first: int, stop: int, records: int, cause: HoleCause | None, target_topic: str
+) -> Send:
+    return Send(
+        topic=span.topic,
+        partition=span.partition,
+        incarnation=span.incarnation,
+        source_start=first,
+        source_end=stop,
+        target_topic=target_topic,
+        target_start=at.target_next,
+        target_end=at.target_next + records,
+        records=records,
+        ordinal=at.ordinal,
+        micro_batch=span.micro_batch,
+        cause=cause,
+    )
+
+
+def merge(sends: Iterable[Send]) -> list[Send]:
+    """Join neighbours of one partition that continue each other with the same cause, within a micro-batch."""
+    merged: list[Send] = []
+    for send in sends:
+        last = merged[-1] if merged else None
+        if (
+            last is not None
+            and last.cause is send.cause
+            and last.micro_batch == send.micro_batch
+            and (last.topic, last.partition, last.incarnation) == (send.topic, send.partition, send.incarnation)
+            and (last.source_end, last.target_end) == (send.source_start, send.target_start)
+        ):
+            merged[-1] = replace(
+                last, source_end=send.source_end, target_end=send.target_end, records=last.records + send.records
+            )
+        else:
+            merged.append(send)
+    return merged
+
+
+def trailing_holes_only(spans: Sequence[SpanRef], position: Position) -> bool:
+    """Whether nothing but holes lies between ``position`` and the end of the spans."""
+    return all(span.records == records_before(span, position.source_next) for span in spans)

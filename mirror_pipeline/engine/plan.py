@@ -1,0 +1,68 @@
+"""The planner: which source offsets the next micro-batch reads. Pure functions, tested without Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mirror_pipeline.model import OffsetRange
+
+T = TypeVar("T")
+
+UNKNOWN_BYTES_PER_OFFSET = 1024.0
+LEAST_SHARE_BYTES = 64 * 1024
+ESTIMATE_SLACK = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """What the planner knows of one source partition.
+
+    ``next`` is the first offset that is not staged yet, ``end`` the exclusive end that may be read (last
+    stable offset, or the hard end of a backfill), ``bytes_per_offset`` an estimate from what was read before.
+    """
+
+    topic: str
+    partition: int
+    incarnation: str
+    next: int
+    end: int
+    bytes_per_offset: float = UNKNOWN_BYTES_PER_OFFSET
+    hard_end: bool = False
+
+    @property
+    def wanted_bytes(self) -> float:
+        """Estimated bytes between ``next`` and ``end``."""
+        return max(1.0, (self.end - self.next) * self.bytes_per_offset)
+
+
+def plan_ranges(views: Iterable[PartitionView], *, budget_bytes: int) -> list[OffsetRange]:
+    """Share ``budget_bytes`` over all partitions with lag and return one range for each.
+
+    Max-min fair: every partition may take an equal share; what small ones leave is dealt again among the
+    rest, so a hot partition never starves the others and never idles the budget. Every lagging partition
+    gets at least one batch.
+    """
+    lagging = sorted((v for v in views if v.next < v.end), key=lambda v: v.wanted_bytes)
+    ranges: list[OffsetRange] = []
+    left = float(budget_bytes)
+    for index, view in enumerate(lagging):
+        share = left / (len(lagging) - index)
+        take = max(float(LEAST_SHARE_BYTES), min(view.wanted_bytes * ESTIMATE_SLACK, share))
+        left = max(0.0, left - take)
+        ranges.append(
+            OffsetRange(view.topic, view.partition, view.next, view.end, int(take), view.incarnation, view.hard_end)
+        )
+    return ranges
+
+
+def assign(items: Sequence[tuple[T, float]], tasks: int) -> list[list[T]]:
+    """Deal weighted items to at most ``tasks`` lists so that the heaviest list is as light as a greedy deal makes it."""
+    bins: list[tuple[float, list[T]]] = [(0.0, []) for _ in range(max(1, min(tasks, len(items))))]
+    for item, weight in sorted(items, key=lambda pair: -pair[1]):
+        lightest = min(range(len(bins)), key=lambda i: bins[i][0])
+        load, chosen = bins[lightest]
+        chosen.append(item)
+        bins[lightest] = (load + weight, chosen)
+    return [chosen for _, chosen in bins if chosen]

@@ -1,0 +1,276 @@
+"""The produce task: the one owner of its target partitions sends their spans, stamped, in order. Runs in a Spark worker.
+
+The task never decides what an unknown outcome means. It stops that partition and says so; the driver reads
+the target's tail before anything is sent there again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mirror_pipeline.buffer.read import SpanReader
+from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.engine import worker
+from mirror_pipeline.engine.mapping import records_before
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost
+from mirror_pipeline.model import Position, SpanRef, Stamp, TopicPartition
+from mirror_pipeline.wire.batch import HEADER_BYTES, headers, restamp
+from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.codes import Action, after_produce, broker_error
+from mirror_pipeline.wire.connection import Connection
+from mirror_pipeline.wire.produce import ProduceAnswer, receive_produce, send_produce
+
+REQUESTS_IN_FLIGHT = 5
+"""The broker remembers a producer's last five batches of a partition (ProducerStateEntry.NUM_BATCHES_TO_RETAIN)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWork:
+    """Spans of one source partition that go to one target partition, from ``position`` on."""
+
+    target: TopicPartition
+    spans: tuple[SpanRef, ...]
+    position: Position
+
+    @property
+    def records(self) -> int:
+        """Records still to be sent."""
+        return sum(s.records - records_before(s, self.position.source_next) for s in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceTask:
+    """Everything one produce task needs; picklable, free of secrets.
+
+    ``lease`` is how many seconds after its start the task may still send (a process that was stopped and goes
+    on later sends nothing); ``issued`` is the driver's wall clock, so a task that starts late does not start.
+    """
+
+    store: LaneStore
+    cluster: ClusterSettings
+    stamp: Stamp
+    work: tuple[PartitionWork, ...]
+    timeout: float
+    lease: float
+    issued: float
+    request_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOutcome:
+    """Records of the work that the target acknowledged, counted from the work's position.
+
+    ``uncertain`` says the target's tail must be read before anything is sent again; ``halted`` is final for the topic.
+    """
+
+    target: TopicPartition
+    records: int
+    bytes: int
+    uncertain: bool = False
+    error: str = ""
+    halted: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceResult:
+    """One outcome for each partition of the task."""
+
+    outcomes: tuple[PartitionOutcome, ...]
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One target partition while it is being sent."""
+
+    work: PartitionWork
+    batches: Iterator[tuple[bytes, memoryview, int]]
+    in_flight: int = 0
+    acked: int = 0
+    acked_bytes: int = 0
+    empty: bool = False
+    stopped: bool = False
+    uncertain: bool = False
+    error: str = ""
+    halted: str = ""
+    hint: str = ""
+
+    @property
+    def window(self) -> int:
+        """Batches that may be on the way. A broker without state of our producer accepts *any* first sequence:
+        were several sent at once and the first refused, the second would be appended in its place."""
+        return REQUESTS_IN_FLIGHT if self.acked else 1
+
+    def stop(self, *, error: str = "", halted: str = "", hint: str = "", uncertain: bool = True) -> None:
+        if not self.stopped:
+            self.error, self.halted, self.hint = error, halted, hint
+        self.stopped = True
+        self.uncertain = self.uncertain or uncertain
+
+    def outcome(self) -> PartitionOutcome:
+        return PartitionOutcome(
+            self.work.target, self.acked, self.acked_bytes, self.uncertain, self.error, self.halted, self.hint
+        )
+
+
+@dataclass(slots=True)
+class _Line:
+    """One connection with its partitions and the requests on their way."""
+
+    connection: Connection
+    lanes: list[_Lane]
+    waiting: deque[dict[TopicPartition, tuple[_Lane, int, int]]] = field(default_factory=deque)
+
+
+def run_produce(task: ProduceTask) -> ProduceResult:
+    """Send what the task holds; returns how far each partition came. Raises BufferUnusable if a span cannot be read."""
+    began = time.monotonic()
+    reader = SpanReader(task.store)
+    lanes = [_Lane(w, _stamped(w, reader, task.stamp)) for w in task.work]
+    if time.time() - task.issued > task.lease:
+        for lane in lanes:
+            lane.stop(error="the task started after its lease was over")
+    else:
+        _send_all(task, lanes, deadline=began + task.lease)
+    return ProduceResult(tuple(lane.outcome() for lane in lanes), time.monotonic() - began)
+
+
+def _stamped(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterator[tuple[bytes, memoryview, int]]:
+    """The batches to send: new header, untouched rest, number of records."""
+    sequence = work.position.ordinal
+    for span in work.spans:
+        if span.records == 0:
+            continue
+        payload = reader.payload(span)
+        skip = records_before(span, work.position.source_next)
+        for at, header in headers(payload):
+            if skip:
+                skip -= header.records
+                continue
+            batch = payload[at : at + header.size]
+            yield restamp(header, batch, stamp, sequence), batch[HEADER_BYTES:], header.records
+            sequence += header.records
+
+
+def _send_all(task: ProduceTask, lanes: list[_Lane], *, deadline: float) -> None:
+    try:
+        client = worker.client_of(task.cluster, timeout=task.timeout)
+        lines = _lines(client, lanes)
+    except (ConnectionLost, ClusterUnreachable) as problem:
+        worker.forget(task.cluster)
+        for lane in lanes:
+            lane.stop(error=problem.message)
+        return
+    active = list(lines)
+    while active:
+        for line in list(active):
+            try:
+                _fill(line, task, deadline)
+                if line.waiting:
+                    _collect(line)
+                else:
+                    active.remove(line)
+            except ConnectionLost as problem:
+                active.remove(line)
+                line.connection.close()
+                for lane in line.lanes:
+                    if lane.in_flight or not lane.empty:
+                        lane.stop(error=problem.message)
+    for lane in lanes:
+        if lane.stopped and not lane.halted:
+            client.forget(lane.work.target)
+
+
+def _lines(client: WireClient, lanes: list[_Lane]) -> list[_Line]:
+    by_leader: dict[int, list[_Lane]] = {}
+    for lane in lanes:
+        try:
+            by_leader.setdefault(client.leader(lane.work.target), []).append(lane)
+        except BrokerError as problem:
+            _refuse(lane, problem)
+    return [_Line(client.connection(leader), owned) for leader, owned in by_leader.items()]
+
+
+def _fill(line: _Line, task: ProduceTask, deadline: float) -> None:
+    """Send until five requests are on the way or nothing is left to send."""
+    while len(line.waiting) < REQUESTS_IN_FLIGHT:
+        request = _next_request(line, task.request_bytes)
+        if not request:
+            return
+        # The lease is checked as close to the send as it can be.
+        if time.monotonic() >= deadline:
+            for lane in line.lanes:
+                lane.stop(error="the lease of the produce task ended", uncertain=bool(lane.in_flight))
+            return
+        for lane, *_ in request.values():
+            lane.in_flight += 1
+        line.waiting.append(
+            {target: (lane, records, len(head) + len(rest)) for target, (lane, head, rest, records) in request.items()}
+        )
+        batches = {target: (head, rest) for target, (_, head, rest, _) in request.items()}
+        send_produce(line.connection, batches, timeout_ms=int(task.timeout * 1000))
+
+
+def _collect(line: _Line) -> None:
+    """Wait for the oldest request's answer."""
+    answers = receive_produce(line.connection)
+    for target, (lane, records, size) in line.waiting.popleft().items():
+        lane.in_flight -= 1
+        _acknowledge(lane, answers.get(target), records, size)
+
+
+def _next_request(
+    line: _Line, request_bytes: int
+) -> dict[TopicPartition, tuple[_Lane, bytes, memoryview, int]]:
+    """One batch of every partition that may send, until ``request_bytes`` are together; the line's order rotates."""
+    request: dict[TopicPartition, tuple[_Lane, bytes, memoryview, int]] = {}
+    size = 0
+    for _ in range(len(line.lanes)):
+        if size >= request_bytes:
+            break
+        lane = line.lanes.pop(0)
+        line.lanes.append(lane)
+        if lane.stopped or lane.empty or lane.in_flight >= lane.window:
+            continue
+        batch = next(lane.batches, None)
+        if batch is None:
+            lane.empty = True
+            continue
+        head, rest, records = batch
+        request[lane.work.target] = (lane, head, rest, records)
+        size += len(head) + len(rest)
+    return request
+
+
+def _acknowledge(lane: _Lane, answer: ProduceAnswer | None, records: int, size: int) -> None:
+    if answer is None:
+        lane.stop(error=f"the broker did not answer for {lane.work.target}")
+        return
+    if lane.stopped and (lane.uncertain or lane.halted):
+        return  # an earlier batch is missing: what this one's answer says is the tail's to tell
+    if answer.error:
+        _refuse(lane, broker_error(answer.error, str(lane.work.target)))
+        return
+    expected = lane.work.position.target_next + lane.acked
+    if answer.base_offset != expected:
+        lane.stop(
+            halted=f"{lane.work.target} put a batch at offset {answer.base_offset} where {expected} was expected:"
+            " somebody else writes to the target topic",
+            hint="stop the other writer; mirrored topics take no other records",
+        )
+        return
+    lane.acked += records
+    lane.acked_bytes += size
+
+
+def _refuse(lane: _Lane, problem: BrokerError) -> None:
+    action = after_produce(problem.code)
+    if action in (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME):
+        lane.stop(error=problem.message)
+    else:
+        lane.stop(halted=problem.message, hint=problem.hint)

@@ -1,0 +1,261 @@
+"""The producing side of a lane: produce, record, and recovery from the target's tail."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from mirror_pipeline.engine.context import LaneContext, Patience, backoff
+from mirror_pipeline.engine.mapping import advance, trailing_holes_only
+from mirror_pipeline.engine.plan import assign
+from mirror_pipeline.engine.produce import PartitionOutcome, PartitionWork, ProduceResult, ProduceTask, run_produce
+from mirror_pipeline.engine.state import PartitionState
+from mirror_pipeline.engine.tail import Tail, read_tails
+from mirror_pipeline.errors import BrokerError, BufferUnusable, ClusterUnreachable, ConnectionLost, TopicHalted
+from mirror_pipeline.model import Gap, HoleCause, Send, SpanRef
+from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.codes import Action, lookup
+
+log = logging.getLogger(__name__)
+
+WAIT_SECONDS = 0.2
+REQUEST_BYTES = 2**20
+"""A produce request is sent once its batches are this large together."""
+LOSSES = (HoleCause.RETENTION, HoleCause.TRUNCATION, HoleCause.QUARANTINED, HoleCause.UNEXPLAINED)
+"""Causes that mean a record is missing on the target; the others never were records to copy."""
+
+
+class Producing:
+    """Sends what is staged until the run ends. Runs in a thread of its own."""
+
+    def __init__(self, context: LaneContext, client: WireClient, ready: Callable[[], bool]) -> None:
+        self._context = context
+        self._state = context.state
+        self._client = client
+        self._ready = ready
+        self._patience = Patience(context.mirror.engine.target_wait)
+        self._failures = 0
+        self._record = context.ledger.last_record() + 1
+
+    def run(self) -> None:
+        """Produce until stopped or, with ``once``, until staging is over and all of it is sent; errors end the lane."""
+        try:
+            while not self._context.stop.is_set():
+                try:
+                    if not self._turn():
+                        break
+                except (ConnectionLost, ClusterUnreachable) as problem:
+                    self._target_lost(problem)
+        except Exception as problem:  # noqa: BLE001 - handed to the run's own thread, which raises it
+            self._context.fail(problem)
+
+    def recover(self) -> None:
+        """Read the tail of every partition whose state on the target is not certain, and account for what lies there.
+
+        Raises:
+            ConnectionLost, ClusterUnreachable: the target cannot be asked now.
+        """
+        now = time.monotonic()
+        with self._state.lock:
+            doubtful = [p for p in self._state.live() if p.uncertain and p.retry_at <= now]
+        if not doubtful:
+            return
+        tails = read_tails(
+            self._client,
+            {p.target: p.position for p in doubtful},
+            self._context.stamp,
+            timeout=self._context.mirror.engine.request_timeout,
+        )
+        sends: list[Send] = []
+        with self._state.lock:
+            for part in doubtful:
+                sends += self._adopt(part, tails[part.target])
+        self._record_sends(sends)
+        refusals = [tail for tail in tails.values() if isinstance(tail, BrokerError)]
+        if len(refusals) == len(tails):
+            raise ConnectionLost(refusals[0].message, hint=refusals[0].hint)
+        with self._state.lock:
+            self._state.target_back()
+
+    def _adopt(self, part: PartitionState, tail: Tail | TopicHalted | BrokerError) -> list[Send]:
+        topic = part.source.topic
+        if isinstance(tail, TopicHalted):
+            self._state.halt(topic, TopicHalted(topic, tail.message, hint=tail.hint, partition=part.source.partition))
+            return []
+        if isinstance(tail, BrokerError):
+            if lookup(tail.code).action in (Action.HALT, Action.FATAL):
+                self._state.halt(topic, TopicHalted(topic, tail.message, hint=tail.hint))
+            else:
+                part.failed(tail.message, delay=backoff(part.failures))
+            return []
+        try:
+            sends = self._account(part, tail.records)
+        except ValueError as problem:
+            self._state.halt(
+                topic,
+                TopicHalted(topic, f"{part.target}: {problem}", hint="was the buffer folder exchanged or emptied by hand?"),
+            )
+            return []
+        part.uncertain = False
+        part.error, part.retry_at = "", 0.0
+        return sends
+
+    def _account(self, part: PartitionState, records: int) -> list[Send]:
+        """Move the partition's position over ``records`` records that are known to be on the target."""
+        sends, part.position = advance(part.pending, part.position, records, target_topic=part.target.topic)
+        while part.pending and part.pending[0].end <= part.position.source_next:
+            part.pending.popleft()
+        part.staged = max(part.staged, part.position.source_next)
+        return sends
+
+    def _turn(self) -> bool:
+        if not self._ready():
+            self._context.stop.wait(backoff(1))
+            return True
+        self.recover()
+        with self._state.lock:
+            skipped = self._pass_holes()
+            work, over = self._gather(), self._over()
+        self._record_sends(skipped)
+        if work:
+            self._produce(work)
+            return True
+        if over:
+            return False
+        with self._state.lock:
+            if not any(p.pending for p in self._state.live()):
+                self._patience.found()
+            self._state.lock.wait(WAIT_SECONDS)
+        return True
+
+    def _over(self) -> bool:
+        """Staging has ended and nothing is left to send."""
+        live = self._state.live()
+        return self._state.staging_over and not any(p.pending or p.uncertain for p in live) and not self._state.unready
+
+    def _pass_holes(self) -> list[Send]:
+        sends: list[Send] = []
+        for part in self._state.live():
+            if part.pending and not part.uncertain and trailing_holes_only(part.pending, part.position):
+                sends += self._account(part, 0)
+        return sends
+
+    def _gather(self) -> list[PartitionWork]:
+        """Spans to send next: oldest first from every partition in turn, about one micro-batch of bytes together."""
+        now = time.monotonic()
+        ready = [p for p in self._state.live() if p.pending and not p.uncertain and p.retry_at <= now]
+        if not ready:
+            return []
+        share = self._context.mirror.engine.micro_batch_bytes / len(ready)
+        work = []
+        for part in ready:
+            chosen: list[SpanRef] = []
+            size = 0
+            for span in part.pending:
+                if chosen and size + span.bytes > share:
+                    break
+                chosen.append(span)
+                size += span.bytes
+            work.append(PartitionWork(part.target, tuple(chosen), part.position))
+        return work
+
+    def _produce(self, work: Sequence[PartitionWork]) -> None:
+        assert self._context.stamp is not None  # noqa: S101 - set before the first span can be sent
+        began = time.monotonic()
+        engine = self._context.mirror.engine
+        shares = assign([(w, float(sum(s.bytes for s in w.spans))) for w in work], self._context.runner.tasks)
+        tasks = [
+            ProduceTask(
+                store=self._context.store,
+                cluster=self._context.target,
+                stamp=self._context.stamp,
+                work=tuple(share),
+                timeout=engine.request_timeout,
+                lease=engine.lease,
+                issued=time.time(),
+                request_bytes=REQUEST_BYTES,
+            )
+            for share in shares
+        ]
+        results = self._context.runner.run(run_produce, tasks, name="produce")
+        self._settle(work, results, began)
+
+    def _settle(self, work: Sequence[PartitionWork], results: Sequence[ProduceResult], began: float) -> None:
+        by_target = {w.target: w.spans[0].source for w in work}
+        sends: list[Send] = []
+        errors: list[str] = []
+        acked = 0
+        with self._state.lock:
+            for outcome in (o for result in results for o in result.outcomes):
+                source = by_target[outcome.target]
+                run = self._state.topics[source.topic]
+                part = run.partitions[source.partition]
+                sends += self._account(part, outcome.records)
+                acked += outcome.records
+                run.records += outcome.records
+                run.bytes += outcome.bytes
+                self._state.records += outcome.records
+                self._state.bytes += outcome.bytes
+                self._judge(part, outcome, errors)
+            self._state.seconds_producing += time.monotonic() - began
+            self._state.micro_batches += 1
+            self._state.active()
+        self._record_sends(sends)
+        if acked:
+            self._target_found()
+        elif errors:
+            raise ConnectionLost(errors[0])
+
+    def _judge(self, part: PartitionState, outcome: PartitionOutcome, errors: list[str]) -> None:
+        if outcome.halted:
+            topic = part.source.topic
+            self._state.halt(
+                topic, TopicHalted(topic, outcome.halted, hint=outcome.hint, partition=part.source.partition)
+            )
+        elif outcome.error:
+            log.info("producing to %s: %s", outcome.target, outcome.error)
+            errors.append(outcome.error)
+            part.failed(outcome.error, delay=backoff(part.failures))
+        else:
+            part.worked()
+
+    def _record_sends(self, sends: Sequence[Send]) -> None:
+        if not sends:
+            return
+        now = int(time.time() * 1000)
+        gaps = [
+            Gap(
+                self._context.mirror.name, s.topic, s.partition, s.incarnation, s.source_start, s.source_end, s.cause,
+                f"on_loss: {self._context.mirror.on_loss}", now,
+            )
+            for s in sends
+            if s.cause in LOSSES
+        ]  # fmt: skip
+        if not self._context.ledger.record(self._record, sends, gaps):
+            raise BufferUnusable(
+                f"ledger record {self._record} of lane {self._context.lane} was already written by another run",
+                hint="two runs of one lane? end one of them",
+            )
+        self._record += 1
+        with self._state.lock:
+            self._state.gaps += len(gaps)
+
+    def _target_lost(self, problem: ConnectionLost | ClusterUnreachable) -> None:
+        self._failures += 1
+        with self._state.lock:
+            self._state.target_lost(problem.message)
+            for part in self._state.live():
+                part.uncertain = True
+        self._patience.lost(
+            ClusterUnreachable(self._context.target.alias, problem.message, hint=problem.hint),
+            forever=not self._context.once,
+        )
+        self._context.stop.wait(backoff(self._failures))
+
+    def _target_found(self) -> None:
+        self._failures = 0
+        self._patience.found()
+        with self._state.lock:
+            self._state.target_back()
+

@@ -1,0 +1,90 @@
+"""Which topics a lane copies: the mirror's selection, dealt to lanes so that a topic never changes its lane."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from mirror_pipeline.buffer.ledger import Ledger
+from mirror_pipeline.buffer.store import LaneStore, find_lanes
+from mirror_pipeline.clusters.admin import Admin
+from mirror_pipeline.config import BufferConfig, Config, MirrorConfig
+from mirror_pipeline.engine.context import LaneTopic
+from mirror_pipeline.errors import NothingSelected
+from mirror_pipeline.reports import Excluded
+from mirror_pipeline.topics.naming import refuse_loops, target_names
+from mirror_pipeline.topics.select import select, unmatched
+
+LANE_PREFIX = "lane-"
+BACKFILL_PREFIX = "backfill-"
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """A mirror's topics with their target names, and what is left out and why."""
+
+    topics: dict[str, str]
+    excluded: tuple[Excluded, ...]
+
+
+def lane_names(mirror: MirrorConfig) -> list[str]:
+    """Names of the mirror's lanes."""
+    return [f"{LANE_PREFIX}{number}" for number in range(mirror.lanes)]
+
+
+def select_topics(config: Config, mirror: MirrorConfig, names: Collection[str]) -> Selected:
+    """Apply the mirror's regexes and naming to the source's topic names.
+
+    Raises:
+        UsageError: two topics would get one target name, a target name is not legal, or a topic would come back to its source.
+    """
+    chosen, excluded = select(
+        names, mirror.topics.include, mirror.topics.exclude, naming=mirror.naming, source=mirror.source, target=mirror.target,
+        aliases=config.clusters,
+    )  # fmt: skip
+    refuse_loops(config.mirrors, mirror, chosen)
+    return Selected(target_names(mirror.naming, mirror.source, mirror.target, chosen), tuple(excluded))
+
+
+def discover(
+    config: Config, mirror: MirrorConfig, admin: Admin, *, lane: str, only: Collection[str] | None
+) -> list[LaneTopic]:
+    """The topics of one lane as the source cluster names them now.
+
+    Raises:
+        ClusterUnreachable: the source does not answer.
+        NothingSelected: the mirror's selection (or ``only``) matches no topic.
+    """
+    found = admin.topics()
+    selected = select_topics(config, mirror, list(found)).topics
+    if only is not None:
+        unknown = sorted(set(only) - set(selected))
+        if unknown:
+            raise NothingSelected(
+                f"mirror {mirror.name} does not select topic {unknown[0]}", hint="`mirror plan` shows what is selected and why not"
+            )
+        selected = {name: target for name, target in selected.items() if name in only}
+    if not selected:
+        raise NothingSelected(
+            f"mirror {mirror.name}: topics.include matches none of the {len(found)} topics of cluster {mirror.source}",
+            hint="; ".join([*unmatched(list(found), mirror.topics.include), "`mirror plan` shows every topic and why it is left out"]),
+        )
+    homes = lane_of(config.buffer, mirror, list(selected))
+    return [LaneTopic(name, target) for name, target in sorted(selected.items()) if homes[name] == lane]
+
+
+def lane_of(buffer: BufferConfig, mirror: MirrorConfig, names: Collection[str]) -> dict[str, str]:
+    """The lane of each topic: where the ledger already has it, else by a hash of its name."""
+    lanes = lane_names(mirror)
+    homes = {name: lanes[zlib.crc32(name.encode()) % len(lanes)] for name in names}
+    for store in lane_stores(buffer, mirror):
+        for topic in Ledger(store).incarnations():
+            if topic in homes:
+                homes[topic] = store.lane
+    return homes
+
+
+def lane_stores(buffer: BufferConfig, mirror: MirrorConfig) -> list[LaneStore]:
+    """Folders of the lanes that copy continuously, those that have run; makes nothing."""
+    return [store for store in find_lanes(buffer, mirror.name) if store.lane.startswith(LANE_PREFIX) and Ledger(store).exists()]

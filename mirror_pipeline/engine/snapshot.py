@@ -1,0 +1,73 @@
+"""Pictures of a running lane for people and programs: progress, report."""
+
+from __future__ import annotations
+
+from mirror_pipeline.engine.context import LaneContext
+from mirror_pipeline.engine.state import TopicRun
+from mirror_pipeline.reports import Progress, RunReport, TopicProgress, TopicState
+
+
+def progress_of(context: LaneContext, *, seconds: float) -> Progress:
+    """The lane as it stands now."""
+    state = context.state
+    with state.lock:
+        topics = {run.topic: _topic_progress(run) for run in state.topics.values()}
+        for name, halt in state.refused.items():
+            topics[name] = TopicProgress("", state="halted", reason=halt.message, hint=halt.hint)
+        for name, why in state.unready.items():
+            topics.setdefault(name, TopicProgress("", state="behind", reason=why))
+        return Progress(
+            mirror=context.mirror.name,
+            lane=context.lane,
+            records=state.records,
+            bytes=state.bytes,
+            staged_records=state.staged_records,
+            staged_bytes=state.staged_bytes,
+            lag_records=sum(t.lag_records for t in topics.values()),
+            micro_batches=state.micro_batches,
+            gaps=state.gaps,
+            seconds=seconds,
+            seconds_staging=state.seconds_staging,
+            seconds_producing=state.seconds_producing,
+            target_down=state.target_down,
+            topics=topics,
+        )
+
+
+def _topic_progress(run: TopicRun) -> TopicProgress:
+    error = next((p.error for p in run.partitions.values() if p.error), "")
+    halt = run.halted
+    return TopicProgress(
+        run.target_topic,
+        records=run.records,
+        bytes=run.bytes,
+        lag_records=sum(p.lag for p in run.partitions.values()),
+        position={n: p.position.source_next for n, p in run.partitions.items()},
+        end={n: p.readable_end for n, p in run.partitions.items()},
+        state="halted" if halt else "behind" if error else "ok",
+        reason=halt.message if halt else error,
+        hint=halt.hint if halt else "",
+    )
+
+
+def report_of(context: LaneContext, *, seconds: float) -> RunReport:
+    """The outcome of a run that has ended."""
+    progress = progress_of(context, seconds=seconds)
+    rows = []
+    for name, topic in sorted(progress.topics.items()):
+        state, reason = topic.state, topic.reason
+        if state == "ok" and context.once and topic.lag_records:
+            state, reason = "behind", reason or f"{topic.lag_records} offsets are not on the target yet"
+        rows.append(TopicState(name, state, reason, topic.hint, topic.target_topic, topic.records, topic.bytes))
+    states = {row.state for row in rows}
+    return RunReport(
+        mirror=context.mirror.name,
+        state="halted" if "halted" in states else "behind" if "behind" in states else "ok",
+        records=progress.records,
+        bytes=progress.bytes,
+        seconds=seconds,
+        topics=tuple(rows),
+        micro_batches=progress.micro_batches,
+        staged_records=progress.staged_records,
+        staged_bytes=progress.staged_bytes,
+    )

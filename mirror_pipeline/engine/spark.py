@@ -1,0 +1,149 @@
+"""The only module that knows pyspark: the session, and running plain functions as Spark tasks."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from mirror_pipeline.config import EngineConfig
+from mirror_pipeline.errors import MirrorError
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+LOCAL_SLOTS_PER_CORE = 2
+"""Staging and producing wait for brokers most of the time; both run at once."""
+
+
+class Runner(Protocol):
+    """Runs one function over many specs, each in a task of its own."""
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks one job should have."""
+
+    def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
+        """Results in the order of the specs."""
+
+
+def build_session(engine: EngineConfig, *, app_name: str = "mirror", with_delta: bool = False) -> SparkSession:
+    """Start (or get) the process's Spark session.
+
+    The data path runs Python functions only, so it needs no Delta jars; ``with_delta`` adds them for SQL over
+    the buffer and the ledger.
+
+    Raises:
+        UsageError: no Java, or a Java too old.
+        MirrorError: the Delta jars cannot be had.
+    """
+    from pyspark.sql import SparkSession
+
+    from mirror_pipeline.local.java import find_java
+
+    java = find_java()
+    os.environ.setdefault("JAVA_HOME", str(java.resolve().parent.parent))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName(app_name).master(engine.spark_master or default_master())
+    for key, value in {**_settings(with_delta), **dict(engine.spark)}.items():
+        builder = builder.config(key, value)
+    with _quiet_start():
+        session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+@contextmanager
+def _quiet_start() -> Iterator[None]:
+    """Send what the JVM writes to standard error to a file, for as long as it lives; show it when Spark does not start."""
+    handle, path = tempfile.mkstemp(prefix="mirror-spark-", suffix=".log")
+    atexit.register(Path(path).unlink, missing_ok=True)
+    kept = os.dup(2)
+    sys.stderr.flush()
+    os.dup2(handle, 2)
+    try:
+        yield
+    except Exception as problem:
+        cause = [line for line in Path(path).read_text(errors="replace").splitlines() if "rror" in line or "xception" in line]
+        raise MirrorError(
+            f"Spark did not start: {cause[0].strip() if cause else problem}", hint=f"Java said more: {_kept_log(path)}"
+        ) from problem
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(handle)
+
+
+def _kept_log(path: str) -> str:
+    kept = path.replace("mirror-spark-", "mirror-spark-failed-")
+    Path(path).rename(kept)
+    return kept
+
+
+def default_master() -> str:
+    """All cores of this machine, twice: ``local[N]``."""
+    return f"local[{max(4, LOCAL_SLOTS_PER_CORE * (os.cpu_count() or 2))}]"
+
+
+def _settings(with_delta: bool) -> dict[str, str]:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.worker.reuse": "true",
+        "spark.scheduler.mode": "FAIR",
+        "spark.log.level": "ERROR",
+        # A produce task that failed must not be sent again by anyone who has not read the target's tail.
+        "spark.task.maxFailures": "1",
+    }
+    if with_delta:
+        from mirror_pipeline.local.jars import ensure_jars
+
+        settings |= {
+            "spark.jars": ",".join(str(jar) for jar in sorted(ensure_jars("delta").glob("*.jar"))),
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.sql.session.timeZone": "UTC",
+        }
+    return settings
+
+
+class SparkRunner:
+    """Runs functions as RDD jobs; a kept base RDD saves half of a small job's time."""
+
+    def __init__(self, session: SparkSession, *, tasks: int | None = None) -> None:
+        self._context = session.sparkContext
+        self._bases: dict[int, RDD[int]] = {}
+        self._tasks = tasks or max(1, self._context.defaultParallelism // LOCAL_SLOTS_PER_CORE)
+
+    @property
+    def tasks(self) -> int:
+        """Half of the slots: staging and producing share them."""
+        return self._tasks
+
+    def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
+        """One task for each spec; the driver's thread waits."""
+        if not specs:
+            return []
+        base = self._bases.get(len(specs))
+        if base is None:
+            base = self._bases[len(specs)] = self._context.parallelize(range(len(specs)), len(specs))
+        self._context.setLocalProperty("spark.job.description", name)
+
+        def one(index: int, _: object) -> list[R]:
+            return [function(specs[index])]
+
+        return base.mapPartitionsWithIndex(one).collect()

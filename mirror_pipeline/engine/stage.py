@@ -1,0 +1,224 @@
+"""The stage task: raw Fetch of its ranges into one Parquet part file. Runs in a Spark worker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.buffer.write import PartFileWriter, SpanDraft
+from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.engine import worker
+from mirror_pipeline.engine.taking import RangeReader, RangeTerms
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch, TopicHalted
+from mirror_pipeline.model import PartFile, TopicPartition
+from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.codes import Action, broker_error, lookup
+from mirror_pipeline.wire.connection import Connection
+from mirror_pipeline.wire.fetch import FetchedPartition, receive_fetch, send_fetch
+
+EMPTY_ANSWERS_BEFORE_GIVING_UP = 20
+FETCH_WAIT_MS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class StageTask:
+    """Everything one stage task needs; picklable, free of secrets.
+
+    ``seconds`` bounds how long the task goes on fetching, ``memory_bytes`` what it holds before it writes.
+    """
+
+    store: LaneStore
+    cluster: ClusterSettings
+    micro_batch: int
+    index: int
+    terms: tuple[RangeTerms, ...]
+    fetch_bytes: int
+    partition_fetch_bytes: int
+    memory_bytes: int
+    timeout: float
+    seconds: float
+    durable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOutcome:
+    """How far one range came. ``halted`` is final for the topic; ``error`` may pass."""
+
+    topic: str
+    partition: int
+    next: int
+    records: int
+    bytes: int
+    error: str = ""
+    halted: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StageResult:
+    """The task's part file (None when nothing was read) and one outcome for each range."""
+
+    part: PartFile | None
+    outcomes: tuple[RangeOutcome, ...]
+    seconds: float
+
+
+def run_stage(task: StageTask) -> StageResult:
+    """Read all ranges of ``task`` and write them as spans.
+
+    A broken connection or a moved leader ends the task early with what was read; the next micro-batch goes on
+    there. A range that cannot go on at all halts its topic alone.
+
+    Raises:
+        BufferUnusable: the part file cannot be written.
+    """
+    began = time.monotonic()
+    writer = PartFileWriter(task.store, task.micro_batch, task.index, durable=task.durable)
+    try:
+        staging = _Staging(task, writer)
+        staging.run(deadline=began + task.seconds)
+        part = writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+    return StageResult(part, staging.outcomes(), time.monotonic() - began)
+
+
+class _Staging:
+    def __init__(self, task: StageTask, writer: PartFileWriter) -> None:
+        self._task = task
+        self._held = 0
+        self._halted: dict[TopicPartition, TopicHalted] = {}
+        self._errors: dict[TopicPartition, str] = {}
+        self._empty: dict[TopicPartition, int] = {}
+
+        def emit(span: SpanDraft, pieces: Sequence[memoryview | bytes]) -> None:
+            writer.add(span, pieces)
+
+        self._readers = {terms.range.source: RangeReader(terms, emit) for terms in task.terms}
+
+    def run(self, *, deadline: float) -> None:
+        try:
+            client = worker.client_of(self._task.cluster, timeout=self._task.timeout)
+            self._fetch_all(client, deadline)
+        except (ConnectionLost, ClusterUnreachable) as problem:
+            worker.forget(self._task.cluster)
+            for source in self._open():
+                self._errors.setdefault(source, problem.message)
+        self._flush()
+
+    def outcomes(self) -> tuple[RangeOutcome, ...]:
+        rows = []
+        for source, reader in self._readers.items():
+            halt = self._halted.get(source)
+            rows.append(
+                RangeOutcome(
+                    source.topic, source.partition, reader.next, reader.records, reader.bytes_read,
+                    error=self._errors.get(source, ""), halted=halt.message if halt else "", hint=halt.hint if halt else "",
+                )
+            )  # fmt: skip
+        return tuple(rows)
+
+    def _open(self) -> list[TopicPartition]:
+        return [s for s, r in self._readers.items() if not r.done and s not in self._halted and s not in self._errors]
+
+    def _fetch_all(self, client: WireClient, deadline: float) -> None:
+        """Keep one request per connection on the way while the answer before it is worked on."""
+        lines = self._lines(client)
+        waiting: list[tuple[Connection, list[TopicPartition]]] = []
+        for connection, sources in lines:
+            if self._ask(connection, sources):
+                waiting.append((connection, sources))
+        try:
+            while waiting:
+                connection, sources = waiting.pop(0)
+                answers = receive_fetch(connection)
+                for source, data in answers.items():
+                    self._answer(client, source, data)
+                    self._held += len(data.records)
+                if self._held >= self._task.memory_bytes:
+                    self._flush()
+                if time.monotonic() < deadline and self._ask(connection, sources):
+                    waiting.append((connection, sources))
+        except BaseException:
+            for connection, _ in waiting:
+                connection.close()
+            raise
+
+    def _lines(self, client: WireClient) -> list[tuple[Connection, list[TopicPartition]]]:
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for source in self._readers:
+            try:
+                by_leader.setdefault(client.leader(source), []).append(source)
+            except BrokerError as problem:
+                self._refused(client, source, problem)
+        lines = []
+        for leader, sources in by_leader.items():
+            halves = [sources[::2], sources[1::2]] if len(sources) > 1 else [sources]
+            lines += [(client.connection(leader, lane), half) for lane, half in enumerate(halves)]
+        return lines
+
+    def _ask(self, connection: Connection, sources: list[TopicPartition]) -> bool:
+        still = set(self._open())
+        wants = {
+            s: (self._readers[s].fetch_offset, self._task.partition_fetch_bytes) for s in sources if s in still
+        }
+        if not wants:
+            return False
+        send_fetch(connection, wants, max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=self._task.fetch_bytes)
+        return True
+
+    def _answer(self, client: WireClient, source: TopicPartition, data: FetchedPartition) -> None:
+        reader = self._readers[source]
+        if reader.done:
+            return
+        try:
+            if data.error:
+                self._refused(client, source, broker_error(data.error, str(source)), data)
+                return
+            before = reader.next
+            reader.take(data)
+            self._empty[source] = 0 if reader.next > before else self._empty.get(source, 0) + 1
+            if self._empty[source] > EMPTY_ANSWERS_BEFORE_GIVING_UP:
+                self._errors[source] = f"the broker returned nothing for {source} at offset {reader.next}"
+        except TopicHalted as halt:
+            self._halted[source] = halt
+        except CorruptBatch as problem:
+            self._halted[source] = TopicHalted(
+                source.topic, f"{source} at offset {reader.next}: {problem.message}", partition=source.partition,
+                hint="the source's log is damaged there, or a proxy changed the bytes; check the broker's disk",
+            )  # fmt: skip
+
+    def _refused(
+        self, client: WireClient, source: TopicPartition, problem: BrokerError, data: FetchedPartition | None = None
+    ) -> None:
+        action = lookup(problem.code).action
+        if action is Action.RESEEK and data is not None:
+            self._out_of_range(client, source)
+        elif action in (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME):
+            client.forget(source)
+            self._errors[source] = problem.message
+        else:
+            self._halted[source] = TopicHalted(
+                source.topic, f"{source}: {problem.message}", hint=problem.hint, partition=source.partition
+            )
+
+    def _out_of_range(self, client: WireClient, source: TopicPartition) -> None:
+        reader = self._readers[source]
+        bounds = [client.list_offsets({source: at})[source].offset for at in (-2, -1)]
+        if bounds[0] > reader.next:
+            reader.skip_trimmed(bounds[0])
+        else:
+            raise TopicHalted(
+                source.topic,
+                f"{source} ends at offset {bounds[1]}, before the next offset to copy ({reader.next}):"
+                " the source's log was truncated or the topic recreated",
+                partition=source.partition,
+            )
+
+    def _flush(self) -> None:
+        for reader in self._readers.values():
+            reader.flush()
+        self._held = 0

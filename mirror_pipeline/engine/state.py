@@ -1,0 +1,137 @@
+"""What a running lane knows: its topics, their partitions, and what lies between source and target."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from mirror_pipeline.engine.plan import UNKNOWN_BYTES_PER_OFFSET, PartitionView
+from mirror_pipeline.errors import MirrorError, TopicHalted
+from mirror_pipeline.model import Position, SpanRef, TopicPartition
+
+DEFAULT_MAX_MESSAGE_BYTES = 1048588
+"""Kafka's default of message.max.bytes; assumed while the target topic's own value is not known."""
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """One partition between source and target.
+
+    ``staged`` is the next source offset to read, ``position`` what the target has, ``uncertain`` that the
+    target's tail must be read before anything is sent.
+    """
+
+    source: TopicPartition
+    target: TopicPartition
+    incarnation: str
+    position: Position
+    staged: int
+    end: int = 0
+    hard_end: int | None = None
+    pending: deque[SpanRef] = field(default_factory=deque)
+    bytes_per_offset: float = UNKNOWN_BYTES_PER_OFFSET
+    uncertain: bool = True
+    retry_at: float = 0.0
+    failures: int = 0
+    error: str = ""
+
+    @property
+    def readable_end(self) -> int:
+        """The exclusive end that may be read now."""
+        return self.end if self.hard_end is None else min(self.end, self.hard_end)
+
+    @property
+    def lag(self) -> int:
+        """Offsets between position and readable end."""
+        return max(0, self.readable_end - self.position.source_next)
+
+    def view(self) -> PartitionView:
+        """What the planner gets to see."""
+        return PartitionView(
+            self.source.topic, self.source.partition, self.incarnation, self.staged, self.readable_end,
+            self.bytes_per_offset, self.hard_end is not None,
+        )  # fmt: skip
+
+    def learned(self, offsets: int, size: int) -> None:
+        """Update the estimate of bytes per offset from what one range brought."""
+        if offsets > 0 and size > 0:
+            self.bytes_per_offset = 0.5 * self.bytes_per_offset + 0.5 * (size / offsets)
+
+    def failed(self, error: str, *, delay: float) -> None:
+        """Nothing more is sent before ``delay`` seconds have passed and the tail was read."""
+        self.uncertain, self.error = True, error
+        self.failures += 1
+        self.retry_at = time.monotonic() + delay
+
+    def worked(self) -> None:
+        """The target took something, or agreed on its tail."""
+        self.failures, self.error, self.retry_at = 0, "", 0.0
+
+
+@dataclass(slots=True)
+class TopicRun:
+    """One topic of a running lane."""
+
+    topic: str
+    target_topic: str
+    incarnation: str
+    partitions: dict[int, PartitionState] = field(default_factory=dict)
+    max_batch_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    compacted: bool = False
+    target_checked: bool = False
+    halted: TopicHalted | None = None
+    records: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class LaneState:
+    """Shared by the lane's staging and producing threads; every access holds ``lock``."""
+
+    topics: dict[str, TopicRun] = field(default_factory=dict)
+    unready: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, TopicHalted] = field(default_factory=dict)
+    lock: threading.Condition = field(default_factory=threading.Condition)
+    staging_over: bool = False
+    staged_records: int = 0
+    staged_bytes: int = 0
+    records: int = 0
+    bytes: int = 0
+    micro_batches: int = 0
+    gaps: int = 0
+    seconds_staging: float = 0.0
+    seconds_producing: float = 0.0
+    source_down: str = ""
+    target_down: str = ""
+    target_down_since: float | None = None
+    buffer_full: bool = False
+    last_activity: float = field(default_factory=time.monotonic)
+    failure: MirrorError | Exception | None = None
+
+    def live(self) -> list[PartitionState]:
+        """Partitions of all topics that have not halted."""
+        return [p for t in self.topics.values() if t.halted is None for p in t.partitions.values()]
+
+    def halt(self, topic: str, halt: TopicHalted) -> None:
+        """Take one topic out of the run; the others go on."""
+        run = self.topics.get(topic)
+        if run is None:
+            self.refused[topic] = halt
+        elif run.halted is None:
+            run.halted = halt
+
+    def active(self) -> None:
+        """Something moved: the lane is not idle."""
+        self.last_activity = time.monotonic()
+
+    def target_lost(self, why: str) -> None:
+        """The target cannot be reached; staging goes on."""
+        if not self.target_down:
+            self.target_down_since = time.time()
+        self.target_down = why
+
+    def target_back(self) -> None:
+        """The target answered."""
+        self.target_down, self.target_down_since = "", None

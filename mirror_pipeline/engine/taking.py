@@ -1,0 +1,262 @@
+"""From fetched bytes to spans: what of a source partition is copied, and how. No sockets, no files.
+
+A batch goes into the span untouched unless it must be opened: it straddles the edge of a range, has holes
+inside (compaction), is of magic 0 or 1, carries log-append times, or is larger than the target takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mirror_pipeline.buffer.write import SpanDraft
+from mirror_pipeline.errors import TopicHalted
+from mirror_pipeline.model import Hole, HoleCause, OffsetRange
+from mirror_pipeline.wire.batch import BatchHeader, check, headers
+from mirror_pipeline.wire.control import ControlType, control_type
+from mirror_pipeline.wire.fetch import FetchedPartition
+from mirror_pipeline.wire.records import OpenRecord, RecordTooLarge, open_batch, seal_runs
+
+NO_TIMESTAMP = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTerms:
+    """How one range is to be read: the planned range and what the target and the mirror ask for.
+
+    ``max_batch_bytes`` is the largest batch the target topic takes. ``holes_expected`` says that the topic is
+    compacted, so missing offsets are normal. ``record_gaps`` is the mirror's ``on_loss: record_gap``.
+    """
+
+    range: OffsetRange
+    max_batch_bytes: int
+    holes_expected: bool
+    record_gaps: bool
+
+
+@dataclass(slots=True)
+class RangeReader:
+    """Walks the batches of one range in order and hands finished spans to ``emit``."""
+
+    terms: RangeTerms
+    emit: Callable[[SpanDraft, Sequence[memoryview | bytes]], None]
+    next: int = field(init=False)
+    bytes_read: int = field(init=False, default=0)
+    records: int = field(init=False, default=0)
+    done: bool = field(init=False, default=False)
+    _span_start: int = field(init=False)
+    _pieces: list[memoryview | bytes] = field(init=False, default_factory=list)
+    _holes: list[Hole] = field(init=False, default_factory=list)
+    _span_records: int = field(init=False, default=0)
+    _batches: int = field(init=False, default=0)
+    _oldest: int = field(init=False, default=NO_TIMESTAMP)
+    _newest: int = field(init=False, default=NO_TIMESTAMP)
+    _trimmed: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self.next = self._span_start = self.terms.range.start
+
+    @property
+    def fetch_offset(self) -> int:
+        """The offset to ask the broker for."""
+        return self.next
+
+    def skip_trimmed(self, log_start: int) -> None:
+        """The source deleted everything below ``log_start`` before it was read: a gap, or the end of this topic's copy."""
+        wanted = self.terms.range
+        if log_start <= self.next:
+            return
+        if not self.terms.record_gaps:
+            raise TopicHalted(
+                wanted.topic,
+                f"the source deleted offsets [{self.next}, {log_start}) of {wanted.source} before they were copied",
+                hint="set `on_loss: record_gap` for this mirror to go on behind the gap and have it recorded",
+                partition=wanted.partition,
+            )
+        self._miss(log_start, HoleCause.RETENTION)
+        self.done = self.next >= wanted.end
+
+    def take(self, data: FetchedPartition) -> None:
+        """Take over what one fetch response holds of this partition.
+
+        Raises:
+            CorruptBatch: a batch fails its CRC or cannot be parsed.
+            TopicHalted: source offsets are missing without an explanation.
+        """
+        records = data.records
+        self.bytes_read += len(records)
+        aborted = sorted(data.aborted, key=lambda entry: entry[1], reverse=True)
+        open_aborts: set[int] = set()
+        run_start = run_end = -1
+        for at, header in headers(records):
+            if header.next_offset <= self.next:
+                continue
+            if header.base_offset >= self.terms.range.end:
+                self._close_hole(self.terms.range.end)
+                self.done = True
+                break
+            if header.magic >= 2:
+                check(records, at, header)
+            while aborted and aborted[-1][1] <= header.last_offset:
+                open_aborts.add(aborted.pop()[0])
+            if not self._as_it_is(header, open_aborts):
+                if run_end > run_start:
+                    self._pieces.append(records[run_start:run_end])
+                run_start = run_end = -1
+                self._special(header, records[at : at + header.size], open_aborts)
+                continue
+            self._count(header)
+            if at != run_end:
+                if run_end > run_start:
+                    self._pieces.append(records[run_start:run_end])
+                run_start = at
+            run_end = at + header.size
+        if run_end > run_start:
+            self._pieces.append(records[run_start:run_end])
+        if self.next >= self.terms.range.end or self.bytes_read >= self.terms.range.max_bytes:
+            self.done = True
+
+    def flush(self) -> None:
+        """Hand what was collected since the last flush to ``emit`` as one span, if it is anything."""
+        if self.next == self._span_start:
+            return
+        wanted = self.terms.range
+        self.emit(
+            SpanDraft(
+                topic=wanted.topic,
+                partition=wanted.partition,
+                incarnation=wanted.incarnation,
+                start=self._span_start,
+                end=self.next,
+                records=self._span_records,
+                batches=self._batches,
+                min_timestamp=self._oldest,
+                max_timestamp=self._newest,
+                holes=_joined(self._holes),
+            ),
+            self._pieces,
+        )
+        self._span_start = self.next
+        self._pieces, self._holes = [], []
+        self._span_records = self._batches = 0
+        self._oldest = self._newest = NO_TIMESTAMP
+
+    def _as_it_is(self, header: BatchHeader, open_aborts: set[int]) -> bool:
+        attributes = header.attributes
+        return (
+            header.magic == 2
+            and not attributes & 0x28  # control (bit 5), log append time (bit 3)
+            and header.records == header.last_offset_delta + 1
+            and header.base_offset == self.next
+            and header.size <= self.terms.max_batch_bytes
+            and not (attributes & 0x10 and header.producer_id in open_aborts)
+            and not (self.terms.range.hard_end and header.next_offset > self.terms.range.end)
+            and header.records > 0
+        )
+
+    def _count(self, header: BatchHeader) -> None:
+        self.next = header.next_offset
+        self.records += header.records
+        self._span_records += header.records
+        self._batches += 1
+        self._saw(header.base_timestamp)
+        self._saw(header.max_timestamp)
+
+    def _saw(self, timestamp: int) -> None:
+        if self._batches <= 1 and self._oldest == NO_TIMESTAMP:
+            self._oldest = timestamp
+        self._oldest = min(self._oldest, timestamp)
+        self._newest = max(self._newest, timestamp)
+
+    def _special(self, header: BatchHeader, batch: memoryview, open_aborts: set[int]) -> None:
+        if header.base_offset > self.next:
+            self._close_hole(header.base_offset)
+        if header.magic >= 2 and header.is_control:
+            if control_type(batch) is ControlType.ABORT:
+                open_aborts.discard(header.producer_id)
+            self._miss(header.next_offset, HoleCause.MARKER)
+        elif header.magic >= 2 and header.is_transactional and header.producer_id in open_aborts:
+            self._miss(header.next_offset, HoleCause.ABORTED)
+        elif header.magic >= 2 and header.records == 0:
+            self._miss(header.next_offset, HoleCause.COMPACTION)
+        elif self._as_it_is(header, open_aborts):
+            self._count(header)
+            self._pieces.append(batch)
+        else:
+            self._open(header, batch)
+
+    def _open(self, header: BatchHeader, batch: memoryview) -> None:
+        wanted = self.terms.range
+        stop = min(header.next_offset, wanted.end) if wanted.hard_end else header.next_offset
+        kept = [record for record in open_batch(batch) if self.next <= record.offset < stop]
+        codec = header.attributes & 0x07
+        try:
+            for sealed in seal_runs(kept, codec=codec, max_bytes=self.terms.max_batch_bytes):
+                self._take_sealed(sealed)
+        except RecordTooLarge as problem:
+            self._oversize(kept, codec, problem)
+        if self.next < stop:
+            self._miss(stop, HoleCause.COMPACTION)
+
+    def _oversize(self, kept: Sequence[OpenRecord], codec: int, problem: RecordTooLarge) -> None:
+        """A single record is larger than the target's ``max.message.bytes``: follow the mirror's ``on_loss``."""
+        wanted = self.terms.range
+        if not self.terms.record_gaps:
+            raise TopicHalted(
+                wanted.topic,
+                f"a record of {wanted.source} at or after offset {self.next} is larger than the target topic's"
+                f" max.message.bytes ({self.terms.max_batch_bytes}): {problem.message}",
+                hint="raise max.message.bytes on the target topic, or set `on_loss: record_gap` to leave such records out",
+                partition=wanted.partition,
+            )
+        for record in kept:
+            if record.offset < self.next:
+                continue
+            try:
+                sealed = seal_runs([record], codec=codec, max_bytes=self.terms.max_batch_bytes)
+            except RecordTooLarge:
+                self._close_compacted(record.offset)
+                self._miss(record.offset + 1, HoleCause.QUARANTINED)
+            else:
+                self._take_sealed(sealed[0])
+
+    def _close_compacted(self, to: int) -> None:
+        if to > self.next:
+            self._miss(to, HoleCause.COMPACTION)
+
+    def _take_sealed(self, sealed: bytes) -> None:
+        for _, header in headers(memoryview(sealed)):
+            self._close_compacted(header.base_offset)
+            self._count(header)
+        self._pieces.append(sealed)
+
+    def _close_hole(self, to: int) -> None:
+        """Offsets ``[next, to)`` were not in the log the broker answered from."""
+        if to <= self.next:
+            return
+        wanted = self.terms.range
+        if self.terms.holes_expected:
+            self._miss(to, HoleCause.COMPACTION)
+        elif self.terms.record_gaps:
+            self._miss(to, HoleCause.UNEXPLAINED)
+        else:
+            raise TopicHalted(
+                wanted.topic,
+                f"source offsets [{self.next}, {to}) of {wanted.source} are missing and the topic is not compacted",
+                hint="was the topic compacted before? Set `on_loss: record_gap` to go on and have the gap recorded",
+                partition=wanted.partition,
+            )
+
+    def _miss(self, to: int, cause: HoleCause) -> None:
+        self._holes.append(Hole(self.next, to, cause))
+        self.next = to
+
+
+def _joined(holes: Sequence[Hole]) -> tuple[Hole, ...]:
+    joined: list[Hole] = []
+    for hole in holes:
+        if joined and joined[-1].end == hole.start and joined[-1].cause is hole.cause:
+            joined[-1] = Hole(joined[-1].start, hole.end, hole.cause)
+        else:
+            joined.append(hole)
+    return tuple(joined)

@@ -1,0 +1,144 @@
+"""The target side of preparing topics: the producer id, the topics, whether they are still the same ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mirror_pipeline.clusters.admin import Admin
+from mirror_pipeline.clusters.info import ConfigValue
+from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.state import DEFAULT_MAX_MESSAGE_BYTES
+from mirror_pipeline.errors import BrokerError, TopicHalted
+from mirror_pipeline.model import Incarnation, Stamp, TopicPartition
+from mirror_pipeline.topics.manage import ensure_target_topic, plan_targets
+from mirror_pipeline.topics.plan import TargetPlan
+from mirror_pipeline.wire.answers import EARLIEST, LATEST
+from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
+
+
+class TargetSide:
+    """Asks and changes the target cluster on behalf of a lane."""
+
+    def __init__(self, context: LaneContext) -> None:
+        self._context = context
+        self._client = WireClient(context.target, timeout=context.mirror.engine.request_timeout)
+        self._admin = Admin(context.target)
+        self.cluster_id = ""
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def stamp(self) -> Stamp:
+        """The lane's producer id on this target, taken once and kept in the ledger (KIP-98)."""
+        self.cluster_id = self._client.metadata([]).cluster_id
+        stamp = self._context.ledger.stamp(self.cluster_id)
+        if stamp is None:
+            stamp = self._client.init_producer_id()
+            self._context.ledger.save_stamp(stamp, self.cluster_id)
+        return stamp
+
+    def same(self, known: Incarnation) -> TopicHalted | None:
+        """Why the target topic of a copy that exists is not the one it went to, or None."""
+        if known.target_cluster_id != self.cluster_id:
+            return TopicHalted(
+                known.topic,
+                f"cluster {self._context.target.alias} is another cluster than before: its id is {self.cluster_id},"
+                f" {known.topic} was copied to {known.target_cluster_id}",
+                hint="check bootstrap_servers; a new target cluster needs a new mirror name",
+            )
+        found = self._client.metadata([known.target_topic]).topics[known.target_topic]
+        if found.error:
+            problem = broker_error(found.error, known.target_topic)
+            if problem.retryable and found.error != UNKNOWN_TOPIC_OR_PARTITION:
+                raise problem
+            return TopicHalted(
+                known.topic,
+                f"target topic {known.target_topic} cannot be used any more: {problem.name}",
+                hint="was it deleted? Mirror into a new target topic, or give the mirror a new name to start over",
+            )
+        if found.topic_id != known.target_topic_id:
+            return TopicHalted(
+                known.topic,
+                f"target topic {known.target_topic} was recreated: its topic id is {found.topic_id},"
+                f" the copy went to {known.target_topic_id}",
+                hint="mirror into a new target topic, or give the mirror a new name to start over",
+            )
+        return None
+
+    def plans(self, topics: list[LaneTopic], source_admin: Admin) -> dict[str, TargetPlan]:
+        """What has to be done on the target, by source topic; the same rules as ``mirror plan``."""
+        return plan_targets(self._context.mirror, source_admin, self._admin, {t.topic: t.target_topic for t in topics})
+
+    def ensure(self, topic: LaneTopic, plan: TargetPlan) -> tuple[str, dict[int, int]]:
+        """Create or grow the target topic; returns its topic id and the end offset of every partition.
+
+        Raises:
+            TopicHalted: the target topic cannot take this copy; the message says why.
+            BrokerError: the target refuses for now.
+        """
+        if topic.configs and plan.create:
+            plan = replace(plan, configs={**plan.configs, **topic.configs})
+        ensure_target_topic(self._admin, plan)
+        found = self._client.metadata([topic.target_topic]).topics[topic.target_topic]
+        if found.error:
+            raise broker_error(found.error, topic.target_topic)
+        parts = [TopicPartition(topic.target_topic, number) for number in sorted(found.partitions)]
+        return found.topic_id, {tp.partition: end for tp, (_, end) in log_bounds(self._client, parts).items()}
+
+    def refuse_filled(self, topic: LaneTopic) -> None:
+        """A copy begins in an empty topic: records of unknown origin may be this very copy, its ledger lost."""
+        parts = [
+            TopicPartition(topic.target_topic, number)
+            for number in self._client.metadata([topic.target_topic]).topics[topic.target_topic].partitions
+        ]
+        count = sum(end - start for start, end in log_bounds(self._client, parts).values())
+        if count and not topic.filled:
+            raise TopicHalted(topic.topic, filled_message(topic.target_topic, count), hint=FILLED_HINT)
+
+    def terms(self, pairs: list[tuple[str, str]], source_admin: Admin) -> dict[str, tuple[int, bool]]:
+        """For source topics with their target topics: largest batch the target takes, whether the source is compacted."""
+        ours = self._admin.topic_configs([target for _, target in pairs]) if pairs else {}
+        theirs = source_admin.topic_configs([source for source, _ in pairs]) if pairs else {}
+        return {source: (_max_bytes(ours.get(target)), _compacted(theirs.get(source))) for source, target in pairs}
+
+
+Configs = dict[str, ConfigValue] | BrokerError | None
+
+
+def _max_bytes(configs: Configs) -> int:
+    if configs is None or isinstance(configs, BrokerError) or "max.message.bytes" not in configs:
+        return DEFAULT_MAX_MESSAGE_BYTES
+    return int(configs["max.message.bytes"].value or DEFAULT_MAX_MESSAGE_BYTES)
+
+
+def _compacted(configs: Configs) -> bool:
+    """Unknown counts as compacted: a mirror without DESCRIBE_CONFIGS cannot tell a compacted hole from a lost one."""
+    if configs is None or isinstance(configs, BrokerError) or "cleanup.policy" not in configs:
+        return True
+    return "compact" in (configs["cleanup.policy"].value or "")
+
+
+
+FILLED_HINT = (
+    "was the buffer moved or deleted? Point buffer.uri at it again;"
+    " else mirror under another target name (`naming`), or delete the target topic"
+)
+
+
+def filled_message(target_topic: str, count: int) -> str:
+    """Why a copy does not begin in a topic that is not empty."""
+    return f"target topic {target_topic} holds {count:,} records already, and this mirror's ledger knows nothing of them"
+
+
+def log_bounds(client: WireClient, parts: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+    """Log start and end offset of partitions, uncommitted records included. Raises BrokerError."""
+    bounds = []
+    for which in (EARLIEST, LATEST):
+        answers = client.list_offsets(dict.fromkeys(parts, which), isolation=0) if parts else {}
+        for tp, answer in answers.items():
+            if answer.error:
+                raise broker_error(answer.error, str(tp))
+        bounds.append(answers)
+    return {tp: (bounds[0][tp].offset, bounds[1][tp].offset) for tp in parts}

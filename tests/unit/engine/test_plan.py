@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_pipeline.engine.plan import LEAST_SHARE_BYTES, PartitionView, assign, plan_ranges
+
+views = st.lists(
+    st.builds(
+        lambda partition, start, lag, size, hard: PartitionView("t", partition, "id", start, start + lag, size, hard),
+        partition=st.integers(0, 10_000),
+        start=st.integers(0, 2**40),
+        lag=st.integers(0, 10**9),
+        size=st.floats(1, 10**6),
+        hard=st.booleans(),
+    ),
+    max_size=50,
+    unique_by=lambda view: view.partition,
+)
+
+
+@given(views, st.integers(1, 10**9))
+def test_every_lagging_partition_gets_a_range_and_no_other(found: list[PartitionView], budget: int) -> None:
+    planned = {r.partition: r for r in plan_ranges(found, budget_bytes=budget)}
+    assert set(planned) == {v.partition for v in found if v.next < v.end}
+    for view in found:
+        if view.partition in planned:
+            made = planned[view.partition]
+            assert (made.start, made.end, made.hard_end) == (view.next, view.end, view.hard_end)
+            assert made.max_bytes >= 1
+
+
+@given(views, st.integers(1, 10**9))
+def test_the_budget_holds_but_for_the_least_share(found: list[PartitionView], budget: int) -> None:
+    planned = plan_ranges(found, budget_bytes=budget)
+    assert sum(r.max_bytes for r in planned) <= budget + len(planned) * LEAST_SHARE_BYTES
+
+
+def test_what_small_partitions_leave_goes_to_the_large_one() -> None:
+    small = [PartitionView("t", n, "id", 0, 1, 1000.0) for n in range(3)]
+    large = PartitionView("t", 9, "id", 0, 10**6, 1000.0)
+    planned = {r.partition: r for r in plan_ranges([large, *small], budget_bytes=100_000_000)}
+    assert planned[9].max_bytes > 90_000_000
+
+
+def test_a_hot_partition_leaves_the_others_their_share() -> None:
+    hot = PartitionView("t", 0, "id", 0, 10**9, 1000.0)
+    others = [PartitionView("t", n, "id", 0, 10**5, 1000.0) for n in range(1, 4)]
+    planned = {r.partition: r for r in plan_ranges([hot, *others], budget_bytes=40_000_000)}
+    assert all(planned[n].max_bytes >= 9_000_000 for n in planned)
+
+
+@given(st.lists(st.tuples(st.integers(), st.floats(0, 1e9)), max_size=60), st.integers(1, 8))
+def test_assign_deals_every_item_once_and_leaves_no_task_empty(items: list[tuple[int, float]], tasks: int) -> None:
+    dealt = assign(items, tasks)
+    assert sorted(i for share in dealt for i in share) == sorted(i for i, _ in items)
+    assert len(dealt) <= tasks
+    assert all(dealt)
+
+
+def test_assign_balances() -> None:
+    dealt = assign([(n, 1.0) for n in range(12)], 2)
+    assert [len(share) for share in dealt] == [6, 6]

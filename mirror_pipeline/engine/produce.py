@@ -16,9 +16,9 @@ from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine import worker
 from mirror_pipeline.engine.mapping import records_before
-from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch
 from mirror_pipeline.model import Position, SpanRef, Stamp, TopicPartition
-from mirror_pipeline.wire.batch import HEADER_BYTES, headers, restamp
+from mirror_pipeline.wire.batch import HEADER_BYTES, check, headers, restamp
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import Action, after_produce, broker_error
 from mirror_pipeline.wire.connection import Connection
@@ -152,6 +152,7 @@ def _stamped(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterator[
             if skip:
                 skip -= header.records
                 continue
+            check(payload, at, header)  # the stamp brings a new CRC, which must not hide damage done in the buffer
             batch = payload[at : at + header.size]
             yield restamp(header, batch, stamp, sequence), batch[HEADER_BYTES:], header.records
             sequence += header.records
@@ -237,7 +238,15 @@ def _next_request(
         line.lanes.append(lane)
         if lane.stopped or lane.empty or lane.in_flight >= lane.window:
             continue
-        batch = next(lane.batches, None)
+        try:
+            batch = next(lane.batches, None)
+        except CorruptBatch as problem:
+            lane.stop(
+                halted=f"the buffer holds a damaged batch for {lane.work.target}: {problem.message}",
+                hint="check the buffer's disk; remove the lane's `spans` folder to read the rest from the source again",
+                uncertain=bool(lane.in_flight),
+            )
+            continue
         if batch is None:
             lane.empty = True
             continue

@@ -1,0 +1,73 @@
+"""Arrow columns from Python values, built from buffers.
+
+``pa.array(list)`` and ``pa.scalar`` import pandas on first use, a CPU-second in every Spark worker; nothing here does.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+
+import pyarrow as pa
+
+from mirror_pipeline.model import Hole
+
+HOLE = pa.struct([pa.field("start", pa.int64(), False), pa.field("end", pa.int64(), False), pa.field("cause", pa.string(), False)])
+HOLES = pa.list_(pa.field("element", HOLE, False))
+OFFSETS = pa.map_(pa.int32(), pa.field("value", pa.int64(), False))
+TIME = pa.timestamp("us", "UTC")
+
+
+def _fixed(kind: pa.DataType, code: str, values: Iterable[int]) -> pa.Array:
+    data = array(code, values)
+    return pa.Array.from_buffers(kind, len(data), [None, pa.py_buffer(data)])
+
+
+def int32s(values: Iterable[int]) -> pa.Array:
+    """Numbers of 32 bits, none of them null."""
+    return _fixed(pa.int32(), "i", values)
+
+
+def int64s(values: Iterable[int]) -> pa.Array:
+    """Numbers of 64 bits, none of them null."""
+    return _fixed(pa.int64(), "q", values)
+
+
+def times(milliseconds: Iterable[int]) -> pa.Array:
+    """Timestamps (UTC) from milliseconds since the epoch."""
+    return _fixed(TIME, "q", (value * 1000 for value in milliseconds))
+
+
+def _ends(lengths: Iterable[int]) -> array[int]:
+    return array("i", accumulate(lengths, initial=0))
+
+
+def strings(values: Sequence[str | None]) -> pa.Array:
+    """Text; None becomes null."""
+    raw = [b"" if value is None else value.encode() for value in values]
+    bits = bytearray((len(raw) + 7) // 8)
+    for index, value in enumerate(values):
+        bits[index >> 3] |= (value is not None) << (index & 7)
+    valid = pa.py_buffer(bytes(bits)) if None in values else None
+    return pa.Array.from_buffers(pa.string(), len(raw), [valid, pa.py_buffer(_ends(map(len, raw))), pa.py_buffer(b"".join(raw))])
+
+
+def payload(data: object, size: int) -> pa.Array:
+    """One value of type binary over ``data`` (any contiguous buffer of ``size`` bytes), not copied."""
+    return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(array("i", (0, size))), pa.py_buffer(data)])
+
+
+def holes(rows: Sequence[Sequence[Hole]]) -> pa.Array:
+    """One list of holes per row."""
+    flat = [hole for row in rows for hole in row]
+    columns = [int64s(h.start for h in flat), int64s(h.end for h in flat), strings([h.cause.value for h in flat])]
+    values = pa.StructArray.from_arrays(columns, fields=list(HOLE))
+    return pa.ListArray.from_arrays(int32s(_ends(map(len, rows))), values, type=HOLES)
+
+
+def offset_maps(rows: Sequence[Mapping[int, int]]) -> pa.Array:
+    """One partition-to-offset map per row."""
+    keys = int32s(key for row in rows for key in row)
+    items = int64s(value for row in rows for value in row.values())
+    return pa.MapArray.from_arrays(int32s(_ends(map(len, rows))), keys, items, type=OFFSETS)

@@ -1,0 +1,108 @@
+"""Which micro-batches may leave the buffer, and which files may leave the disk: pure choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mirror_pipeline.model import SpanRef
+
+SpanKey = tuple[str, int, str]
+"""Topic, partition, incarnation."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBatch:
+    """What the buffer holds of one micro-batch: bytes on disk, when it was staged (milliseconds since the epoch), files."""
+
+    micro_batch: int
+    size: int
+    staged_at: int
+    files: int = 1
+
+
+def produced_batches(spans: Iterable[SpanRef], produced: Mapping[SpanKey, int]) -> set[int]:
+    """Micro-batches all of whose spans end at or below the position of their partition.
+
+    Args:
+        spans: the live spans.
+        produced: next source offset that is not yet safe on the target, by topic, partition and incarnation; a partition
+            that is not named counts as not produced at all.
+    """
+    done: set[int] = set()
+    held: set[int] = set()
+    for span in spans:
+        safe = span.end <= produced.get((span.topic, span.partition, span.incarnation), -1)
+        (done if safe else held).add(span.micro_batch)
+    return done - held
+
+
+def choose(
+    staged: Iterable[StagedBatch],
+    done: Iterable[int],
+    *,
+    older_than: int | None = None,
+    target_bytes: int | None = None,
+    target_files: int | None = None,
+) -> list[int]:
+    """Micro-batches to remove, oldest first; never one outside ``done``.
+
+    Args:
+        staged: everything that is live.
+        done: micro-batches that are not needed any more.
+        older_than: remove what was staged before this time (milliseconds since the epoch).
+        target_bytes: remove further, oldest first, until at most this many bytes are live.
+        target_files: the same for files.
+    """
+    batches = sorted(staged, key=lambda batch: batch.micro_batch)
+    removable = set(done)
+    live = sum(batch.size for batch in batches)
+    files = sum(batch.files for batch in batches)
+    chosen = []
+    for batch in batches:
+        expired = older_than is not None and batch.staged_at < older_than
+        crowded = (target_bytes is not None and live > target_bytes) or (target_files is not None and files > target_files)
+        if batch.micro_batch in removable and (expired or crowded):
+            chosen.append(batch.micro_batch)
+            live -= batch.size
+            files -= batch.files
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A data file in the table's folder; ``modified`` in seconds since the epoch."""
+
+    path: str
+    size: int
+    modified: float
+
+
+def removable_files(
+    found: Iterable[FoundFile],
+    live: Iterable[str],
+    *,
+    now: float,
+    orphan_age: float,
+    evicted: Mapping[str, float] | None = None,
+    grace: float = 0.0,
+) -> list[FoundFile]:
+    """Files that no reader and no writer needs.
+
+    Args:
+        found: what lay in the folder *before* ``live`` was read, else a commit in between would look like an orphan.
+        live: paths the newest table version refers to.
+        now: seconds since the epoch.
+        orphan_age: seconds a file that nobody refers to must have lain still; longer than any task writes one.
+        evicted: files known to have been removed from the table, with the time; they leave after ``grace`` seconds, which
+            gives readers of the version before time to end.
+        grace: see ``evicted``.
+    """
+    alive = set(live)
+    known = evicted or {}
+
+    def old(file: FoundFile) -> bool:
+        gone = known.get(file.path)
+        return now - gone >= grace if gone is not None else now - file.modified >= orphan_age
+
+    return [file for file in found if file.path not in alive and old(file)]

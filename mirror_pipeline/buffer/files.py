@@ -1,0 +1,102 @@
+"""The data files of a table as they lie on disk: listing, removing, reading columns."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from mirror_pipeline.buffer.delta import DeltaLog
+from mirror_pipeline.buffer.evict import FoundFile
+from mirror_pipeline.buffer.schema import TableSpec
+from mirror_pipeline.buffer.store import LaneStore, explained, sync_path
+
+
+def found_files(store: LaneStore, table: str) -> list[FoundFile]:
+    """Every Parquet file in the table's folder, referred to or not; all lie directly in it."""
+    if not store.local:
+        filesystem, base = store.filesystem()
+        listed = filesystem.get_file_info(fs.FileSelector(f"{base}/{table}", allow_not_found=True))
+        return [FoundFile(f.base_name, f.size, f.mtime.timestamp()) for f in listed if f.base_name.endswith(".parquet")]
+    found = []
+    with explained(store.table(table)), contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(store.table(table)):
+            with contextlib.suppress(FileNotFoundError):
+                if entry.name.endswith(".parquet"):
+                    status = entry.stat()
+                    found.append(FoundFile(entry.name, status.st_size, status.st_mtime))
+    return found
+
+
+def remove_files(store: LaneStore, table: str, files: Iterable[FoundFile]) -> int:
+    """Remove data files; the bytes freed. One that is gone already is no error."""
+    filesystem, base = store.filesystem()
+    freed = 0
+    with explained(store.table(table)):
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.delete_file(f"{base}/{table}/{file.path}")
+                freed += file.size
+    return freed
+
+
+def statistics(spec: TableSpec, rows: int, lowest: Iterable[dict[str, Any]], highest: Iterable[dict[str, Any]]) -> dict[str, object]:
+    """Delta statistics of a file from records that contain each column's least and greatest value."""
+    low, high = list(lowest), list(highest)
+    return {
+        "numRecords": rows,
+        "minValues": {name: min(row[name] for row in low) for name in spec.skipping},
+        "maxValues": {name: max(row[name] for row in high) for name in spec.skipping},
+        "nullCount": {name: 0 for name in spec.skipping},
+    }
+
+
+def table_statistics(spec: TableSpec, table: pa.Table) -> dict[str, object]:
+    """Delta statistics of a file that holds ``table``."""
+    bounds = {name: pc.min_max(table[name]) for name in spec.skipping}
+    low = {name: bound["min"].as_py() for name, bound in bounds.items()}
+    high = {name: bound["max"].as_py() for name, bound in bounds.items()}
+    return statistics(spec, table.num_rows, [low], [high])
+
+
+def write_rows(log: DeltaLog, table: pa.Table, *, durable: bool = True) -> tuple[str, int, dict[str, object]]:
+    """Write small rows as one Parquet file: path, size and statistics for the commit."""
+    filesystem, base = log.store.filesystem()
+    name = f"part-{int(time.time() * 1000):013d}-{uuid.uuid4().hex}.parquet"
+    path = f"{base}/{log.spec.name}/{name}"
+    with explained(log.uri):
+        with filesystem.open_output_stream(path) as sink:
+            pq.write_table(table, sink, compression="zstd", store_schema=False)
+        if durable and log.store.local:
+            sync_path(path)
+            sync_path(os.path.dirname(path))
+        size: int = filesystem.get_file_info(path).size
+    return name, size, table_statistics(log.spec, table)
+
+
+def read_rows(log: DeltaLog, names: Sequence[str] | None = None, *, paths: Iterable[str] | None = None) -> pa.Table:
+    """The live rows of a table, or of some of its files; only the columns named."""
+    schema = log.spec.schema if names is None else pa.schema([log.spec.schema.field(name) for name in names])
+    filesystem, base = log.store.filesystem()
+
+    def read(path: str) -> pa.Table:
+        with filesystem.open_input_file(f"{base}/{log.spec.name}/{path}") as source:
+            part = pq.ParquetFile(source).read(columns=schema.names)
+        return pa.Table.from_arrays([part[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
+
+    with explained(log.uri):
+        try:
+            tables = [read(path) for path in (log.files() if paths is None else paths)]
+        except FileNotFoundError:  # joined and removed while we were reading: the newest version says where the rows are now
+            if paths is not None:
+                raise
+            tables = [read(path) for path in log.files()]
+    return pa.concat_tables(tables) if tables else schema.empty_table()

@@ -1,0 +1,104 @@
+"""What the rows of the sends table add up to: positions, and whether they tile their partitions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mirror_pipeline.model import Incarnation, Position, TopicPartition
+
+POSITION_COLUMNS = ("topic", "partition", "incarnation", "source_end", "target_end", "records", "ordinal")
+AUDIT_COLUMNS = (*POSITION_COLUMNS, "source_start", "target_start", "cause")
+_KEYS = ["topic", "partition", "incarnation"]
+
+
+def starting_positions(incarnations: Mapping[str, Incarnation]) -> dict[TopicPartition, Position]:
+    """Where each partition stands before anything was sent."""
+    return {
+        TopicPartition(topic, partition): Position(start, life.target_starts.get(partition, 0), 0)
+        for topic, life in incarnations.items()
+        for partition, start in life.starts.items()
+    }
+
+
+def fold_positions(sends: pa.Table, incarnations: Mapping[str, Incarnation]) -> dict[TopicPartition, Position]:
+    """Where each partition of the present incarnations stands.
+
+    Along a partition source ends, target ends and ordinals never fall (:func:`faults` checks it), so the greatest of each
+    belong to the same, latest, send.
+
+    Args:
+        sends: the columns ``POSITION_COLUMNS``, in any order of rows.
+        incarnations: the present incarnation by topic.
+    """
+    positions = starting_positions(incarnations)
+    put = pc.add(sends["ordinal"], sends["records"])
+    totals = sends.select([*_KEYS, "source_end", "target_end"]).append_column("put", put)
+    folded = totals.group_by(_KEYS).aggregate([("source_end", "max"), ("target_end", "max"), ("put", "max")])
+    names = [*_KEYS, "source_end_max", "target_end_max", "put_max"]
+    for topic, partition, incarnation, source_end, target_end, ordinal in zip(*(folded[n].to_pylist() for n in names), strict=True):
+        life = incarnations.get(topic)
+        if life is not None and life.incarnation == incarnation:
+            positions[TopicPartition(topic, partition)] = Position(source_end, target_end, ordinal)
+    return positions
+
+
+def _rule_breakers(rows: pa.Table) -> list[tuple[pa.Array, str]]:
+    """Masks over rows sorted by partition and source offset, each with what a True means."""
+    source = pc.subtract(rows["source_end"], rows["source_start"])
+    target = pc.subtract(rows["target_end"], rows["target_start"])
+    hole = pc.is_valid(rows["cause"])
+    dense = pc.and_(pc.equal(source, rows["records"]), pc.equal(target, rows["records"]))
+    empty = pc.and_(pc.equal(rows["records"], 0), pc.equal(target, 0))
+    before, after = rows.slice(0, max(rows.num_rows - 1, 0)), rows.slice(1)
+    same = _all_equal(before, after)
+
+    def pairs(mask: pa.ChunkedArray) -> pa.ChunkedArray:
+        first = pa.chunked_array([pa.array([False] * min(rows.num_rows, 1), pa.bool_())])
+        return pa.chunked_array([*first.chunks, *pc.and_(same, mask).chunks], pa.bool_())
+
+    counted = pc.add(before["ordinal"], before["records"])
+    return [
+        (pc.less_equal(source, 0), "covers no source offset"),
+        (pc.invert(pc.if_else(hole, empty, dense)), "source length, target length and records disagree"),
+        (pairs(pc.less(after["source_start"], before["source_end"])), "overlaps the send before it"),
+        (pairs(pc.greater(after["source_start"], before["source_end"])), "leaves a hole after the send before it"),
+        (pairs(pc.less(after["target_start"], before["target_end"])), "goes back on the target"),
+        (pairs(pc.not_equal(after["ordinal"], counted)), "has an ordinal that does not follow the send before it"),
+    ]
+
+
+def _all_equal(before: pa.Table, after: pa.Table) -> pa.ChunkedArray:
+    same = pc.equal(before["topic"], after["topic"])
+    for name in ("partition", "incarnation"):
+        same = pc.and_(same, pc.equal(before[name], after[name]))
+    return same
+
+
+def _firsts(rows: pa.Table, incarnations: Mapping[str, Incarnation]) -> list[str]:
+    """Partitions of a present incarnation whose first send is not where the incarnation started."""
+    folded = rows.group_by(_KEYS).aggregate([("source_start", "min")])
+    found = []
+    for topic, partition, incarnation, first in zip(*(folded[n].to_pylist() for n in [*_KEYS, "source_start_min"]), strict=True):
+        life = incarnations.get(topic)
+        if life is not None and life.incarnation == incarnation and life.starts.get(partition, first) != first:
+            found.append(f"{topic}[{partition}]: the first send starts at {first}, the incarnation at {life.starts[partition]}")
+    return found
+
+
+def faults(sends: pa.Table, incarnations: Mapping[str, Incarnation], *, limit: int = 20) -> list[str]:
+    """Where the sends of a partition do not tile its source offsets, one line each (at most ``limit``).
+
+    Args:
+        sends: the columns ``AUDIT_COLUMNS``.
+        incarnations: the present incarnation by topic.
+        limit: how many lines.
+    """
+    rows = sends.sort_by([(name, "ascending") for name in (*_KEYS, "source_start", "source_end")]).combine_chunks()
+    found = _firsts(rows, incarnations)
+    for mask, meaning in _rule_breakers(rows):
+        for row in rows.filter(mask).slice(0, limit).to_pylist():
+            found.append(f"{row['topic']}[{row['partition']}]: the send of [{row['source_start']}, {row['source_end']}) {meaning}")
+    return sorted(found)[:limit]

@@ -1,0 +1,102 @@
+"""Reading spans back: the payload is handed out from the mapped file, not copied (runs in tasks)."""
+
+from __future__ import annotations
+
+import mmap
+from collections import OrderedDict
+from types import TracebackType
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mirror_pipeline.buffer.schema import SPANS
+from mirror_pipeline.buffer.store import LaneStore, explain
+from mirror_pipeline.errors import BufferUnusable
+from mirror_pipeline.model import SpanRef
+
+OPEN_FILES = 8
+"""Files kept open per reader: the spans of one partition come from consecutive micro-batches."""
+
+
+class _Part:
+    """One open part file."""
+
+    def __init__(self, store: LaneStore, name: str) -> None:
+        filesystem, base = store.filesystem()
+        self.path = f"{base}/{SPANS.name}/{name}"
+        self.mapped: mmap.mmap | None = None
+        if store.local:
+            with open(self.path, "rb") as handle:
+                self.mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+            self.file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(self.mapped)))
+        else:
+            self.file = pq.ParquetFile(filesystem.open_input_file(self.path))
+
+    def payload(self, row_group: int, size: int) -> memoryview:
+        return self._in_place(row_group, size) or self._decoded(row_group)
+
+    def _in_place(self, row_group: int, size: int) -> memoryview | None:
+        """The one uncompressed value of a column chunk is the last thing in it, behind its length."""
+        group = self.file.metadata.row_group(row_group)
+        chunk = group.column(group.num_columns - 1)
+        plain = chunk.path_in_schema == "payload" and chunk.compression == "UNCOMPRESSED" and not chunk.has_dictionary_page
+        if self.mapped is None or not plain or group.num_rows != 1 or not size:
+            return None
+        end = chunk.data_page_offset + chunk.total_compressed_size
+        length = self.mapped[end - size - 4 : end - size] if end - size - 4 > chunk.data_page_offset else b""
+        if int.from_bytes(length, "little") != size:
+            return None
+        return memoryview(self.mapped)[end - size : end]
+
+    def _decoded(self, row_group: int) -> memoryview:
+        column = self.file.read_row_group(row_group, columns=["payload"]).column(0)
+        if len(column) != 1:
+            raise BufferUnusable(f"buffer {self.path}: row group {row_group} holds {len(column)} rows, not 1", hint="see docs/buffer.md")
+        return memoryview(column.chunk(0)[0].as_buffer())
+
+
+class SpanReader:
+    """Reads payloads of committed spans; a context manager.
+
+    Args:
+        store: the lane.
+        open_files: how many files are kept mapped.
+    """
+
+    def __init__(self, store: LaneStore, *, open_files: int = OPEN_FILES) -> None:
+        self._store = store
+        self._limit = open_files
+        self._open: OrderedDict[str, _Part] = OrderedDict()
+
+    def payload(self, ref: SpanRef) -> memoryview:
+        """The bytes of a span, read-only; they stay valid as long as the view is held, even when the file is removed.
+
+        Raises:
+            BufferUnusable: the file is gone or damaged, or does not hold what ``ref`` says.
+        """
+        try:
+            view = self._part(ref.path).payload(ref.row_group, ref.bytes)
+        except (OSError, ValueError, IndexError, pa.ArrowException) as error:
+            raise explain(f"{self._store.table(SPANS.name)}/{ref.path}", error) from error
+        if view.nbytes != ref.bytes:
+            raise BufferUnusable(f"buffer {ref.path}: span {ref.source} {ref.start} holds {view.nbytes} bytes, not {ref.bytes}")
+        return view
+
+    def _part(self, name: str) -> _Part:
+        part = self._open.get(name)
+        if part is None:
+            part = self._open[name] = _Part(self._store, name)
+            if len(self._open) > self._limit:
+                self._open.popitem(last=False)
+        self._open.move_to_end(name)
+        return part
+
+    def close(self) -> None:
+        """Let go of the files; views handed out stay valid."""
+        self._open.clear()
+
+    def __enter__(self) -> SpanReader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

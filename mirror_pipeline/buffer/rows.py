@@ -1,0 +1,146 @@
+"""Ledger rows from the model's facts, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from mirror_pipeline.buffer import columns
+from mirror_pipeline.buffer.schema import GAPS, INCARNATIONS, PRODUCERS, SENDS
+from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.model import Gap, HoleCause, Incarnation, Send, Stamp
+
+GapKey = tuple[str, int, str, int, int]
+
+
+def _table(schema: pa.Schema, store: LaneStore, count: int, *rest: pa.Array) -> pa.Table:
+    return pa.Table.from_arrays([columns.strings([store.mirror] * count), columns.strings([store.lane] * count), *rest], schema=schema)
+
+
+def _milliseconds(column: pa.ChunkedArray) -> list[int]:
+    return [value // 1000 for value in column.cast(pa.int64()).to_pylist()]
+
+
+def sends_table(store: LaneStore, sends: Sequence[Send], at: int) -> pa.Table:
+    """Rows of the sends table; ``at`` in milliseconds since the epoch."""
+    return _table(
+        SENDS.schema,
+        store,
+        len(sends),
+        columns.strings([s.topic for s in sends]),
+        columns.int32s(s.partition for s in sends),
+        columns.strings([s.incarnation for s in sends]),
+        columns.int64s(s.source_start for s in sends),
+        columns.int64s(s.source_end for s in sends),
+        columns.strings([s.target_topic for s in sends]),
+        columns.int64s(s.target_start for s in sends),
+        columns.int64s(s.target_end for s in sends),
+        columns.int64s(s.records for s in sends),
+        columns.int64s(s.ordinal for s in sends),
+        columns.int64s(s.micro_batch for s in sends),
+        columns.strings([None if s.cause is None else s.cause.value for s in sends]),
+        columns.times([at] * len(sends)),
+    )
+
+
+_SEND = ("topic", "partition", "incarnation", "source_start", "source_end", "target_topic", "target_start", "target_end")
+_SEND_REST = ("records", "ordinal", "micro_batch", "cause")
+
+
+def to_sends(table: pa.Table) -> list[Send]:
+    """The facts in rows of the sends table."""
+    *facts, causes = (table[name].to_pylist() for name in (*_SEND, *_SEND_REST))
+    meanings = [None if cause is None else HoleCause(cause) for cause in causes]
+    return list(map(Send, *facts, meanings))
+
+
+def gap_key(gap: Gap) -> GapKey:
+    """What makes two gaps the same one."""
+    return (gap.topic, gap.partition, gap.incarnation, gap.start, gap.end)
+
+
+def gaps_table(store: LaneStore, gaps: Sequence[Gap]) -> pa.Table:
+    """Rows of the gaps table."""
+    return _table(
+        GAPS.schema,
+        store,
+        len(gaps),
+        columns.strings([g.topic for g in gaps]),
+        columns.int32s(g.partition for g in gaps),
+        columns.strings([g.incarnation for g in gaps]),
+        columns.int64s(g.start for g in gaps),
+        columns.int64s(g.end for g in gaps),
+        columns.strings([g.cause.value for g in gaps]),
+        columns.strings([g.decided_by for g in gaps]),
+        columns.times(g.at for g in gaps),
+    )
+
+
+def to_gaps(table: pa.Table) -> list[Gap]:
+    """The facts in rows of the gaps table, in order of decision; a row that two runs wrote counts once."""
+    names = ("mirror", "topic", "partition", "incarnation", "start_offset", "end_offset", "cause", "decided_by")
+    values = zip(*(table[name].to_pylist() for name in names), _milliseconds(table["decided_at"]), strict=True)
+    gaps = sorted((Gap(m, t, p, i, s, e, HoleCause(c), by, at) for m, t, p, i, s, e, c, by, at in values), key=lambda g: (g.at, gap_key(g)))
+    return list({gap_key(gap): gap for gap in reversed(gaps)}.values())[::-1]
+
+
+def incarnation_table(store: LaneStore, revision: int, life: Incarnation) -> pa.Table:
+    """One row of the incarnations table."""
+    texts = (life.topic, life.incarnation, life.source_cluster_id, life.target_cluster_id, life.target_topic, life.target_topic_id)
+    return _table(
+        INCARNATIONS.schema,
+        store,
+        1,
+        columns.int64s([revision]),
+        *(columns.strings([text]) for text in texts),
+        columns.offset_maps([life.starts]),
+        columns.offset_maps([life.target_starts]),
+        columns.times([life.at]),
+    )
+
+
+def _life(row: dict[str, Any], at: int) -> Incarnation:
+    return Incarnation(
+        topic=row["topic"],
+        incarnation=row["incarnation"],
+        source_cluster_id=row["source_cluster_id"],
+        target_cluster_id=row["target_cluster_id"],
+        target_topic=row["target_topic"],
+        target_topic_id=row["target_topic_id"],
+        starts=dict(row["starts"]),
+        target_starts=dict(row["target_starts"]),
+        at=at,
+    )
+
+
+def latest_incarnations(table: pa.Table) -> dict[str, tuple[int, Incarnation]]:
+    """The present incarnation of each topic, with its revision: latest time, then latest revision."""
+    latest: dict[str, tuple[int, Incarnation]] = {}
+    for row, at in zip(table.drop_columns(["bound_at"]).to_pylist(), _milliseconds(table["bound_at"]), strict=True):
+        known = latest.get(row["topic"])
+        if known is None or (known[1].at, known[0]) < (at, row["revision"]):
+            latest[row["topic"]] = (row["revision"], _life(row, at))
+    return latest
+
+
+def stamp_table(store: LaneStore, revision: int, stamp: Stamp, target_cluster_id: str, at: int) -> pa.Table:
+    """One row of the producers table."""
+    return _table(
+        PRODUCERS.schema,
+        store,
+        1,
+        columns.int64s([revision]),
+        columns.strings([target_cluster_id]),
+        columns.int64s([stamp.producer_id]),
+        columns.int32s([stamp.producer_epoch]),
+        columns.times([at]),
+    )
+
+
+def latest_stamp(table: pa.Table, target_cluster_id: str) -> Stamp | None:
+    """The stamp saved last for a cluster."""
+    mine = [row for row in table.drop_columns(["taken_at"]).to_pylist() if row["target_cluster_id"] == target_cluster_id]
+    newest: dict[str, Any] | None = max(mine, key=lambda row: int(row["revision"]), default=None)
+    return None if newest is None else Stamp(newest["producer_id"], newest["producer_epoch"])

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from mirror_pipeline.buffer.write import SpanDraft
+from mirror_pipeline.engine.taking import RangeReader, RangeTerms
+from mirror_pipeline.errors import CorruptBatch, TopicHalted
+from mirror_pipeline.model import HoleCause, OffsetRange, Stamp
+from mirror_pipeline.wire.batch import BatchHeader, OpenRecord, headers, open_batch, restamp, seal
+from mirror_pipeline.wire.fetch import FetchedPartition
+
+TAIL = b"\x01\x02k\x00"  # null key, one byte of value, no headers
+CONTROL = 0x30
+
+
+def batch(first: int, offsets: Sequence[int] | int, *, codec: int = 0) -> bytes:
+    """A batch with records at the given offsets (a number means that many dense ones)."""
+    wanted = range(first, first + offsets) if isinstance(offsets, int) else offsets
+    dense = seal([OpenRecord(first + n, 1000 + o, TAIL) for n, o in enumerate(wanted)], codec=codec, base_offset=first)
+    return dense
+
+
+def marked(data: bytes, attributes: int, producer_id: int) -> bytes:
+    """The same batch with further attributes and a producer id, its CRC made right."""
+    from crc32c import crc32c
+
+    changed = bytearray(data)
+    changed[21:23] = (int.from_bytes(changed[21:23]) | attributes).to_bytes(2)
+    changed[43:51] = producer_id.to_bytes(8)
+    changed[17:21] = crc32c(bytes(changed[21:])).to_bytes(4)
+    return bytes(changed)
+
+
+def control(offset: int, producer_id: int, *, abort: bool) -> bytes:
+    """A transaction marker (key: version 0, type 0 abort or 1 commit)."""
+    key = b"\x00\x00\x00\x00" if abort else b"\x00\x00\x00\x01"
+    tail = bytes([len(key) * 2]) + key + b"\x0c" + b"\x00" * 6 + b"\x00"
+    return marked(seal([OpenRecord(offset, 1000, tail)], codec=0, base_offset=offset), CONTROL, producer_id)
+
+
+class Taken:
+    """Runs a reader over batches and keeps what it emits."""
+
+    def __init__(
+        self, start: int, end: int, *, hard_end: bool = False, compacted: bool = False, gaps: bool = False, limit: int = 10**6,
+        size: int = 10**9,
+    ) -> None:  # fmt: skip
+        self.spans: list[SpanDraft] = []
+        self.payload = b""
+        terms = RangeTerms(OffsetRange("t", 0, start, end, size, "id", hard_end), limit, compacted, gaps)
+        self.reader = RangeReader(terms, self._emit)
+
+    def _emit(self, span: SpanDraft, pieces: Sequence[memoryview | bytes]) -> None:
+        self.spans.append(span)
+        self.payload += b"".join(bytes(piece) for piece in pieces)
+
+    def take(self, *batches: bytes, aborted: Sequence[tuple[int, int]] = ()) -> Taken:
+        data = FetchedPartition(0, 10**6, 10**6, 0, list(aborted), memoryview(b"".join(batches)))
+        self.reader.take(data)
+        self.reader.flush()
+        return self
+
+    @property
+    def heads(self) -> list[BatchHeader]:
+        return [header for _, header in headers(memoryview(self.payload))]
+
+    @property
+    def offsets(self) -> list[int]:
+        return [r.offset for at, h in headers(memoryview(self.payload)) for r in open_batch(self.payload[at : at + h.size])]
+
+    @property
+    def holes(self) -> list[tuple[int, int, HoleCause]]:
+        return [(h.start, h.end, h.cause) for span in self.spans for h in span.holes]
+
+
+def test_dense_batches_are_taken_byte_for_byte() -> None:
+    data = batch(5, 3) + batch(8, 4, codec=4)
+    taken = Taken(5, 12).take(data)
+    assert taken.payload == data
+    assert (taken.reader.next, taken.reader.done) == (12, True)
+    assert [(s.start, s.end, s.records, s.batches, s.holes) for s in taken.spans] == [(5, 12, 7, 2, ())]
+
+
+def test_what_lies_before_the_range_is_left_out_and_a_straddling_batch_is_cut() -> None:
+    taken = Taken(7, 12).take(batch(0, 5), batch(5, 4), batch(9, 3))
+    assert taken.offsets == [7, 8, 9, 10, 11]
+    assert taken.spans[0].start == 7
+
+
+def test_a_hard_end_cuts_the_last_batch_and_a_soft_end_does_not() -> None:
+    assert Taken(0, 6, hard_end=True).take(batch(0, 4), batch(4, 4)).offsets == [0, 1, 2, 3, 4, 5]
+    assert Taken(0, 6).take(batch(0, 4), batch(4, 4)).offsets == list(range(8))
+
+
+def test_markers_and_aborted_batches_become_holes_and_their_producer_goes_on() -> None:
+    data = [
+        marked(batch(0, 2), 0x10, 7), control(2, 7, abort=True), marked(batch(3, 2), 0x10, 7), control(5, 7, abort=False), batch(6, 1),
+    ]  # fmt: skip
+    taken = Taken(0, 7).take(*data, aborted=[(7, 0)])
+    assert taken.holes == [(0, 2, HoleCause.ABORTED), (2, 3, HoleCause.MARKER), (5, 6, HoleCause.MARKER)]
+    assert taken.offsets == [3, 4, 6]
+
+
+def test_another_producers_batch_inside_an_aborted_transaction_is_kept() -> None:
+    data = [marked(batch(0, 1), 0x10, 7), marked(batch(1, 1), 0x10, 8), control(2, 7, abort=True), control(3, 8, abort=False)]
+    assert Taken(0, 4).take(*data, aborted=[(7, 0)]).offsets == [1]
+
+
+def test_holes_between_batches_of_a_compacted_topic() -> None:
+    taken = Taken(0, 10, compacted=True).take(batch(2, 2), batch(7, 3))
+    assert taken.holes == [(0, 2, HoleCause.COMPACTION), (4, 7, HoleCause.COMPACTION)]
+    assert taken.offsets == [2, 3, 7, 8, 9]
+
+
+def test_missing_offsets_of_another_topic_halt_or_are_recorded() -> None:
+    with pytest.raises(TopicHalted, match=r"\[2, 5\)"):
+        Taken(0, 8).take(batch(0, 2), batch(5, 3))
+    assert Taken(0, 8, gaps=True).take(batch(0, 2), batch(5, 3)).holes == [(2, 5, HoleCause.UNEXPLAINED)]
+
+
+def test_a_trimmed_log_halts_or_is_recorded() -> None:
+    with pytest.raises(TopicHalted, match=r"deleted offsets \[3, 9\)"):
+        Taken(3, 20).reader.skip_trimmed(9)
+    taken = Taken(3, 20, gaps=True)
+    taken.reader.skip_trimmed(9)
+    taken.take(batch(9, 11))
+    assert taken.holes == [(3, 9, HoleCause.RETENTION)]
+    assert taken.offsets == list(range(9, 20))
+
+
+def test_log_append_time_becomes_the_records_own_time() -> None:
+    stamped = marked(batch(0, 3), 0x08, 2**63 - 1)
+    taken = Taken(0, 3).take(stamped)
+    assert not any(header.attributes & 0x08 for header in taken.heads)
+    assert {record.timestamp for record in open_batch(taken.payload)} == {headers_of(stamped).max_timestamp}
+
+
+def headers_of(data: bytes) -> BatchHeader:
+    return next(header for _, header in headers(memoryview(data)))
+
+
+def test_a_batch_larger_than_the_target_takes_is_split() -> None:
+    taken = Taken(0, 200, limit=500).take(batch(0, 200))
+    assert len(taken.heads) > 1
+    assert all(header.size <= 500 for header in taken.heads)
+    assert taken.offsets == list(range(200))
+
+
+def test_a_record_larger_than_the_target_takes() -> None:
+    large = OpenRecord(1, 1000, b"\x01" + b"\xd0\x0f" + b"x" * 1000 + b"\x00")
+    data = seal([OpenRecord(0, 1000, TAIL), large, OpenRecord(2, 1000, TAIL)], codec=0, base_offset=0)
+    with pytest.raises(TopicHalted, match="larger than the target"):
+        Taken(0, 3, limit=300).take(data)
+    taken = Taken(0, 3, limit=300, gaps=True).take(data)
+    assert taken.holes == [(1, 2, HoleCause.QUARANTINED)]
+    assert taken.offsets == [0, 2]
+
+
+def test_a_flipped_bit_is_found() -> None:
+    data = bytearray(batch(0, 3))
+    data[-3] ^= 1
+    with pytest.raises(CorruptBatch):
+        Taken(0, 3).take(bytes(data))
+
+
+def test_a_range_ends_after_its_bytes() -> None:
+    reader = Taken(0, 1000, size=10).take(batch(0, 2)).reader
+    assert (reader.done, reader.next) == (True, 2)
+
+
+def test_everything_taken_can_be_stamped() -> None:
+    taken = Taken(0, 9, compacted=True).take(marked(batch(0, 2), 0x10, 7), control(2, 7, abort=False), batch(5, 4, codec=2))
+    for header, at in ((header, at) for at, header in headers(memoryview(taken.payload))):
+        head = restamp(header, memoryview(taken.payload)[at : at + header.size], Stamp(99, 0), 2**31 - 1)
+        assert not head[22] & 0x10

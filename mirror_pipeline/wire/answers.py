@@ -89,7 +89,9 @@ def producer_answers(response: Any) -> Iterator[tuple[TopicPartition, tuple[int,
     for topic in response.topics:
         for part in topic.partitions:
             states = [
-                ProducerState(p.producer_id, p.producer_epoch, p.last_sequence, p.last_timestamp, p.coordinator_epoch, p.current_txn_start_offset)
+                ProducerState(
+                    p.producer_id, p.producer_epoch, p.last_sequence, p.last_timestamp, p.coordinator_epoch, p.current_txn_start_offset
+                )
                 for p in part.active_producers
             ]
             yield TopicPartition(topic.name, part.partition_index), (part.error_code, part.error_message, states)

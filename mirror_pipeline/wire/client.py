@@ -9,7 +9,7 @@ from itertools import groupby
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, ConnectionLost, WireError
+from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.model import Stamp, TopicPartition
 from mirror_pipeline.wire.answers import ClusterMetadata, OffsetAnswer, ProducerState, cluster_metadata, offset_answers, producer_answers
 from mirror_pipeline.wire.codes import (
@@ -20,9 +20,9 @@ from mirror_pipeline.wire.codes import (
     broker_error,
     lookup,
 )
-from mirror_pipeline.wire.connection import CLIENT_ID, Connection
+from mirror_pipeline.wire.connection import Connection
+from mirror_pipeline.wire.dial import Dialler
 from mirror_pipeline.wire.messages import DescribeProducersRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest
-from mirror_pipeline.wire.tls import TlsFailed
 
 if TYPE_CHECKING:
     from mirror_pipeline.config import ClusterSettings
@@ -51,7 +51,7 @@ class WireClient:
     def __init__(self, cluster: ClusterSettings, *, timeout: float = 30.0) -> None:
         self.cluster = cluster
         self.timeout = timeout
-        self._seed: Connection | None = None
+        self._dialler = Dialler(cluster, timeout)
         self._connections: dict[tuple[int, int], Connection] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
         self._leaders: dict[TopicPartition, int] = {}
@@ -68,7 +68,7 @@ class WireClient:
         """
         names = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
         message = MetadataRequest(topics=names, allow_auto_topic_creation=False)
-        answer = cluster_metadata(self._ask_any(message, time.monotonic() + min(METADATA_TIMEOUT, self.timeout)))
+        answer = cluster_metadata(self._ask_any(message, min(METADATA_TIMEOUT, self.timeout)))
         self._brokers = answer.brokers
         for topic in answer.topics.values():
             for number, part in topic.partitions.items():
@@ -119,8 +119,11 @@ class WireClient:
             self.metadata(())
         if node_id not in self._brokers:
             raise ConnectionLost(f"{self.cluster.alias}: broker {node_id} is not in the cluster now", hint="bring the broker up")
-        host, port = self._brokers[node_id]
-        opened = self._open(host, port, OPEN_TIMEOUT)
+        try:
+            opened = self._dialler.open(*self._brokers[node_id], open_timeout=OPEN_TIMEOUT)
+        except ConnectionLost:
+            del self._brokers[node_id]  # it may come back elsewhere
+            raise
         self._connections[node_id, lane] = opened
         return opened
 
@@ -158,7 +161,7 @@ class WireClient:
         deadline = time.monotonic() + self.timeout
         message = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1)
         for pause in _pauses():
-            answer = self._ask_any(message, deadline)
+            answer = self._ask_any(message, max(deadline - time.monotonic(), 0.1))
             if not answer.error_code:
                 return Stamp(answer.producer_id, answer.producer_epoch)
             if lookup(answer.error_code).action not in ASK_AGAIN or time.monotonic() + pause > deadline:
@@ -185,9 +188,7 @@ class WireClient:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-        if self._seed is not None:
-            self._seed.close()
-            self._seed = None
+        self._dialler.close()
 
     def __enter__(self) -> Self:
         return self
@@ -195,45 +196,8 @@ class WireClient:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _open(self, host: str, port: int, open_timeout: float) -> Connection:
-        settings = self.cluster.client
-        return Connection(
-            host,
-            port,
-            self.cluster.security,
-            client_id=str(settings.get("client.id", CLIENT_ID)),
-            timeout=self.timeout,
-            open_timeout=min(open_timeout, self.timeout),
-            receive_buffer=_bytes(settings.get("socket.receive.buffer.bytes")),
-            send_buffer=_bytes(settings.get("socket.send.buffer.bytes")),
-        )
-
-    def _ask_any(self, message: Any, deadline: float) -> Any:
-        """Ask the broker asked last, else each bootstrap server and then each known broker once."""
-        begin = time.monotonic()
-        if self._seed is not None and not self._seed.stale():
-            try:
-                return self._seed.request(message, timeout=max((deadline - begin) / 2, 0.1))
-            except ConnectionLost:
-                self._seed = None
-        failures: list[WireError] = []
-        addresses = list(dict.fromkeys([*map(_address, self.cluster.bootstrap_servers), *self._brokers.values()]))
-        for position, (host, port) in enumerate(addresses):
-            share = max((deadline - time.monotonic()) / (len(addresses) - position), 0.1)
-            end = time.monotonic() + share
-            try:
-                self._seed = self._open(host, port, share)
-                return self._seed.request(message, timeout=max(end - time.monotonic(), 0.1))
-            except (ConnectionLost, TlsFailed) as error:
-                failures.append(error)
-        raise self._unreachable(failures, time.monotonic() - begin)
-
-    def _unreachable(self, failures: list[WireError], seconds: float) -> WireError | ClusterUnreachable:
-        causes = "; ".join(failure.message for failure in failures)
-        hint = next((f.hint for f in failures if isinstance(f, TlsFailed)), "") or next((f.hint for f in failures if f.hint), "")
-        if any(isinstance(failure, TlsFailed) for failure in failures):
-            return TlsFailed(f"{self.cluster.alias}: {causes}", hint=hint)
-        return ClusterUnreachable(self.cluster.alias, f"{self.cluster.alias}: no broker answered within {seconds:.1f} s: {causes}", hint=hint)
+    def _ask_any(self, message: Any, seconds: float) -> Any:
+        return self._dialler.ask(message, seconds, self._brokers.values())
 
     def _look_up(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask for the partitions' leaders; error codes of those that have none."""
@@ -310,14 +274,3 @@ def _pauses() -> Iterator[float]:
 
 def _by_topic(tps: Iterable[TopicPartition]) -> Iterator[tuple[str, Iterator[TopicPartition]]]:
     return groupby(sorted(tps), key=lambda tp: tp.topic)
-
-
-def _address(server: str) -> tuple[str, int]:
-    host, _, port = server.rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigError(f"bootstrap server {server!r} is not host:port", hint="write it like broker-1.example.com:9092")
-    return host.strip("[]"), int(port)
-
-
-def _bytes(setting: object) -> int | None:
-    return int(setting) if isinstance(setting, str) and setting.isdigit() else None

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from mirror_pipeline.errors import BrokerError, ConnectionLost, WireError
 from mirror_pipeline.wire import messages, sasl
@@ -26,6 +26,7 @@ FIRST_REPLY_MAX = 1 << 20  # a larger first frame means that the other side does
 RENEW_AT = (0.80, 0.90)  # part of a SASL session after which it is renewed (KIP-368), spread over connections
 THROTTLE_MAX = 60.0  # seconds; a broker mutes for a few quota windows at most
 SIZE = struct.Struct(">i")
+T = TypeVar("T")
 
 
 class Pending(NamedTuple):
@@ -117,7 +118,9 @@ class Connection:
         if theirs is None or highest < max(ours.lowest, theirs[0]):
             spoken = f"{theirs[0]} to {theirs[1]}" if theirs else "none"
             name = api.name if isinstance(api, Api) else str(api)
-            raise broker_error(UNSUPPORTED_VERSION, f"{self.peer}: {name}: we speak versions {ours.lowest} to {ours.highest}, the broker {spoken}")
+            raise broker_error(
+                UNSUPPORTED_VERSION, f"{self.peer}: {name}: we speak versions {ours.lowest} to {ours.highest}, the broker {spoken}"
+            )
         return highest
 
     def send(self, api: int, version: int, parts: Sequence[Buffer], *, wait: float = 0.0) -> int:
@@ -162,12 +165,7 @@ class Connection:
 
     def answer(self, correlation_id: int) -> Any:
         """The decoded response to a request sent with ``post``; replies to others before it are kept for ``receive``."""
-        reply = next((kept for kept in self._backlog if kept.correlation_id == correlation_id), None)
-        if reply is not None:
-            self._backlog.remove(reply)
-        else:
-            while (reply := self._read()).correlation_id != correlation_id:
-                self._backlog.append(reply)
+        reply = self._take(correlation_id)
         response = messages.decode(reply.api, reply.version, reply.body)
         self.throttled(getattr(response, "throttle_time_ms", 0) or 0)
         return response
@@ -196,31 +194,42 @@ class Connection:
     def _post(self, message: Any, version: int, wait: float) -> int:
         return self.send(int(message.API_KEY), version, (messages.encode(message, version),), wait=wait)
 
+    def _take(self, correlation_id: int) -> Reply:
+        for kept in self._backlog:
+            if kept.correlation_id == correlation_id:
+                self._backlog.remove(kept)
+                return kept
+        while (reply := self._read()).correlation_id != correlation_id:
+            self._backlog.append(reply)
+        return reply
+
     def _read(self) -> Reply:
         if not self._pending:
             if self.closed:
                 raise ConnectionLost(f"{self.peer}: the connection is closed")
             raise RuntimeError("receive() without a request in flight")
-        expected = self._pending[0]
+        reply = self._guarded(self._frame, self._pending[0])
+        self._pending.popleft()
+        return reply
+
+    def _frame(self, expected: Pending) -> Reply:
         head = bytearray(4)
-        self._guarded(self._transport.receive_into, memoryview(head), idle=self.timeout + expected.wait)
+        self._transport.receive_into(memoryview(head), idle=self.timeout + expected.wait)
         size, header_size = SIZE.unpack(head)[0], messages.reply_header_size(expected.api, expected.version)
         if size < header_size or (not self.brokers_versions and size > FIRST_REPLY_MAX):
-            self.close()
             raise WireError(f"{self.peer}: this is not a Kafka broker's answer", hint="check port and security.protocol")
         frame = self._pool.take(size)
-        self._guarded(self._transport.receive_into, frame)
+        self._transport.receive_into(frame)
         correlation_id = SIZE.unpack_from(frame)[0]
         if correlation_id != expected.correlation_id:
-            self.close()
             raise ConnectionLost(f"{self.peer}: reply {correlation_id} where {expected.correlation_id} was due")
-        self._pending.popleft()
         return Reply(correlation_id, expected.api, expected.version, frame[header_size:])
 
-    def _guarded(self, action: Callable[..., None], *arguments: Any, **options: Any) -> None:
+    def _guarded(self, action: Callable[..., T], *arguments: Any) -> T:
+        """Do it, and close the connection on anything, an interrupt included: half a frame may have gone through."""
         try:
-            action(*arguments, **options)
-        except WireError:
+            return action(*arguments)
+        except BaseException:
             self.close()
             raise
 

@@ -70,7 +70,13 @@ def fetch(
         BrokerError: The broker refused the whole request; errors of single partitions are in the answer.
     """
     send_fetch(
-        connection, wants, max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, isolation=isolation, leader_epochs=leader_epochs
+        connection,
+        wants,
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation=isolation,
+        leader_epochs=leader_epochs,
     )
     return receive_fetch(connection)
 

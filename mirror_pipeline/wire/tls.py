@@ -27,7 +27,9 @@ def tls_context(security: Security) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=security.ca_file)
     except (ssl.SSLError, OSError) as error:
-        raise ConfigError(f"ca_file {security.ca_file}: not a PEM file of certificates", hint="give a PEM file, not a Java keystore") from error
+        raise ConfigError(
+            f"ca_file {security.ca_file}: not a PEM file of certificates", hint="give a PEM file, not a Java keystore"
+        ) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = security.verify_hostname
     if security.cert_file:
@@ -62,12 +64,21 @@ def tls_failure(peer: str, error: ssl.SSLError) -> TlsFailed | ConnectionLost:
                 f"{peer}: TLS host name mismatch: {reason}",
                 hint="use the name in the broker's certificate, or have the certificate name this host",
             )
-        return TlsFailed(f"{peer}: TLS certificate not trusted: {reason}", hint="set ca_file to the authority that signed the broker's certificate")
+        return TlsFailed(
+            f"{peer}: TLS certificate not trusted: {reason}", hint="set ca_file to the authority that signed the broker's certificate"
+        )
     text = str(error)
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-        return ConnectionLost(f"{peer}: the broker closed the TLS connection", hint="is this the TLS listener, and does it want a client certificate?")
+        return ConnectionLost(
+            f"{peer}: the broker closed the TLS connection", hint="is this the TLS listener, and does it want a client certificate?"
+        )
     if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER" in text:
-        return TlsFailed(f"{peer}: no TLS answer", hint="the listener speaks plain text: set security.protocol to PLAINTEXT or SASL_PLAINTEXT")
+        return TlsFailed(
+            f"{peer}: no TLS answer", hint="the listener speaks plain text: set security.protocol to PLAINTEXT or SASL_PLAINTEXT"
+        )
     if "ALERT" in text.upper():
-        return TlsFailed(f"{peer}: the broker refused the TLS handshake: {error.reason or 'alert'}", hint="does it want a client certificate (cert_file, key_file)?")
+        return TlsFailed(
+            f"{peer}: the broker refused the TLS handshake: {error.reason or 'alert'}",
+            hint="does it want a client certificate (cert_file, key_file)?",
+        )
     return TlsFailed(f"{peer}: TLS failed: {error.reason or 'protocol error'}")

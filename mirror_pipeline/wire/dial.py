@@ -1,0 +1,95 @@
+"""Reaches a cluster: opens connections as its settings say and asks whichever broker answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, ConnectionLost, WireError
+from mirror_pipeline.wire.connection import CLIENT_ID, Connection
+from mirror_pipeline.wire.tls import TlsFailed
+
+if TYPE_CHECKING:
+    from mirror_pipeline.config import ClusterSettings
+
+UNEXPLAINED = "is the broker up, and does security.protocol fit its listener?"
+LEAST_SHARE = 0.1  # seconds every address gets, however late it is
+
+
+class Dialler:
+    """Opens connections to one cluster and keeps the one that answered last for questions any broker can answer."""
+
+    def __init__(self, cluster: ClusterSettings, timeout: float) -> None:
+        self._cluster = cluster
+        self._timeout = timeout
+        self._last: Connection | None = None
+
+    def open(self, host: str, port: int, *, open_timeout: float) -> Connection:
+        """A new connection; ``client.id`` and the socket buffer sizes of the cluster's client settings apply."""
+        settings = self._cluster.client
+        return Connection(
+            host,
+            port,
+            self._cluster.security,
+            client_id=str(settings.get("client.id", CLIENT_ID)),
+            timeout=self._timeout,
+            open_timeout=min(open_timeout, self._timeout),
+            receive_buffer=_bytes(settings.get("socket.receive.buffer.bytes")),
+            send_buffer=_bytes(settings.get("socket.send.buffer.bytes")),
+        )
+
+    def ask(self, message: Any, seconds: float, known: Iterable[tuple[str, int]]) -> Any:
+        """Ask the broker that answered last, else each bootstrap server and each known broker once.
+
+        Raises:
+            ClusterUnreachable: None answered within ``seconds``; the message says why for each.
+            TlsFailed: None answered, and one of them for a reason of certificates.
+            BrokerError: Authentication failed; other brokers are not tried with the same credentials.
+        """
+        begin = time.monotonic()
+        if self._last is not None and not self._last.stale():
+            try:
+                return self._last.request(message, timeout=max(seconds / 2, LEAST_SHARE))
+            except ConnectionLost:
+                self.close()
+        failures: list[WireError] = []
+        addresses = list(dict.fromkeys([*map(parse_address, self._cluster.bootstrap_servers), *known]))
+        for position, (host, port) in enumerate(addresses):
+            share = max((begin + seconds - time.monotonic()) / (len(addresses) - position), LEAST_SHARE)
+            end = time.monotonic() + share
+            try:
+                self.close()
+                self._last = self.open(host, port, open_timeout=share)
+                return self._last.request(message, timeout=max(end - time.monotonic(), LEAST_SHARE))
+            except BrokerError:
+                raise
+            except WireError as error:
+                failures.append(error)
+        raise self._unreachable(failures, time.monotonic() - begin)
+
+    def close(self) -> None:
+        """Close the connection that is kept."""
+        if self._last is not None:
+            self._last.close()
+            self._last = None
+
+    def _unreachable(self, failures: list[WireError], seconds: float) -> WireError | ClusterUnreachable:
+        alias, causes = self._cluster.alias, "; ".join(failure.message for failure in failures)
+        untrusted = [failure for failure in failures if isinstance(failure, TlsFailed)]
+        if untrusted:
+            return TlsFailed(f"{alias}: {causes}", hint=untrusted[0].hint)
+        hint = next((failure.hint for failure in failures if failure.hint), UNEXPLAINED)
+        return ClusterUnreachable(alias, f"{alias}: no broker answered, {seconds:.1f} s: {causes}", hint=hint)
+
+
+def parse_address(server: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[ipv6]:port``."""
+    host, _, port = server.strip().rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"bootstrap server {server!r} is not host:port", hint="write it like broker-1.example.com:9092")
+    return host.strip("[]"), int(port)
+
+
+def _bytes(setting: object) -> int | None:
+    return int(setting) if isinstance(setting, str) and setting.isdigit() else None

@@ -1,0 +1,51 @@
+"""Receive buffers come back when, and only when, nobody looks at them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_pipeline.wire.buffers import KEPT, BufferPool
+
+
+def test_a_buffer_is_used_again_once_its_views_are_gone() -> None:
+    pool = BufferPool()
+    view = pool.take(1000)
+    first = view.obj
+    part = view[10:20]
+    del view
+    assert pool.take(1000).obj is not first
+    del part
+    assert pool.take(900).obj is first
+
+
+def test_no_more_buffers_are_kept_than_needed() -> None:
+    pool = BufferPool()
+    held = [pool.take(1 << 16) for _ in range(20)]
+    assert len({id(view.obj) for view in held}) == 20
+    assert len(pool._kept) == KEPT
+
+
+def test_a_small_reply_does_not_pin_a_huge_buffer() -> None:
+    pool = BufferPool()
+    del_me = pool.take(64 << 20)
+    huge = del_me.obj
+    del del_me
+    assert pool.take(100).obj is not huge
+
+
+@given(st.lists(st.tuples(st.integers(1, 5000), st.booleans()), max_size=40))
+def test_held_views_keep_their_bytes(steps: list[tuple[int, bool]]) -> None:
+    pool = BufferPool()
+    held: list[tuple[memoryview, int]] = []
+    for number, (size, hold) in enumerate(steps):
+        view = pool.take(size)
+        assert len(view) == size
+        view[:] = bytes([number]) * size
+        if hold:
+            held.append((view[size // 2 :], number))
+        elif held:
+            held.pop(0)
+        del view
+    for view, number in held:
+        assert bytes(view) == bytes([number]) * len(view)

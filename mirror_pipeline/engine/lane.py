@@ -135,7 +135,8 @@ class LaneRun:
 
     def _nothing_to_do(self) -> bool:
         with self._context.state.lock:
-            return all(p.lag == 0 and not p.pending for p in self._context.state.live())
+            state = self._context.state
+            return all(p.lag == 0 for p in state.live()) and not any(p.pending for p in state.sendable())
 
     def _join(self, threads: list[threading.Thread]) -> None:
         with self._context.state.lock:

@@ -119,7 +119,7 @@ class Preparation:
         if known.source_cluster_id != metadata.cluster_id:
             self._state.halt(name, _other_cluster(name, self._context.source.alias, known.source_cluster_id, metadata.cluster_id))
         elif known.incarnation != found.topic_id:
-            self._state.halt(name, recreated(name, known.incarnation, found.topic_id))
+            self._state.halt(name, recreated(name, known.incarnation, found.topic_id), sendable=True)
         elif known.target_topic != topic.target_topic:
             self._state.halt(name, _renamed(name, known.target_topic, topic.target_topic))
         elif len(found.partitions) > len(known.starts) and topic.ranges is None:

@@ -58,7 +58,7 @@ class Producing:
         """
         now = time.monotonic()
         with self._state.lock:
-            doubtful = [p for p in self._state.live() if p.uncertain and p.retry_at <= now]
+            doubtful = [p for p in self._state.sendable() if p.uncertain and p.retry_at <= now]
         if not doubtful:
             return
         tails = read_tails(
@@ -124,19 +124,19 @@ class Producing:
         if over:
             return False
         with self._state.lock:
-            if not any(p.pending for p in self._state.live()):
+            if not any(p.pending for p in self._state.sendable()):
                 self._patience.found()
             self._state.lock.wait(WAIT_SECONDS)
         return True
 
     def _over(self) -> bool:
         """Staging has ended and nothing is left to send."""
-        live = self._state.live()
+        live = self._state.sendable()
         return self._state.staging_over and not any(p.pending or p.uncertain for p in live) and not self._state.unready
 
     def _pass_holes(self) -> list[Send]:
         sends: list[Send] = []
-        for part in self._state.live():
+        for part in self._state.sendable():
             if part.pending and not part.uncertain and trailing_holes_only(part.pending, part.position):
                 sends += self._account(part, 0)
         return sends
@@ -144,7 +144,7 @@ class Producing:
     def _gather(self) -> list[PartitionWork]:
         """Spans to send next: oldest first from every partition in turn, about one micro-batch of bytes together."""
         now = time.monotonic()
-        ready = [p for p in self._state.live() if p.pending and not p.uncertain and p.retry_at <= now]
+        ready = [p for p in self._state.sendable() if p.pending and not p.uncertain and p.retry_at <= now]
         if not ready:
             return []
         share = self._context.mirror.engine.micro_batch_bytes / len(ready)
@@ -245,7 +245,7 @@ class Producing:
         self._failures += 1
         with self._state.lock:
             self._state.target_lost(problem.message)
-            for part in self._state.live():
+            for part in self._state.sendable():
                 part.uncertain = True
         self._patience.lost(
             ClusterUnreachable(self._context.target.alias, problem.message, hint=problem.hint),

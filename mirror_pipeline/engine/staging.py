@@ -69,7 +69,8 @@ class Staging:
                 if answer.error:
                     self._client.forget(part.source)
                 elif answer.offset < part.staged and part.hard_end is None:
-                    self._state.halt(part.source.topic, _truncated(part.source, answer.offset, part.staged))
+                    halt = _truncated(part.source, answer.offset, part.staged)
+                    self._state.halt(part.source.topic, halt, sendable=True)
                 else:
                     part.end = answer.offset
 
@@ -150,7 +151,7 @@ class Staging:
             for name in topics:
                 run, found = self._state.topics[name], metadata.topics.get(name)
                 if found is not None and not found.error and found.topic_id != run.incarnation:
-                    self._state.halt(name, recreated(name, run.incarnation, found.topic_id))
+                    self._state.halt(name, recreated(name, run.incarnation, found.topic_id), sendable=True)
 
     def _take_over(self, parts: Sequence[PartFile]) -> None:
         for part in parts:
@@ -170,7 +171,7 @@ class Staging:
     def _settle(self, outcome: RangeOutcome) -> None:
         if outcome.halted:
             halt = TopicHalted(outcome.topic, outcome.halted, hint=outcome.hint, partition=outcome.partition)
-            self._state.halt(outcome.topic, halt)
+            self._state.halt(outcome.topic, halt, sendable=True)
         elif outcome.error:
             self._client.forget(TopicPartition(outcome.topic, outcome.partition))
             log.info("staging %s[%s]: %s", outcome.topic, outcome.partition, outcome.error)

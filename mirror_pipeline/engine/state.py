@@ -72,7 +72,7 @@ class PartitionState:
 
 @dataclass(slots=True)
 class TopicRun:
-    """One topic of a running lane."""
+    """One topic of a running lane. ``halted`` ends its staging; what is staged is still sent while it is ``sendable``."""
 
     topic: str
     target_topic: str
@@ -82,6 +82,7 @@ class TopicRun:
     compacted: bool = False
     target_checked: bool = False
     halted: TopicHalted | None = None
+    sendable: bool = True
     records: int = 0
     bytes: int = 0
 
@@ -111,16 +112,21 @@ class LaneState:
     failure: MirrorError | Exception | None = None
 
     def live(self) -> list[PartitionState]:
-        """Partitions of all topics that have not halted."""
+        """Partitions that go on being staged."""
         return [p for t in self.topics.values() if t.halted is None for p in t.partitions.values()]
 
-    def halt(self, topic: str, halt: TopicHalted) -> None:
-        """Take one topic out of the run; the others go on."""
+    def sendable(self) -> list[PartitionState]:
+        """Partitions whose staged spans go on being sent."""
+        return [p for t in self.topics.values() if t.sendable for p in t.partitions.values()]
+
+    def halt(self, topic: str, halt: TopicHalted, *, sendable: bool = False) -> None:
+        """Take one topic out of the run; the others go on. With ``sendable`` what is staged is still sent."""
         run = self.topics.get(topic)
         if run is None:
             self.refused[topic] = halt
-        elif run.halted is None:
-            run.halted = halt
+            return
+        run.halted = run.halted or halt
+        run.sendable = run.sendable and sendable
 
     def active(self) -> None:
         """Something moved: the lane is not idle."""

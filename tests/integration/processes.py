@@ -1,0 +1,67 @@
+"""Help for tests that run the mirror as a process of its own and end it, gently or not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from mirror_pipeline.buffer.status import read_status
+from mirror_pipeline.buffer.store import LaneStore
+
+
+def start_mirror(config: Path, *arguments: str) -> subprocess.Popen[str]:
+    """``mirror -c config arguments`` in a session of its own; its output goes to files beside the configuration."""
+    out, err = config.parent / "stdout.txt", config.parent / "stderr.txt"
+    with out.open("w") as stdout, err.open("a") as stderr:
+        return subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-m", "mirror_pipeline.cli", *arguments, "-c", str(config)],
+            stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, text=True, start_new_session=True,
+        )  # fmt: skip
+
+
+def document(config: Path) -> dict[str, object]:
+    """The JSON document that the last process printed."""
+    body: dict[str, object] = json.loads((config.parent / "stdout.txt").read_text())
+    return body
+
+
+def kill_tree(process: subprocess.Popen[str]) -> None:
+    """``kill -9`` for the process and everything it has started: Python, JVM, Spark's workers."""
+    try:
+        tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        tree = []
+    for member in tree:
+        try:
+            os.kill(member.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.wait(30)
+    psutil.wait_procs(tree, timeout=30)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Poll until the condition holds; fail with ``what`` after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
+        time.sleep(0.05)
+
+
+def lane_is_running(folder: Path, process: subprocess.Popen[str]) -> Callable[[], bool]:
+    """True once the lane's status file names this process as running, or the process has ended."""
+    store = LaneStore(str(folder / "buffer" / "m" / "lane-0"), "m", "lane-0")
+
+    def running() -> bool:
+        status = read_status(store) or {}
+        return process.poll() is not None or (status.get("pid") == process.pid and status.get("state") == "running")
+
+    return running

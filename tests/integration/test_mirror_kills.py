@@ -1,0 +1,93 @@
+"""``kill -9`` of the whole process tree at random times, a stopped target: every record once, none lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mirror_pipeline.local.cluster import LocalCluster
+from mirror_pipeline.local.shapes_bulk import fill_bulk
+from tests.integration.mirrors import assert_identical, end_offsets, make_mirror, produce, write_config
+from tests.integration.processes import document, kill_tree, lane_is_running, start_mirror, wait_until
+
+START_SECONDS = 240
+END_SECONDS = 400
+SMALL_STEPS = {"micro_batch_bytes": "4MB", "spark_master": "local[4]", "target_wait": "2m"}
+
+
+def kill_often(cluster_factory: Callable[..., list[LocalCluster]], folder: Path, *, kills: int, size: int, seed: int) -> None:
+    """Copy ``size`` bytes while the process tree is killed ``kills`` times, then to the end, then compare."""
+    chance = random.Random(seed)  # noqa: S311 - not a secret
+    print(f"seed {seed}")
+    source, target = (c.bootstrap_servers for c in cluster_factory(2))
+    records = fill_bulk(source, "bulk", 12, size)
+    config = write_config(folder, source, target, ["bulk"], engine=SMALL_STEPS)
+    mirror = make_mirror(folder, source, target, ["bulk"], engine=SMALL_STEPS)
+    for number in range(kills):
+        process = start_mirror(config, "run", "--once")
+        wait_until(lane_is_running(folder, process), START_SECONDS, "the lane to run")
+        time.sleep(chance.uniform(0, 1.5))
+        ended = process.poll()
+        kill_tree(process)
+        there = sum(end_offsets(mirror, "east.bulk", target=True).values()) if number or not ended else 0
+        print(f"kill {number + 1}: {there} of {records} records on the target")
+        if ended is not None:
+            assert ended == 0, (folder / "stderr.txt").read_text()[-2000:]
+            produce(source, "bulk", 20_000, partitions=12, start=10**9 + number * 20_000, size=1000)
+            records += 20_000
+    process = start_mirror(config, "run", "--once", "--json")
+    assert process.wait(END_SECONDS) == 0, (folder / "stderr.txt").read_text()[-2000:]
+    print(document(config))
+    assert sum(end_offsets(mirror, "east.bulk", target=True).values()) == records
+    assert_identical(mirror, ["bulk"])
+    mirror_ledger_is_whole(mirror)
+
+
+def mirror_ledger_is_whole(mirror: object) -> None:
+    """The offset map tiles every partition."""
+    from mirror_pipeline.buffer.ledger import Ledger
+
+    for store in mirror.lane_stores():  # type: ignore[attr-defined]
+        Ledger(store).audit()
+
+
+def test_three_kills(cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path) -> None:
+    kill_often(cluster_factory, tmp_path, kills=3, size=60_000_000, seed=random.randrange(10**6))  # noqa: S311
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_twenty_kills_during_500_mb(cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path) -> None:
+    seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**6)))  # noqa: S311
+    kill_often(cluster_factory, tmp_path, kills=20, size=500_000_000, seed=seed)
+
+
+def test_the_target_stops_and_comes_back(cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path) -> None:
+    first, second = cluster_factory(2)
+    source, target = first.bootstrap_servers, second.bootstrap_servers
+    records = fill_bulk(source, "bulk", 4, 60_000_000)
+    steps = {**SMALL_STEPS, "target_wait": "5m", "request_timeout": "5s"}
+    config = write_config(tmp_path, source, target, ["bulk"], engine=steps)
+    mirror = make_mirror(tmp_path, source, target, ["bulk"], engine=steps)
+    process = start_mirror(config, "run", "--once", "--json")
+    try:
+        wait_until(lane_is_running(tmp_path, process), START_SECONDS, "the lane to run")
+        wait_until(lambda: sum(p.position for t in mirror.lag().topics for p in t.partitions) > 0, 60, "the first records")
+        second.stop()
+        wait_until(lambda: all(p.staged == p.end for t in mirror.lag().topics for p in t.partitions), 120, "staging to go on")
+        assert process.poll() is None
+        assert mirror.lag().lag_records > 0
+        wait_until(lambda: mirror.status().lanes[0].target_down_since is not None, 60, "the status to say so")
+        assert mirror.status().staged_records > 0
+        second.start()
+        assert process.wait(END_SECONDS) == 0, (tmp_path / "stderr.txt").read_text()[-2000:]
+    finally:
+        kill_tree(process)
+    assert sum(end_offsets(mirror, "east.bulk", target=True).values()) == records
+    assert_identical(mirror, ["bulk"])
+    assert mirror.status().lanes[0].target_down_since is None

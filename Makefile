@@ -1,0 +1,80 @@
+# make install | demo | test | ci, each from nothing but Python 3.11 and Java 17. What is done already is not done again.
+.DEFAULT_GOAL := help
+.PHONY: help install dev java demo jars test-jars checks test ci lock jar-lock clean
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+DONE := $(VENV)/.done
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
+PYTEST_ARGS ?= -n 2 --dist loadfile
+COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+	--no-header --allow-unsafe --no-strip-extras --build-deps-for=editable --build-deps-for=wheel
+
+help:
+	@echo "make install   .venv/bin/mirror"
+	@echo "make demo      two embedded Kafka clusters, a mirror between them, compared record by record"
+	@echo "make test      lint, types, unit and integration tests"
+	@echo "make ci        what CI runs: make test and one slow test, another one every day"
+	@echo "make lock      requirements*.lock from pyproject.toml;   make jar-lock   the pinned jars"
+	@echo "make clean     remove .venv and build folders (fetched jars stay in the user's cache)"
+
+install: $(BIN)/mirror
+
+$(DONE)/venv:
+	@test -x $(BIN)/python || scripts/make-venv $(VENV)
+	@mkdir -p $(DONE) && touch $@
+
+$(DONE)/runtime: requirements.lock $(DONE)/venv
+	@echo "== dependencies (requirements.lock, with hashes; about 700 MB, one to three minutes the first time)"
+	@$(PIP) --require-hashes -r $<
+	@touch $@
+
+$(BIN)/mirror: pyproject.toml $(DONE)/runtime
+	@echo "== mirror-pipeline itself"
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+dev: $(DONE)/dev
+
+$(DONE)/dev: requirements-dev.lock $(BIN)/mirror
+	@echo "== tools for tests (requirements-dev.lock, with hashes)"
+	@$(PIP) --require-hashes -r $<
+	@touch $@
+
+# Before anything is installed: a missing Java should not be learnt minutes later.
+java: $(DONE)/venv
+	@$(BIN)/python -m mirror_pipeline.local.java
+
+jars: java install
+	@$(BIN)/python -m mirror_pipeline.local.jars kafka-4.3.0 delta
+
+test-jars: java install
+	@$(BIN)/python -m mirror_pipeline.local.jars kafka-4.3.0 kafka-3.9.1 delta
+
+demo: java install jars
+	@$(BIN)/mirror demo $(DEMO_ARGS)
+
+checks: java dev test-jars
+	@echo "== ruff"
+	@$(BIN)/ruff check --quiet .
+	@echo "== mypy"
+	@$(BIN)/mypy
+	@echo "== pytest"
+
+test: checks
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+ci: checks
+	@PYTEST_ARGS="$(PYTEST_ARGS)" scripts/ci-tests
+
+lock: dev
+	@echo "== requirements.lock and requirements-dev.lock (several minutes)"
+	@$(COMPILE) -o requirements.lock pyproject.toml
+	@$(COMPILE) --extra dev -c requirements.lock -o requirements-dev.lock pyproject.toml
+
+jar-lock: java install
+	@$(BIN)/python scripts/lock_jars.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,80 @@
+"""What the user sees when something ends badly, and the exit code that goes with it.
+
+Every error is one line ``error: ...`` (a wrong configuration file: one for each problem in it) and, where there is one,
+``hint: ...`` on standard error. With ``--json`` standard output carries ``{"error": {"message", "hint", "exit_code"}}``
+as well, so that a program always finds one JSON document there.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+from typer.exceptions import TyperException
+
+from mirror_pipeline.cli.output import note, print_json
+from mirror_pipeline.errors import ConfigError, MirrorError
+
+OK, PROBLEM, USAGE, UNREACHABLE = 0, 1, 2, 3
+UNEXPECTED = 70
+"""EX_SOFTWARE of sysexits.h: a fault of this program, not of the input."""
+INTERRUPTED = 130
+"""128 + SIGINT, as shells have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception as the user is told about it."""
+
+    message: str
+    hint: str
+    exit_code: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The value of ``error`` in a JSON answer."""
+        return {"message": self.message, "hint": self.hint, "exit_code": self.exit_code}
+
+
+def describe(error: BaseException, command: str = "mirror") -> Failure:
+    """Message, hint and exit code of any exception; ``command`` is what ``--help`` is pointed at."""
+    if isinstance(error, ConfigError):  # one line for each problem of the file
+        return Failure("\n".join(error.message.splitlines()), _one_line(error.hint), error.exit_code)
+    if isinstance(error, MirrorError):
+        return Failure(_one_line(error.message), _one_line(error.hint), error.exit_code)
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        return Failure("interrupted", "", INTERRUPTED)
+    if isinstance(error, TyperException):
+        message = getattr(error, "format_message", lambda: str(error))()
+        return Failure(_one_line(message).rstrip("."), f"{command} --help shows what can be written", USAGE)
+    text = _one_line(str(error))
+    name = type(error).__name__
+    message = f"unexpected {name}: {text}" if text else f"unexpected {name}"
+    return Failure(message, "run it again with --debug to see where it happened", UNEXPECTED)
+
+
+def report(error: BaseException, *, as_json: bool, debug: bool, command: str = "mirror") -> int:
+    """Print ``error`` the way every command does; returns the exit code."""
+    failure = describe(error, command)
+    if debug:
+        traceback.print_exception(error, file=sys.stderr)
+    say(failure)
+    if as_json:
+        print_json({"error": failure.to_json()})
+    return failure.exit_code
+
+
+def say(failure: Failure, prefix: str = "") -> None:
+    """The lines on standard error; none for a command line that was answered with its help page."""
+    if not failure.message:
+        return
+    for line in failure.message.splitlines():
+        note(f"error: {prefix}{line}")
+    if failure.hint:
+        note(f"hint: {failure.hint}")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,134 @@
+"""On this machine: ``clusters``, ``up``, ``demo``, ``version``."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from mirror_pipeline import __version__
+from mirror_pipeline.cli.help import NO_VALUE, PlainCommand, PlainGroup
+from mirror_pipeline.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, Settings
+from mirror_pipeline.cli.output import answers, print_json
+from mirror_pipeline.cli.quiet import children_unheard
+from mirror_pipeline.cli.render import cells, table
+from mirror_pipeline.errors import UsageError
+
+if TYPE_CHECKING:
+    from mirror_pipeline.local.cluster import LocalCluster
+
+KAFKA = "4.3.0"
+
+clusters = typer.Typer(
+    name="clusters",
+    help="Embedded Kafka clusters for trying things out and for tests: KRaft brokers on free ports of this machine.",
+    no_args_is_help=True,
+    cls=PlainGroup,
+)
+Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder of the clusters: data, logs, addresses.")]
+Count = Annotated[int, typer.Option("--count", min=1, metavar="N", help="How many clusters: c1, c2 and so on.")]
+Names = Annotated[list[str] | None, typer.Option("--name", metavar="NAME", help="Names instead; one for each time it is given.")]
+Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Only this cluster.")]
+Version = Annotated[
+    str | None,
+    typer.Option("--kafka", metavar="VERSION", help="4.3.0 or 3.9.1; by default what the cluster was made with, 4.3.0 for a new one."),
+]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port of the web page, on loopback only.")]
+Keep = Annotated[bool, typer.Option("--keep", metavar=NO_VALUE, help="Leave the clusters running and the files where they are.")]
+Page = Annotated[bool, typer.Option("--ui", metavar=NO_VALUE, help="Start Dagster's web page at the end; without --keep until Ctrl-C.")]
+Workplace = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Work here instead of in a temporary folder.")]
+Kafka = Annotated[str, typer.Option("--kafka", metavar="VERSION", help="Version of the embedded clusters: 4.3.0 or 3.9.1.")]
+
+
+@clusters.command(cls=PlainCommand)
+def start(directory: Directory, count: Count = 2, name: Names = None, kafka: Version = None, as_json: AsJson = False) -> None:
+    """Start clusters and print their bootstrap addresses.
+
+    Clusters that the folder has already are started with their data. They run until they are stopped. Kafka itself is
+    fetched once and checked by checksum.
+    """
+    from mirror_pipeline.local.cluster import start_clusters
+    from mirror_pipeline.local.jars import terminal_progress
+
+    with terminal_progress() as progress:
+        _show(start_clusters(directory, count, version=kafka, names=name or None, progress=progress), as_json)
+
+
+@clusters.command(cls=PlainCommand)
+def stop(directory: Directory, name: Name = None, as_json: AsJson = False) -> None:
+    """Stop clusters cleanly; their data stays."""
+    from mirror_pipeline.local.cluster import stop_clusters
+
+    _show(stop_clusters(directory, name), as_json)
+
+
+@clusters.command(cls=PlainCommand)
+def status(directory: Directory, as_json: AsJson = False) -> None:
+    """List the clusters of a folder, running or not."""
+    from mirror_pipeline.local.cluster import cluster_status
+
+    _show(cluster_status(directory), as_json)
+
+
+def _show(found: Sequence[LocalCluster], as_json: bool) -> None:
+    rows = [cluster.to_json() for cluster in found]
+    if as_json:
+        print_json({"clusters": rows})
+        return
+    if not rows:
+        answers().print("no clusters here; 'mirror clusters start' makes some")
+        return
+    grid = table(["cluster", "bootstrap address", "state", "Kafka"], last=["process"])
+    for row in rows:
+        state = Text(row["state"], "green" if row["state"] == "running" else "yellow")
+        pids = ", ".join(str(pid) for pid in row["pids"] if pid is not None)
+        grid.add_row(*cells(row["name"], row["bootstrap_servers"], state, row["version"], pids))
+    answers().print(grid)
+
+
+def up(
+    config: ConfigFile = DEFAULT_CONFIG,
+    port: Port = 3000,
+) -> None:
+    """Start Dagster's web server and daemon with every mirror wired: lag sensors start the lanes. Ctrl-C ends it."""
+    if not config.is_file():
+        raise UsageError(f"{config}: no such file", hint="'mirror init' writes one to start from; -c FILE names another")
+    from mirror_pipeline.orchestration.up import run_up
+
+    raise typer.Exit(run_up(config, port=port))
+
+
+def demo(
+    context: typer.Context,
+    keep: Keep = False,
+    directory: Workplace = None,
+    kafka: Kafka = KAFKA,
+    ui: Page = False,
+    as_json: AsJson = False,
+) -> None:
+    """Two embedded clusters, topics of every odd shape, a mirror between them, and a comparison record by record.
+
+    Needs no configuration file. Exit code 1 when a topic is not identical on both sides.
+    """
+    from mirror_pipeline.local.demo import run_demo
+    from mirror_pipeline.local.demo_screen import Screen
+
+    settings: Settings = context.obj
+    with children_unheard(wanted=not settings.debug):
+        report = run_demo(directory, keep=keep, kafka_version=kafka, ui=ui, screen=Screen(table=not as_json))
+    if as_json:
+        print_json(report.to_json())
+    raise typer.Exit(report.exit_code)
+
+
+def version(as_json: AsJson = False) -> None:
+    """Print the version."""
+    facts = {"version": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    if as_json:
+        print_json(facts)
+    else:
+        answers().print(f"mirror {facts['version']}, Python {facts['python']}, {facts['platform']}", markup=False, soft_wrap=True)

@@ -1,0 +1,115 @@
+"""How a mirror fares: ``lag``, ``status``, ``gaps``; and ``evict``, which keeps its buffer small."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from mirror_pipeline.cli import facade, render, render_state
+from mirror_pipeline.cli.errors import describe
+from mirror_pipeline.cli.help import NO_VALUE
+from mirror_pipeline.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, Mirrors
+from mirror_pipeline.cli.output import answers, print_json
+from mirror_pipeline.errors import MirrorError, UsageError
+from mirror_pipeline.reports import gap_json
+
+Watch = Annotated[bool, typer.Option("--watch", "-w", metavar=NO_VALUE, help="Look again and again, with a history, until Ctrl-C.")]
+Every = Annotated[float, typer.Option("--every", min=0.5, metavar="SECONDS", help="Seconds between two looks of --watch.")]
+Partitions = Annotated[bool, typer.Option("--partitions", "-p", metavar=NO_VALUE, help="A row a partition, with its offsets.")]
+
+
+def lag(
+    config: ConfigFile = DEFAULT_CONFIG,
+    mirror: Mirrors = None,
+    watch: Watch = False,
+    every: Every = 2.0,
+    partitions: Partitions = False,
+    as_json: AsJson = False,
+) -> None:
+    """How far each target is behind its source, in records and in time.
+
+    Lag counts source offsets between the position and the last stable offset; staged are those that the buffer
+    already holds.
+    """
+    if watch and as_json:
+        raise UsageError("--watch and --json exclude each other", hint="--json answers with one document; call it as often as you like")
+    opened = facade.load(config)
+    faces = [opened.mirror(name) for name in opened.pick(mirror)]
+    if watch:
+        _watch(faces, every, partitions)
+        return
+    found = [face.lag() for face in faces]
+    if as_json:
+        print_json({"mirrors": [answer.to_json() for answer in found]})
+    else:
+        answers().print(render_state.each([render_state.lag(answer, partitions=partitions) for answer in found]))
+
+
+def _watch(faces: list[facade.MirrorFace], every: float, partitions: bool) -> None:
+    console = answers()
+    history = render_state.LagHistory(render_state.HISTORY * (2 if console.width >= render_state.WIDE else 1))
+
+    def look() -> RenderableType:
+        parts: list[RenderableType] = []
+        for face in faces:
+            try:
+                answer = face.lag()
+            except MirrorError as error:  # a cluster may be away for a moment: say so and look again
+                parts.append(Text(f"error: {describe(error).message}", "red"))
+                continue
+            history.add(answer)
+            parts.append(render_state.lag(answer, history, partitions=partitions))
+        return render_state.each([*parts, Text(f"{time.strftime('%H:%M:%S')}, again every {every:g} s; Ctrl-C ends", "dim")])
+
+    try:
+        if not console.is_terminal:
+            while True:
+                console.print(look())
+                time.sleep(every)
+        with Live(look(), console=console, auto_refresh=False) as live:
+            while True:
+                time.sleep(every)
+                live.update(look(), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def status(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
+    """What each lane does now or did last, how full the buffer is, how many gaps there are."""
+    opened = facade.load(config)
+    found = [opened.mirror(name).status() for name in opened.pick(mirror)]
+    if as_json:
+        print_json({"mirrors": [answer.to_json() for answer in found]})
+    else:
+        answers().print(render_state.each([render_state.status(answer, time.time()) for answer in found]))
+
+
+def gaps(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
+    """Source offsets that are not, and will not be, on the target: with cause, who decided it, and when.
+
+    Exit code 0 with or without gaps.
+    """
+    opened = facade.load(config)
+    found = [gap for name in opened.pick(mirror) for gap in opened.mirror(name).gaps()]
+    if as_json:
+        print_json({"gaps": [gap_json(gap) for gap in found]})
+    else:
+        answers().print(render.gaps(found))
+
+
+def evict(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
+    """Remove from the buffer what is on the target and older than its retention.
+
+    Runs and the schedule in Dagster do this too; by hand it is needed only to make room now.
+    """
+    opened = facade.load(config)
+    done = [(name, opened.mirror(name).evict()) for name in opened.pick(mirror)]
+    if as_json:
+        print_json({"mirrors": [{"mirror": name, "lanes": answer} for name, answer in done]})
+    else:
+        answers().print(render.evicted(done))

@@ -1,0 +1,110 @@
+"""The ``mirror`` command: puts the commands together and turns every ending into an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.exceptions import TyperException
+
+from mirror_pipeline.cli import copying, local, look_first, looking
+from mirror_pipeline.cli.errors import report
+from mirror_pipeline.cli.help import NO_VALUE, PlainCommand, PlainGroup
+from mirror_pipeline.cli.options import Settings
+
+BROKEN_PIPE = 141
+"""128 + SIGPIPE: the reader, such as head, has seen enough."""
+
+FIRST, COPY, LOOK, HERE = "Before copying", "Copying", "How it fares", "On this machine"
+
+
+Before = Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="The configuration file; may also follow the command.")]
+Debug = Annotated[bool, typer.Option("--debug", metavar=NO_VALUE, help="Show where an error came from; may stand anywhere on the line.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        local.version()
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", metavar=NO_VALUE, is_eager=True, callback=_version, help="Print the version.")]
+
+
+class MirrorApp(typer.Typer):
+    """A typer app whose endings are ours, whether it is called as ``app()`` or through :func:`main`."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        sys.exit(main(*args, **kwargs))
+
+
+app = MirrorApp(
+    name="mirror",
+    help="Copy topics from one Kafka cluster to another, each record exactly once and in order.",
+    epilog="Exit codes: 0 fine, 1 a problem found, 2 usage or configuration, 3 a cluster unreachable, 70 a fault of mirror itself.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    cls=PlainGroup,
+)
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    config: Before = None,
+    debug: Debug = False,
+    show_version: Version = False,
+) -> None:
+    context.obj = Settings(debug=debug)
+    if config is not None:
+        context.default_map = dict.fromkeys(WITH_CONFIG, {"config": config})
+
+
+WITH_CONFIG = ("init", "check", "plan", "run", "backfill", "lag", "status", "gaps", "evict", "up")
+
+for _panel, _commands in (
+    (FIRST, (look_first.init, look_first.check, look_first.plan)),
+    (COPY, (copying.run, copying.backfill)),
+    (LOOK, (looking.lag, looking.status, looking.gaps, looking.evict)),
+    (HERE, (local.up, local.demo, local.version)),
+):
+    for _command in _commands:
+        app.command(cls=PlainCommand, rich_help_panel=_panel)(_command)
+app.add_typer(local.clusters, rich_help_panel=HERE)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code and has said whatever there was to say."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    words = [word for word in given if word != "--debug"]
+    try:
+        code = typer.main.get_command(app).main(args=["--debug", *words] if debug else words, prog_name="mirror", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except BrokenPipeError:
+        return _reader_left()
+    except SystemExit as left:  # how rich and typer, which catch it first, take a broken pipe
+        if isinstance(left.__context__, BrokenPipeError):
+            return _reader_left()
+        raise
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the one place where everything ends
+        return report(error, as_json="--json" in words, debug=debug, command=_path(error))
+
+
+def _reader_left() -> int:
+    # Python would complain once more when it flushes at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    return BROKEN_PIPE
+
+
+def _path(error: BaseException) -> str:
+    """The command a usage error is about, such as ``mirror run``."""
+    context = getattr(error, "ctx", None) if isinstance(error, TyperException) else None
+    return str(getattr(context, "command_path", "mirror"))

@@ -1,0 +1,88 @@
+"""From the engine's moving picture to figures worth showing: speed over the last seconds, time left."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from mirror_pipeline.reports import Progress
+
+WINDOW_SECONDS = 15.0
+"""Long enough that a micro-batch does not make the figure jump, short enough to see a stall."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """A topic that does not go on."""
+
+    topic: str
+    state: str
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """A still copy of a Progress (the engine goes on changing its own) with speeds."""
+
+    mirror: str
+    lane: str
+    records: int
+    bytes: int
+    total: int
+    lag_records: int
+    lag_seconds: float | None
+    staged_records: int
+    seconds: float
+    target_down: str
+    halts: tuple[Halt, ...]
+    bytes_per_second: float
+    records_per_second: float
+
+    @property
+    def fraction(self) -> float:
+        """Share of the known work that is done, 0 to 1; 1 when there is nothing to do."""
+        whole = max(self.total, self.records + self.lag_records)
+        return min(1.0, self.records / whole) if whole else 1.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Time to catch up at the present speed; None while nothing moves."""
+        left = max(self.total - self.records, self.lag_records)
+        if left <= 0:
+            return 0.0
+        return left / self.records_per_second if self.records_per_second > 0 else None
+
+
+class Meter:
+    """Remembers a few seconds of one lane's progress."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int, int]] = deque()
+
+    def read(self, progress: Progress, now: float) -> Shot:
+        """Take in one observation made at ``now`` (seconds of any steady clock)."""
+        self._seen.append((now, progress.records, progress.bytes))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW_SECONDS:
+            self._seen.popleft()
+        then, records, size = self._seen[0]
+        elapsed = now - then
+        return Shot(
+            mirror=progress.mirror,
+            lane=progress.lane,
+            records=progress.records,
+            bytes=progress.bytes,
+            total=progress.total_records,
+            lag_records=progress.lag_records,
+            lag_seconds=progress.lag_seconds,
+            staged_records=progress.staged_records,
+            seconds=progress.seconds,
+            target_down=progress.target_down,
+            halts=_halts(progress),
+            bytes_per_second=(progress.bytes - size) / elapsed if elapsed > 0 else 0.0,
+            records_per_second=(progress.records - records) / elapsed if elapsed > 0 else 0.0,
+        )
+
+
+def _halts(progress: Progress) -> tuple[Halt, ...]:
+    return tuple(Halt(name, t.state, t.reason, t.hint) for name, t in sorted(progress.topics.items()) if t.state == "halted")

@@ -1,0 +1,26 @@
+"""Options that several commands share, so that each means the same everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mirror_pipeline.cli.help import NO_VALUE
+
+DEFAULT_CONFIG = Path("mirror.yaml")
+
+ConfigFile = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration file.")]
+AsJson = Annotated[bool, typer.Option("--json", metavar=NO_VALUE, help="Answer with one JSON document on standard output.")]
+Mirrors = Annotated[
+    list[str] | None, typer.Option("--mirror", "-m", metavar="NAME", help="Only this mirror of the file; may be given several times.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What stands before the command, for those commands that ask (``context.obj``)."""
+
+    debug: bool = False

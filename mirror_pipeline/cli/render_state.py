@@ -1,0 +1,140 @@
+"""Lag and status as a person reads them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from mirror_pipeline.cli.render import STYLES, cells, state, table, title
+from mirror_pipeline.cli.text import count, duration, plural, rate, size, sparkline
+from mirror_pipeline.reports import LaneStatus, MirrorLag, MirrorStatus, TopicLag
+
+HISTORY = 20
+"""Looks kept for the sparkline of ``lag --watch``; a wide terminal has room for twice as many."""
+WIDE = 120
+
+
+class LagHistory:
+    """The last ``shown`` looks at each topic's lag."""
+
+    def __init__(self, shown: int = HISTORY) -> None:
+        self._shown = shown
+        self._lags: dict[tuple[str, str], deque[int]] = {}
+
+    def add(self, lag: MirrorLag) -> None:
+        """Remember one look."""
+        for topic in lag.topics:
+            self._lags.setdefault((lag.mirror, topic.topic), deque(maxlen=self._shown)).append(topic.lag_records)
+
+    def line(self, mirror: str, topic: str) -> str:
+        """The sparkline of one topic, newest on the right."""
+        return sparkline(list(self._lags.get((mirror, topic), ())))
+
+
+def lag(answer: MirrorLag, history: LagHistory | None = None, *, partitions: bool = False) -> RenderableType:
+    """``lag`` of one mirror: a row a topic, or a row a partition."""
+    if partitions:
+        return Group(title(answer.mirror), _by_partition(answer), _lag_sum(answer))
+    grid = table(["topic", "target"], ["partitions", "lag", "staged", "behind by"])
+    if history:
+        grid.add_column("history", no_wrap=True)
+    for topic in answer.topics:
+        behind = duration(topic.lag_seconds) if topic.lag_records else ""
+        row: list[str | Text] = [
+            topic.topic,
+            topic.target_topic,
+            count(len(topic.partitions)),
+            _lagging(topic.lag_records),
+            count(_staged(topic)),
+            behind,
+        ]
+        grid.add_row(*cells(*row, *([Text(history.line(answer.mirror, topic.topic), "cyan")] if history else [])))
+    return Group(title(answer.mirror), grid, _lag_sum(answer))
+
+
+def _by_partition(answer: MirrorLag) -> Table:
+    grid = table(["topic", "partition"], ["position", "end", "staged to", "lag"])
+    for topic in answer.topics:
+        for row in topic.partitions:
+            numbers = (count(row.position), count(row.end), count(row.staged))
+            grid.add_row(*cells(topic.topic, str(row.partition), *numbers, _lagging(row.lag)))
+    return grid
+
+
+def _staged(topic: TopicLag) -> int:
+    """Offsets that wait in the buffer."""
+    return sum(max(0, row.staged - row.position) for row in topic.partitions)
+
+
+def _lagging(number: int) -> Text:
+    return Text(count(number), "yellow" if number else "green")
+
+
+def _lag_sum(answer: MirrorLag) -> Text:
+    if not answer.topics:
+        return Text(f"{answer.mirror}: no topic is selected", "yellow")
+    if not answer.lag_records:
+        return Text(f"{answer.mirror}: up to date", "green")
+    behind = f", the oldest {duration(answer.lag_seconds)} old" if answer.lag_seconds is not None else ""
+    return Text(f"{answer.mirror}: {plural(answer.lag_records, 'record')} to go{behind}", "yellow")
+
+
+def status(answer: MirrorStatus, now: float) -> RenderableType:
+    """``status`` of one mirror: its lanes, buffer and gaps; ``now`` in seconds since the epoch."""
+    grid = table(["lane", "state"], ["last sign", "micro-batches", "records", "size", "speed"])
+    for lane in answer.lanes:
+        seen = f"{duration(max(0.0, now - lane.heartbeat))} ago" if lane.heartbeat is not None else "never"
+        speed = rate(lane.bytes_per_second) if lane.state == "running" else ""
+        numbers = (seen, count(lane.micro_batches), count(lane.records), size(lane.bytes), speed)
+        grid.add_row(*cells(lane.lane, state(lane.state), *numbers))
+    lines = [line for lane in answer.lanes for line in _lane_notes(lane, now)]
+    return Group(title(f"{answer.mirror}: {answer.source} to {answer.target}"), grid, *lines, _buffer(answer), _gaps(answer.gaps))
+
+
+def _lane_notes(lane: LaneStatus, now: float) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    if lane.state == "running" and lane.pid is not None:
+        lines.append(Text(f"{lane.lane}: process {lane.pid} on {lane.host or 'this machine'}{_since(lane, now)}", "dim"))
+    if lane.message:
+        lines.append(Text(f"{lane.lane}: {lane.message}", STYLES.get(lane.state, "")))
+    if lane.target_down_since is not None:
+        down = duration(max(0.0, now - lane.target_down_since))
+        lines.append(Text(f"{lane.lane}: target down for {down}; staging goes on", "yellow"))
+    for topic in lane.topics:
+        if topic.state != "ok":
+            lines.append(Text(f"{topic.topic} {topic.state}: {topic.reason or 'no reason given'}", STYLES.get(topic.state, "")))
+            if topic.hint:
+                lines.append(Text(f"  hint: {topic.hint}"))
+    return lines
+
+
+def _since(lane: LaneStatus, now: float) -> str:
+    return f", for {duration(max(0.0, now - lane.started))}" if lane.started is not None else ""
+
+
+def _buffer(answer: MirrorStatus) -> RenderableType:
+    share = answer.buffer_bytes / answer.buffer_max_bytes if answer.buffer_max_bytes else 0.0
+    row = Table.grid(padding=(0, 1))
+    colour = "red" if share >= 0.9 else "cyan"
+    text = f"{size(answer.buffer_bytes)} of {size(answer.buffer_max_bytes)}"
+    if answer.staged_records:
+        text += f", {plural(answer.staged_records, 'record')} ({size(answer.staged_bytes)}) not yet on the target"
+    row.add_row(Text("buffer"), ProgressBar(total=1.0, completed=min(1.0, share), width=20, complete_style=colour), Text(text))
+    return row
+
+
+def _gaps(number: int) -> Text:
+    return Text(f"{plural(number, 'gap')}: see 'mirror gaps'", "red") if number else Text("no gaps", "green")
+
+
+def each(parts: Sequence[RenderableType]) -> RenderableType:
+    """Several mirrors one under another, an empty line between them."""
+    spaced: list[RenderableType] = []
+    for part in parts:
+        spaced += [part, Text("")] if part is not parts[-1] else [part]
+    return Group(*spaced)

@@ -1,0 +1,91 @@
+"""Runs mirrors in threads while the main thread keeps the signals and the screen.
+
+The main thread must stay free: Spark installs its own SIGINT handler in whichever main thread starts it, and that
+one cancels jobs in the middle. Started in another thread it leaves the signals to us.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Generic, TypeVar
+
+from mirror_pipeline.cli.errors import INTERRUPTED
+
+T = TypeVar("T")
+
+WAKE_SECONDS = 0.2
+"""How long the main thread sleeps at a time; a signal wakes it anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job(Generic[T]):
+    """One mirror's work."""
+
+    name: str
+    work: Callable[[], T]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[T]):
+    """How a job ended: a result, an error, or neither when it was stopped before it began."""
+
+    name: str
+    result: T | None = None
+    error: BaseException | None = None
+
+
+def run_jobs(jobs: Sequence[Job[T]], *, together: bool, stop: threading.Event) -> list[Outcome[T]]:
+    """Run all ``jobs``, one after another or all at once, and give their outcomes in the order of ``jobs``.
+
+    A job that fails does not keep the others from running. Once ``stop`` is set no further job begins.
+    """
+    outcomes: dict[str, Outcome[T]] = {}
+    groups = [[job] for job in jobs] if together else [list(jobs)]
+    threads = [threading.Thread(target=_work, args=(group, stop, outcomes), daemon=True, name=group[0].name) for group in groups if group]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(WAKE_SECONDS)
+    return [outcomes.get(job.name, Outcome(job.name)) for job in jobs]
+
+
+def _work(jobs: Sequence[Job[T]], stop: threading.Event, outcomes: dict[str, Outcome[T]]) -> None:
+    for job in jobs:
+        if stop.is_set():
+            return
+        try:
+            outcomes[job.name] = Outcome(job.name, result=job.work())
+        except BaseException as error:  # noqa: BLE001 - handed to the main thread, which reports it
+            outcomes[job.name] = Outcome(job.name, error=error)
+
+
+@contextmanager
+def signals_stop(stop: threading.Event, say: Callable[[str], None], leave: Callable[[int], object] = os._exit) -> Iterator[None]:
+    """SIGINT and SIGTERM set ``stop``; a SIGINT after that ends the process at once."""
+
+    asked = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if not asked:
+            asked = True
+            try:
+                say("stopping: the records under way are finished first; Ctrl-C again ends at once")
+            finally:
+                stop.set()
+        elif number == signal.SIGINT:
+            leave(INTERRUPTED)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,127 @@
+"""Past time ranges of a topic as a partitioned asset: a user picks hours (or days) in the UI, one run copies them all."""
+
+# No `from __future__ import annotations`: Dagster reads the annotations of the step at run time.
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.orchestration import metadata, names
+from mirror_pipeline.orchestration.lane import KINDS, failure, tag_run
+from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
+from mirror_pipeline.orchestration.wiring import MirrorsResource, Observer, SparkSessionResource
+from mirror_pipeline.orchestration.worker import SupervisorGone, Worker
+from mirror_pipeline.reports import BackfillReport, Progress
+
+PARTITION_ENV = "MIRROR_BACKFILL_PARTITION"
+START_ENV = "MIRROR_BACKFILL_START"
+DEFAULT_START = "2024-01-01"
+MAX_RUNTIME_SECONDS = 24 * 3600
+LOG_SECONDS = 30.0
+
+
+class BackfillConfig(dg.Config):
+    """Where a backfill writes."""
+
+    into: str = Field(
+        default="",
+        description="Target topic. Empty: the mirrored name, which must be empty on the target then. A topic that the mirror keeps up to "
+        "date is refused: records of the past would lie behind newer ones.",
+    )
+
+
+def partitions() -> dg.TimeWindowPartitionsDefinition:
+    """Hours (or days: ``MIRROR_BACKFILL_PARTITION=daily``) in UTC since ``MIRROR_BACKFILL_START``.
+
+    The start stays put: Dagster remembers partitions by their time.
+
+    Raises:
+        DagsterInvalidDefinitionError: a value that means nothing.
+    """
+    size = os.environ.get(PARTITION_ENV) or "hourly"
+    start = os.environ.get(START_ENV) or DEFAULT_START
+    if size == "daily":
+        return dg.DailyPartitionsDefinition(start_date=start)
+    if size != "hourly":
+        raise dg.DagsterInvalidDefinitionError(f"{PARTITION_ENV} is {size!r}; use hourly or daily")
+    return dg.HourlyPartitionsDefinition(start_date=f"{start}-00:00")
+
+
+def backfill_asset(mirror: KnownMirror, topic: KnownTopic, parts: dg.TimeWindowPartitionsDefinition) -> dg.AssetsDefinition:
+    """The partitioned asset of one topic; a range of partitions is one run."""
+    spec = dg.AssetSpec(
+        names.backfill_key(mirror.name, topic.topic),
+        deps=[names.source_key(mirror.name, topic.topic)],
+        description=f"Past records of `{topic.topic}`, by record time, copied once into an empty `{topic.target_topic}` on cluster "
+        f"`{mirror.config.target}` or into another topic (run config `into`). Select the time range and materialize.",
+        group_name=names.group(mirror.name, "backfill"),
+        kinds=KINDS,
+        partitions_def=parts,
+        metadata={"mirror": mirror.name, metadata.TARGET_TOPIC: topic.target_topic},
+    )
+
+    @dg.multi_asset(
+        name=names.unique("backfill", mirror.name, topic.topic),
+        specs=[spec],
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        pool=f"mirror/{mirror.name}/backfill/{topic.topic}",
+    )
+    def backfill_step(
+        context: dg.AssetExecutionContext, config: BackfillConfig, mirrors: MirrorsResource, spark: SparkSessionResource
+    ) -> Iterator[dg.MaterializeResult[Any]]:
+        tag_run(context, _tags(mirror))
+        window = context.partition_time_window
+        bounds = tuple(int(moment.timestamp() * 1000) for moment in (window.start, window.end))
+
+        def copy(observer: Observer, stop: threading.Event) -> BackfillReport:
+            session = spark.session_for(mirrors.engine(mirror.name))
+            return mirrors.mirror(mirror.name).backfill(
+                topic.topic, *bounds, into=config.into or None, observer=observer, stop=stop, session=session
+            )
+
+        label = f"backfill of {topic.topic} from {window.start:%Y-%m-%d %H:%M} to {window.end:%Y-%m-%d %H:%M} UTC"
+        report = _watch(context, label, Worker(copy, name=label))
+        yield dg.MaterializeResult(asset_key=spec.key, metadata=metadata.of_backfill(report))
+
+    return backfill_step
+
+
+def _tags(mirror: KnownMirror) -> dict[str, str]:
+    return {names.MIRROR_TAG: mirror.name, names.KIND_TAG: names.KIND_BACKFILL, names.MAX_RUNTIME_TAG: str(MAX_RUNTIME_SECONDS)}
+
+
+def _watch(context: dg.AssetExecutionContext, label: str, worker: Worker[BackfillReport]) -> BackfillReport:
+    with worker:
+        logged = 0.0
+        try:
+            for progress in worker.watch():
+                if progress.seconds - logged >= LOG_SECONDS:
+                    logged = progress.seconds
+                    context.log.info(_line(progress))
+            report = worker.report()
+        except MirrorError as problem:
+            raise failure(f"{label}: {problem.message}", hint=problem.hint) from problem
+        except SupervisorGone as problem:
+            raise failure(f"{label}: {problem}", hint="launch it again: it goes on where it stopped") from problem
+    left = [topic for topic in report.run.topics if topic.state != "ok"]
+    if left:
+        raise failure(f"{label}: {left[0].state}: {left[0].reason}", hint=left[0].hint or "launch it again: it goes on where it stopped")
+    return report
+
+
+def _line(progress: Progress) -> str:
+    return f"{progress.records:,} of {progress.total_records:,} records, {progress.bytes:,} bytes after {progress.seconds:.0f} s"
+
+
+def backfill_job(mirror: KnownMirror) -> Any:
+    """All backfill assets of a mirror, apart from its lanes: other tags, other limits."""
+    return dg.define_asset_job(
+        names.unique("backfill", mirror.name),
+        selection=[names.backfill_key(mirror.name, topic.topic) for topic in mirror.topics or ()],
+        description=f"Copies past time ranges of topics of mirror `{mirror.name}`. One run for each range.",
+        tags=_tags(mirror),
+    )

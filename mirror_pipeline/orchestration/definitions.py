@@ -1,0 +1,69 @@
+"""``defs``: everything Dagster knows of the mirrors. Built from mirror.yaml and the saved catalogues; no cluster is asked.
+
+``MIRROR_CONFIG`` names the mirror.yaml (default: the one of the working directory). Without one, or before a first
+catalogue, the definitions load all the same and a sensor says what is missing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+
+from mirror_pipeline.orchestration import names
+from mirror_pipeline.orchestration.backfill import backfill_asset, backfill_job, partitions
+from mirror_pipeline.orchestration.catalogue_sensor import catalogue_sensor, missing_sensor
+from mirror_pipeline.orchestration.lag_sensor import lag_sensor
+from mirror_pipeline.orchestration.lane import BUDGET_SECONDS, lane_assets, lane_tags, source_spec
+from mirror_pipeline.orchestration.lane_facts import lane_job_name
+from mirror_pipeline.orchestration.project import KnownMirror, Project, config_path, read_project
+from mirror_pipeline.orchestration.reaper import reaper
+from mirror_pipeline.orchestration.upkeep import evict_job, prune_job, schedules
+from mirror_pipeline.orchestration.wiring import MirrorsResource, SparkSessionResource
+
+
+def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.Definitions:
+    """The definitions for what is known of a mirror.yaml.
+
+    Args:
+        project: from :func:`read_project`.
+        resources: in the place of ``mirrors`` and ``spark``; for tests.
+    """
+    found = {"mirrors": MirrorsResource(config_path=str(project.path)), "spark": SparkSessionResource(), **(resources or {})}
+    parts = partitions()
+    evict, prune = evict_job(project), prune_job()
+    assets: list[Any] = []
+    jobs: list[Any] = [evict, prune]
+    sensors: list[dg.SensorDefinition] = []
+    for mirror in project.mirrors:
+        lanes = [lane for lane in mirror.lanes if mirror.in_lane(lane)]
+        lane_jobs = [lane_job(mirror, lane) for lane in lanes]
+        assets += [source_spec(mirror, topic) for topic in mirror.topics or ()]
+        assets += [lane_assets(mirror, lane) for lane in lanes]
+        assets += [backfill_asset(mirror, topic, parts) for topic in mirror.topics or ()]
+        jobs += lane_jobs + ([backfill_job(mirror)] if mirror.topics else [])
+        sensors += [lag_sensor(mirror, lane_jobs), catalogue_sensor(mirror)]
+    sensors.append(reaper() if project.mirrors else missing_sensor(project))
+    return dg.Definitions(
+        assets=assets,
+        jobs=jobs,
+        sensors=sensors,
+        schedules=schedules(evict, prune),
+        resources=found,
+        # One process a run: a step of its own would start its own Python and its own JVM, 20 s each.
+        executor=dg.in_process_executor,
+    )
+
+
+def lane_job(mirror: KnownMirror, lane: str) -> Any:
+    """The job that runs one lane."""
+    label = names.lane_label(mirror.name, lane)
+    return dg.define_asset_job(
+        lane_job_name(mirror.name, lane),
+        selection=[names.target_key(mirror.name, topic.topic) for topic in mirror.in_lane(lane)],
+        description=f"Runs lane {label}: copies its topics until the time budget ends or nothing moves. The lag sensor starts it.",
+        tags=lane_tags(mirror.name, label, BUDGET_SECONDS),
+    )
+
+
+defs = build(read_project(config_path()))

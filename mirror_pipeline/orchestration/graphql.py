@@ -1,0 +1,82 @@
+"""The few GraphQL calls this project makes to Dagster's web server."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+TIMEOUT_SECONDS = 30.0
+RELOAD = """
+mutation Reload($name: String!) {
+  reloadRepositoryLocation(repositoryLocationName: $name) {
+    __typename
+    ... on WorkspaceLocationEntry { locationOrLoadError { __typename ... on PythonError { message } } }
+    ... on PythonError { message }
+  }
+}
+"""
+LOCATIONS = """
+{ workspaceOrError { ... on Workspace { locationEntries { name locationOrLoadError { __typename ... on PythonError { message } } } } } }
+"""
+
+
+class GraphQLError(Exception):
+    """The web server does not answer, or not as asked."""
+
+
+def call(url: str, query: str, variables: Mapping[str, Any] | None = None, *, timeout: float = TIMEOUT_SECONDS) -> dict[str, Any]:
+    """POST one query to ``<url>/graphql``; the ``data`` of the answer.
+
+    Raises:
+        GraphQLError: no answer, or an answer with errors.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise GraphQLError(f"{url!r} is not the address of a web server")
+    body = json.dumps({"query": query, "variables": dict(variables or {})}).encode()
+    request = urllib.request.Request(f"{url.rstrip('/')}/graphql", body, {"Content-Type": "application/json"})  # noqa: S310 - scheme checked
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as response:  # noqa: S310 - scheme checked
+            answer = json.load(response)
+    except (OSError, ValueError) as problem:
+        raise GraphQLError(f"{url}: {problem}") from problem
+    if answer.get("errors"):
+        raise GraphQLError(f"{url}: {answer['errors'][0].get('message')}")
+    data = answer.get("data")
+    if not isinstance(data, dict):
+        raise GraphQLError(f"{url}: an answer without data")
+    return data
+
+
+def reload_location(url: str, name: str) -> None:
+    """Have a code location loaded anew.
+
+    Raises:
+        GraphQLError: the web server is not there, or the location does not load.
+    """
+    answer = call(url, RELOAD, {"name": name})["reloadRepositoryLocation"]
+    if answer["__typename"] != "WorkspaceLocationEntry":
+        raise GraphQLError(str(answer.get("message") or answer["__typename"]))
+    entry = answer.get("locationOrLoadError") or {}
+    if entry.get("__typename") == "PythonError":
+        raise GraphQLError(_first_line(entry["message"]))
+
+
+def location_problem(url: str, name: str) -> str | None:
+    """Why a code location is not loaded, "" when it is, None while it is loading.
+
+    Raises:
+        GraphQLError: the web server does not answer.
+    """
+    workspace = call(url, LOCATIONS)["workspaceOrError"]
+    for entry in workspace.get("locationEntries", []):
+        if entry["name"] == name and entry["locationOrLoadError"]:
+            state = entry["locationOrLoadError"]
+            return _first_line(state["message"]) if state["__typename"] == "PythonError" else ""
+    return None
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "unknown error")

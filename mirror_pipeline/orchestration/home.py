@@ -1,0 +1,89 @@
+"""The folder in which Dagster keeps its state: made, filled with settings, locked."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import mirror_pipeline
+from mirror_pipeline.errors import ProblemFound, UsageError
+
+SETTINGS = "dagster.yaml"
+LOCK = "up.lock"
+LOGS = "server_logs"
+"""Not `logs`: a folder of that name is Dagster's own, it moves it away."""
+LONGEST_SOCKET_PATH = 100
+"""The kernel takes 107 bytes."""
+
+
+def packaged_settings() -> Path:
+    """The dagster.yaml that comes with this package: inside it when installed, beside it in a checkout.
+
+    Raises:
+        UsageError: neither is there.
+    """
+    package = Path(mirror_pipeline.__file__).parent
+    for place in (package / "dagster_home" / SETTINGS, package.parent / "dagster_home" / SETTINGS):
+        if place.is_file():
+            return place
+    raise UsageError("the package came without its dagster.yaml", hint="install it again, or write one into DAGSTER_HOME")
+
+
+def prepare_home(folder: Path) -> Path:
+    """Make the folder (mode 0700) and give it settings when it has none; the absolute path, as Dagster demands.
+
+    Raises:
+        UsageError: it cannot be made or written.
+    """
+    home = folder.expanduser().absolute()
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (home / LOGS).mkdir(exist_ok=True)
+        if not (home / SETTINGS).exists():
+            shutil.copyfile(packaged_settings(), home / SETTINGS)
+    except OSError as problem:
+        hint = "it lies beside mirror.yaml in .mirror: that folder must be writable"
+        raise UsageError(f"Dagster's folder {home}: {problem.strerror}", hint=hint) from problem
+    return home
+
+
+@contextmanager
+def locked(home: Path, url: str) -> Iterator[None]:
+    """Hold the folder: two daemons on one instance would start every run twice.
+
+    Raises:
+        ProblemFound: another ``mirror up`` holds it.
+    """
+    handle = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ProblemFound(f"another `mirror up` is at work in {home}: {_holder(handle)}", hint="use it, or end it first") from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps({"pid": os.getpid(), "url": url}).encode(), 0)
+        yield
+        os.ftruncate(handle, 0)
+    finally:
+        os.close(handle)
+
+
+def _holder(handle: int) -> str:
+    try:
+        body = json.loads(os.pread(handle, 4096, 0))
+        return f"process {body['pid']}, {body['url']}"
+    except (ValueError, KeyError, TypeError):
+        return "address unknown"
+
+
+def write_workspace(home: Path, socket: Path, location: str) -> Path:
+    """The workspace file of web server and daemon: the one code server that both ask."""
+    path = home / "workspace.yaml"
+    server = {"socket": str(socket), "host": "localhost", "location_name": location}
+    path.write_text(json.dumps({"load_from": [{"grpc_server": server}]}) + "\n")
+    return path

@@ -1,0 +1,131 @@
+"""What the lag sensor does with what it saw: pure functions, no Kafka, no Dagster instance.
+
+A lane is started when it has lag and nobody works on it. A lane that failed is started again after a pause that
+doubles; a topic that halted does not keep its lane's other topics waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from mirror_pipeline.orchestration.lane_facts import LaneFacts
+from mirror_pipeline.reports import MirrorLag, TopicLag
+
+FIRST_PAUSE_SECONDS = 30.0
+LONGEST_PAUSE_SECONDS = 1800.0
+CANCELLED_PAUSE_SECONDS = 60.0
+STUCK_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start this lane for these topics (those with an asset; empty: the whole lane)."""
+
+    facts: LaneFacts
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Lanes to start, and one line on each lane that is not."""
+
+    starts: tuple[Start, ...]
+    reasons: tuple[str, ...]
+
+
+def decide(
+    lag: MirrorLag, lanes: Sequence[LaneFacts], *, homes: dict[str, str], now: float, stuck: dict[str, float] | None = None
+) -> Decision:
+    """Which lanes to start.
+
+    Args:
+        lag: what was just seen.
+        lanes: facts on each lane.
+        homes: the lane of each topic that has lag.
+        now: seconds since the epoch.
+        stuck: topics whose position has not moved, with since when.
+    """
+    behind = [topic for topic in lag.topics if topic.lag_records]
+    if not behind:
+        return Decision((), (f"no lag in {_count(len(lag.topics), 'topic')}",))
+    starts, reasons = [], []
+    for facts in lanes:
+        here = [topic for topic in behind if homes.get(topic.topic) == facts.lane]
+        if not here:
+            continue
+        reason = _why_not(facts, here, now, stuck or {})
+        if reason:
+            reasons.append(reason)
+        else:
+            starts.append(Start(facts, tuple(t.topic for t in here if t.topic in facts.topics)))
+    return Decision(tuple(starts), tuple(reasons))
+
+
+def _why_not(facts: LaneFacts, here: Sequence[TopicLag], now: float, stuck: dict[str, float]) -> str:
+    seen = _lag_words(here)
+    if facts.run is not None:
+        since = [max(stuck[t.topic], facts.run.since) for t in here if t.topic in stuck]
+        still = [moment for moment in since if now - moment >= STUCK_SECONDS]
+        slow = f", {_count(len(still), 'topic')} not moving since {clock(min(still))}" if still else ""
+        return f"lane {facts.label} {_run_word(facts.run.status)} since {clock(facts.run.since)}, {seen}{slow}"
+    status = facts.status
+    if status is not None and status.state == "running":
+        began = f" since {clock(status.started)}" if status.started else ""
+        return f"lane {facts.label} held by process {status.pid} on {status.host}{began} (not a run of this Dagster), {seen}"
+    if not facts.topics:
+        return f"lane {facts.label}: {seen}, waiting for the definitions to be reloaded with {_names(here)}"
+    return _pause(facts, here, now, seen)
+
+
+def _pause(facts: LaneFacts, here: Sequence[TopicLag], now: float, seen: str) -> str:
+    if facts.ended is None:
+        return ""
+    if facts.cancelled:
+        until = facts.ended + CANCELLED_PAUSE_SECONDS
+        if now < until:
+            return (
+                f"lane {facts.label} was terminated at {clock(facts.ended)}, {seen}; starts again at {clock(until)}, "
+                "stop this sensor to keep it stopped"
+            )
+        return ""
+    if not facts.failures:
+        return ""
+    halted = facts.halted
+    ended_in_order = facts.status is not None and facts.status.state == "finished"
+    if ended_in_order and any(topic.topic not in halted for topic in here):
+        return ""
+    until = facts.ended + min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(facts.failures - 1, 16))
+    if now >= until:
+        return ""
+    if ended_in_order:
+        why = "; ".join(f"{topic.topic} halted: {halted[topic.topic]}" for topic in here)
+    else:
+        times = "once" if facts.failures == 1 else f"{facts.failures} times in a row"
+        message = facts.status.message if facts.status is not None else ""
+        why = f"failed {times}, last at {clock(facts.ended)}" + (f": {message}" if message else "")
+    return f"lane {facts.label}: {why}, {seen}; next try at {clock(until)}"
+
+
+def _run_word(status: str) -> str:
+    return {"STARTED": "running", "CANCELING": "ending", "QUEUED": "queued"}.get(status, "starting")
+
+
+def _lag_words(topics: Sequence[TopicLag]) -> str:
+    return f"lag {sum(t.lag_records for t in topics):,} in {_count(len(topics), 'topic')}"
+
+
+def _names(topics: Sequence[TopicLag]) -> str:
+    shown = ", ".join(t.topic for t in topics[:3])
+    return shown if len(topics) <= 3 else f"{shown} and {len(topics) - 3} more"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def clock(moment: float) -> str:
+    """Time of day on this machine; with the date when it was not today."""
+    at, today = datetime.fromtimestamp(moment).astimezone(), datetime.now().astimezone().date()
+    return f"{at:%H:%M}" if at.date() == today else f"{at:%Y-%m-%d %H:%M}"

@@ -1,0 +1,65 @@
+"""The lag sensor's cursor: what was last observed of each topic, and when it last moved."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from mirror_pipeline.reports import MirrorLag, TopicLag
+
+VERSION = 1
+OBSERVE_SECONDS = 60.0
+"""Between two observations of one topic; stretched when there are more topics than seconds, because the event log keeps all."""
+
+
+@dataclass(slots=True)
+class TopicMemory:
+    """Sums over a topic's partitions, and seconds since the epoch."""
+
+    position: int
+    end: int
+    moved: float
+    observed: float
+    told_lag: int = -1
+    told_end: int = -1
+
+
+class LagMemory:
+    """Reads and writes the cursor; a cursor of another form counts as none."""
+
+    def __init__(self, cursor: str | None) -> None:
+        self._topics: dict[str, TopicMemory] = {}
+        try:
+            body = json.loads(cursor or "{}")
+            if body.get("version") == VERSION:
+                self._topics = {name: TopicMemory(**row) for name, row in body["topics"].items()}
+        except (ValueError, TypeError, KeyError, AttributeError):
+            self._topics = {}
+
+    def see(self, lag: MirrorLag, now: float) -> list[TopicLag]:
+        """Remember what was seen; the topics that are worth an observation now."""
+        pause = max(OBSERVE_SECONDS, float(len(lag.topics)))
+        worth = []
+        for topic in lag.topics:
+            position, end = sum(p.position for p in topic.partitions), sum(p.end for p in topic.partitions)
+            memory = self._topics.get(topic.topic)
+            if memory is None:
+                memory = self._topics[topic.topic] = TopicMemory(position, end, now, 0.0)
+            if position != memory.position or topic.lag_records == 0:
+                memory.moved = now
+            memory.position, memory.end = position, end
+            news = (topic.lag_records, end) != (memory.told_lag, memory.told_end)
+            turned = (topic.lag_records > 0) != (memory.told_lag > 0)
+            if news and (now - memory.observed >= pause or (turned and now - memory.observed >= pause / 6)):
+                memory.observed, memory.told_lag, memory.told_end = now, topic.lag_records, end
+                worth.append(topic)
+        self._topics = {topic.topic: self._topics[topic.topic] for topic in lag.topics}
+        return worth
+
+    def stuck(self) -> dict[str, float]:
+        """Since when each topic's position has not moved."""
+        return {name: memory.moved for name, memory in self._topics.items()}
+
+    def cursor(self) -> str:
+        """The text to keep."""
+        return json.dumps({"version": VERSION, "topics": {name: asdict(memory) for name, memory in self._topics.items()}})

@@ -1,0 +1,113 @@
+"""One sensor a mirror: looks at the lag, notes it on the source assets, starts the lanes that have work and no run."""
+
+# No `from __future__ import annotations`: Dagster reads the annotations of the sensor at run time.
+import zlib
+
+import dagster as dg
+
+from mirror_pipeline.errors import ClusterUnreachable, MirrorError
+from mirror_pipeline.orchestration import metadata, names, worker
+from mirror_pipeline.orchestration.lag_decision import Decision, Start, decide
+from mirror_pipeline.orchestration.lag_memory import LagMemory
+from mirror_pipeline.orchestration.lane import BUDGET_SECONDS
+from mirror_pipeline.orchestration.lane_facts import gather
+from mirror_pipeline.orchestration.project import KnownMirror
+from mirror_pipeline.orchestration.wiring import MirrorFace, MirrorsResource
+from mirror_pipeline.reports import MirrorLag, MirrorStatus
+
+INTERVAL_SECONDS = 10
+LOOK_SECONDS = 10.0
+"""Dagster gives a tick up after a minute; a look that takes longer than this is a reason to skip."""
+JITTER = 0.1
+
+_looking: set[str] = set()
+"""Mirrors whose last look has not come back; one process, so that looks do not pile up on a cluster that hangs."""
+
+
+def lag_sensor(mirror: KnownMirror, jobs: list[dg.JobDefinition]) -> dg.SensorDefinition:
+    """The lag sensor of one mirror; ``jobs`` are those of its lanes that have topics."""
+
+    @dg.sensor(
+        name=names.unique("lag", mirror.name),
+        description=f"Looks at the lag of mirror `{mirror.name}` every {INTERVAL_SECONDS} s and starts the lanes that have work. "
+        "Stop it to keep the mirror from being run.",
+        minimum_interval_seconds=INTERVAL_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        tags={names.MIRROR_TAG: mirror.name},
+        **({"jobs": jobs} if jobs else {}),  # type: ignore[arg-type]
+    )
+    def look_at_lag(context: dg.SensorEvaluationContext, mirrors: MirrorsResource) -> dg.SensorResult | dg.SkipReason:
+        return tick(context, mirror, mirrors)
+
+    return look_at_lag
+
+
+def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: MirrorsResource) -> dg.SensorResult | dg.SkipReason:
+    """One look. Never raises for what a cluster, the buffer or the configuration may do: it skips and says what it saw."""
+    if mirror.topics is None:
+        return dg.SkipReason("no catalogue of topics yet: the catalogue sensor makes it once the source cluster answers")
+    if not mirror.topics:
+        return dg.SkipReason("the mirror selects no topic: see topics.include in mirror.yaml, and `mirror plan`")
+    try:
+        lag, status, homes = _look(mirror, mirrors)
+    except (MirrorError, TimeoutError) as problem:
+        return dg.SkipReason(_unseen(mirror, problem))
+    now = worker.wall_clock()
+    memory = LagMemory(context.cursor)
+    worth = memory.see(lag, now)
+    facts = gather(context.instance, mirror, status)
+    decision = decide(lag, facts, homes=homes, now=now, stuck=memory.stuck())
+    events = [dg.AssetObservation(names.source_key(mirror.name, t.topic), metadata=metadata.of_topic_lag(t)) for t in worth]
+    return _result(mirror, decision, events, memory.cursor())
+
+
+def _look(mirror: KnownMirror, mirrors: MirrorsResource) -> tuple[MirrorLag, MirrorStatus, dict[str, str]]:
+    if mirror.name in _looking:
+        raise TimeoutError("the look before this one has not come back")
+    _looking.add(mirror.name)
+
+    def look() -> tuple[MirrorLag, MirrorStatus, dict[str, str]]:
+        try:
+            face: MirrorFace = mirrors.mirror(mirror.name)
+            lag = face.lag()
+            known = {topic.topic: topic.lane for topic in mirror.topics or ()}
+            strangers = [topic.topic for topic in lag.topics if topic.topic not in known]
+            homes = {**known, **(mirrors.lanes_of(mirror.name, strangers) if strangers else {})}
+            return lag, face.status(), homes
+        finally:
+            _looking.discard(mirror.name)
+
+    return worker.bounded(look, LOOK_SECONDS, name=f"lag of {mirror.name}")
+
+
+def _unseen(mirror: KnownMirror, problem: Exception) -> str:
+    if isinstance(problem, ClusterUnreachable):
+        side = "target" if problem.cluster == mirror.config.target else "source"
+        return f"{side} cluster {problem.cluster} unreachable: {problem}"
+    if isinstance(problem, TimeoutError):
+        return f"lag of mirror {mirror.name} unknown: {problem} (source cluster {mirror.config.source})"
+    return f"lag of mirror {mirror.name} unknown: {problem}"
+
+
+def _result(mirror: KnownMirror, decision: Decision, events: list[dg.AssetObservation], cursor: str) -> dg.SensorResult:
+    if not decision.starts:
+        return dg.SensorResult(skip_reason="; ".join(decision.reasons), asset_events=events, cursor=cursor)
+    return dg.SensorResult(run_requests=[_request(mirror, start) for start in decision.starts], asset_events=events, cursor=cursor)
+
+
+def _request(mirror: KnownMirror, start: Start) -> dg.RunRequest:
+    # No run_key: Dagster never starts a key twice, so a failed run would keep a quiet topic waiting for ever.
+    label = start.facts.label
+    op = names.unique("lane", mirror.name, start.facts.lane)
+    config = {"budget_seconds": budget_of(label), "whole_lane": True}
+    return dg.RunRequest(
+        job_name=start.facts.job,
+        asset_selection=[names.target_key(mirror.name, topic) for topic in start.topics] or None,
+        run_config={"ops": {op: {"config": config}}},
+        tags={names.MIRROR_TAG: mirror.name, names.LANE_TAG: label, names.KIND_TAG: names.KIND_LANE},
+    )
+
+
+def budget_of(label: str) -> float:
+    """A lane's time budget: up to a tenth less than the default, so that lanes do not all hand over at once."""
+    return round(BUDGET_SECONDS * (1 - JITTER * (zlib.crc32(label.encode()) % 1000) / 1000), 1)

@@ -1,0 +1,204 @@
+"""A lane as one Dagster step: one long run that loops micro-batches over all its topics."""
+
+# No `from __future__ import annotations`: Dagster reads the annotations of the step at run time.
+import json
+import threading
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.orchestration import metadata, names
+from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
+from mirror_pipeline.orchestration.reporting import LaneReporter, TopicReport
+from mirror_pipeline.orchestration.wiring import MirrorsResource, Observer, SparkSessionResource
+from mirror_pipeline.orchestration.worker import SupervisorGone, Worker
+from mirror_pipeline.reports import RunReport, TopicState
+
+BUDGET_SECONDS = 1800.0
+IDLE_SECONDS = 300.0
+REPORT_SECONDS = 30.0
+GRACE_SECONDS = 300
+"""Between the end of the budget and the moment Dagster gives the run up: session start, last Spark jobs, shutdown."""
+KINDS = {"kafka", "delta", "pyspark"}
+
+
+class LaneConfig(dg.Config):
+    """How long a lane's run works and how often it reports."""
+
+    budget_seconds: float = Field(
+        default=BUDGET_SECONDS, gt=0, description="The run ends after this time; the lag sensor starts the next one when there is lag."
+    )
+    idle_seconds: float = Field(default=IDLE_SECONDS, gt=0, description="The run ends earlier when nothing moved for this long.")
+    report_interval: float = Field(default=REPORT_SECONDS, ge=1, description="Seconds between two materializations of one asset.")
+    whole_lane: bool = Field(
+        default=False,
+        description="Copy every topic of the lane, also those that are not selected and those that appear while the run is on. "
+        "The lag sensor sets it: a topic that gets records later need not wait for the next run.",
+    )
+
+
+def source_spec(mirror: KnownMirror, topic: KnownTopic) -> dg.AssetSpec:
+    """The topic on the source cluster; Dagster does not make it, the lag sensor observes it."""
+    return dg.AssetSpec(
+        names.source_key(mirror.name, topic.topic),
+        description=f"Topic `{topic.topic}` on cluster `{mirror.config.source}`, {topic.partitions} partitions by the saved catalogue. "
+        "Observations show its end offsets and how far the mirror is behind.",
+        group_name=names.group(mirror.name, topic.lane),
+        kinds={"kafka"},
+        metadata={"mirror": mirror.name, "lane": topic.lane, "cluster": mirror.config.source, "topic": topic.topic},
+    )
+
+
+def target_spec(mirror: KnownMirror, topic: KnownTopic) -> dg.AssetSpec:
+    """The topic's copy on the target cluster."""
+    return dg.AssetSpec(
+        names.target_key(mirror.name, topic.topic),
+        description=f"Topic `{topic.target_topic}` on cluster `{mirror.config.target}`: the copy of `{topic.topic}` of cluster "
+        f"`{mirror.config.source}`, kept by mirror `{mirror.name}`.",
+        group_name=names.group(mirror.name, topic.lane),
+        kinds=KINDS,
+        skippable=True,  # a topic without new records stays silent
+        metadata={"mirror": mirror.name, "lane": topic.lane, "cluster": mirror.config.target, metadata.TARGET_TOPIC: topic.target_topic},
+    )
+
+
+def lane_assets(mirror: KnownMirror, lane: str) -> dg.AssetsDefinition:
+    """The target assets of one lane, made by one step."""
+    topics = mirror.in_lane(lane)
+    outs, ins, deps = _ports(mirror, topics)
+    label = names.lane_label(mirror.name, lane)
+    number = mirror.lanes.index(lane)
+
+    @dg.multi_asset(
+        name=names.unique("lane", mirror.name, lane),
+        description=f"Lane {label}: copies {len(topics)} topics of mirror `{mirror.name}`, micro-batch after micro-batch, "
+        "until its time budget ends or nothing moved for a while.",
+        outs=outs,
+        ins=ins,
+        internal_asset_deps=deps,
+        can_subset=True,
+        pool=names.lane_pool(mirror.name, lane),
+    )
+    def lane_step(
+        context: dg.AssetExecutionContext, config: LaneConfig, mirrors: MirrorsResource, spark: SparkSessionResource
+    ) -> Iterator[dg.MaterializeResult[Any]]:
+        tag_run(context, lane_tags(mirror.name, label, config.budget_seconds))
+        selected = {names.topic_of(key): key for key in context.selected_asset_keys}
+        only = None if config.whole_lane or len(selected) == len(topics) else set(selected)
+
+        def copy(observer: Observer, stop: threading.Event) -> RunReport:
+            return mirrors.mirror(mirror.name).run(
+                seconds=config.budget_seconds,
+                idle_seconds=config.idle_seconds,
+                topics=only,
+                lane=number,
+                observer=observer,
+                stop=stop,
+                session=spark.session_for(mirrors.engine(mirror.name)),
+            )
+
+        yield from run_lane(context, config, mirror.name, label, selected, copy)
+
+    return lane_step
+
+
+def _ports(
+    mirror: KnownMirror, topics: Collection[KnownTopic]
+) -> tuple[dict[str, dg.AssetOut], dict[str, dg.AssetIn], dict[str, set[dg.AssetKey]]]:
+    """Outputs and inputs by names with a hash: those Dagster derives from the keys would clash for ``a.b`` and ``a_b``."""
+    outs, ins, deps = {}, {}, {}
+    for topic in topics:
+        out, source = names.unique("to", topic.topic), names.source_key(mirror.name, topic.topic)
+        outs[out] = dg.AssetOut.from_spec(target_spec(mirror, topic), dagster_type=dg.Nothing, is_required=False)
+        ins[names.unique("from", topic.topic)] = dg.AssetIn(key=source, dagster_type=dg.Nothing)
+        deps[out] = {source}
+    return outs, ins, deps
+
+
+def run_lane(
+    context: dg.AssetExecutionContext,
+    config: LaneConfig,
+    mirror: str,
+    label: str,
+    selected: dict[str, dg.AssetKey],
+    copy: Callable[[Observer, threading.Event], RunReport],
+) -> Iterator[dg.MaterializeResult[Any]]:
+    """Watch one run, report on the way, give each selected topic its result, then fail if a topic halted.
+
+    Raises:
+        dagster.Failure: a topic halted, or the run could not be made; never retried by Dagster, the lag sensor starts the next run.
+    """
+    reporter = LaneReporter(config.report_interval)
+    with Worker(copy, name=f"mirror {label}") as worker:
+        try:
+            for progress in worker.watch():
+                _log(context, mirror, reporter.due(progress))
+            report = worker.report()
+        except MirrorError as problem:
+            raise failure(f"lane {label}: {problem.message}", hint=problem.hint) from problem
+        except dg.DagsterExecutionInterruptedError:
+            worker.end()
+            if worker.last is not None:
+                _log(context, mirror, reporter.final(worker.last))
+            raise
+        except SupervisorGone as problem:
+            worker.end()
+            raise failure(f"lane {label}: {problem}; the copy ended in order", hint="start `mirror up` again") from problem
+        if worker.last is not None:
+            # Idle topics stay silent, but who selected topics by hand gets a word on each.
+            closing = [] if config.whole_lane else [r for t in selected if (r := reporter.closing(worker.last, t)) is not None]
+            told = {r.topic for r in closing}
+            reports = closing + [r for r in reporter.final(worker.last) if r.topic not in told]
+            _log(context, mirror, [r for r in reports if r.halted or r.topic not in selected])
+            for good in (r for r in reports if not r.halted and r.topic in selected):
+                yield dg.MaterializeResult(asset_key=selected[good.topic], metadata=good.metadata)
+    halted = [topic for topic in report.topics if topic.state == "halted"]
+    if halted:
+        raise _halt_failure(label, halted)
+
+
+def _log(context: dg.AssetExecutionContext, mirror: str, reports: Collection[TopicReport]) -> None:
+    for report in reports:
+        key = names.target_key(mirror, report.topic)
+        # A halt is no copy made: it must not look like one in the asset's history.
+        if report.halted:
+            context.log_event(dg.AssetObservation(key, metadata=report.metadata))
+        else:
+            context.log_event(dg.AssetMaterialization(key, metadata=report.metadata))
+
+
+def _halt_failure(label: str, halted: Collection[TopicState]) -> dg.Failure:
+    lines = [f"{t.topic}: {t.reason}" + (f" ({t.hint})" if t.hint else "") for t in halted]
+    noun = "topic" if len(halted) == 1 else "topics"
+    return failure(
+        f"lane {label}: {len(halted)} {noun} halted, the others are copied. " + "; ".join(lines),
+        details={t.topic: {metadata.REASON: t.reason, metadata.HINT: t.hint} for t in halted},
+    )
+
+
+def failure(message: str, *, hint: str = "", details: dict[str, Any] | None = None) -> dg.Failure:
+    """A step failure that Dagster does not retry."""
+    facts: dict[str, Any] = {}
+    if hint:
+        facts[metadata.HINT] = hint
+    if details:
+        facts["topics"] = dg.MetadataValue.json(json.loads(json.dumps(details)))
+    return dg.Failure(f"{message} ({hint})" if hint else message, metadata=facts, allow_retries=False)
+
+
+def tag_run(context: dg.AssetExecutionContext, tags: dict[str, str]) -> None:
+    """Tag the run that this step is in: runs started from an asset's page have none of their job's tags.
+
+    By these tags the lag sensor sees that a lane is at work, and Dagster how long the run may take.
+    """
+    if any(context.run.tags.get(key) != value for key, value in tags.items()):
+        context.instance.add_run_tags(context.run.run_id, tags)
+
+
+def lane_tags(mirror: str, label: str, budget_seconds: float) -> dict[str, str]:
+    """The tags of a lane's run."""
+    limit = int(budget_seconds) + GRACE_SECONDS
+    return {names.MIRROR_TAG: mirror, names.LANE_TAG: label, names.KIND_TAG: names.KIND_LANE, names.MAX_RUNTIME_TAG: str(limit)}

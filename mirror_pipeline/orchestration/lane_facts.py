@@ -1,0 +1,115 @@
+"""What a sensor knows about a lane before it decides: runs in flight, the engine's own status, recent failures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import dagster as dg
+
+from mirror_pipeline.orchestration import names
+from mirror_pipeline.orchestration.project import KnownMirror
+from mirror_pipeline.reports import LaneStatus, MirrorStatus
+
+IN_FLIGHT = (
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+)
+RECENT_RUNS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RunFact:
+    """A run in flight: how Dagster calls its state, and since when (seconds since the epoch)."""
+
+    run_id: str
+    status: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class LaneFacts:
+    """One lane at the time of a tick.
+
+    ``failures`` counts the failed runs since the last good one, ``ended`` when the newest run ended; ``cancelled`` is True when a
+    user ended it. ``topics`` are those the loaded definitions have assets for.
+    """
+
+    lane: str
+    label: str
+    job: str
+    topics: frozenset[str]
+    run: RunFact | None = None
+    status: LaneStatus | None = None
+    failures: int = 0
+    cancelled: bool = False
+    ended: float | None = None
+
+    @property
+    def halted(self) -> dict[str, str]:
+        """Topics that halted in the lane's newest run, with reason and hint."""
+        if self.status is None:
+            return {}
+        return {t.topic: t.reason + (f" ({t.hint})" if t.hint else "") for t in self.status.topics if t.state == "halted"}
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    failures: int = 0
+    cancelled: bool = False
+    ended: float | None = None
+    ids: tuple[str, ...] = field(default=())
+
+
+def lane_job_name(mirror: str, lane: str) -> str:
+    """The job that the lag sensor starts."""
+    return names.unique("lane_job", mirror, lane)
+
+
+def gather(instance: dg.DagsterInstance, mirror: KnownMirror, status: MirrorStatus | None) -> list[LaneFacts]:
+    """Facts on all lanes of a mirror."""
+    described = {lane.lane: lane for lane in status.lanes} if status is not None else {}
+    facts = []
+    for lane in mirror.lanes:
+        label = names.lane_label(mirror.name, lane)
+        past = _history(instance, label)
+        facts.append(
+            LaneFacts(
+                lane=lane,
+                label=label,
+                job=lane_job_name(mirror.name, lane),
+                topics=frozenset(topic.topic for topic in mirror.in_lane(lane)),
+                run=run_in_flight(instance, label),
+                status=described.get(lane),
+                failures=past.failures,
+                cancelled=past.cancelled,
+                ended=past.ended,
+            )
+        )
+    return facts
+
+
+def run_in_flight(instance: dg.DagsterInstance, label: str) -> RunFact | None:
+    """The lane's run that is queued, starting, running or ending."""
+    wanted = dg.RunsFilter(tags={names.LANE_TAG: label}, statuses=list(IN_FLIGHT))
+    for record in instance.get_run_records(wanted, limit=1):
+        since = record.start_time or record.create_timestamp.timestamp()
+        return RunFact(record.dagster_run.run_id, record.dagster_run.status.value, since)
+    return None
+
+
+def _history(instance: dg.DagsterInstance, label: str) -> _History:
+    records = instance.get_run_records(dg.RunsFilter(tags={names.LANE_TAG: label}), limit=RECENT_RUNS)
+    finished: Sequence[dg.RunRecord] = [r for r in records if r.dagster_run.is_finished]
+    failures = 0
+    for record in finished:
+        if record.dagster_run.status is not dg.DagsterRunStatus.FAILURE:
+            break
+        failures += 1
+    newest = finished[0] if finished else None
+    if newest is None:
+        return _History()
+    return _History(failures, newest.dagster_run.status is dg.DagsterRunStatus.CANCELED, newest.end_time)

@@ -1,0 +1,112 @@
+"""Names of the metadata on assets. Fixed: the UI draws a plot for each numeric one, over all events of the asset.
+
+docs/dagster.md explains every name; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from mirror_pipeline.reports import BackfillReport, Progress, TopicLag, TopicProgress
+
+LAG_RECORDS = "lag_records"
+LAG_SECONDS = "lag_seconds"
+RECORDS = "records"
+BYTES = "bytes"
+RECORDS_PER_SECOND = "records_per_second"
+BYTES_PER_SECOND = "bytes_per_second"
+MICRO_BATCHES = "micro_batches"
+SECONDS = "seconds"
+SECONDS_STAGING = "seconds_staging"
+SECONDS_PRODUCING = "seconds_producing"
+STAGED_RECORDS = "staged_records"
+STAGED_BYTES = "staged_bytes"
+GAPS = "gaps"
+POSITIONS = "positions"
+END_OFFSETS = "end_offsets"
+OFFSET_RANGES = "offset_ranges"
+STATE = "state"
+REASON = "reason"
+HINT = "hint"
+TARGET_TOPIC = "target_topic"
+TARGET_DOWN = "target_down"
+FROM_TIME = "from_time"
+TO_TIME = "to_time"
+
+NAMES = frozenset(
+    (
+        LAG_RECORDS, LAG_SECONDS, RECORDS, BYTES, RECORDS_PER_SECOND, BYTES_PER_SECOND, MICRO_BATCHES, SECONDS, SECONDS_STAGING,
+        SECONDS_PRODUCING, STAGED_RECORDS, STAGED_BYTES, GAPS, POSITIONS, END_OFFSETS, OFFSET_RANGES, STATE, REASON, HINT, TARGET_TOPIC,
+        TARGET_DOWN, FROM_TIME, TO_TIME,
+    )
+)  # fmt: skip
+Metadata = dict[str, Any]
+
+
+def _numbers(values: Mapping[int, int]) -> dg.MetadataValue[Any]:
+    return dg.MetadataValue.json({str(number): values[number] for number in sorted(values)})
+
+
+def _optional(name: str, value: Any) -> Metadata:
+    return {} if value in (None, "") else {name: value}
+
+
+def of_topic_progress(progress: Progress, topic: TopicProgress, *, started_at: Mapping[int, int], rates: tuple[float, float]) -> Metadata:
+    """What a target asset's event says while its lane runs.
+
+    Records, bytes and positions are the topic's, since the run began; micro-batches, seconds, gaps and what is
+    staged are the lane's. ``started_at`` holds the positions at the run's start, ``rates`` records and bytes a second.
+    """
+    ranges = {str(n): [started_at.get(n, position), position] for n, position in sorted(topic.position.items())}
+    return {
+        LAG_RECORDS: topic.lag_records,
+        **_optional(LAG_SECONDS, None if progress.lag_seconds is None else progress.lag_seconds if topic.lag_records else 0.0),
+        RECORDS: topic.records,
+        BYTES: topic.bytes,
+        RECORDS_PER_SECOND: round(rates[0], 3),
+        BYTES_PER_SECOND: round(rates[1], 3),
+        MICRO_BATCHES: progress.micro_batches,
+        SECONDS: round(progress.seconds, 3),
+        SECONDS_STAGING: round(progress.seconds_staging, 3),
+        SECONDS_PRODUCING: round(progress.seconds_producing, 3),
+        STAGED_RECORDS: progress.staged_records,
+        STAGED_BYTES: progress.staged_bytes,
+        GAPS: progress.gaps,
+        OFFSET_RANGES: dg.MetadataValue.json(ranges),
+        STATE: topic.state,
+        **_optional(REASON, topic.reason),
+        **_optional(HINT, topic.hint),
+        **_optional(TARGET_TOPIC, topic.target_topic),
+        **_optional(TARGET_DOWN, progress.target_down),
+    }
+
+
+def of_topic_lag(lag: TopicLag) -> Metadata:
+    """What a source asset's observation says."""
+    return {
+        LAG_RECORDS: lag.lag_records,
+        **_optional(LAG_SECONDS, lag.lag_seconds),
+        STAGED_RECORDS: sum(max(0, p.staged - p.position) for p in lag.partitions),
+        POSITIONS: _numbers({p.partition: p.position for p in lag.partitions}),
+        END_OFFSETS: _numbers({p.partition: p.end for p in lag.partitions}),
+        **_optional(TARGET_TOPIC, lag.target_topic),
+    }
+
+
+def of_backfill(report: BackfillReport) -> Metadata:
+    """What a backfilled partition range says; the ranges are source offsets ``[start, end)``."""
+    run = report.run
+    return {
+        RECORDS: run.records,
+        BYTES: run.bytes,
+        MICRO_BATCHES: run.micro_batches,
+        SECONDS: round(run.seconds, 3),
+        OFFSET_RANGES: dg.MetadataValue.json({str(n): list(ends) for n, ends in sorted(report.ranges.items())}),
+        FROM_TIME: dg.MetadataValue.timestamp(report.from_time / 1000),
+        TO_TIME: dg.MetadataValue.timestamp(report.to_time / 1000),
+        STATE: run.state,
+        TARGET_TOPIC: report.target_topic,
+    }

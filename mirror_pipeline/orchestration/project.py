@@ -1,0 +1,90 @@
+"""What is known without asking any cluster: mirror.yaml and the saved catalogues. The definitions are built from this."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirror_pipeline.config import DEFAULT_CONFIG, Config, MirrorConfig, load_config
+from mirror_pipeline.engine.selection import lane_names, lane_of
+from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.topics.catalogue import load_catalogue
+
+CONFIG_ENV = "MIRROR_CONFIG"
+UP_URL_ENV = "MIRROR_UP_URL"
+UP_PID_ENV = "MIRROR_UP_PID"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class KnownTopic:
+    """A selected topic by the saved catalogue, and the lane that copies it."""
+
+    topic: str
+    target_topic: str
+    lane: str
+    partitions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMirror:
+    """A mirror and its topics; ``topics`` is None while there is no catalogue."""
+
+    config: MirrorConfig
+    topics: tuple[KnownTopic, ...] | None
+
+    @property
+    def name(self) -> str:
+        """The mirror's name."""
+        return self.config.name
+
+    @property
+    def lanes(self) -> list[str]:
+        """Names of its lanes."""
+        return lane_names(self.config)
+
+    def in_lane(self, lane: str) -> tuple[KnownTopic, ...]:
+        """The topics that the lane copies."""
+        return tuple(topic for topic in self.topics or () if topic.lane == lane)
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The mirrors of one mirror.yaml, or ``problem``: why there are none."""
+
+    path: Path
+    mirrors: tuple[KnownMirror, ...] = ()
+    problem: str = ""
+
+
+def config_path() -> Path:
+    """The mirror.yaml that the environment names, else the one of the working directory; absolute."""
+    return Path(os.environ.get(CONFIG_ENV) or DEFAULT_CONFIG).absolute()
+
+
+def read_project(path: Path) -> Project:
+    """Read mirror.yaml and the catalogues. Never raises for what a user may have written: a sensor will show it."""
+    try:
+        config = load_config(path)
+    except MirrorError as error:
+        _log.warning("definitions without mirrors: %s", error)
+        return Project(path, problem=str(error))
+    return Project(path, tuple(KnownMirror(mirror, known_topics(config, mirror)) for mirror in config.mirrors))
+
+
+def known_topics(config: Config, mirror: MirrorConfig) -> tuple[KnownTopic, ...] | None:
+    """The topics of the saved catalogue, sorted; None without a catalogue."""
+    catalogue = load_catalogue(config, mirror.name)
+    if catalogue is None:
+        return None
+    names = [topic.name for topic in catalogue.topics]
+    try:
+        homes = lane_of(config.buffer, mirror, names)
+    except MirrorError as error:
+        # The ledgers only matter for topics that were dealt before `lanes` was changed.
+        _log.warning("lanes of mirror %s by name only: %s", mirror.name, error)
+        homes = dict.fromkeys(names, lane_names(mirror)[0])
+    return tuple(sorted(KnownTopic(t.name, t.target_topic, homes[t.name], t.partitions) for t in catalogue.topics))

@@ -1,0 +1,141 @@
+"""A facade call in a thread of its own, watched by the step's main thread.
+
+Only the main thread may log Dagster events (events logged by other threads get lost), and only it receives the
+interrupt when a run is terminated. So the copying runs in the worker, and the main thread looks on.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from mirror_pipeline.orchestration.project import UP_PID_ENV
+from mirror_pipeline.reports import Progress
+
+LOOK_SECONDS = 0.5
+END_SECONDS = 150.0
+"""How long an interrupted run may take to end in order: the engine waits 120 s for its last Spark jobs."""
+
+Report = TypeVar("Report")
+
+
+class SupervisorGone(Exception):
+    """The ``mirror up`` that started this run has ended without ending it."""
+
+
+class Worker(Generic[Report]):
+    """Runs ``call(observer, stop)``; use as a context manager: leaving it, for whatever reason, ends the call in order."""
+
+    def __init__(self, call: Callable[[Callable[[Progress], None], threading.Event], Report], *, name: str) -> None:
+        self._call = call
+        self._stop = threading.Event()
+        self._changed = threading.Condition()
+        self._newest: Progress | None = None
+        self._last: Progress | None = None
+        self._report: list[Report] = []
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def __enter__(self) -> Worker[Report]:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Ask the call to end and wait for it."""
+        self._stop.set()
+        self._thread.join(END_SECONDS)
+
+    @property
+    def last(self) -> Progress | None:
+        """The newest picture there ever was."""
+        return self._last
+
+    def watch(self) -> Iterator[Progress]:
+        """New pictures as they come, until the call has ended.
+
+        Raises:
+            SupervisorGone: the ``mirror up`` around this process was killed.
+        """
+        supervisor = _supervisor()
+        while self._thread.is_alive():
+            with self._changed:
+                self._changed.wait_for(lambda: self._newest is not None or not self._thread.is_alive(), LOOK_SECONDS)
+                newest, self._newest = self._newest, None
+            if newest is not None:
+                yield newest
+            if supervisor is not None and not alive(supervisor):
+                raise SupervisorGone(f"`mirror up` (process {supervisor}) has ended")
+
+    def report(self) -> Report:
+        """The call's answer; raises what the call raised."""
+        self._thread.join(END_SECONDS)
+        if self._problem is not None:
+            raise self._problem
+        if not self._report:
+            raise TimeoutError(f"{self._thread.name} did not end within {END_SECONDS:.0f} s")
+        return self._report[0]
+
+    def _work(self) -> None:
+        try:
+            self._report.append(self._call(self._observe, self._stop))
+        except BaseException as problem:  # noqa: BLE001 - raised again in the main thread
+            self._problem = problem
+        with self._changed:
+            self._changed.notify_all()
+
+    def _observe(self, progress: Progress) -> None:
+        with self._changed:
+            self._newest = self._last = progress
+            self._changed.notify_all()
+
+
+def bounded(call: Callable[[], Report], seconds: float, *, name: str) -> Report:
+    """Run ``call`` in a thread and wait at most ``seconds``; the thread is left to end alone.
+
+    Raises:
+        TimeoutError: no answer in time.
+    """
+    answers: list[Report] = []
+    problems: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            answers.append(call())
+        except BaseException as problem:  # noqa: BLE001 - raised again in the caller's thread
+            problems.append(problem)
+
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if problems:
+        raise problems[0]
+    if not answers:
+        raise TimeoutError(f"no answer within {seconds:.0f} s")
+    return answers[0]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process of this machine is there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _supervisor() -> int | None:
+    text = os.environ.get(UP_PID_ENV, "")
+    return int(text) if text.isdigit() else None
+
+
+def wall_clock() -> float:
+    """Seconds since the epoch; a place for tests to put another clock."""
+    return time.time()

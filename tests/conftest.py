@@ -1,0 +1,206 @@
+"""Fixtures for every test: Kafka clusters, topic names; which slow tests run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import tempfile
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+
+from mirror_pipeline.local.cluster import LocalCluster, cluster_status, start_clusters, stop_clusters
+from tests.kafka_source import GivenCluster, choose, docker_answers, start_container
+
+# A machine that also runs brokers is slow now and then: no example fails for that.
+hypothesis_settings.register_profile("mirror", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("mirror")
+
+VERSIONS = ["4.3.0", "3.9.1"]
+
+Cluster = LocalCluster | GivenCluster
+ClusterPair = tuple[Cluster, Cluster]
+
+# Set by the controlling process and inherited by xdist's workers: they share one pair of clusters.
+_FOLDER = "MIRROR_TEST_CLUSTERS"
+_DAY = "MIRROR_TEST_DAY"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("mirror")
+    group.addoption("--brokers-a", metavar="HOST:PORT,...", help="your own source cluster, in place of an embedded one")
+    group.addoption("--brokers-b", metavar="HOST:PORT,...", help="your own target cluster")
+    group.addoption("--kafka", choices=VERSIONS, help="only this Kafka version; by default both where a test asks for versions")
+    sources = ["auto", "containers", "embedded"]
+    group.addoption("--kafka-from", choices=sources, default="auto", help="auto: containers where Docker answers")
+    group.addoption("--slow", choices=["none", "rotate", "all"], default="none", help="slow tests: none, one a day in turn, all")
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if _is_worker(config):
+        return
+    choose(config.getoption("--brokers-a"), config.getoption("--brokers-b"), "embedded", lambda: False)  # refuses half a pair
+    os.environ[_FOLDER] = tempfile.mkdtemp(prefix="mirror-test-")
+    os.environ.setdefault(_DAY, str(date.today().toordinal()))
+    with contextlib.suppress(ValueError):  # not the main thread: somebody embeds pytest
+        signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """A terminated session ends its brokers like one that got Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    session.config.stash[_FAILED] = exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
+_FAILED = pytest.StashKey[bool]()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End what the session and its workers started. Logs stay when something failed."""
+    folder = os.environ.get(_FOLDER)
+    if _is_worker(config) or folder is None:
+        return
+    del os.environ[_FOLDER]
+    for directory in [path for path in Path(folder).iterdir() if cluster_status(path)]:
+        stop_clusters(directory)
+    if config.stash.get(_FAILED, True) and any(Path(folder).iterdir()):
+        for data in Path(folder).glob("*/*/broker-*/data"):
+            shutil.rmtree(data, ignore_errors=True)
+        print(f"\nbroker logs: {folder}")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the slow tests that are not asked for; say how many."""
+    slow = sorted((item for item in items if item.get_closest_marker("slow")), key=lambda item: item.nodeid)
+    chosen = set(chosen_slow([item.nodeid for item in slow], config.getoption("--slow"), int(os.environ[_DAY])))
+    out = [item for item in slow if item.nodeid not in chosen]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in out]
+
+
+def chosen_slow(names: list[str], how: str, day: int) -> list[str]:
+    """Which of the slow tests run: one after the other by the day's number, all, or none."""
+    if how == "rotate":
+        return [names[day % len(names)]] if names else []
+    return names if how == "all" else []
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"slow tests: {config.getoption('--slow')} (--slow none|rotate|all)"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """``kafka_version``: both versions, or the one of ``--kafka``; the user's own brokers are what they are."""
+    if "kafka_version" in metafunc.fixturenames:
+        only = metafunc.config.getoption("--kafka")
+        versions = ["given"] if metafunc.config.getoption("--brokers-a") else [only] if only else VERSIONS
+        metafunc.parametrize("kafka_version", versions, scope="session")
+
+
+@pytest.fixture(scope="session")
+def cluster_pairs(request: pytest.FixtureRequest) -> Iterator[Callable[[str], ClusterPair]]:
+    """Gives the session's pair of clusters of a Kafka version; started on first use, shared by all workers."""
+    options = request.config
+    given_a, given_b = options.getoption("--brokers-a"), options.getoption("--brokers-b")
+    source = choose(given_a, given_b, options.getoption("--kafka-from"), docker_answers)
+    pairs: dict[str, ClusterPair] = {}
+    with contextlib.ExitStack() as started:
+
+        def pair(version: str) -> ClusterPair:
+            if version not in pairs:
+                if source == "given":
+                    pairs[version] = GivenCluster("a", given_a, version), GivenCluster("b", given_b, version)
+                else:
+                    pairs[version] = (_contained(version, started) if source == "containers" else None) or _embedded(version)
+            return pairs[version]
+
+        yield pair
+
+
+def _embedded(version: str) -> ClusterPair:
+    a, b = start_clusters(Path(os.environ[_FOLDER]) / f"kafka-{version}", names=["a", "b"], version=version)
+    return a, b
+
+
+def _contained(version: str, started: contextlib.ExitStack) -> ClusterPair | None:
+    clusters = []
+    for name in ("a", "b"):
+        try:
+            cluster = start_container(name, version)
+        except Exception as error:  # noqa: BLE001 - an engine that cannot get the image must not fail every test
+            warnings.warn(f"no Kafka container ({error}): embedded clusters instead", stacklevel=2)
+            return None
+        started.callback(cluster.container.stop)
+        clusters.append(cluster)
+    return clusters[0], clusters[1]
+
+
+@pytest.fixture(scope="session")
+def clusters(request: pytest.FixtureRequest, cluster_pairs: Callable[[str], ClusterPair]) -> ClusterPair:
+    """Source and target cluster for the whole session (4.3.0, or what ``--kafka`` says): use topics of your own."""
+    return cluster_pairs(request.config.getoption("--kafka") or VERSIONS[0])
+
+
+@pytest.fixture
+def versioned_clusters(kafka_version: str, cluster_pairs: Callable[[str], ClusterPair]) -> ClusterPair:
+    """Source and target cluster of ``kafka_version``: the test runs once for each version."""
+    return cluster_pairs(kafka_version)
+
+
+@pytest.fixture(scope="session")
+def old_clusters(cluster_pairs: Callable[[str], ClusterPair]) -> ClusterPair:
+    """Source and target cluster of the last Kafka 3."""
+    return cluster_pairs("3.9.1")
+
+
+@pytest.fixture
+def cluster_factory(request: pytest.FixtureRequest) -> Iterator[Callable[..., list[LocalCluster]]]:
+    """Embedded clusters of the test's own, with the arguments of ``start_clusters`` but the directory; gone after the test.
+
+    For tests that stop, kill or pause brokers, or need settings of their own.
+    """
+    name = re.sub(r"\W+", "-", request.node.name)[:40]
+    folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=os.environ[_FOLDER]))
+
+    def start(count: int = 1, **arguments: Any) -> list[LocalCluster]:
+        return start_clusters(folder, count, **arguments)
+
+    yield start
+    for cluster in cluster_status(folder):
+        cluster.kill()
+        for broker in cluster.brokers:
+            shutil.rmtree(broker.data, ignore_errors=True)
+
+
+@pytest.fixture
+def new_topic_name(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """Gives another unused topic name on every call."""
+    stem = re.sub(r"[^\w.-]+", "-", request.node.name)[:60].strip("-.")
+    return lambda: f"{stem}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def topic_name(new_topic_name: Callable[[], str]) -> str:
+    """A topic name nobody else uses."""
+    return new_topic_name()

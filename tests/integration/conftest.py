@@ -1,0 +1,28 @@
+"""Everything here needs real brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mirror_pipeline.config import EngineConfig
+from mirror_pipeline.engine.spark import build_session
+
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.integration)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark session for all tests of a process, as the mirror itself starts it."""
+    session = build_session(EngineConfig(spark_master="local[4]"), app_name="mirror-tests")
+    yield session
+    session.stop()

@@ -1,0 +1,128 @@
+"""A facade that answers from memory: what the commands see instead of clusters."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mirror_pipeline.cli.facade import Opened
+from mirror_pipeline.model import Gap, HoleCause
+from mirror_pipeline.reports import (
+    BackfillReport,
+    Excluded,
+    Finding,
+    LaneStatus,
+    MirrorLag,
+    MirrorPlan,
+    MirrorStatus,
+    PartitionLag,
+    Progress,
+    RunReport,
+    TopicLag,
+    TopicPlan,
+    TopicProgress,
+    TopicState,
+)
+
+PLAN = MirrorPlan(
+    "m",
+    (TopicPlan("orders", "east.orders", 12, 1_234_567, 93_400_000, ("create east.orders with 12 partitions",), ("no ACLs read",)),),
+    (Excluded("__consumer_offsets", "internal topic"),),
+)
+LAG = MirrorLag("m", (TopicLag("orders", "east.orders", (PartitionLag(0, 10, 110, 60, 100), PartitionLag(1, 5, 5, 5, 0)), 12.0),), 12.0)
+HALTED = TopicState("pay", "halted", "record too large", "raise it")
+LANE = LaneStatus("0", "running", 90.0, 4711, "host", 40.0, (HALTED,), 3, 5, 6, 1.0, 2e6, 70.0)
+STATUS = MirrorStatus("m", "east", "west", (LANE,), 45_000_000_000, 50_000_000_000, 77, 7_700, 2)
+GAP = Gap("m", "orders", 3, "id", 100, 150, HoleCause.RETENTION, "on_loss: record_gap", 1_700_000_000_000)
+
+
+def run_report(mirror: str = "m", state: str = "ok", topic: str = "ok", reason: str = "", hint: str = "") -> RunReport:
+    row = TopicState("orders", topic, reason, hint, "east.orders", 1_234_567, 93_400_000)
+    return RunReport(mirror, state, 1_234_567, 93_400_000, 1.0, (row,), micro_batches=2, session_seconds=5.0)
+
+
+def progress(mirror: str = "m", **facts: Any) -> Progress:
+    base: dict[str, Any] = {"records": 500, "bytes": 5_000_000, "total_records": 1000, "lag_records": 500, "seconds": 1.0}
+    made = Progress(mirror, "0", **(base | facts))
+    made.topics.setdefault("orders", TopicProgress("east.orders"))
+    return made
+
+
+@dataclass
+class FakeMirror:
+    """Answers given beforehand; ``calls`` remembers what was asked."""
+
+    name: str = "m"
+    the_plan: MirrorPlan = PLAN
+    findings: list[Finding] = field(default_factory=lambda: [Finding("java", True, "17.0.19")])
+    the_gaps: list[Gap] = field(default_factory=list)
+    on_run: Callable[..., RunReport] | None = None
+    error: BaseException | None = None
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def _answer(self, call: str, value: Any, **facts: Any) -> Any:
+        self.calls.append((call, facts))
+        if self.error is not None:
+            raise self.error
+        return value
+
+    def plan(self) -> MirrorPlan:
+        return self._answer("plan", self.the_plan)
+
+    def check(self) -> list[Finding]:
+        return self._answer("check", self.findings)
+
+    def lag(self) -> MirrorLag:
+        return self._answer("lag", LAG)
+
+    def status(self) -> MirrorStatus:
+        return self._answer("status", STATUS)
+
+    def gaps(self) -> list[Gap]:
+        return self._answer("gaps", self.the_gaps)
+
+    def evict(self) -> list[dict[str, Any]]:
+        return self._answer("evict", [{"lane": "0", "micro_batches": 3, "freed_bytes": 1_500_000}])
+
+    def run(self, **facts: Any) -> RunReport:
+        self._answer("run", None, **facts)
+        return self.on_run(**facts) if self.on_run else run_report(self.name)
+
+    def backfill(self, topic: str, start: int, end: int, /, **facts: Any) -> BackfillReport:
+        self._answer("backfill", None, topic=topic, start=start, end=end, **facts)
+        return BackfillReport(self.name, topic, facts["into"] or f"east.{topic}", start, end, {0: (10, 20)}, run_report(self.name))
+
+
+def opened(*mirrors: FakeMirror, session: Callable[[], Any] = lambda: "spark") -> Opened:
+    by_name = {mirror.name: mirror for mirror in mirrors}
+    return Opened(Path("mirror.yaml"), tuple(by_name), by_name.__getitem__, session)
+
+
+def until_stopped(stop: threading.Event, timeout: float = 30.0) -> bool:
+    """Wait like a run without end does; False when nobody stopped it in time."""
+    deadline = time.monotonic() + timeout
+    while not stop.is_set() and time.monotonic() < deadline:
+        stop.wait(0.05)
+    return stop.is_set()
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What one call of the command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one document on standard output."""
+        return json.loads(self.out)
+
+
+Cli = Callable[..., Ended]

@@ -1,0 +1,166 @@
+"""What the reading commands print, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirror_pipeline.reports import Excluded, Finding, TopicPlan
+from tests.unit.cli.cli_fakes import GAP, PLAN, Cli, FakeMirror
+
+
+def keys(row: dict[str, object]) -> set[str]:
+    return set(row)
+
+
+def test_plan_for_people(cli: Cli) -> None:
+    ended = cli("plan", mirrors=[FakeMirror()])
+    assert ended.code == 0
+    for said in ("orders", "east.orders", "1,234,567", "93.4 MB", "create east.orders with 12 partitions", "orders warning: no ACLs read"):
+        assert said in ended.out
+    assert "1 topic, 12 partitions, 1,234,567 records, 93.4 MB to copy" in ended.out
+    assert "__consumer_offsets" in ended.out and "internal topic" in ended.out
+
+
+def test_plan_json(cli: Cli) -> None:
+    (mirror,) = cli("plan", "--json", mirrors=[FakeMirror()]).json["mirrors"]
+    assert keys(mirror) == {"mirror", "topics", "excluded"}
+    assert {"topic", "target_topic", "partitions", "records", "bytes", "actions", "warnings"} <= keys(mirror["topics"][0])
+    assert mirror["excluded"] == [{"topic": "__consumer_offsets", "why": "internal topic"}]
+
+
+@pytest.mark.parametrize("option", [(), ("--json",)])
+def test_a_selection_that_matches_nothing_is_a_problem(cli: Cli, option: tuple[str, ...]) -> None:
+    nothing = replace(PLAN, topics=(), excluded=(Excluded("Orders", "no include pattern matches"),))
+    ended = cli("plan", *option, mirrors=[FakeMirror(the_plan=nothing)])
+    assert ended.code == 1
+    assert "error: the selection of m matches no topic\nhint: " in ended.err
+    assert "Orders" in ended.out
+
+
+def test_a_blocked_topic_is_a_problem(cli: Cli) -> None:
+    blocked = TopicPlan("pay", "east.pay", 3, 1, None, blockers=("the target has 2 partitions, the source 3",))
+    ended = cli("plan", mirrors=[FakeMirror(the_plan=replace(PLAN, topics=(blocked,)))])
+    assert ended.code == 1
+    assert "pay blocked: the target has 2 partitions, the source 3" in ended.out and "1 blocked" in ended.out
+
+
+def test_many_excluded_topics_are_cut_short_for_people_only(cli: Cli) -> None:
+    many = replace(PLAN, excluded=tuple(Excluded(f"t{i}", "excluded") for i in range(50)))
+    assert "and 30 more topics; --json lists all" in cli("plan", mirrors=[FakeMirror(the_plan=many)]).out
+    assert len(cli("plan", "--json", mirrors=[FakeMirror(the_plan=many)]).json["mirrors"][0]["excluded"]) == 50
+
+
+def test_check_in_order(cli: Cli) -> None:
+    ended = cli("check", mirrors=[FakeMirror()])
+    assert ended.code == 0 and "everything is in order" in ended.out
+
+
+def test_check_that_finds_something(cli: Cli) -> None:
+    wrong = FakeMirror(findings=[Finding("java", True, "17"), Finding("west", False, "may not write [orders]", "grant WRITE")])
+    ended = cli("check", mirrors=[wrong])
+    assert ended.code == 1
+    assert "may not write [orders]" in ended.out and "grant WRITE" in ended.out and "1 of 2 findings wrong" in ended.out
+    answer = cli("check", "--json", mirrors=[wrong])
+    assert answer.code == 1 and answer.json["ok"] is False
+    assert answer.json["findings"][1] == {
+        "mirror": "m", "what": "west", "ok": False, "detail": "may not write [orders]", "hint": "grant WRITE",
+    }  # fmt: skip
+
+
+def test_lag(cli: Cli) -> None:
+    ended = cli("lag", mirrors=[FakeMirror()])
+    assert ended.code == 0
+    assert "100 records to go, the oldest 12 s old" in ended.out
+    rows = cli("lag", "--partitions", mirrors=[FakeMirror()]).out
+    assert "staged to" in rows and "110" in rows
+
+
+def test_lag_json(cli: Cli) -> None:
+    (mirror,) = cli("lag", "--json", mirrors=[FakeMirror()]).json["mirrors"]
+    assert (mirror["lag_records"], mirror["lag_seconds"]) == (100, 12.0)
+    assert mirror["topics"][0]["partitions"][0] == {"partition": 0, "position": 10, "end": 110, "staged": 60, "lag": 100}
+
+
+def test_status(cli: Cli) -> None:
+    ended = cli("status", mirrors=[FakeMirror()])
+    assert ended.code == 0
+    for said in ("m: east to west", "running", "process 4711 on host", "target down for", "pay halted: record too large", "hint: raise it"):
+        assert said in ended.out
+    assert "45.0 GB of 50.0 GB, 77 records (7.7 kB) not yet on the target" in ended.out
+    assert "2 gaps: see 'mirror gaps'" in ended.out
+    (mirror,) = cli("status", "--json", mirrors=[FakeMirror()]).json["mirrors"]
+    assert {"mirror", "source", "target", "lanes", "buffer_bytes", "gaps"} <= keys(mirror)
+
+
+def test_gaps(cli: Cli) -> None:
+    assert "no gaps" in cli("gaps", mirrors=[FakeMirror()]).out
+    ended = cli("gaps", mirrors=[FakeMirror(the_gaps=[GAP])])
+    assert ended.code == 0
+    assert "1 gap, 50 source offsets" in ended.out and "2023-11-14T22:13:20Z" in ended.out
+    (gap,) = cli("gaps", "--json", mirrors=[FakeMirror(the_gaps=[GAP])]).json["gaps"]
+    assert keys(gap) == {"mirror", "topic", "partition", "start", "end", "cause", "decided_by", "at"}
+    assert gap["cause"] == "retention"
+
+
+def test_evict(cli: Cli) -> None:
+    assert "m, 0: micro batches 3, freed bytes 1.5 MB" in cli("evict", mirrors=[FakeMirror()]).out
+    answer = cli("evict", "--json", mirrors=[FakeMirror()]).json
+    assert answer == {"mirrors": [{"mirror": "m", "lanes": [{"lane": "0", "micro_batches": 3, "freed_bytes": 1_500_000}]}]}
+
+
+def test_several_mirrors_and_the_choice_of_one(cli: Cli) -> None:
+    mirrors = [FakeMirror("a"), FakeMirror("b"), FakeMirror("c")]
+    cli("lag", "--mirror", "c", "--mirror", "a", "--json", mirrors=mirrors)
+    assert [len(mirror.calls) for mirror in mirrors] == [1, 0, 1]
+
+
+def test_brackets_in_a_name_are_no_markup(cli: Cli) -> None:
+    odd = replace(PLAN, excluded=(Excluded("x", "pattern [red]a[/] excludes it"),))
+    assert "pattern [red]a[/] excludes it" in cli("plan", mirrors=[FakeMirror(the_plan=odd)]).out
+
+
+def test_version(cli: Cli) -> None:
+    from mirror_pipeline import __version__
+
+    assert cli("version").out.startswith(f"mirror {__version__}, Python 3.")
+    assert cli("--version").out == cli("version").out
+    assert cli("version", "--json").json["version"] == __version__
+
+
+def test_init_writes_what_can_be_loaded(cli: Cli, tmp_path: Path) -> None:
+    from mirror_pipeline import load_config
+
+    path = tmp_path / "mirror.yaml"
+    ended = cli("init", "-c", str(path), "--source", "a.example:9092, b.example:9092", "--target", "127.0.0.1:29092")
+    assert ended.code == 0 and f"wrote {path}" in ended.out
+    config = load_config(path)
+    (mirror,) = config.mirrors
+    assert config.clusters[mirror.source].bootstrap_servers == ("a.example:9092", "b.example:9092")
+    assert config.clusters[mirror.target].bootstrap_servers == ("127.0.0.1:29092",)
+
+
+def test_init_leaves_a_file_alone_unless_forced(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "mirror.yaml"
+    path.write_text("mine")
+    refused = cli("init", "-c", str(path))
+    assert refused.code == 2 and "exists and is left as it is" in refused.err and "--force" in refused.err
+    assert path.read_text() == "mine"
+    assert json.loads(cli("init", "-c", str(path), "--force", "--json").out) == {"path": str(path)}
+    assert "mirrors:" in path.read_text()
+
+
+@pytest.mark.parametrize("address", ["nowhere", "host:", "http://host:9092", "a:1,,b:2", 'a:1"', ""])
+def test_init_refuses_what_is_no_address(cli: Cli, tmp_path: Path, address: str) -> None:
+    path = tmp_path / "mirror.yaml"
+    ended = cli("init", "-c", str(path), "--source", address)
+    assert ended.code == 2 and "is not a bootstrap address" in ended.err
+    assert not path.exists()
+
+
+def test_init_where_nothing_can_be_written(cli: Cli, tmp_path: Path) -> None:
+    ended = cli("init", "-c", str(tmp_path / "missing" / "mirror.yaml"))
+    assert ended.code == 2 and "cannot be written" in ended.err

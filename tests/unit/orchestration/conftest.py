@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import dagster as dg
+import pytest
+
+from tests.unit.orchestration.orchestration_fakes import NAME, FakeMirror, FakeMirrors
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMirror:
+    """The one mirror that ``FakeMirrors`` knows."""
+    mirror = FakeMirror()
+    monkeypatch.setattr(FakeMirrors, "fakes", {NAME: mirror})
+    return mirror
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _no_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MIRROR_UP_PID", "MIRROR_UP_URL", "MIRROR_CONFIG", "MIRROR_BACKFILL_PARTITION", "MIRROR_BACKFILL_START"):
+        monkeypatch.delenv(name, raising=False)

@@ -1,0 +1,45 @@
+"""Metadata names are fixed and documented: plots in the UI are drawn by them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mirror_pipeline.orchestration import metadata
+from mirror_pipeline.orchestration.reporting import LaneReporter
+from tests.unit.orchestration.orchestration_fakes import FakeMirror, topic_lag
+
+DOCS = Path(__file__).parents[3] / "docs" / "dagster.md"
+FIXED = {
+    "lag_records", "lag_seconds", "records", "bytes", "records_per_second", "bytes_per_second", "micro_batches", "seconds",
+    "seconds_staging", "seconds_producing", "staged_records", "staged_bytes", "gaps", "positions", "end_offsets", "offset_ranges",
+    "state", "reason", "hint", "target_topic", "target_down", "from_time", "to_time",
+}  # fmt: skip
+
+
+def test_names_do_not_change() -> None:
+    assert metadata.NAMES == FIXED
+
+
+def test_every_name_is_in_the_documentation() -> None:
+    documented = set(re.findall(r"^\| `([a-z_]+)` \|", DOCS.read_text().split("## Metadata")[1], re.MULTILINE))
+    assert documented == metadata.NAMES
+
+
+def test_what_is_emitted_has_a_fixed_name() -> None:
+    fake = FakeMirror(halted={"bad": ("why", "what to do")})
+    progress = fake.picture()
+    progress.target_down, progress.lag_seconds = "no answer", 3.0
+    emitted = {name for report in LaneReporter(1.0).final(progress) for name in report.metadata}
+    emitted |= set(metadata.of_topic_lag(topic_lag("orders", 3)))
+    emitted |= set(metadata.of_backfill(fake.backfill("orders", 0, 1, into=None)))
+    assert emitted == metadata.NAMES
+
+
+def test_the_topic_is_none_of_the_metadata_of_numbers() -> None:
+    """Numbers stay numbers: text would not be drawn."""
+    facts = LaneReporter(1.0).final(FakeMirror().picture())[0].metadata
+    for name in ("records", "bytes", "lag_records", "micro_batches", "gaps", "staged_records", "staged_bytes"):
+        assert type(facts[name]) is int
+    for name in ("seconds", "seconds_staging", "seconds_producing", "records_per_second", "bytes_per_second"):
+        assert type(facts[name]) is float

@@ -16,6 +16,8 @@ from mirror_pipeline.model import Gap
 from mirror_pipeline.reports import BackfillReport, Excluded, Finding, MirrorPlan, RunReport, TopicPlan
 
 SHOWN_EXCLUDED = 20
+WORTH_SAYING = 100_000.0
+"""Bytes a second from which on a speed says more than ``0.0 MB/s``."""
 STYLES = {"ok": "green", "behind": "yellow", "halted": "red", "failed": "red", "running": "green", "finished": "green", "stale": "yellow"}
 
 
@@ -121,7 +123,7 @@ def run_sum(report: RunReport, *, speed: bool = True) -> str:
     The time Spark took to start is not in ``seconds`` and named apart, as it is paid once.
     """
     text = f"{report.mirror}: {plural(report.records, 'record')}, {size(report.bytes)} in {duration(report.seconds)}"
-    if speed and report.bytes and report.seconds > 0:
+    if speed and report.seconds > 0 and report.bytes / report.seconds >= WORTH_SAYING:
         text += f" ({rate(report.bytes / report.seconds)})"
     if report.session_seconds >= 0.1:
         text += f", after {duration(report.session_seconds)} to start Spark"

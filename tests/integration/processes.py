@@ -21,7 +21,7 @@ def start_mirror(config: Path, *arguments: str) -> subprocess.Popen[str]:
     """``mirror -c config arguments`` in a session of its own; its output goes to files beside the configuration."""
     out, err = config.parent / "stdout.txt", config.parent / "stderr.txt"
     with out.open("w") as stdout, err.open("a") as stderr:
-        return subprocess.Popen(  # noqa: S603 - our own program
+        return subprocess.Popen(
             [sys.executable, "-m", "mirror_pipeline.cli", *arguments, "-c", str(config)],
             stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, text=True, start_new_session=True,
         )  # fmt: skip

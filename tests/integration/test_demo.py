@@ -38,7 +38,7 @@ def test_an_interrupted_demo_leaves_no_broker_and_no_file(tmp_path: Path, number
     assert [bool(command_line(pid)) for pid in brokers] == [True, True]
     process.send_signal(number)
     said = process.communicate(timeout=WAIT_SECONDS)[1]
-    assert "KeyboardInterrupt" in said, said
+    assert process.returncode != 0, said
     assert [command_line(pid) for pid in brokers] == ["", ""]
     assert list(tmp_path.glob("mirror-demo-*")) == []
 

@@ -17,16 +17,15 @@ from pyspark.sql import SparkSession
 
 from mirror_pipeline.buffer.lock import lane_lock
 from mirror_pipeline.buffer.store import open_lane
-from mirror_pipeline.errors import BufferUnusable, LaneBusy, NothingSelected
+from mirror_pipeline.errors import BufferUnusable, LaneBusy
 from mirror_pipeline.local.cluster import LocalCluster
 from tests.conftest import ClusterPair
 from tests.integration.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, write_config
 
 
 def mirror_command(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-m", "mirror_pipeline.cli", *arguments, "-c", str(config)], capture_output=True, text=True, timeout=280, check=False
-    )
+    command = [sys.executable, "-m", "mirror_pipeline.cli", *arguments, "-c", str(config)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
 
 def test_a_regex_that_matches_nothing_is_exit_1_and_says_so(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
@@ -217,7 +216,12 @@ def test_a_topic_the_principal_may_not_read_is_left_alone(
 def deny(bootstrap: str, topic: str) -> None:
     """Take READ of a topic from everybody."""
     from confluent_kafka.admin import (
-        AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType,
+        AclBinding,
+        AclOperation,
+        AclPermissionType,
+        AdminClient,
+        ResourcePatternType,
+        ResourceType,
     )  # fmt: skip
 
     rule = AclBinding(

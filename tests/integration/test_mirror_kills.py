@@ -22,7 +22,7 @@ SMALL_STEPS = {"micro_batch_bytes": "4MB", "spark_master": "local[4]", "target_w
 
 def kill_often(cluster_factory: Callable[..., list[LocalCluster]], folder: Path, *, kills: int, size: int, seed: int) -> None:
     """Copy ``size`` bytes while the process tree is killed ``kills`` times, then to the end, then compare."""
-    chance = random.Random(seed)  # noqa: S311 - not a secret
+    chance = random.Random(seed)
     print(f"seed {seed}")
     source, target = (c.bootstrap_servers for c in cluster_factory(2))
     records = fill_bulk(source, "bulk", 12, size)
@@ -57,13 +57,13 @@ def mirror_ledger_is_whole(mirror: object) -> None:
 
 
 def test_three_kills(cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path) -> None:
-    kill_often(cluster_factory, tmp_path, kills=3, size=60_000_000, seed=random.randrange(10**6))  # noqa: S311
+    kill_often(cluster_factory, tmp_path, kills=3, size=60_000_000, seed=random.randrange(10**6))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_twenty_kills_during_500_mb(cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path) -> None:
-    seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**6)))  # noqa: S311
+    seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**6)))
     kill_often(cluster_factory, tmp_path, kills=20, size=500_000_000, seed=seed)
 
 

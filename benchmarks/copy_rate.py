@@ -1,0 +1,80 @@
+"""How fast ``mirror run --once`` copies: embedded clusters, fresh topics, medians over rounds.
+
+    .venv/bin/python benchmarks/copy_rate.py --gigabytes 1 --record-bytes 1000 --rounds 3
+
+Prints a line a round and one JSON document. The time counts from the moment Spark is up until everything is on
+the target and in the ledger; the first round pays for starting Spark's Python workers, later ones do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from mirror_pipeline import Mirror, load_config
+from mirror_pipeline.engine.spark import build_session
+from mirror_pipeline.local.cluster import start_clusters, stop_clusters
+from mirror_pipeline.local.shapes_bulk import fill_bulk
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gigabytes", type=float, default=1.0)
+    parser.add_argument("--record-bytes", type=int, default=1000)
+    parser.add_argument("--batch-bytes", type=int, default=16_384)
+    parser.add_argument("--partitions", type=int, default=12)
+    parser.add_argument("--codec", default="none")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--micro-batch", default="256MB")
+    parser.add_argument("--not-durable", action="store_true", help="without fsync of the buffer")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run the rounds."""
+    options = arguments()
+    folder = Path(tempfile.mkdtemp(prefix="copy-rate-"))
+    try:
+        clusters = start_clusters(folder / "clusters", 2)
+        body = {
+            "clusters": {c.name: {"bootstrap_servers": c.bootstrap_servers} for c in clusters},
+            "buffer": {"uri": "./buffer", "durable": not options.not_durable},
+            "engine": {"micro_batch_bytes": options.micro_batch},
+            "mirrors": [
+                {"name": "bench", "source": clusters[0].name, "target": clusters[1].name, "topics": {"include": ["bench-.*"]}}
+            ],
+        }
+        (folder / "mirror.yaml").write_text(json.dumps(body))
+        mirror = Mirror(load_config(folder / "mirror.yaml"), "bench")
+        session = build_session(mirror.mirror.engine)
+        rates = [copy(mirror, session, clusters[0].bootstrap_servers, number, options) for number in range(options.rounds)]
+        print(json.dumps({"options": vars(options), "mb_per_second": rates, "median_mb_per_second": statistics.median(rates)}))
+    finally:
+        stop_clusters(folder / "clusters")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def copy(mirror: Mirror, session: object, source: str, number: int, options: argparse.Namespace) -> float:
+    """Fill a topic, copy it, return MB/s of log bytes."""
+    size = int(options.gigabytes * 1e9)
+    topic = f"bench-{number}"
+    records = fill_bulk(source, topic, options.partitions, size, options.record_bytes, options.batch_bytes, options.codec)
+    began = time.monotonic()
+    report = mirror.run(once=True, session=session)  # type: ignore[arg-type]
+    seconds = time.monotonic() - began
+    if report.state != "ok" or report.records != records:
+        raise SystemExit(f"round {number}: {report}")
+    rate = report.bytes / seconds / 1e6
+    print(f"round {number}: {records:,} records, {report.bytes / 1e6:.0f} MB in {seconds:.2f} s: {rate:.0f} MB/s", file=sys.stderr)
+    return rate
+
+
+if __name__ == "__main__":
+    main()

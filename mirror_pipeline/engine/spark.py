@@ -118,8 +118,9 @@ def _settings(with_delta: bool) -> dict[str, str]:
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             "spark.sql.session.timeZone": "UTC",
             # Ledger and span table are small: Spark's defaults of 200 and 50 tasks would cost minutes.
-            "spark.sql.shuffle.partitions": "4",
-            "spark.databricks.delta.snapshotPartitions": "2",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.databricks.delta.snapshotPartitions": "1",
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         }
     return settings
 

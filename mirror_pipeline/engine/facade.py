@@ -65,7 +65,7 @@ class Mirror:
         return preview.plan(self)
 
     def check(self) -> list[Finding]:
-        """Can this mirror run: Java, buffer, both clusters, topics, rights. Changes nothing."""
+        """Can this mirror run: Java, buffer, both clusters, topics, rights. Changes nothing on the clusters."""
         return preview.check(self)
 
     def run(
@@ -206,7 +206,9 @@ class Mirror:
     def runner(self, session: SparkSession | None) -> SparkRunner:
         """Spark behind a plain interface; the process's session if none is given."""
         engine = self.mirror.engine
-        return SparkRunner(session or build_session(engine, app_name=f"mirror {self.name}"), tasks=engine.tasks)
+        runner = SparkRunner(session or build_session(engine, app_name=f"mirror {self.name}"), tasks=engine.tasks)
+        runner.warm()
+        return runner
 
     def discoverer(self, lane: str, only: Collection[str] | None) -> Callable[[], list[Any]]:
         """A function that names the lane's topics as they are now."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.state import TopicRun
+from mirror_pipeline.engine.state import LaneState, TopicRun
 from mirror_pipeline.reports import Progress, RunReport, TopicProgress, TopicState
 
 
@@ -24,6 +26,7 @@ def progress_of(context: LaneContext, *, seconds: float) -> Progress:
             staged_records=state.staged_records,
             staged_bytes=state.staged_bytes,
             lag_records=sum(t.lag_records for t in topics.values()),
+            lag_seconds=_lag_seconds(state),
             micro_batches=state.micro_batches,
             gaps=state.gaps,
             seconds=seconds,
@@ -32,6 +35,15 @@ def progress_of(context: LaneContext, *, seconds: float) -> Progress:
             target_down=state.target_down,
             topics=topics,
         )
+
+
+def _lag_seconds(state: LaneState) -> float | None:
+    """Age of the oldest staged record that is not on the target; 0 without lag, None while nothing of the lag is staged."""
+    live = state.live()
+    if not any(part.lag for part in live):
+        return 0.0
+    oldest = [part.pending[0].min_timestamp for part in live if part.pending and part.pending[0].min_timestamp > 0]
+    return max(0.0, time.time() - min(oldest) / 1000) if oldest else None
 
 
 def _topic_progress(run: TopicRun) -> TopicProgress:

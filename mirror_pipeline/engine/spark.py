@@ -6,8 +6,10 @@ import atexit
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -23,6 +25,16 @@ R = TypeVar("R")
 
 LOCAL_SLOTS_PER_CORE = 2
 """Staging and producing wait for brokers most of the time; both run at once."""
+
+
+WARM_SECONDS = 0.2
+"""How long a warming task stays, so that every one of them gets a worker of its own."""
+
+
+def _import_tasks(stay: float) -> None:
+    import_module("mirror_pipeline.engine.stage")
+    import_module("mirror_pipeline.engine.produce")
+    time.sleep(stay)
 
 
 class Runner(Protocol):
@@ -102,6 +114,8 @@ def _settings(with_delta: bool) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
+        # The JVM schedules a few tasks a second and sees no payload: compiling it well costs more than it brings.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.worker.reuse": "true",
         "spark.scheduler.mode": "FAIR",
@@ -137,6 +151,11 @@ class SparkRunner:
     def tasks(self) -> int:
         """Half of the slots: staging and producing share them."""
         return self._tasks
+
+    def warm(self) -> None:
+        """Start a Python worker for every slot and let it import what the tasks need, before the clock of a copy starts."""
+        slots = self._context.defaultParallelism
+        self.run(_import_tasks, [WARM_SECONDS] * slots, name="start Python workers")
 
     def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
         """One task for each spec; the driver's thread waits."""

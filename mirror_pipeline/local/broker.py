@@ -88,7 +88,7 @@ class LocalBroker:
 
     def launch(self, jars: Path) -> None:
         """Start the JVM; it outlives this process. Whether it becomes ready is for the cluster to see."""
-        command = [*self._java(jars, f"-Xmx{self._heap}", "-XX:+ExitOnOutOfMemoryError"), "kafka.Kafka"]
+        command = [*self._java(jars, f"-Xmx{self._heap}", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError"), "kafka.Kafka"]
         command.append(str(self.folder / "server.properties"))
         self.log.unlink(missing_ok=True)
         with (self.folder / "stdout.log").open("wb") as out:

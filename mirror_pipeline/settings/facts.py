@@ -102,7 +102,7 @@ class GroupSelection:
 class EngineConfig:
     """How much is read at a time, and where it runs. Sizes in bytes, times in seconds."""
 
-    micro_batch_bytes: int = 256_000_000
+    micro_batch_bytes: int = 128_000_000
     max_batch_age: float = 10.0
     tasks: int | None = None
     fetch_max_bytes: int = 32 * 1024 * 1024

@@ -118,8 +118,8 @@ class EngineModel(Section):
     """
 
     micro_batch_bytes: Size = setting(
-        "256MB",
-        "Most bytes that one micro-batch reads from the source. Without it: 256MB, or a quarter of `buffer.max_bytes` if that is smaller.",
+        "128MB",
+        "Most bytes that one micro-batch reads from the source. Without it: 128MB, or a quarter of `buffer.max_bytes` if that is smaller.",
         "size",
         unit="bytes",
         example="64MB",

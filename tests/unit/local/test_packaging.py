@@ -18,7 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 def test_every_package_folder_is_installed() -> None:
     folders = {str(path.parent.relative_to(ROOT)).replace("/", ".") for path in (ROOT / "mirror_pipeline").rglob("__init__.py")}
     named = set(PROJECT["tool"]["setuptools"]["packages"])
-    assert named == folders | {"mirror_pipeline.resources"}
+    assert named == folders | {"mirror_pipeline.resources", "mirror_pipeline.dagster_home"}
     assert (ROOT / "resources" / "__init__.py").exists()
 
 

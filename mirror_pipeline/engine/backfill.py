@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mirror_pipeline.engine.facade import Mirror
 
 MANIFEST = "backfill.json"
+BESIDE = ".backfill"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +87,7 @@ def run(
         raise UsageError("the time range is empty: --from is not before --to", hint="the end is exclusive")
     if from_time > time.time() * 1000:
         raise UsageError("the time range lies in the future", hint="a backfill copies the past; `mirror run` copies what comes")
-    selected = select_topics(mirror.config, mirror.mirror, list(mirror.source_admin().topics())).topics
-    if topic not in selected:
-        raise UsageError(
-            f"mirror {mirror.name} does not select topic {topic}", hint="`mirror plan` shows what is selected and what is left out, and why"
-        )
-    target = into or selected[topic]
+    target = into or _selected(mirror, topic)
     lane = lane_name(topic, target, from_time, to_time)
     store = next((s for s in find_lanes(mirror.config.buffer, mirror.name) if s.lane == lane), None)
     manifest = read_manifest(store) if store is not None else None
@@ -105,6 +101,15 @@ def run(
     context = mirror.context(lane, mirror.runner(session), once=True, stop=stop)
     report = LaneRun(context, lambda: wanted, observer=observer).run()
     return BackfillReport(mirror.name, topic, target, from_time, to_time, manifest.ranges, report)
+
+
+def default_target(mirror: Mirror, topic: str) -> str:
+    """The mirrored name while no lane copies into it and it holds no records but of backfills; else ``.backfill`` behind it."""
+    target = _selected(mirror, topic)
+    begun = _live(mirror, topic, target)
+    ours = {made.target_topic for made in _manifests(mirror)}
+    filled = target in mirror.target_admin().topics() and filled_topics(mirror, [target]) and target not in ours
+    return f"{target}{BESIDE}" if begun or filled else target
 
 
 def lane_name(topic: str, target: str, from_time: int, to_time: int) -> str:
@@ -142,14 +147,33 @@ def _offsets(client: WireClient, parts: list[TopicPartition], at: int) -> dict[T
     return {tp: answer.offset for tp, answer in answers.items()}
 
 
+def _selected(mirror: Mirror, topic: str) -> str:
+    """The mirrored name of a topic that the mirror selects."""
+    selected = select_topics(mirror.config, mirror.mirror, list(mirror.source_admin().topics())).topics
+    if topic not in selected:
+        raise UsageError(
+            f"mirror {mirror.name} does not select topic {topic}", hint="`mirror plan` shows what is selected and what is left out, and why"
+        )
+    return selected[topic]
+
+
+def _live(mirror: Mirror, topic: str, target: str) -> bool:
+    """Whether a lane keeps ``target`` up to date."""
+    lives = [Ledger(store).incarnations().get(topic) for store in mirror.lane_stores()]
+    return any(life is not None and life.target_topic == target for life in lives)
+
+
+def _manifests(mirror: Mirror) -> list[Manifest]:
+    stores = [store for store in find_lanes(mirror.config.buffer, mirror.name) if store.lane.startswith(BACKFILL_PREFIX)]
+    return [made for store in stores if (made := read_manifest(store)) is not None]
+
+
 def _refuse_live(mirror: Mirror, topic: str, target: str) -> None:
-    for store in mirror.lane_stores():
-        live = Ledger(store).incarnations().get(topic)
-        if live is not None and live.target_topic == target:
-            raise UsageError(
-                f"{target} is mirrored live: records of the past would lie behind newer ones",
-                hint=f"copy into another topic: --into {target}.backfill",
-            )
+    if _live(mirror, topic, target):
+        raise UsageError(
+            f"{target} is mirrored live: records of the past would lie behind newer ones",
+            hint=f"copy into another topic: --into {target}{BESIDE}",
+        )
 
 
 def _refuse(mirror: Mirror, manifest: Manifest) -> None:
@@ -167,17 +191,12 @@ def _refuse_filled(mirror: Mirror, manifest: Manifest) -> None:
     """A target with records takes a backfill only behind an earlier one of the same topic."""
     if not filled_topics(mirror, [manifest.target_topic]):
         return
-    before = [
-        made
-        for store in find_lanes(mirror.config.buffer, mirror.name)
-        if store.lane.startswith(BACKFILL_PREFIX) and (made := read_manifest(store)) is not None
-        if made.target_topic == manifest.target_topic
-    ]
+    before = [made for made in _manifests(mirror) if made.target_topic == manifest.target_topic]
     if not before or any(m.topic != manifest.topic or m.to_time > manifest.from_time for m in before):
         raise UsageError(
             f"target topic {manifest.target_topic} holds records already"
             + (" of a later or overlapping time range" if before else ""),
-            hint=f"copy into another topic: --into {manifest.target_topic}.backfill",
+            hint=f"copy into another topic: --into {manifest.target_topic}{BESIDE}",
         )
 
 

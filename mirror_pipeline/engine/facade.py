@@ -160,6 +160,10 @@ class Mirror:
             self, topic, from_time, to_time, into=into, observer=observer, stop=stop or threading.Event(), session=session
         )
 
+    def backfill_target(self, topic: str) -> str:
+        """Where a backfill that names no topic goes: the mirrored name while nothing is in it, else a topic beside it."""
+        return backfill.default_target(self, topic)
+
     def evict(self) -> list[dict[str, Any]]:
         """Forget what lies on the target for longer than ``buffer.retention``; one row per lane."""
         rows = []

@@ -29,8 +29,8 @@ class BackfillConfig(dg.Config):
 
     into: str = Field(
         default="",
-        description="Target topic. Empty: the mirrored name, which must be empty on the target then. A topic that the mirror keeps up to "
-        "date is refused: records of the past would lie behind newer ones.",
+        description="Target topic. Empty: the mirrored name while that is empty on the target, else the mirrored name with `.backfill` "
+        "behind it. A topic that the mirror keeps up to date is refused: records of the past would lie behind newer ones.",
     )
 
 
@@ -56,8 +56,9 @@ def backfill_asset(mirror: KnownMirror, topic: KnownTopic, parts: dg.TimeWindowP
     spec = dg.AssetSpec(
         names.backfill_key(mirror.name, topic.topic),
         deps=[names.source_key(mirror.name, topic.topic)],
-        description=f"Past records of `{topic.topic}`, by record time, copied once into an empty `{topic.target_topic}` on cluster "
-        f"`{mirror.config.target}` or into another topic (run config `into`). Select the time range and materialize.",
+        description=f"Past records of `{topic.topic}`, by record time, copied once into `{topic.target_topic}` on cluster "
+        f"`{mirror.config.target}` while that is empty, else into `{topic.target_topic}.backfill`, "
+        "or where run config `into` says. Select the time range and materialize.",
         group_name=names.group(mirror.name, "backfill"),
         kinds=KINDS,
         partitions_def=parts,
@@ -79,9 +80,9 @@ def backfill_asset(mirror: KnownMirror, topic: KnownTopic, parts: dg.TimeWindowP
 
         def copy(observer: Observer, stop: threading.Event) -> BackfillReport:
             session = spark.session_for(mirrors.engine(mirror.name))
-            return mirrors.mirror(mirror.name).backfill(
-                topic.topic, *bounds, into=config.into or None, observer=observer, stop=stop, session=session
-            )
+            face = mirrors.mirror(mirror.name)
+            into = config.into or face.backfill_target(topic.topic)
+            return face.backfill(topic.topic, *bounds, into=into, observer=observer, stop=stop, session=session)
 
         label = f"backfill of {topic.topic} from {window.start:%Y-%m-%d %H:%M} to {window.end:%Y-%m-%d %H:%M} UTC"
         report = _watch(context, label, Worker(copy, name=label))

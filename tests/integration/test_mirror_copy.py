@@ -100,6 +100,7 @@ def test_backfill_copies_exactly_its_range(
     create_topic(source, topic_name, 2)
     produce(source, topic_name, 1000, partitions=2, at=began)
     mirror = make_mirror(tmp_path, source, target, [topic_name])
+    assert mirror.backfill_target(topic_name) == f"east.{topic_name}"
     report = mirror.backfill(topic_name, began + 100, began + 700, into=f"{topic_name}-past", session=spark)
     assert (report.run.state, report.run.records) == ("ok", 600)
     assert report.ranges == {0: (50, 350), 1: (50, 350)}
@@ -112,6 +113,7 @@ def test_backfill_copies_exactly_its_range(
         mirror.backfill(topic_name, began, began + 50, into=f"{topic_name}-past", session=spark)
 
     assert mirror.run(once=True, session=spark).records == 1000
+    assert mirror.backfill_target(topic_name) == f"east.{topic_name}.backfill"
     with pytest.raises(UsageError, match="mirrored live"):
         mirror.backfill(topic_name, began, began + 50, session=spark)
     assert verdicts(mirror, [topic_name])[0].verdict == "identical"

@@ -107,6 +107,9 @@ class FakeMirror:
         observer(self.picture())
         return self.report()
 
+    def backfill_target(self, topic: str) -> str:
+        return f"east.{topic}.backfill"
+
     def backfill(self, topic: str, from_time: int, to_time: int, *, into: str | None, **rest: Any) -> BackfillReport:
         self.calls.append({"call": "backfill", "topic": topic, "from": from_time, "to": to_time, "into": into, **rest})
         if self.run_error is not None:

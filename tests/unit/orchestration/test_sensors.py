@@ -227,9 +227,9 @@ def test_a_range_of_hours_is_one_call_with_its_bounds(fake: FakeMirror, instance
     assert metadata["target_topic"].value == "orders.again"
 
 
-def test_without_into_the_mirrored_name_is_the_target(fake: FakeMirror, instance: dg.DagsterInstance) -> None:
+def test_without_into_the_mirror_says_which_topic_is_the_target(fake: FakeMirror, instance: dg.DagsterInstance) -> None:
     assert _backfill(instance, "2026-03-01-05:00", "2026-03-01-05:00").success
-    assert fake.calls[0]["into"] is None
+    assert fake.calls[0]["into"] == "east.orders.backfill"
 
 
 def test_a_refused_backfill_says_why(fake: FakeMirror, instance: dg.DagsterInstance) -> None:

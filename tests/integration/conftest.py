@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One Spark session for all tests of a process, as the mirror itself starts it."""
-    session = build_session(EngineConfig(spark_master="local[4]"), app_name="mirror-tests")
+    """One Spark session for all tests of a process (a second one with other settings would silently be the first)."""
+    session = build_session(EngineConfig(spark_master="local[4]"), app_name="mirror-tests", with_delta=True)
     yield session
     session.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from mirror_pipeline.buffer.read import SpanReader
 from mirror_pipeline.buffer.spans import SpanTable
 from mirror_pipeline.buffer.store import LaneStore, open_lane
 from mirror_pipeline.buffer.write import PartFileWriter, SpanDraft
-from mirror_pipeline.config import EngineConfig, FrozenMap
-from mirror_pipeline.engine.spark import build_session
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import Gap, Hole, HoleCause, Incarnation, PartFile, Send, Stamp
 
@@ -25,26 +22,12 @@ DOCS = Path(__file__).parents[2] / "docs" / "buffer.md"
 BLOCK = re.compile(r"^### (?P<title>[^\n]+)\n(?:(?!^#)[^\n]*\n)*?```sql\n(?P<sql>.*?)```", re.M | re.S)
 QUESTIONS = {found["title"]: found["sql"] for found in BLOCK.finditer(DOCS.read_text())}
 LIFE = "source-topic-id"
-# Spark's defaults cut a shuffle into 200 tasks, a Delta log into 50, VACUUM's listing into 10,000: minutes, for ten rows.
-SMALL_TABLES = {
-    "spark.sql.shuffle.partitions": "2",
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-}
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 @dataclass(frozen=True)
 class Settings:
     uri: str
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    engine = EngineConfig(spark_master="local[2]", spark=FrozenMap(SMALL_TABLES))
-    session = build_session(engine, app_name="buffer-tests", with_delta=True)
-    yield session
-    session.stop()
 
 
 @pytest.fixture

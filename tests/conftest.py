@@ -52,6 +52,9 @@ def _is_worker(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    with contextlib.suppress(ValueError):  # a background job of a shell has SIGINT ignored, and the tests send it
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
     if _is_worker(config):
         return
     choose(config.getoption("--brokers-a"), config.getoption("--brokers-b"), "embedded", lambda: False)  # refuses half a pair

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.local.children import default_signals
 from mirror_pipeline.local.java import find_java
 from mirror_pipeline.local.settings import logging_properties
 
@@ -93,8 +94,9 @@ class LocalBroker:
         self.log.unlink(missing_ok=True)
         with (self.folder / "stdout.log").open("wb") as out:
             process = subprocess.Popen(  # noqa: S603 - our own command line
-                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-            )
+                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+                preexec_fn=default_signals,
+            )  # fmt: skip
         _children[process.pid] = process
         (self.folder / "pid").write_text(str(process.pid))
 

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from mirror_pipeline.local.children import default_signals
+
 POLL_SECONDS = 0.2
 TAIL_LINES = 8
 _PR_SET_PDEATHSIG = 1
@@ -77,13 +79,14 @@ def wait_until(condition: Callable[[], bool], seconds: float, *, give_up: Callab
     return True
 
 
-def _end_with_parent() -> Callable[[], None] | None:
+def _end_with_parent() -> Callable[[], None]:
     """On Linux: the kernel asks the child to end when this process dies, even by SIGKILL."""
     if not sys.platform.startswith("linux"):
-        return None
+        return default_signals
     libc = ctypes.CDLL(None, use_errno=True)
 
     def set_signal() -> None:
+        default_signals()
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
     return set_signal

@@ -142,6 +142,17 @@ def test_a_service_that_does_not_listen_is_ended_the_hard_way(tmp_path: Path) ->
     assert child.exit_code == -signal.SIGKILL
 
 
+def test_a_service_ends_although_its_parent_ignores_the_signal(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        child = service(tmp_path, CHILD)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert wait_until(lambda: bool(child.tail()), 30)
+    child.end(10)
+    assert child.exit_code == -signal.SIGTERM
+
+
 def test_a_service_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     code = (
         "import os, sys, time\nfrom pathlib import Path\nfrom mirror_pipeline.orchestration.services import Service\n"

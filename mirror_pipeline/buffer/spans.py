@@ -86,15 +86,16 @@ class SpanTable:
 
     def spans(self, above: int = -1) -> list[SpanRef]:
         """All live spans of micro-batches greater than ``above``, ordered by topic, partition and start. Reads no payload."""
-        live = [file for file in self._log.files().values() if file.micro_batch > above]
+        files = self._log.files()
+        live = [file for file in files.values() if file.micro_batch > above]
         with self._lock:
-            missing = [file for file in live if file.path not in self._spans]
+            known = {file.path: self._spans[file.path] for file in live if file.path in self._spans}
+        missing = [file for file in live if file.path not in known]
         with ThreadPoolExecutor(READERS, "span-index") as pool:
-            loaded = dict(zip((file.path for file in missing), pool.map(self._read, missing), strict=True))
+            known |= zip((file.path for file in missing), pool.map(self._read, missing), strict=True)
         with self._lock:
-            self._spans.update(loaded)
-            refs = chain.from_iterable(self._spans[file.path] for file in live)
-            return sorted(refs, key=lambda ref: (ref.topic, ref.partition, ref.start, ref.micro_batch))
+            self._spans = {path: spans for path, spans in self._spans.items() if path in files} | known
+        return sorted(chain.from_iterable(known.values()), key=lambda ref: (ref.topic, ref.partition, ref.micro_batch, ref.start))
 
     def _read(self, file: LiveFile) -> tuple[SpanRef, ...]:
         filesystem, base = self._store.filesystem()

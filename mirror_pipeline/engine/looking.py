@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mirror_pipeline.buffer.ledger import Ledger
 from mirror_pipeline.buffer.spans import SpanTable
@@ -35,6 +36,13 @@ class Standing:
     gaps: tuple[Gap, ...]
 
 
+@lru_cache(maxsize=256)
+def _span_table(store: LaneStore) -> SpanTable:
+    """The process's view of a lane's spans. It remembers the files it has read: a sensor that looks every few seconds
+    reads only what is new."""
+    return SpanTable(store)
+
+
 def standing(stores: list[LaneStore]) -> Standing:
     """Read ledger and buffer of some lanes."""
     positions: dict[TopicPartition, int] = {}
@@ -42,7 +50,7 @@ def standing(stores: list[LaneStore]) -> Standing:
     records = size = disk = 0
     gaps: list[Gap] = []
     for store in stores:
-        ledger, spans = Ledger(store), SpanTable(store)
+        ledger, spans = Ledger(store), _span_table(store)
         if not (ledger.exists() and spans.exists()):
             continue  # a lane that is just being made
         incarnations = {name: life.incarnation for name, life in ledger.incarnations().items()}

@@ -17,7 +17,7 @@ from tests.integration.processes import document, kill_tree, lane_is_running, st
 
 START_SECONDS = 240
 END_SECONDS = 400
-SMALL_STEPS = {"micro_batch_bytes": "4MB", "spark_master": "local[4]", "target_wait": "2m"}
+SMALL_STEPS = {"micro_batch_bytes": "1MB", "spark_master": "local[4]", "target_wait": "2m"}
 
 
 def kill_often(cluster_factory: Callable[..., list[LocalCluster]], folder: Path, *, kills: int, size: int, seed: int) -> None:
@@ -31,7 +31,7 @@ def kill_often(cluster_factory: Callable[..., list[LocalCluster]], folder: Path,
     for number in range(kills):
         process = start_mirror(config, "run", "--once")
         wait_until(lane_is_running(folder, process), START_SECONDS, "the lane to run")
-        time.sleep(chance.uniform(0, 1.5))
+        time.sleep(chance.uniform(0, 0.6))
         ended = process.poll()
         kill_tree(process)
         there = sum(end_offsets(mirror, "east.bulk", target=True).values()) if number or not ended else 0

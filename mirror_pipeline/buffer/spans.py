@@ -95,7 +95,7 @@ class SpanTable:
             known |= zip((file.path for file in missing), pool.map(self._read, missing), strict=True)
         with self._lock:
             self._spans = {path: spans for path, spans in self._spans.items() if path in files} | known
-        return sorted(chain.from_iterable(known.values()), key=lambda ref: (ref.topic, ref.partition, ref.micro_batch, ref.start))
+        return sorted(chain.from_iterable(known.values()), key=lambda ref: (ref.topic, ref.partition, ref.start, ref.micro_batch))
 
     def _read(self, file: LiveFile) -> tuple[SpanRef, ...]:
         filesystem, base = self._store.filesystem()

@@ -36,11 +36,6 @@ class PartitionWork:
     spans: tuple[SpanRef, ...]
     position: Position
 
-    @property
-    def records(self) -> int:
-        """Records still to be sent."""
-        return sum(s.records - records_before(s, self.position.source_next) for s in self.spans)
-
 
 @dataclass(frozen=True, slots=True)
 class ProduceTask:

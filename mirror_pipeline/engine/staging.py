@@ -87,16 +87,11 @@ class Staging:
             )
             terms = [self._terms(r) for r in ranges]
         if not ranges:
-            if context.once:
-                return bool(state.unready) and self._wait_for_target()
+            if context.once and not state.unready:
+                return False  # topics whose target is not there yet may still join a `once` run
             context.stop.wait(context.mirror.engine.poll_interval)
             return True
         self._stage(terms)
-        return True
-
-    def _wait_for_target(self) -> bool:
-        """Topics whose target is not there yet may still join a ``once`` run."""
-        self._context.stop.wait(self._context.mirror.engine.poll_interval)
         return True
 
     def _terms(self, planned: OffsetRange) -> RangeTerms:

@@ -51,7 +51,6 @@ class RangeReader:
     _batches: int = field(init=False, default=0)
     _oldest: int = field(init=False, default=NO_TIMESTAMP)
     _newest: int = field(init=False, default=NO_TIMESTAMP)
-    _trimmed: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.next = self._span_start = self.terms.range.start

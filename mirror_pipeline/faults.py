@@ -1,0 +1,58 @@
+"""Named places where a test may end or stop the own process. Off unless the environment asks for it.
+
+``MIRROR_CRASH_AT=name`` kills the process with SIGKILL the first time it comes past ``crash_point(name)``;
+``name:3`` the third time. ``MIRROR_STOP_AT`` sends SIGSTOP instead: the process hangs until somebody sends SIGCONT.
+With ``MIRROR_FAULT_ONCE=file`` the first process that gets there creates the file, and no other one is touched after that.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+CRASH, STOP, ONCE = "MIRROR_CRASH_AT", "MIRROR_STOP_AT", "MIRROR_FAULT_ONCE"
+POINTS = (
+    "begin.before", "begin.after", "stage.before_fetch", "stage.before_close", "commit.before", "commit.after",
+    "produce.before_send", "produce.after_send", "produce.before_ack", "record.before", "record.after",
+    "recover.before", "evict.before", "evict.after",
+)  # fmt: skip
+
+_seen: dict[str, int] = {}
+_lock = threading.Lock()
+
+
+def _wanted(variable: str) -> tuple[str, int]:
+    name, _, number = os.environ.get(variable, "").partition(":")
+    return name, int(number or 1)
+
+
+_AT = {number: _wanted(variable) for variable, number in ((CRASH, signal.SIGKILL), (STOP, signal.SIGSTOP))}
+_NAMES = frozenset(name for name, _ in _AT.values() if name)
+
+
+def crash_point(name: str) -> None:
+    """End or stop this process if the environment names this place."""
+    if name in _NAMES:
+        _reach(name)
+
+
+def _reach(name: str) -> None:
+    with _lock:
+        _seen[name] = _seen.get(name, 0) + 1
+        count = _seen[name]
+    for number, (wanted, nth) in _AT.items():
+        if wanted == name and count == nth and _first():
+            os.kill(os.getpid(), number)
+
+
+def _first() -> bool:
+    """Whether no other process was here before, as far as ``MIRROR_FAULT_ONCE`` asks for that."""
+    path = os.environ.get(ONCE)
+    if not path:
+        return True
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True

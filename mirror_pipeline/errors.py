@@ -8,6 +8,9 @@ MirrorError                 everything this project raises on purpose
 │   ├── LaneBusy            another run holds the lane
 │   ├── TopicHalted         one topic cannot go on; carries the reason and the command that resolves it
 │   └── BufferUnusable      buffer folder missing, not writable, not ours
+│       └── BufferDamaged   what lies there is not what was written
+├── TaskLost                a Spark worker died: what its tasks did is unknown
+├── SparkGone               Spark's JVM died; the run ends, the next one goes on
 ├── ClusterUnreachable      no broker of a cluster answers in time                      (exit 3)
 └── WireError               one request to a broker failed; `retryable` says whether asking again can help
     ├── ConnectionLost      outcome unknown
@@ -69,13 +72,41 @@ class BufferUnusable(ProblemFound):
     """The buffer cannot be opened or written."""
 
 
-class TopicHalted(ProblemFound):
-    """One topic cannot go on; the others do."""
+class BufferDamaged(BufferUnusable):
+    """What lies in the buffer is not what was written there: no maintenance goes on over it."""
 
-    def __init__(self, topic: str, message: str, *, hint: str = "", partition: int | None = None) -> None:
+
+class TopicHalted(ProblemFound):
+    """One topic cannot go on; the others do.
+
+    ``code`` is a short stable word for the reason (docs/troubleshooting.md), ``span`` the source offsets it is about.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        message: str,
+        *,
+        hint: str = "",
+        partition: int | None = None,
+        code: str = "",
+        span: tuple[int, int] | None = None,
+    ) -> None:
         super().__init__(message, hint=hint)
         self.topic = topic
         self.partition = partition
+        self.code = code
+        self.span = span
+
+
+class TaskLost(MirrorError):
+    """A Spark worker died under its tasks: whether they did their work is unknown."""
+
+    retryable = True
+
+
+class SparkGone(MirrorError):
+    """Spark's JVM died; nothing more can run in this process."""
 
 
 class ClusterUnreachable(MirrorError):

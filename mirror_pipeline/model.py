@@ -6,7 +6,7 @@ Offsets are Kafka offsets; an ``end`` is always exclusive. Times are millisecond
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -65,12 +65,22 @@ class OffsetRange:
 
 
 @dataclass(frozen=True, slots=True)
+class LeafDigest:
+    """Sum of the digests of batches whose base offset lies in leaf number ``leaf``, with how many records they hold."""
+
+    leaf: int
+    digest: bytes
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
 class SpanRef:
     """One row of the buffer without its payload, and where the payload lies.
 
     The span stands for source offsets ``[start, end)``; ``records`` of them are in the payload, in order,
     the others are named by ``holes``. ``path`` is relative to the span table, ``row_group`` the Parquet
-    row group that holds exactly this span.
+    row group that holds exactly this span. ``digests`` are those of its batches, by leaf (empty in a buffer of an
+    older version).
     """
 
     topic: str
@@ -87,6 +97,7 @@ class SpanRef:
     holes: tuple[Hole, ...]
     path: str
     row_group: int
+    digests: tuple[LeafDigest, ...] = ()
 
     @property
     def source(self) -> TopicPartition:
@@ -163,8 +174,10 @@ class Position:
 class Incarnation:
     """One life of a source topic as a lane copies it, and the target topic it is bound to.
 
-    ``incarnation`` is the source's topic id (KIP-516). ``starts`` and ``target_starts`` give, for each
-    partition, the first source offset copied and the target's end offset at that moment.
+    ``incarnation`` is the source's topic id (KIP-516), with ``/2``, ``/3`` behind it for later lives under the same
+    id (after a truncation, or in another target topic). ``starts`` and ``target_starts`` give, for each partition,
+    the first source offset copied and the target's end offset at that moment; ``ordinals`` the records that lives
+    before have put into that target partition (0 where it is not named).
     """
 
     topic: str
@@ -175,4 +188,103 @@ class Incarnation:
     target_topic_id: str
     starts: dict[int, int]
     target_starts: dict[int, int]
+    at: int
+    ordinals: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def topic_id(self) -> str:
+        """The source topic's id."""
+        return self.incarnation.partition("/")[0]
+
+    def next_life(self, topic_id: str) -> str:
+        """Name of the incarnation that follows this one, under the same or another topic id."""
+        if topic_id != self.topic_id:
+            return topic_id
+        return f"{topic_id}/{int(self.incarnation.partition('/')[2] or 1) + 1}"
+
+
+class DecisionKind(StrEnum):
+    """What a person has accepted by ``mirror resolve``."""
+
+    GAP = "gap"
+    RECREATED = "recreated"
+    TRUNCATED = "truncated"
+    TARGET = "target"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A person's answer to a halt.
+
+    ``gap``: source offsets ``[start, end)`` of ``partition`` may be missing on the target. ``recreated``: the source
+    topic may go on as ``subject``, its new topic id. ``truncated``: the source's log ended at ``start``, records up
+    to ``end`` were copied before; go on at ``start``. ``target``: copy everything again into the target topic whose
+    id is ``subject``. ``incarnation`` is the life of the topic that the decision is about.
+    """
+
+    topic: str
+    partition: int
+    incarnation: str
+    kind: DecisionKind
+    start: int
+    end: int
+    subject: str
+    decided_by: str
+    at: int
+
+    def allows(self, topic: str, partition: int, start: int, end: int) -> bool:
+        """Whether these source offsets may be missing."""
+        mine = self.kind is DecisionKind.GAP and (self.topic, self.partition) == (topic, partition)
+        return mine and self.start <= start and end <= self.end
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMark:
+    """A source batch by which the log can be known again: its base offset, CRC and leader epoch."""
+
+    offset: int
+    crc: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A source record, or a damaged batch, that was left out of the copy; ``payload`` is its RecordBatch as it was read."""
+
+    topic: str
+    partition: int
+    incarnation: str
+    start: int
+    end: int
+    reason: str
+    payload: bytes
+
+
+class Verdict(StrEnum):
+    """What a verification says of a source range."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    DELETED_ON_TARGET = "deleted_on_target"
+    NOT_STAGED = "not_staged"
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Source offsets ``[source_start, source_end)`` of one partition were compared with the target.
+
+    ``kind`` says against what: ``staged`` digests of the buffer, or the ``source``'s log. ``root`` folds the digests
+    of all ``leaves`` of the range as they were staged or read from the source. ``at`` is milliseconds since the epoch.
+    """
+
+    topic: str
+    partition: int
+    incarnation: str
+    source_start: int
+    source_end: int
+    leaves: int
+    records: int
+    root: str
+    verdict: Verdict
+    kind: str
     at: int

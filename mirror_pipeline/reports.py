@@ -71,6 +71,7 @@ class TopicState:
     target_topic: str = ""
     records: int = 0
     bytes: int = 0
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,34 @@ class MirrorLag:
 
 
 @dataclass(frozen=True, slots=True)
+class BufferUse:
+    """What one lane takes of the disk, in bytes, and how its housekeeping fares; times in seconds since the epoch.
+
+    ``spans_bytes`` counts evicted files that are still there, ``unverified_bytes`` what is on the target and was not compared
+    with it yet: it cannot leave. While ``full_since`` is set staging waits, for ``full_reason``.
+    """
+
+    spans_bytes: int = 0
+    ledger_bytes: int = 0
+    log_bytes: int = 0
+    other_bytes: int = 0
+    log_files: int = 0
+    live_files: int = 0
+    live_spans: int = 0
+    unverified_bytes: int = 0
+    oldest_staged: float | None = None
+    full_since: float | None = None
+    full_reason: str = ""
+    last_upkeep: float | None = None
+    upkeep_error: str = ""
+
+    @property
+    def disk_bytes(self) -> int:
+        """Everything in the lane's folder."""
+        return self.spans_bytes + self.ledger_bytes + self.log_bytes + self.other_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class LaneStatus:
     """A lane as its run last described it (``state``: running, finished, failed, stale, never run)."""
 
@@ -158,11 +187,12 @@ class LaneStatus:
     bytes_per_second: float
     target_down_since: float | None = None
     message: str = ""
+    buffer: BufferUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorStatus:
-    """Lanes, buffer and gaps of one mirror."""
+    """Lanes, buffer and gaps of one mirror; ``buffer_total_bytes`` is what all mirrors take, and the cap counts."""
 
     mirror: str
     source: str
@@ -173,9 +203,50 @@ class MirrorStatus:
     staged_records: int
     staged_bytes: int
     gaps: int
+    buffer_total_bytes: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """One element of ``status --json``'s ``mirrors``."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """A topic that cannot go on, as the lane's last run told it.
+
+    ``start`` and ``end`` are the source offsets it is about, where there are such. ``accept`` is the command that lets
+    the mirror go on as it is, "" when only mending the cause helps.
+    """
+
+    mirror: str
+    lane: str
+    topic: str
+    partition: int | None
+    code: str
+    reason: str
+    hint: str
+    start: int | None
+    end: int | None
+    accept: str
+
+    def to_json(self) -> dict[str, Any]:
+        """One element of ``resolve --json``'s ``halts``."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What a person accepted: ``spans`` are source offsets by partition, ``meaning`` what the next run does."""
+
+    mirror: str
+    topic: str
+    accepted: str
+    meaning: str
+    spans: dict[int, tuple[int, int]]
+    decided_by: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``resolve --accept … --json``."""
         return asdict(self)
 
 
@@ -229,12 +300,13 @@ class Progress:
     seconds_staging: float = 0.0
     seconds_producing: float = 0.0
     target_down: str = ""
+    buffer_full: str = ""
     topics: dict[str, TopicProgress] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class TopicProgress:
-    """One topic inside a :class:`Progress`."""
+    """One topic inside a :class:`Progress`; ``marks`` are offset, CRC and leader epoch of the batches read last."""
 
     target_topic: str
     records: int = 0
@@ -245,3 +317,9 @@ class TopicProgress:
     state: str = "ok"
     reason: str = ""
     hint: str = ""
+    code: str = ""
+    halted_partition: int | None = None
+    halted_span: tuple[int, int] | None = None
+    incarnation: str = ""
+    max_batch_bytes: int = 0
+    marks: dict[int, tuple[int, int, int]] = field(default_factory=dict)

@@ -11,10 +11,12 @@ from itertools import accumulate
 
 import pyarrow as pa
 
-from mirror_pipeline.model import Hole
+from mirror_pipeline.model import Hole, LeafDigest
 
 HOLE = pa.struct([pa.field("start", pa.int64(), False), pa.field("end", pa.int64(), False), pa.field("cause", pa.string(), False)])
 HOLES = pa.list_(pa.field("element", HOLE, False))
+DIGEST = pa.struct([pa.field("leaf", pa.int64(), False), pa.field("digest", pa.binary(), False), pa.field("records", pa.int64(), False)])
+DIGESTS = pa.list_(pa.field("element", DIGEST, False))
 OFFSETS = pa.map_(pa.int32(), pa.field("value", pa.int64(), False))
 TIME = pa.timestamp("us", "UTC")
 
@@ -53,6 +55,11 @@ def strings(values: Sequence[str | None]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(raw), [valid, pa.py_buffer(_ends(map(len, raw))), pa.py_buffer(b"".join(raw))])
 
 
+def binaries(values: Sequence[bytes]) -> pa.Array:
+    """Bytes, none of them null."""
+    return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(_ends(map(len, values))), pa.py_buffer(b"".join(values))])
+
+
 def payload(data: object, size: int) -> pa.Array:
     """One value of type binary over ``data`` (any contiguous buffer of ``size`` bytes), not copied."""
     return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(array("i", (0, size))), pa.py_buffer(data)])
@@ -64,6 +71,16 @@ def holes(rows: Sequence[Sequence[Hole]]) -> pa.Array:
     columns = [int64s(h.start for h in flat), int64s(h.end for h in flat), strings([h.cause.value for h in flat])]
     values = pa.StructArray.from_arrays(columns, fields=list(HOLE))
     return pa.ListArray.from_arrays(int32s(_ends(map(len, rows))), values, type=HOLES)
+
+
+def digests(rows: Sequence[Sequence[LeafDigest]]) -> pa.Array:
+    """One list of leaf digests per row."""
+    flat = [digest for row in rows for digest in row]
+    raw = [digest.digest for digest in flat]
+    sums = pa.Array.from_buffers(pa.binary(), len(raw), [None, pa.py_buffer(_ends(map(len, raw))), pa.py_buffer(b"".join(raw))])
+    columns = [int64s(d.leaf for d in flat), sums, int64s(d.records for d in flat)]
+    values = pa.StructArray.from_arrays(columns, fields=list(DIGEST))
+    return pa.ListArray.from_arrays(int32s(_ends(map(len, rows))), values, type=DIGESTS)
 
 
 def offset_maps(rows: Sequence[Mapping[int, int]]) -> pa.Array:

@@ -41,9 +41,11 @@ class LiveFile:
     micro_batch: int = 0
 
 
-def add_action(path: str, size: int, stats: Mapping[str, object], partition: Mapping[str, str], *, new: bool = True) -> AddAction:
-    """A file to be added; ``new`` is False when it only holds rows of files removed in the same commit."""
-    return AddAction(path, size, dict(partition), int(time.time() * 1000), new, json.dumps(stats))
+def add_action(
+    path: str, size: int, stats: Mapping[str, object], partition: Mapping[str, str], *, new: bool = True, modified: int | None = None
+) -> AddAction:
+    """A file to be added; ``new`` is False when it only holds rows of files removed in the same commit, ``modified`` their time."""
+    return AddAction(path, size, dict(partition), modified or int(time.time() * 1000), new, json.dumps(stats))
 
 
 class DeltaLog:
@@ -85,6 +87,14 @@ class DeltaLog:
                         storage_options=self.store.storage_options,
                     )
                 self._sync_log(range(1))
+            self._widen(self.reopen())
+
+    def _widen(self, table: DeltaTable) -> None:
+        """A table of an older version gets the columns that came since; rows of before have nulls there."""
+        known = {field.name for field in table.schema().fields}
+        missing = [field for field in self._schema.fields if field.name not in known]
+        if missing:
+            table.alter.add_columns(missing)
             self.reopen()
 
     def exists(self) -> bool:
@@ -214,6 +224,8 @@ class DeltaLog:
                 except (DeltaError, OSError) as error:
                     last = error
                     if explain(self.uri, error).retryable:
+                        if self._there_after_all(paths):
+                            return True
                         break
                     continue
                 after = self.refresh().version()
@@ -221,6 +233,13 @@ class DeltaLog:
                 self._checkpoint_when_due(after)
                 return True
         raise explain(self.uri, last or RuntimeError("commit failed")) from last
+
+    def _there_after_all(self, paths: set[str]) -> bool:
+        """A commit that failed for want of space may have been written as a whole, and only its flushing failed."""
+        try:
+            return self._holds(self.reopen(), paths)
+        except BufferUnusable:
+            return False
 
     @staticmethod
     def _holds(table: DeltaTable, paths: set[str]) -> bool:

@@ -13,12 +13,13 @@ SpanKey = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """What the buffer holds of one micro-batch: bytes on disk, when it was staged (milliseconds since the epoch), files."""
+    """What the buffer holds of one micro-batch: bytes on disk, when it was staged (milliseconds since the epoch), files, spans."""
 
     micro_batch: int
     size: int
     staged_at: int
     files: int = 1
+    spans: int = 1
 
 
 def produced_batches(spans: Iterable[SpanRef], produced: Mapping[SpanKey, int]) -> set[int]:
@@ -44,6 +45,7 @@ def choose(
     older_than: int | None = None,
     target_bytes: int | None = None,
     target_files: int | None = None,
+    target_spans: int | None = None,
 ) -> list[int]:
     """Micro-batches to remove, oldest first; never one outside ``done``.
 
@@ -53,20 +55,32 @@ def choose(
         older_than: remove what was staged before this time (milliseconds since the epoch).
         target_bytes: remove further, oldest first, until at most this many bytes are live.
         target_files: the same for files.
+        target_spans: the same for spans.
     """
     batches = sorted(staged, key=lambda batch: batch.micro_batch)
     removable = set(done)
     live = sum(batch.size for batch in batches)
     files = sum(batch.files for batch in batches)
+    spans = sum(batch.spans for batch in batches)
     chosen = []
     for batch in batches:
         expired = older_than is not None and batch.staged_at < older_than
-        crowded = (target_bytes is not None and live > target_bytes) or (target_files is not None and files > target_files)
+        crowded = _more(live, target_bytes) or _more(files, target_files) or _more(spans, target_spans)
         if batch.micro_batch in removable and (expired or crowded):
             chosen.append(batch.micro_batch)
             live -= batch.size
             files -= batch.files
+            spans -= batch.spans
     return chosen
+
+
+def _more(count: int, limit: int | None) -> bool:
+    return limit is not None and count > limit
+
+
+def safe_ends(produced: Mapping[SpanKey, int], verified: Mapping[SpanKey, int]) -> dict[SpanKey, int]:
+    """Source offset up to which a partition may be forgotten: what is on the target *and* was verified there."""
+    return {key: min(end, verified[key]) for key, end in produced.items() if key in verified}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,30 @@ _KEYS = ["topic", "partition", "incarnation"]
 def starting_positions(incarnations: Mapping[str, Incarnation]) -> dict[TopicPartition, Position]:
     """Where each partition stands before anything was sent."""
     return {
-        TopicPartition(topic, partition): Position(start, life.target_starts.get(partition, 0), 0)
+        TopicPartition(topic, partition): Position(start, life.target_starts.get(partition, 0), life.ordinals.get(partition, 0))
         for topic, life in incarnations.items()
         for partition, start in life.starts.items()
     }
+
+
+def totals(sends: pa.Table) -> pa.Table:
+    """One row for each partition of each life, in the columns ``POSITION_COLUMNS``: where its sends end.
+
+    Totals of totals are totals: what one file adds up to can be kept in its place.
+    """
+    put = pc.add(sends["ordinal"], sends["records"])
+    ends = sends.select([*_KEYS, "source_end", "target_end"]).append_column("put", put)
+    folded = ends.group_by(_KEYS).aggregate([("source_end", "max"), ("target_end", "max"), ("put", "max")])
+    columns = [*(folded[name] for name in _KEYS), folded["source_end_max"], folded["target_end_max"]]
+    none = pa.chunked_array([pc.subtract(folded["put_max"], folded["put_max"]).combine_chunks()])
+    return pa.Table.from_arrays([*columns, none, folded["put_max"]], names=list(POSITION_COLUMNS))
+
+
+def reached(sends: pa.Table) -> dict[tuple[str, int, str], int]:
+    """Source offset up to which each partition of each life, also of a past one, is on the target or named in the ledger."""
+    folded = totals(sends)
+    names = [*_KEYS, "source_end"]
+    return {(t, p, i): end for t, p, i, end in zip(*(folded[name].to_pylist() for name in names), strict=True)}
 
 
 def fold_positions(sends: pa.Table, incarnations: Mapping[str, Incarnation]) -> dict[TopicPartition, Position]:
@@ -34,10 +54,8 @@ def fold_positions(sends: pa.Table, incarnations: Mapping[str, Incarnation]) -> 
         incarnations: the present incarnation by topic.
     """
     positions = starting_positions(incarnations)
-    put = pc.add(sends["ordinal"], sends["records"])
-    totals = sends.select([*_KEYS, "source_end", "target_end"]).append_column("put", put)
-    folded = totals.group_by(_KEYS).aggregate([("source_end", "max"), ("target_end", "max"), ("put", "max")])
-    names = [*_KEYS, "source_end_max", "target_end_max", "put_max"]
+    folded = totals(sends)
+    names = [*_KEYS, "source_end", "target_end", "ordinal"]
     for topic, partition, incarnation, source_end, target_end, ordinal in zip(*(folded[n].to_pylist() for n in names), strict=True):
         life = incarnations.get(topic)
         if life is not None and life.incarnation == incarnation:

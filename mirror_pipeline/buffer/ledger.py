@@ -5,19 +5,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from mirror_pipeline.buffer import rows
 from mirror_pipeline.buffer.delta import DeltaLog, add_action
-from mirror_pipeline.buffer.files import read_rows, write_rows
-from mirror_pipeline.buffer.fold import AUDIT_COLUMNS, POSITION_COLUMNS, faults, fold_positions
-from mirror_pipeline.buffer.maintain import Upkeep, maintain_log
-from mirror_pipeline.buffer.schema import GAPS, INCARNATIONS, PRODUCERS, SENDS
+from mirror_pipeline.buffer.evict import SpanKey
+from mirror_pipeline.buffer.files import FileTotals, read_rows, write_rows
+from mirror_pipeline.buffer.fold import AUDIT_COLUMNS, POSITION_COLUMNS, faults, fold_positions, reached, totals
+from mirror_pipeline.buffer.maintain import READER_GRACE, Upkeep, maintain_log
+from mirror_pipeline.buffer.proofs import verified_ends
+from mirror_pipeline.buffer.schema import GAPS, INCARNATIONS, PRODUCERS, SENDS, VERIFICATIONS
 from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.buffer.thin import thin
 from mirror_pipeline.errors import BufferUnusable
-from mirror_pipeline.model import Gap, Incarnation, Position, Send, Stamp, TopicPartition
+from mirror_pipeline.model import Gap, Incarnation, Position, Send, Stamp, TopicPartition, Verification
 
 APP_ID = "mirror-ledger"
 
@@ -37,16 +41,23 @@ class Ledger:
         self._gaps = DeltaLog(store, GAPS, durable=durable)
         self._incarnations = DeltaLog(store, INCARNATIONS, durable=durable)
         self._producers = DeltaLog(store, PRODUCERS, durable=durable)
+        self._verifications = DeltaLog(store, VERIFICATIONS, durable=durable)
+        self._totals = FileTotals(self._sends, POSITION_COLUMNS, totals)
         self._lock = threading.RLock()
+
+    @property
+    def store(self) -> LaneStore:
+        """The lane."""
+        return self._store
 
     def ensure(self) -> None:
         """Create the tables if need be. Raises BufferUnusable."""
-        for log in self._logs():
+        for log in (*self._logs(), self._verifications):
             log.ensure()
 
     def exists(self) -> bool:
         """Whether all tables have been created; for commands that only read."""
-        return all(log.exists() for log in self._logs())
+        return all(log.exists() for log in self._logs())  # verifications came later: a ledger of before has none
 
     def _logs(self) -> tuple[DeltaLog, ...]:
         return (self._sends, self._gaps, self._incarnations, self._producers)
@@ -94,7 +105,11 @@ class Ledger:
 
     def positions(self) -> dict[TopicPartition, Position]:
         """Where each partition of every topic's present incarnation stands, by the ledger alone (the target's log may be further)."""
-        return fold_positions(read_rows(self._sends, POSITION_COLUMNS), self.incarnations())
+        return fold_positions(self._totals.read(), self.incarnations())
+
+    def reached(self) -> dict[SpanKey, int]:
+        """Source offset up to which everything is on the target or named as missing, for every life of every topic."""
+        return reached(self._totals.read())
 
     def audit(self) -> None:
         """Check that the sends of every partition tile its source offsets. Raises BufferUnusable naming what does not."""
@@ -138,12 +153,35 @@ class Ledger:
             revision = self._next_revision(self._producers)
             self._append(self._producers, rows.stamp_table(self._store, revision, stamp, target_cluster_id, _now()))
 
+    def verifications(self) -> list[Verification]:
+        """Every verification, in order of time."""
+        return [row for log in self._proofs() for row in rows.to_verifications(read_rows(log))]
+
+    def verified(self) -> dict[SpanKey, int]:
+        """Source offset up to which everything from the incarnation's start on is verified; absent: nothing is."""
+        return verified_ends(self.verifications(), self.incarnations())
+
+    def add_verifications(self, done: Sequence[Verification]) -> None:
+        """Write down what was compared, in one transaction; beside a running lane too."""
+        if done:
+            with self._lock:
+                self._verifications.ensure()
+                self._append(self._verifications, rows.verifications_table(self._store, done))
+
+    def _proofs(self) -> tuple[DeltaLog, ...]:
+        return (self._verifications,) if self._verifications.exists() else ()
+
+    def stamps(self) -> list[tuple[str, int]]:
+        """Every target cluster id and producer id that this lane ever wrote with."""
+        known = read_rows(self._producers, ["target_cluster_id", "producer_id"])
+        return list(zip(known["target_cluster_id"].to_pylist(), known["producer_id"].to_pylist(), strict=True))
+
     def _next_revision(self, log: DeltaLog) -> int:
         known = read_rows(log, ["revision"])
         return 0 if not known.num_rows else int(pc.max(known["revision"]).as_py()) + 1
 
-    def maintain(self, *, max_files: int = 64, orphan_age: float = 3600.0) -> Upkeep:
-        """Keep the number of files bounded: join small files, write checkpoints, clean logs, remove dead files.
+    def maintain(self, *, max_files: int = 64, orphan_age: float = READER_GRACE) -> Upkeep:
+        """Keep the number of files and rows bounded: join small files and old rows, write checkpoints, remove dead files.
 
         May run in another thread than the one that records; costs nothing when there is nothing to do.
 
@@ -152,8 +190,9 @@ class Ledger:
             orphan_age: seconds a file that the table does not refer to is kept, for readers of versions before; at least 60.
         """
         total = Upkeep()
-        for log in self._logs():
-            total += maintain_log(log, max_files=max_files, orphan_age=orphan_age, durable=self._durable)
+        for log in (*self._logs(), *self._proofs()):
+            shrink = partial(thin, now=time.time()) if log is self._sends else None
+            total += maintain_log(log, max_files=max_files, orphan_age=orphan_age, durable=self._durable, shrink=shrink)
         return total
 
 

@@ -16,6 +16,7 @@ from mirror_pipeline.buffer.store import LaneStore, explained
 from mirror_pipeline.errors import LaneBusy
 
 LOCK = "lock"
+HOUSE = "house"
 PATIENCE = 0.5
 """Seconds a new run waits for the lock: covers another run that is just ending."""
 
@@ -71,3 +72,32 @@ def lane_lock(store: LaneStore, *, patience: float = PATIENCE) -> Iterator[None]
         os.ftruncate(handle, 0)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def house_lock(store: LaneStore, *, patience: float = 0.0) -> Iterator[bool]:
+    """Be the only one who tidies the lane's tables, beside whoever runs it: evicting, joining, removing files.
+
+    Yields:
+        Whether the house is ours; False when another process still keeps it after ``patience`` seconds.
+    """
+    with explained(store.uri):
+        handle = os.open(store.file(HOUSE), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        yield _take(handle, patience)
+    finally:
+        os.close(handle)
+
+
+def house_kept(store: LaneStore) -> None:
+    """Note that the house was kept now."""
+    with explained(store.uri):
+        os.utime(store.file(HOUSE))
+
+
+def last_kept(store: LaneStore) -> float | None:
+    """When the house was last kept, by whomever (seconds since the epoch); None when nobody ever did."""
+    try:
+        return store.file(HOUSE).stat().st_mtime
+    except FileNotFoundError:
+        return None

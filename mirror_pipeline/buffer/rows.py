@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from mirror_pipeline.buffer import columns
-from mirror_pipeline.buffer.schema import GAPS, INCARNATIONS, PRODUCERS, SENDS
+from mirror_pipeline.buffer.schema import GAPS, INCARNATIONS, PRODUCERS, SENDS, VERIFICATIONS
 from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.model import Gap, HoleCause, Incarnation, Send, Stamp
+from mirror_pipeline.model import Gap, HoleCause, Incarnation, Send, Stamp, Verdict, Verification
 
 GapKey = tuple[str, int, str, int, int]
 
@@ -98,6 +98,7 @@ def incarnation_table(store: LaneStore, revision: int, life: Incarnation) -> pa.
         columns.offset_maps([life.starts]),
         columns.offset_maps([life.target_starts]),
         columns.times([life.at]),
+        columns.offset_maps([life.ordinals]),
     )
 
 
@@ -112,6 +113,7 @@ def _life(row: dict[str, Any], at: int) -> Incarnation:
         starts=dict(row["starts"]),
         target_starts=dict(row["target_starts"]),
         at=at,
+        ordinals=dict(row["ordinals"] or ()),
     )
 
 
@@ -144,3 +146,31 @@ def latest_stamp(table: pa.Table, target_cluster_id: str) -> Stamp | None:
     mine = [row for row in table.drop_columns(["taken_at"]).to_pylist() if row["target_cluster_id"] == target_cluster_id]
     newest: dict[str, Any] | None = max(mine, key=lambda row: int(row["revision"]), default=None)
     return None if newest is None else Stamp(newest["producer_id"], newest["producer_epoch"])
+
+
+def verifications_table(store: LaneStore, done: Sequence[Verification]) -> pa.Table:
+    """Rows of the verifications table."""
+    numbers = ("source_start", "source_end", "leaves", "records")
+    return _table(
+        VERIFICATIONS.schema,
+        store,
+        len(done),
+        columns.strings([v.topic for v in done]),
+        columns.int32s(v.partition for v in done),
+        columns.strings([v.incarnation for v in done]),
+        *(columns.int64s([getattr(v, name) for v in done]) for name in numbers),
+        columns.strings([v.root for v in done]),
+        columns.strings([v.verdict.value for v in done]),
+        columns.strings([v.kind for v in done]),
+        columns.times(v.at for v in done),
+    )
+
+
+_VERIFICATION = ("topic", "partition", "incarnation", "source_start", "source_end", "leaves", "records", "root", "verdict", "kind")
+
+
+def to_verifications(table: pa.Table) -> list[Verification]:
+    """The facts in rows of the verifications table, in order of time."""
+    *facts, verdicts, kinds = (table[name].to_pylist() for name in _VERIFICATION)
+    found = map(Verification, *facts, map(Verdict, verdicts), kinds, _milliseconds(table["verified_at"]))
+    return sorted(found, key=lambda row: row.at)

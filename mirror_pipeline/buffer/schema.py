@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from mirror_pipeline.buffer.columns import HOLES, OFFSETS, TIME
+from mirror_pipeline.buffer.columns import DIGESTS, HOLES, OFFSETS, TIME
 
 FORMAT = 1
 """Version of the folder layout and of the tables, written into the marker file of every buffer."""
@@ -59,8 +59,10 @@ SPANS = TableSpec(
         max_timestamp=_LONG,
         staged_at=TIME,
         holes=HOLES,
-        payload=pa.binary(),
-    ),
+    )
+    # Nullable: buffers of before have rows without it. The payload stays last, SpanReader finds it there.
+    .append(pa.field("digests", DIGESTS, nullable=True))
+    .append(pa.field("payload", pa.binary(), nullable=False)),
     partition_by=("micro_batch",),
     skipping=("topic", "partition", "start_offset", "end_offset", "min_timestamp", "max_timestamp"),
 )
@@ -119,6 +121,39 @@ INCARNATIONS = TableSpec(
         starts=OFFSETS,
         target_starts=OFFSETS,
         bound_at=TIME,
+    ).append(pa.field("ordinals", OFFSETS, nullable=True)),
+)
+
+DECISIONS = TableSpec(
+    "decisions",
+    _columns(
+        mirror=_TEXT,
+        lane=_TEXT,
+        topic=_TEXT,
+        partition=_INT,
+        incarnation=_TEXT,
+        kind=_TEXT,
+        start_offset=_LONG,
+        end_offset=_LONG,
+        subject=_TEXT,
+        decided_by=_TEXT,
+        decided_at=TIME,
+    ),
+)
+
+QUARANTINE = TableSpec(
+    "quarantine",
+    _columns(
+        mirror=_TEXT,
+        lane=_TEXT,
+        topic=_TEXT,
+        partition=_INT,
+        incarnation=_TEXT,
+        start_offset=_LONG,
+        end_offset=_LONG,
+        reason=_TEXT,
+        quarantined_at=TIME,
+        payload=pa.binary(),
     ),
 )
 
@@ -127,5 +162,25 @@ PRODUCERS = TableSpec(
     _columns(mirror=_TEXT, lane=_TEXT, revision=_LONG, target_cluster_id=_TEXT, producer_id=_LONG, producer_epoch=_INT, taken_at=TIME),
 )
 
-LEDGER = (SENDS, GAPS, INCARNATIONS, PRODUCERS)
+VERIFICATIONS = TableSpec(
+    "verifications",
+    _columns(
+        mirror=_TEXT,
+        lane=_TEXT,
+        topic=_TEXT,
+        partition=_INT,
+        incarnation=_TEXT,
+        source_start=_LONG,
+        source_end=_LONG,
+        leaves=_LONG,
+        records=_LONG,
+        root=_TEXT,
+        verdict=_TEXT,
+        kind=_TEXT,
+        verified_at=TIME,
+    ),
+    skipping=("topic", "partition", "source_start", "source_end"),
+)
+
+LEDGER = (SENDS, GAPS, INCARNATIONS, PRODUCERS, VERIFICATIONS, DECISIONS, QUARANTINE)
 TABLES = (SPANS, *LEDGER)

@@ -8,25 +8,27 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from typing import Any
 
-import pyarrow.parquet as pq
-
+from mirror_pipeline.buffer.compact import SmallFile, groups, write_joined
 from mirror_pipeline.buffer.delta import DeltaLog, LiveFile, add_action
-from mirror_pipeline.buffer.evict import SpanKey, StagedBatch, choose, produced_batches, removable_files
-from mirror_pipeline.buffer.files import found_files, remove_files, statistics
+from mirror_pipeline.buffer.evict import FoundFile, SpanKey, StagedBatch, choose, produced_batches, removable_files
+from mirror_pipeline.buffer.files import READ_ATTEMPTS, found_files, remove_files
+from mirror_pipeline.buffer.index import read_index, span_statistics
 from mirror_pipeline.buffer.schema import SPANS
 from mirror_pipeline.buffer.store import LaneStore, explained
 from mirror_pipeline.errors import BufferUnusable
-from mirror_pipeline.model import Hole, HoleCause, PartFile, SpanRef, TopicPartition
+from mirror_pipeline.model import PartFile, SpanRef, TopicPartition
 
 APP_ID = "mirror-spans"
 ORPHAN_AGE = 3600.0
 """Seconds after which a file that was written and never committed is taken for abandoned; no stage task takes that long."""
 MAX_FILES = 1000
 """Live files beyond this are evicted as soon as they may be, retention or not: a commit's cost grows with them (about 12 µs each)."""
+MAX_SPANS = 50_000
+"""The same for live spans: a run remembers each of them (about 1 KB)."""
+JOIN_FILES = 64
+"""Live part files beyond this are joined, as far as they may be forgotten already."""
 READERS = 4
-_SMALL = [name for name in SPANS.file_schema.names if name not in ("payload", "staged_at")]
 
 
 class SpanTable:
@@ -39,6 +41,7 @@ class SpanTable:
 
     def __init__(self, store: LaneStore, *, durable: bool = True) -> None:
         self._store = store
+        self._durable = durable
         self._log = DeltaLog(store, SPANS, durable=durable)
         self._lock = threading.RLock()
         self._spans: dict[str, tuple[SpanRef, ...]] = {}
@@ -65,7 +68,7 @@ class SpanTable:
         if not parts:
             return False
         self._check(parts)
-        adds = [add_action(p.path, p.size, _statistics(p.spans), {"micro_batch": str(micro_batch)}) for p in parts]
+        adds = [add_action(p.path, p.size, span_statistics(p.spans), {"micro_batch": str(micro_batch)}) for p in parts]
         landed = self._log.commit(adds, app_id=APP_ID, version=micro_batch)
         if landed:
             with self._lock:
@@ -86,27 +89,29 @@ class SpanTable:
 
     def spans(self, above: int = -1) -> list[SpanRef]:
         """All live spans of micro-batches greater than ``above``, ordered by topic, partition and start. Reads no payload."""
-        files = self._log.files()
+        for attempt in range(READ_ATTEMPTS):
+            files = self._log.files()
+            try:
+                return self._index(files, above)
+            except BufferUnusable:  # evicted or joined, and removed, while we were reading: the newest version has other files
+                if attempt == READ_ATTEMPTS - 1 or files.keys() <= self._log.files().keys():
+                    raise
+        raise AssertionError
+
+    def _index(self, files: Mapping[str, LiveFile], above: int) -> list[SpanRef]:
         live = [file for file in files.values() if file.micro_batch > above]
         with self._lock:
             known = {file.path: self._spans[file.path] for file in live if file.path in self._spans}
         missing = [file for file in live if file.path not in known]
-        with ThreadPoolExecutor(READERS, "span-index") as pool:
-            known |= zip((file.path for file in missing), pool.map(self._read, missing), strict=True)
+        if missing:
+            with ThreadPoolExecutor(READERS, "span-index") as pool:
+                known |= zip((file.path for file in missing), pool.map(self._read, missing), strict=True)
         with self._lock:
             self._spans = {path: spans for path, spans in self._spans.items() if path in files} | known
         return sorted(chain.from_iterable(known.values()), key=lambda ref: (ref.topic, ref.partition, ref.start, ref.micro_batch))
 
     def _read(self, file: LiveFile) -> tuple[SpanRef, ...]:
-        filesystem, base = self._store.filesystem()
-        with explained(f"{self._log.uri}/{file.path}"), filesystem.open_input_file(f"{base}/{SPANS.name}/{file.path}") as source:
-            part = pq.ParquetFile(source)
-            groups = part.metadata.num_row_groups
-            table = part.read(columns=_SMALL, use_threads=False)
-        if table.num_rows != groups:
-            raise BufferUnusable(f"buffer {self._log.uri}: {file.path} was rewritten by another program", hint="see docs/buffer.md")
-        columns = [table[name].to_pylist() for name in _SMALL]
-        return tuple(_ref(file, index, row) for index, row in enumerate(zip(*columns, strict=True)))
+        return read_index(self._store, file)
 
     def pending(
         self,
@@ -140,6 +145,18 @@ class SpanTable:
         """Bytes of the live files."""
         return sum(file.size for file in self._log.files().values())
 
+    def bytes_of(self, micro_batches: Collection[int]) -> int:
+        """Bytes of the live files of these micro-batches."""
+        return sum(file.size for file in self._log.files().values() if file.micro_batch in micro_batches)
+
+    def live_files(self) -> int:
+        """How many part files the table refers to."""
+        return len(self._log.files())
+
+    def oldest(self) -> float | None:
+        """When the oldest live span was staged (seconds since the epoch); a joined file counts from its newest."""
+        return min((file.modified / 1000 for file in self._log.files().values()), default=None)
+
     def disk_bytes(self) -> int:
         """Bytes that the table's data files really take: live, evicted but not yet removed, and abandoned ones."""
         return sum(file.size for file in found_files(self._store, SPANS.name))
@@ -148,6 +165,25 @@ class SpanTable:
         """Micro-batches all of whose spans end at or below ``positions`` (next source offset by topic, partition, incarnation)."""
         return produced_batches(self.spans(), positions)
 
+    def demanded(
+        self,
+        done: Collection[int],
+        *,
+        older_than: int | None = None,
+        target_bytes: int | None = None,
+        target_files: int | None = MAX_FILES,
+        target_spans: int | None = MAX_SPANS,
+    ) -> list[int]:
+        """What :meth:`evict` would take, with the same arguments."""
+        return self._choose(done, self._log.files().values(), older_than, target_bytes, target_files, target_spans)
+
+    def _choose(
+        self, done: Collection[int], files: Iterable[LiveFile], older: int | None, size: int | None, most: int | None, spans: int | None
+    ) -> list[int]:
+        with self._lock:
+            batches = _batches(files, {path: len(refs) for path, refs in self._spans.items()})
+        return choose(batches, done, older_than=older, target_bytes=size, target_files=most, target_spans=spans)
+
     def evict(
         self,
         done: Collection[int],
@@ -155,29 +191,68 @@ class SpanTable:
         older_than: int | None = None,
         target_bytes: int | None = None,
         target_files: int | None = MAX_FILES,
+        target_spans: int | None = MAX_SPANS,
     ) -> list[int]:
         """Take micro-batches out of the table; the files go with a later :meth:`vacuum`.
 
         Args:
-            done: micro-batches that are safe to forget (:meth:`produced`, and verified if that is wanted).
+            done: micro-batches that are safe to forget: on the target, and verified there.
             older_than: evict those staged before this time (milliseconds since the epoch).
             target_bytes: evict further ones, oldest first, until at most this many bytes are live.
             target_files: the same for files; None for no limit.
+            target_spans: the same for spans.
 
         Returns:
             The micro-batches evicted.
         """
         files = self._log.files().values()
-        gone = set(choose(_batches(files), done, older_than=older_than, target_bytes=target_bytes, target_files=target_files))
+        gone = set(self._choose(done, files, older_than, target_bytes, target_files, target_spans))
         chosen = [file for file in files if file.micro_batch in gone]
         if not chosen:
             return []
         removed = self._log.replace(chosen)
+        self._gone(removed)
+        return sorted({file.micro_batch for file in removed})
+
+    def _gone(self, files: Iterable[LiveFile]) -> None:
         with self._lock:
-            for file in removed:
+            for file in files:
                 self._evicted[file.path] = time.time()
                 self._spans.pop(file.path, None)
-        return sorted({file.micro_batch for file in removed})
+
+    def join(self, done: Collection[int], *, most: int = JOIN_FILES) -> int:
+        """Join small part files when more than ``most`` are live; how many were joined.
+
+        Only files of ``done`` micro-batches are touched: no task reads them any more, and whoever still does finds the old
+        files until :meth:`vacuum`. To be called by the keeper of the house alone (``house_lock``).
+        """
+        files = self._log.files()
+        if len(files) <= most:
+            return 0
+        self.spans()
+        with self._lock:
+            chosen = groups(SmallFile(f, len(self._spans.get(f.path, ()))) for f in files.values() if f.micro_batch in set(done))
+        return sum(self._join(group) for group in chosen)
+
+    def _join(self, group: Sequence[LiveFile]) -> int:
+        joined = write_joined(self._store, group, durable=self._durable)
+        refs = self._read(joined)
+        partition = {"micro_batch": str(joined.micro_batch)}
+        action = add_action(joined.path, joined.size, span_statistics(refs), partition, new=False, modified=joined.modified)
+        removed = self._log.replace(group, [action], data_change=False)
+        if removed:
+            self._gone(removed)
+            with self._lock:
+                self._spans[joined.path] = refs
+        else:
+            remove_files(self._store, SPANS.name, [FoundFile(joined.path, joined.size, 0.0)])
+        return len(removed)
+
+    def discard_uncommitted(self) -> int:
+        """Remove part files of a micro-batch that was never committed; the bytes freed. Only while no task is at work."""
+        found = found_files(self._store, SPANS.name)
+        last, live = self.last_micro_batch(), self._log.files()
+        return remove_files(self._store, SPANS.name, [f for f in found if _micro_batch(f.path) > last and f.path not in live])
 
     def vacuum(self, *, grace: float = 60.0, orphan_age: float = ORPHAN_AGE) -> int:
         """Remove files that the table does not refer to; the bytes freed.
@@ -210,30 +285,13 @@ def _micro_batch(path: str) -> int:
     return int(number[0]) if number and number[0].isdigit() else -1
 
 
-def _batches(files: Iterable[LiveFile]) -> list[StagedBatch]:
+def _batches(files: Iterable[LiveFile], spans: Mapping[str, int]) -> list[StagedBatch]:
     grouped: dict[int, list[LiveFile]] = {}
     for file in files:
         grouped.setdefault(file.micro_batch, []).append(file)
-    return [StagedBatch(n, sum(f.size for f in group), max(f.modified for f in group), len(group)) for n, group in grouped.items()]
-
-
-def _statistics(spans: Sequence[SpanRef]) -> dict[str, object]:
-    rows = [
-        {
-            "topic": span.topic,
-            "partition": span.partition,
-            "start_offset": span.start,
-            "end_offset": span.end,
-            "min_timestamp": span.min_timestamp,
-            "max_timestamp": span.max_timestamp,
-        }
-        for span in spans
+    return [
+        StagedBatch(
+            number, sum(f.size for f in group), max(f.modified for f in group), len(group), sum(spans.get(f.path, 1) for f in group)
+        )
+        for number, group in grouped.items()
     ]
-    return statistics(SPANS, len(rows), rows, rows)
-
-
-def _ref(file: LiveFile, row_group: int, row: tuple[Any, ...]) -> SpanRef:
-    topic, partition, incarnation, start, end, records, batches, size, low, high, listed = row
-    holes = tuple(Hole(hole["start"], hole["end"], HoleCause(hole["cause"])) for hole in listed)
-    batch = file.micro_batch
-    return SpanRef(topic, partition, incarnation, batch, start, end, records, batches, size, low, high, holes, file.path, row_group)

@@ -17,7 +17,7 @@ from mirror_pipeline.buffer import columns
 from mirror_pipeline.buffer.schema import SPANS
 from mirror_pipeline.buffer.store import LaneStore, explain, sync_path
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.model import Hole, PartFile, SpanRef
+from mirror_pipeline.model import Hole, LeafDigest, PartFile, SpanRef
 
 Buffer = bytes | bytearray | memoryview
 MAX_PAYLOAD = 2**31 - 1 - 2**16
@@ -39,6 +39,7 @@ class SpanDraft:
     min_timestamp: int
     max_timestamp: int
     holes: tuple[Hole, ...] = ()
+    digests: tuple[LeafDigest, ...] = ()
 
 
 def _contiguous(payload: Buffer | Sequence[Buffer]) -> Buffer:
@@ -56,9 +57,23 @@ def _row(draft: SpanDraft, data: Buffer, size: int, staged_at: int) -> pa.Record
         *(columns.int64s([number]) for number in numbers),
         columns.times([staged_at]),
         columns.holes([draft.holes]),
+        columns.digests([draft.digests]),
         columns.payload(data, size),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=SPANS.file_schema)
+
+
+def part_writer(sink: pa.NativeFile) -> pq.ParquetWriter:
+    """A writer of part files: whoever writes one writes it like this, and one row group for each span."""
+    return pq.ParquetWriter(
+        sink,
+        SPANS.file_schema,
+        compression="none",
+        use_dictionary=False,
+        write_statistics=list(SPANS.skipping),
+        data_page_size=PAGE,
+        store_schema=False,
+    )
 
 
 class PartFileWriter:
@@ -91,15 +106,7 @@ class PartFileWriter:
 
     def _open(self) -> pq.ParquetWriter:
         self._sink = self._store.filesystem()[0].open_output_stream(self.path)
-        return pq.ParquetWriter(
-            self._sink,
-            SPANS.file_schema,
-            compression="none",
-            use_dictionary=False,
-            write_statistics=list(SPANS.skipping),
-            data_page_size=PAGE,
-            store_schema=False,
-        )
+        return part_writer(self._sink)
 
     def add(self, span: SpanDraft, payload: Buffer | Sequence[Buffer]) -> None:
         """Write one span.
@@ -140,6 +147,7 @@ class PartFileWriter:
             holes=tuple(span.holes),
             path=self._name,
             row_group=len(self._spans),
+            digests=tuple(span.digests),
         )
 
     def close(self) -> PartFile | None:

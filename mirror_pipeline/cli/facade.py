@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from mirror_pipeline.errors import ConfigError, UsageError
 from mirror_pipeline.model import Gap
-from mirror_pipeline.reports import BackfillReport, Finding, MirrorLag, MirrorPlan, MirrorStatus, Progress, RunReport
+from mirror_pipeline.reports import BackfillReport, Finding, Halt, MirrorLag, MirrorPlan, MirrorStatus, Progress, Resolution, RunReport
 
 Observer = Callable[[Progress], None]
 
@@ -28,6 +28,8 @@ class MirrorFace(Protocol):
     def status(self) -> MirrorStatus: ...
     def gaps(self) -> list[Gap]: ...
     def evict(self) -> list[dict[str, Any]]: ...
+    def halts(self) -> list[Halt]: ...
+    def resolve(self, topic: str, accept: str, /) -> Resolution: ...
 
     def run(
         self,

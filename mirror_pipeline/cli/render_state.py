@@ -12,7 +12,7 @@ from rich.text import Text
 
 from mirror_pipeline.cli.render import STYLES, cells, state, table, title
 from mirror_pipeline.cli.text import count, duration, plural, rate, size, sparkline
-from mirror_pipeline.reports import LaneStatus, MirrorLag, MirrorStatus, TopicLag
+from mirror_pipeline.reports import BufferUse, LaneStatus, MirrorLag, MirrorStatus, TopicLag
 
 HISTORY = 20
 """Looks kept for the sparkline of ``lag --watch``; a wide terminal has room for twice as many."""
@@ -102,6 +102,8 @@ def _lane_notes(lane: LaneStatus, now: float) -> list[RenderableType]:
         lines.append(Text(f"{lane.lane}: process {lane.pid} on {lane.host or 'this machine'}{_since(lane, now)}", "dim"))
     if lane.message:
         lines.append(Text(f"{lane.lane}: {lane.message}", STYLES.get(lane.state, "")))
+    if lane.buffer is not None:
+        lines += _lane_buffer(lane.lane, lane.buffer, now)
     if lane.target_down_since is not None:
         down = duration(max(0.0, now - lane.target_down_since))
         lines.append(Text(f"{lane.lane}: target down for {down}; staging goes on", "yellow"))
@@ -113,15 +115,40 @@ def _lane_notes(lane: LaneStatus, now: float) -> list[RenderableType]:
     return lines
 
 
+def _lane_buffer(lane: str, use: BufferUse, now: float) -> list[RenderableType]:
+    """The disk a lane takes, and what keeps it from taking less."""
+    lines: list[RenderableType] = []
+    if use.full_since is not None:
+        waits = f"{lane}: buffer full, staging waits since {duration(max(0.0, now - use.full_since))}: {use.full_reason}"
+        lines.append(Text(waits, "red"))
+    if use.disk_bytes:
+        facts = [
+            f"spans {size(use.spans_bytes)} in {plural(use.live_files, 'file')}",
+            f"ledger {size(use.ledger_bytes)}",
+            f"logs {size(use.log_bytes)} in {plural(use.log_files, 'file')}",
+        ]
+        if use.unverified_bytes:
+            facts.append(f"{size(use.unverified_bytes)} to be verified")
+        if use.oldest_staged is not None:
+            facts.append(f"oldest {duration(max(0.0, now - use.oldest_staged))} old")
+        lines.append(Text(f"{lane}: {', '.join(facts)}", "dim"))
+    if use.upkeep_error:
+        lines.append(Text(f"{lane}: housekeeping: {use.upkeep_error}", "yellow"))
+    return lines
+
+
 def _since(lane: LaneStatus, now: float) -> str:
     return f", for {duration(max(0.0, now - lane.started))}" if lane.started is not None else ""
 
 
 def _buffer(answer: MirrorStatus) -> RenderableType:
-    share = answer.buffer_bytes / answer.buffer_max_bytes if answer.buffer_max_bytes else 0.0
+    whole = answer.buffer_total_bytes if answer.buffer_total_bytes is not None else answer.buffer_bytes
+    share = whole / answer.buffer_max_bytes if answer.buffer_max_bytes else 0.0
     row = Table.grid(padding=(0, 1))
     colour = "red" if share >= 0.9 else "cyan"
-    text = f"{size(answer.buffer_bytes)} of {size(answer.buffer_max_bytes)}"
+    text = f"{size(whole)} of {size(answer.buffer_max_bytes)}"
+    if whole > answer.buffer_bytes:
+        text += f" ({size(answer.buffer_bytes)} by this mirror)"
     if answer.staged_records:
         text += f", {plural(answer.staged_records, 'record')} ({size(answer.staged_bytes)}) not yet on the target"
     row.add_row(Text("buffer"), ProgressBar(total=1.0, completed=min(1.0, share), width=20, complete_style=colour), Text(text))

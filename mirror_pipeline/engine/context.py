@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from mirror_pipeline.buffer.decisions import Decisions
 from mirror_pipeline.buffer.ledger import Ledger
 from mirror_pipeline.buffer.spans import SpanTable
 from mirror_pipeline.buffer.store import LaneStore
@@ -14,10 +15,11 @@ from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig
 from mirror_pipeline.engine.spark import Runner
 from mirror_pipeline.engine.state import LaneState
 from mirror_pipeline.errors import MirrorError
-from mirror_pipeline.model import Stamp
+from mirror_pipeline.model import Decision, DecisionKind, Send, Stamp, TopicPartition
 
 FIRST_BACKOFF_SECONDS = 0.25
 LONGEST_BACKOFF_SECONDS = 5.0
+LOSSES, LOSSES_SECONDS = 10, 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,10 @@ class LaneTopic:
 
 @dataclass(slots=True)
 class LaneContext:
-    """Collaborators of one lane's run. ``once`` ends the run at the end offsets seen at its start."""
+    """Collaborators of one lane's run.
+
+    ``once`` ends the run at the end offsets seen at its start; ``room_wanted`` calls the housekeeper.
+    """
 
     mirror: MirrorConfig
     lane: str
@@ -47,11 +52,37 @@ class LaneContext:
     store: LaneStore
     spans: SpanTable
     ledger: Ledger
+    cases: Decisions
     runner: Runner
     once: bool
     stop: threading.Event
     state: LaneState = field(default_factory=LaneState)
     stamp: Stamp | None = None
+    room_wanted: threading.Event = field(default_factory=threading.Event)
+    decisions: tuple[Decision, ...] = ()
+
+    def read_decisions(self) -> None:
+        """Look what people have decided since. Raises BufferUnusable."""
+        self.decisions = self.cases.all()
+
+    def approved(self, incarnation: str, tp: TopicPartition) -> tuple[tuple[int, int], ...]:
+        """Source offset ranges of a partition that a person allowed to be missing."""
+        return tuple(
+            (d.start, d.end)
+            for d in self.decisions
+            if d.kind is DecisionKind.GAP and (d.topic, d.partition, d.incarnation) == (tp.topic, tp.partition, incarnation)
+        )
+
+    def accepted(self, kind: DecisionKind, incarnation: str, subject: str = "") -> list[Decision]:
+        """Decisions of a kind about one life of a topic, and about one topic id where ``subject`` names it."""
+        mine = [d for d in self.decisions if d.kind is kind and d.incarnation == incarnation]
+        return [d for d in mine if not subject or d.subject == subject]
+
+    def decided_by(self, send: Send) -> str:
+        """Who let these source offsets be missing: a person by ``mirror resolve``, or the mirror's ``on_loss``."""
+        covering = (d for d in self.decisions if d.allows(send.topic, send.partition, send.source_start, send.source_end))
+        decision = next(covering, None)
+        return decision.decided_by if decision else f"on_loss: {self.mirror.on_loss}"
 
     def fail(self, problem: Exception) -> None:
         """End the whole lane with this error."""
@@ -66,6 +97,27 @@ def backoff(failures: int) -> float:
     """Seconds to wait after that many failures in a row: doubling, capped, with jitter."""
     longest = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures, 10))
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+
+
+@dataclass(slots=True)
+class Losses:
+    """Workers that die again and again without anything done in between end the run: that is no accident."""
+
+    count: int = 0
+    since: float | None = None
+
+    def lost(self, problem: MirrorError) -> float:
+        """Seconds to wait before the next try; raises ``problem`` once it went on for too long."""
+        now = time.monotonic()
+        self.since = self.since if self.since is not None else now
+        self.count += 1
+        if now - self.since > LOSSES_SECONDS and self.count > LOSSES:
+            raise problem
+        return backoff(min(self.count, 2))
+
+    def done(self) -> None:
+        """Something was done."""
+        self.count, self.since = 0, None
 
 
 @dataclass(slots=True)

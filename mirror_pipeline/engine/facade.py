@@ -7,19 +7,20 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from mirror_pipeline.buffer.decisions import Decisions
 from mirror_pipeline.buffer.ledger import Ledger
 from mirror_pipeline.buffer.spans import SpanTable
 from mirror_pipeline.buffer.store import LaneStore, find_lanes, open_lane
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.config import ClusterSettings, Config, MirrorConfig
-from mirror_pipeline.engine import backfill, lanes, looking, preview
+from mirror_pipeline.engine import backfill, evicting, lanes, looking, preview
+from mirror_pipeline.engine import resolve as resolving
 from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.housekeeping import keep_house
 from mirror_pipeline.engine.selection import discover, lane_names, lane_stores, select_topics
 from mirror_pipeline.engine.spark import SparkRunner, build_session
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.model import Gap
-from mirror_pipeline.reports import BackfillReport, Finding, MirrorLag, MirrorPlan, MirrorStatus, Progress, RunReport
+from mirror_pipeline.reports import BackfillReport, Finding, Halt, MirrorLag, MirrorPlan, MirrorStatus, Progress, Resolution, RunReport
 from mirror_pipeline.topics.catalogue import Catalogue, refresh_catalogue
 from mirror_pipeline.wire.client import WireClient
 
@@ -117,12 +118,14 @@ class Mirror:
         """Lanes, buffer and gaps; asks no cluster."""
         stores = self.lane_stores()
         stand = looking.standing(stores)
+        found = tuple(looking.lane_status(store) for store in stores)
         return MirrorStatus(
             mirror=self.name,
             source=self.mirror.source,
             target=self.mirror.target,
-            lanes=tuple(looking.lane_status(store) for store in stores),
-            buffer_bytes=stand.buffer_bytes,
+            lanes=found,
+            buffer_bytes=sum(lane.buffer.disk_bytes for lane in found if lane.buffer is not None),
+            buffer_total_bytes=looking.total_bytes(stores),
             buffer_max_bytes=self.config.buffer.max_bytes,
             staged_records=stand.staged_records,
             staged_bytes=stand.staged_bytes,
@@ -165,13 +168,34 @@ class Mirror:
         return backfill.default_target(self, topic)
 
     def evict(self) -> list[dict[str, Any]]:
-        """Forget what lies on the target for longer than ``buffer.retention``; one row per lane."""
-        rows = []
-        for store in find_lanes(self.config.buffer, self.name):
-            spans, ledger = SpanTable(store), Ledger(store)
-            if spans.exists() and ledger.exists():
-                rows.append(asdict(keep_house(store.lane, spans, ledger, retention=self.config.buffer.retention)))
-        return rows
+        """Forget what is on the target, was compared with what was staged, and is older than ``buffer.retention``.
+
+        What was not compared yet is compared first, as far as the target answers. May run beside the mirror's lanes.
+
+        Returns:
+            One row for each lane (:class:`~mirror_pipeline.engine.housekeeping.Eviction`).
+
+        Raises:
+            BufferUnusable: the buffer cannot be read or written.
+        """
+        return [asdict(done) for done in evicting.evict(self)]
+
+    def halts(self) -> list[Halt]:
+        """Topics that cannot go on, with the command that accepts it where that is possible; asks no cluster."""
+        return resolving.halts(self)
+
+    def resolve(self, topic: str, accept: str) -> Resolution:
+        """Accept the reason for which a topic has halted; a running lane goes on within half a minute, else the next run does.
+
+        Args:
+            topic: source topic.
+            accept: the halt's code, as :meth:`halts` tells it; naming it guards against accepting something else.
+
+        Raises:
+            UsageError: the topic is not halted for this, or this cannot be accepted.
+            ClusterUnreachable: the cluster that has to be asked does not answer.
+        """
+        return resolving.resolve(self, topic, accept)
 
     def refresh_catalogue(self) -> Catalogue:
         """Look at the source and save the selection for those who must not ask Kafka. Raises ClusterUnreachable."""
@@ -202,6 +226,7 @@ class Mirror:
             store=store,
             spans=SpanTable(store, durable=durable),
             ledger=Ledger(store, durable=durable),
+            cases=Decisions(store, durable=durable),
             runner=runner,
             once=once,
             stop=stop,

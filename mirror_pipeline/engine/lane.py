@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -12,13 +13,16 @@ from dataclasses import asdict
 from mirror_pipeline.buffer.lock import lane_lock
 from mirror_pipeline.buffer.status import write_status
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.housekeeper import Housekeeper
 from mirror_pipeline.engine.prepare import Preparation
 from mirror_pipeline.engine.producing import Producing
 from mirror_pipeline.engine.snapshot import progress_of, report_of
 from mirror_pipeline.engine.staging import Staging
-from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.errors import BufferUnusable, MirrorError
 from mirror_pipeline.reports import Progress, RunReport
 from mirror_pipeline.wire.client import WireClient
+
+log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.2
 HEARTBEAT_SECONDS = 2.0
@@ -50,6 +54,7 @@ class LaneRun:
         self._seconds = seconds
         self._idle_seconds = idle_seconds
         self._observer = observer
+        self._house = Housekeeper(context)
         self._began = time.monotonic()
         self._started = time.time()
         self._total = 0
@@ -81,6 +86,7 @@ class LaneRun:
         context = self._context
         context.spans.ensure()
         context.ledger.ensure()
+        context.spans.discard_uncommitted()  # what a killed run left half written
         staging = Staging(context, source)
         preparation.start(self._discover())
         producing = Producing(context, target, preparation.finish)
@@ -90,19 +96,22 @@ class LaneRun:
             threading.Thread(target=staging.run, name="staging", daemon=True),
             threading.Thread(target=producing.run, name="producing", daemon=True),
         ]
+        self._house.start()
         for thread in threads:
             thread.start()
         try:
             self._watch(threads, preparation)
         except BaseException:
             context.stop.set()
-            self._join(threads)
             raise
-        self._join(threads)
+        finally:
+            self._join(threads)
+            seconds = time.monotonic() - self._began
+            self._house.end()
         if context.state.failure is not None:
             raise context.state.failure
         self._show()
-        report = report_of(context, seconds=time.monotonic() - self._began)
+        report = report_of(context, seconds=seconds)
         self._heartbeat("finished", "")
         return report
 
@@ -156,16 +165,21 @@ class LaneRun:
 
     def _heartbeat(self, state: str, message: str) -> None:
         progress = progress_of(self._context, seconds=time.monotonic() - self._began)
-        write_status(
-            self._context.store,
-            {
-                "state": state,
-                "message": message,
-                "heartbeat": time.time(),
-                "started": self._started,
-                "pid": os.getpid(),
-                "host": socket.gethostname(),
-                "target_down_since": self._context.state.target_down_since,
-                **asdict(progress),
-            },
-        )
+        body = {
+            "state": state,
+            "message": message,
+            "heartbeat": time.time(),
+            "started": self._started,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "target_down_since": self._context.state.target_down_since,
+            "buffer_full_since": self._context.state.buffer_full_since,
+            "house": self._house.status(),
+            **asdict(progress),
+        }
+        try:
+            write_status(self._context.store, body)
+        except BufferUnusable as problem:
+            if not problem.retryable:
+                raise
+            log.warning("the status of lane %s is not written: %s", self._context.lane, problem.message)

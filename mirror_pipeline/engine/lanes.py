@@ -106,6 +106,7 @@ def joined_progress(mirror: str, parts: Sequence[Progress]) -> Progress:
         seconds_staging=sum(p.seconds_staging for p in parts),
         seconds_producing=sum(p.seconds_producing for p in parts),
         target_down=next((p.target_down for p in parts if p.target_down), ""),
+        buffer_full=next((p.buffer_full for p in parts if p.buffer_full), ""),
         topics={name: topic for p in parts for name, topic in p.topics.items()},
     )
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.spans import SpanTable
 from mirror_pipeline.buffer.status import read_status
 from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.buffer.usage import buffer_use as whole_use
+from mirror_pipeline.engine.holding import buffer_use, ledger_of, span_table
 from mirror_pipeline.model import Gap, TopicPartition
 from mirror_pipeline.reports import LaneStatus, MirrorLag, PartitionLag, TopicLag, TopicState
 from mirror_pipeline.wire.answers import EARLIEST, LATEST
@@ -32,25 +31,17 @@ class Standing:
     staged: dict[TopicPartition, int]
     staged_records: int
     staged_bytes: int
-    buffer_bytes: int
     gaps: tuple[Gap, ...]
-
-
-@lru_cache(maxsize=256)
-def _span_table(store: LaneStore) -> SpanTable:
-    """The process's view of a lane's spans. It remembers the files it has read: a sensor that looks every few seconds
-    reads only what is new."""
-    return SpanTable(store)
 
 
 def standing(stores: list[LaneStore]) -> Standing:
     """Read ledger and buffer of some lanes."""
     positions: dict[TopicPartition, int] = {}
     staged: dict[TopicPartition, int] = {}
-    records = size = disk = 0
+    records = size = 0
     gaps: list[Gap] = []
     for store in stores:
-        ledger, spans = Ledger(store), _span_table(store)
+        ledger, spans = ledger_of(store), span_table(store)
         if not (ledger.exists() and spans.exists()):
             continue  # a lane that is just being made
         incarnations = {name: life.incarnation for name, life in ledger.incarnations().items()}
@@ -60,9 +51,8 @@ def standing(stores: list[LaneStore]) -> Standing:
             staged[span.source] = max(staged.get(span.source, 0), span.end)
             records += span.records
             size += span.bytes
-        disk += spans.disk_bytes()
         gaps += ledger.gaps()
-    return Standing(positions, staged, records, size, disk, tuple(gaps))
+    return Standing(positions, staged, records, size, tuple(gaps))
 
 
 def lag_of(
@@ -122,11 +112,17 @@ def _ages(client: WireClient, rows: Mapping[str, list[PartitionLag]]) -> dict[To
     return ages
 
 
+def total_bytes(stores: list[LaneStore]) -> int:
+    """What all mirrors of the buffer that these lanes are in take on its disk, backfills included."""
+    return sum(use.total for use in whole_use(stores[0]).values()) if stores else 0
+
+
 def lane_status(store: LaneStore) -> LaneStatus:
     """The lane as its run last described it."""
     body = read_status(store)
+    use = buffer_use(store, body or {})
     if body is None:
-        return LaneStatus(store.lane, "never run", None, None, "", None, (), 0, 0, 0, 0.0, 0.0)
+        return LaneStatus(store.lane, "never run", None, None, "", None, (), 0, 0, 0, 0.0, 0.0, buffer=use)
     state = body["state"]
     if state == "running" and time.time() - body["heartbeat"] > STALE_SECONDS:
         state = "stale"
@@ -150,4 +146,5 @@ def lane_status(store: LaneStore) -> LaneStatus:
         bytes_per_second=body["bytes"] / seconds,
         target_down_since=body["target_down_since"],
         message=body["message"] or body["target_down"],
+        buffer=use,
     )

@@ -10,17 +10,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection
-from datetime import datetime
 
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
-from mirror_pipeline.engine.staging import recreated
-from mirror_pipeline.engine.state import PartitionState, TopicRun
-from mirror_pipeline.engine.targets import TargetSide
+from mirror_pipeline.engine.continuity import recreated
+from mirror_pipeline.engine.joining import first_offsets, other_cluster, renamed, resumed_runs, run_of
+from mirror_pipeline.engine.lives import drained, follows, next_life, started_over
+from mirror_pipeline.engine.state import TopicRun
+from mirror_pipeline.engine.targets import TargetSide, compacted_topics
 from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, MirrorError, TopicHalted
-from mirror_pipeline.model import Incarnation, Position, TopicPartition
+from mirror_pipeline.faults import crash_point
+from mirror_pipeline.model import DecisionKind, Incarnation, TopicPartition
 from mirror_pipeline.topics.plan import TargetPlan
-from mirror_pipeline.wire.answers import EARLIEST, LATEST, ClusterMetadata
+from mirror_pipeline.wire.answers import LATEST, ClusterMetadata
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import broker_error
 
@@ -39,7 +41,7 @@ class Preparation:
         self._targets = TargetSide(context)
         self._busy = threading.Lock()
         self._wanted: dict[str, LaneTopic] = {}
-        self._source_cluster_id = ""
+        self._heirs: set[str] = set()
 
     def close(self) -> None:
         """Close the connections."""
@@ -74,15 +76,23 @@ class Preparation:
             if not topics:
                 return
             metadata = self._source.metadata([topic.topic for topic in topics])
-            self._source_cluster_id = metadata.cluster_id
+            self._context.read_decisions()
             known = self._context.ledger.incarnations()
             fresh = [t for t in topics if t.topic not in self._state.topics and t.topic not in self._state.refused]
             resumed = [topic for topic in fresh if topic.topic in known]
             with self._state.lock:
+                self._relent()
                 for topic in topics:
                     self._look(topic, metadata, known.get(topic.topic))
                 resumed = [t for t in resumed if t.topic not in self._state.refused]
-            self._resume({topic.topic: known[topic.topic] for topic in resumed})
+            runs = resumed_runs(self._context, {topic.topic: known[topic.topic] for topic in resumed}, self._wanted)
+            compacted = compacted_topics(list(runs), self._source_admin)
+            with self._state.lock:
+                for name, run in runs.items():
+                    run.compacted = name in compacted
+                    run.draining = name in self._heirs
+                    if name not in self._state.refused:
+                        self._state.topics.setdefault(name, run)
 
     def finish(self) -> bool:
         """Do what needs the target: create and check topics, begin new incarnations, get the producer id.
@@ -96,12 +106,32 @@ class Preparation:
         with self._busy:
             with self._state.lock:
                 unchecked = [run for run in self._state.topics.values() if not run.target_checked and run.halted is None]
-                waiting = [self._wanted[name] for name in self._state.unready]
-            if unchecked or waiting or self._context.stamp is None:
+                waiting = [self._wanted[name] for name in self._state.unready if name not in self._heirs]
+            if unchecked or waiting or self._heirs or self._context.stamp is None:
                 self._context.stamp = self._targets.stamp()
                 self._check(unchecked)
                 self._begin(waiting)
+                self._succeed()
             return True
+
+    def _relent(self) -> None:
+        """Topics go on whose missing offsets a person has accepted meanwhile; with the state locked."""
+        for run in self._state.topics.values():
+            halt = run.halted
+            if halt is None or halt.partition is None or halt.span is None:
+                continue
+            start, end = halt.span
+            approved = self._context.approved(run.incarnation, TopicPartition(run.topic, halt.partition))
+            if any(low <= start and end <= high for low, high in approved):
+                run.halted = None
+
+    def _drain(self, name: str) -> None:
+        """Let a topic send what is staged before its next life begins; with the state locked."""
+        self._heirs.add(name)
+        self._state.unready[name] = "the next life of the topic begins when what is staged of the last one is sent"
+        run = self._state.topics.get(name)
+        if run is not None:
+            run.draining, run.halted, run.sendable = True, None, True
 
     def _look(self, topic: LaneTopic, metadata: ClusterMetadata, known: Incarnation | None) -> None:
         """Judge one topic by the source's metadata; with the state locked."""
@@ -117,57 +147,73 @@ class Preparation:
             self._state.unready.setdefault(name, "waits for the target cluster")
             return
         if known.source_cluster_id != metadata.cluster_id:
-            self._state.halt(name, _other_cluster(name, self._context.source.alias, known.source_cluster_id, metadata.cluster_id))
-        elif known.incarnation != found.topic_id:
+            self._state.halt(name, other_cluster(name, self._context.source.alias, known.source_cluster_id, metadata.cluster_id))
+        elif follows(self._context, known, found.topic_id):
+            self._drain(name)
+        elif known.topic_id != found.topic_id:
             self._state.halt(name, recreated(name, known.incarnation, found.topic_id), sendable=True)
         elif known.target_topic != topic.target_topic:
-            self._state.halt(name, _renamed(name, known.target_topic, topic.target_topic))
+            self._state.halt(name, renamed(name, known.target_topic, topic.target_topic))
         elif len(found.partitions) > len(known.starts) and topic.ranges is None:
             self._state.unready.setdefault(name, f"grew to {len(found.partitions)} partitions, waits for the target cluster")
-
-    def _resume(self, known: dict[str, Incarnation]) -> None:
-        """Put known topics where the ledger and the buffer say they stand."""
-        if not known:
-            return
-        positions = self._context.ledger.positions()
-        runs = {name: self._run_of(incarnation, positions) for name, incarnation in known.items()}
-        floors = {p.source: p.position.source_next for run in runs.values() for p in run.partitions.values()}
-        for span in self._context.spans.pending(floors):
-            run = runs.get(span.topic)
-            if run is None or span.incarnation != run.incarnation or span.partition not in run.partitions:
-                continue
-            part = run.partitions[span.partition]
-            part.pending.append(span)
-            part.staged = max(part.staged, span.end)
-            part.learned(span.end - span.start, span.bytes)
-        with self._state.lock:
-            for name, run in runs.items():
-                if name not in self._state.refused:
-                    self._state.topics.setdefault(name, run)
-
-    def _run_of(self, incarnation: Incarnation, positions: dict[TopicPartition, Position]) -> TopicRun:
-        wanted = self._wanted[incarnation.topic]
-        run = TopicRun(incarnation.topic, incarnation.target_topic, incarnation.incarnation)
-        for number, start in incarnation.starts.items():
-            source = TopicPartition(incarnation.topic, number)
-            position = positions.get(source) or Position(start, incarnation.target_starts[number], 0)
-            run.partitions[number] = PartitionState(
-                source, TopicPartition(incarnation.target_topic, number), incarnation.incarnation, position,
-                position.source_next, hard_end=wanted.ranges[number][1] if wanted.ranges else None,
-            )  # fmt: skip
-        return run
 
     def _check(self, runs: list[TopicRun]) -> None:
         """Is the target topic of every resumed topic still the one the copy went to?"""
         known = self._context.ledger.incarnations()
         terms = self._targets.terms([(run.topic, run.target_topic) for run in runs], self._source_admin)
         for run in runs:
-            halt = self._targets.same(known[run.topic])
+            try:
+                if self._start_over(known[run.topic]):
+                    continue
+                halt = self._targets.same(known[run.topic])
+            except TopicHalted as problem:
+                halt = problem
             with self._state.lock:
                 if halt is not None:
                     self._state.halt(run.topic, halt)
                 run.max_batch_bytes, run.compacted = terms[run.topic]
                 run.target_checked = True
+
+    def _start_over(self, known: Incarnation) -> bool:
+        """Copy a topic again from its first offset where a person has accepted the target topic as it is now."""
+        decided = self._context.accepted(DecisionKind.TARGET, known.incarnation)
+        found = self._targets.topic_id(known.target_topic) if decided else ""
+        if not any(decision.subject == found for decision in decided):
+            return False
+        self._targets.refuse_filled(self._wanted[known.topic])
+        self._live_on(started_over(known, found, self._targets.ends(known.target_topic)))
+        return True
+
+    def _succeed(self) -> None:
+        """Begin the next life of topics whose last one is drained."""
+        lives = self._context.ledger.incarnations() if self._heirs else {}
+        for name in sorted(self._heirs):
+            with self._state.lock:
+                run = self._state.topics.get(name)
+                ready = run is not None and drained(run)
+            if run is None or not ready:
+                continue
+            topic = self._wanted[name]
+            found = self._source.metadata([name]).topics[name]
+            if found.error:
+                raise broker_error(found.error, name)
+            _, ends = self._targets.ensure(topic, self._targets.plans([topic], self._source_admin)[name])
+
+            starts = first_offsets(self._source, topic, sorted(found.partitions), "earliest")
+            life = next_life(self._context, lives[name], run, found.topic_id, starts, ends)
+            self._live_on(life)
+            self._heirs.discard(name)
+
+    def _live_on(self, life: Incarnation) -> None:
+        """Write the next life of a topic down and put it in the place of the last one."""
+        self._context.ledger.add_incarnation(life)
+        run = run_of(life, self._context.ledger.positions(), self._wanted[life.topic].ranges)
+        run.max_batch_bytes, run.compacted = self._targets.terms([(life.topic, life.target_topic)], self._source_admin)[life.topic]
+        run.target_checked = True
+        with self._state.lock:
+            self._state.topics[life.topic] = run
+            self._state.unready.pop(life.topic, None)
+        self._first_ends(run, sorted(run.partitions))
 
     def _begin(self, topics: list[LaneTopic]) -> None:
         """Create or grow target topics and write down where the copy begins."""
@@ -196,10 +242,10 @@ class Preparation:
         if known is None:
             self._targets.refuse_filled(topic)
         new = [number for number in partitions if known is None or number not in known.starts]
-        starts = self._starts(topic, new, grown=known is not None)
+        starts = first_offsets(self._source, topic, new, "earliest" if known else self._context.mirror.start)
         incarnation = Incarnation(
             topic=topic.topic,
-            incarnation=found.topic_id,
+            incarnation=known.incarnation if known else found.topic_id,
             source_cluster_id=metadata.cluster_id,
             target_cluster_id=self._targets.cluster_id,
             target_topic=topic.target_topic,
@@ -207,9 +253,12 @@ class Preparation:
             starts=(known.starts if known else {}) | starts,
             target_starts=(known.target_starts if known else {}) | {number: ends[number] for number in new},
             at=int(time.time() * 1000),
+            ordinals=known.ordinals if known else {},
         )
+        crash_point("begin.before")
         ledger.add_incarnation(incarnation)
-        fresh = self._run_of(incarnation, ledger.positions())
+        crash_point("begin.after")
+        fresh = run_of(incarnation, ledger.positions(), topic.ranges)
         fresh.max_batch_bytes, fresh.compacted = self._targets.terms([(topic.topic, topic.target_topic)], self._source_admin)[topic.topic]
         fresh.target_checked = True
         with self._state.lock:
@@ -227,40 +276,3 @@ class Preparation:
             for source, answer in answers.items():
                 if not answer.error:
                     run.partitions[source.partition].end = answer.offset
-
-    def _starts(self, topic: LaneTopic, partitions: list[int], *, grown: bool) -> dict[int, int]:
-        """First source offset to copy. Partitions that appeared later are copied from their beginning."""
-        if topic.ranges is not None:
-            return {number: topic.ranges[number][0] for number in partitions}
-        start = self._context.mirror.start
-        at = EARLIEST if grown or start == "earliest" else LATEST if start == "latest" else _milliseconds(start)
-        wanted = [TopicPartition(topic.topic, number) for number in partitions]
-        answers = self._source.list_offsets(dict.fromkeys(wanted, at), isolation=1)
-        missing = {tp: LATEST for tp, a in answers.items() if not a.error and a.offset < 0}
-        answers |= self._source.list_offsets(missing, isolation=1) if missing else {}
-        for tp, answer in answers.items():
-            if answer.error:
-                raise broker_error(answer.error, str(tp))
-        return {tp.partition: answer.offset for tp, answer in answers.items()}
-
-
-def _milliseconds(start: str | datetime) -> int:
-    if isinstance(start, str):
-        raise ValueError(start)
-    return int(start.timestamp() * 1000)
-
-
-def _other_cluster(topic: str, alias: str, known: str, found: str) -> TopicHalted:
-    return TopicHalted(
-        topic,
-        f"cluster {alias} is another cluster than before: its id is {found}, {topic} was copied from {known}",
-        hint="check bootstrap_servers; a new cluster needs a new mirror name",
-    )
-
-
-def _renamed(topic: str, known: str, found: str) -> TopicHalted:
-    return TopicHalted(
-        topic,
-        f"{topic} has been mirrored to {known} so far, the configuration now says {found}",
-        hint="keep `naming`, or give the mirror a new name to start over",
-    )

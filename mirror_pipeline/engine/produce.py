@@ -17,6 +17,7 @@ from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine import worker
 from mirror_pipeline.engine.mapping import records_before
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch
+from mirror_pipeline.faults import crash_point
 from mirror_pipeline.model import Position, SpanRef, Stamp, TopicPartition
 from mirror_pipeline.wire.batch import HEADER_BYTES, check, headers, restamp
 from mirror_pipeline.wire.client import WireClient
@@ -69,6 +70,7 @@ class PartitionOutcome:
     error: str = ""
     halted: str = ""
     hint: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class _Lane:
     error: str = ""
     halted: str = ""
     hint: str = ""
+    code: str = ""
 
     @property
     def window(self) -> int:
@@ -101,15 +104,15 @@ class _Lane:
         were several sent at once and the first refused, the second would be appended in its place."""
         return REQUESTS_IN_FLIGHT if self.acked else 1
 
-    def stop(self, *, error: str = "", halted: str = "", hint: str = "", uncertain: bool = True) -> None:
+    def stop(self, *, error: str = "", halted: str = "", hint: str = "", code: str = "", uncertain: bool = True) -> None:
         if not self.stopped:
-            self.error, self.halted, self.hint = error, halted, hint
+            self.error, self.halted, self.hint, self.code = error, halted, hint, code
         self.stopped = True
         self.uncertain = self.uncertain or uncertain
 
     def outcome(self) -> PartitionOutcome:
         return PartitionOutcome(
-            self.work.target, self.acked, self.acked_bytes, self.uncertain, self.error, self.halted, self.hint
+            self.work.target, self.acked, self.acked_bytes, self.uncertain, self.error, self.halted, self.hint, self.code
         )
 
 
@@ -209,12 +212,15 @@ def _fill(line: _Line, task: ProduceTask, deadline: float) -> None:
             {target: (lane, records, len(head) + len(rest)) for target, (lane, head, rest, records) in request.items()}
         )
         batches = {target: (head, rest) for target, (_, head, rest, _) in request.items()}
+        crash_point("produce.before_send")
         send_produce(line.connection, batches, timeout_ms=int(task.timeout * 1000))
+        crash_point("produce.after_send")
 
 
 def _collect(line: _Line) -> None:
     """Wait for the oldest request's answer."""
     answers = receive_produce(line.connection)
+    crash_point("produce.before_ack")
     for target, (lane, records, size) in line.waiting.popleft().items():
         lane.in_flight -= 1
         _acknowledge(lane, answers.get(target), records, size)
@@ -239,6 +245,7 @@ def _next_request(
             lane.stop(
                 halted=f"the buffer holds a damaged batch for {lane.work.target}: {problem.message}",
                 hint="check the buffer's disk; remove the lane's `spans` folder to read the rest from the source again",
+                code="buffer_damaged",
                 uncertain=bool(lane.in_flight),
             )
             continue
@@ -266,6 +273,7 @@ def _acknowledge(lane: _Lane, answer: ProduceAnswer | None, records: int, size: 
             halted=f"{lane.work.target} put a batch at offset {answer.base_offset} where {expected} was expected:"
             " somebody else writes to the target topic",
             hint="stop the other writer; mirrored topics take no other records",
+            code="foreign_writer",
         )
         return
     lane.acked += records
@@ -277,4 +285,4 @@ def _refuse(lane: _Lane, problem: BrokerError) -> None:
     if action in (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME):
         lane.stop(error=problem.message)
     else:
-        lane.stop(halted=problem.message, hint=problem.hint)
+        lane.stop(halted=problem.message, hint=problem.hint, code=problem.name.lower())

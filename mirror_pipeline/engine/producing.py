@@ -6,24 +6,25 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from mirror_pipeline.engine.context import LaneContext, Patience, backoff
+from mirror_pipeline.engine.book import Book
+from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
 from mirror_pipeline.engine.mapping import advance, trailing_holes_only
 from mirror_pipeline.engine.plan import assign
 from mirror_pipeline.engine.produce import PartitionOutcome, PartitionWork, ProduceResult, ProduceTask, run_produce
 from mirror_pipeline.engine.state import PartitionState
 from mirror_pipeline.engine.tail import Tail, read_tails
-from mirror_pipeline.errors import BrokerError, BufferUnusable, ClusterUnreachable, ConnectionLost, TopicHalted
-from mirror_pipeline.model import Gap, HoleCause, Send, SpanRef
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, TaskLost, TopicHalted
+from mirror_pipeline.faults import crash_point
+from mirror_pipeline.model import Send, SpanRef
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import Action, lookup
 
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 0.2
+FULL_DISK_POLL_SECONDS = 0.5
 REQUEST_BYTES = 2**20
 """A produce request is sent once its batches are this large together."""
-LOSSES = (HoleCause.RETENTION, HoleCause.TRUNCATION, HoleCause.QUARANTINED, HoleCause.UNEXPLAINED)
-"""Causes that mean a record is missing on the target; the others never were records to copy."""
 
 
 class Producing:
@@ -35,8 +36,9 @@ class Producing:
         self._client = client
         self._ready = ready
         self._patience = Patience(context.mirror.engine.target_wait)
+        self._losses = Losses()
         self._failures = 0
-        self._record = context.ledger.last_record() + 1
+        self._book = Book(context)
 
     def run(self) -> None:
         """Produce until stopped or, with ``once``, until staging is over and all of it is sent; errors end the lane."""
@@ -47,6 +49,9 @@ class Producing:
                         break
                 except (ConnectionLost, ClusterUnreachable) as problem:
                     self._target_lost(problem)
+                except TaskLost as problem:
+                    self._task_lost(problem)
+            self._book.write()
         except Exception as problem:  # noqa: BLE001 - handed to the run's own thread, which raises it
             self._context.fail(problem)
 
@@ -61,6 +66,7 @@ class Producing:
             doubtful = [p for p in self._state.sendable() if p.uncertain and p.retry_at <= now]
         if not doubtful:
             return
+        crash_point("recover.before")
         tails = read_tails(
             self._client,
             {p.target: p.position for p in doubtful},
@@ -71,7 +77,7 @@ class Producing:
         with self._state.lock:
             for part in doubtful:
                 sends += self._adopt(part, tails[part.target])
-        self._record_sends(sends)
+        self._book.add(sends)
         refusals = [tail for tail in tails.values() if isinstance(tail, BrokerError)]
         if len(refusals) == len(tails):
             raise ConnectionLost(refusals[0].message, hint=refusals[0].hint)
@@ -81,25 +87,32 @@ class Producing:
     def _adopt(self, part: PartitionState, tail: Tail | TopicHalted | BrokerError) -> list[Send]:
         topic = part.source.topic
         if isinstance(tail, TopicHalted):
-            self._state.halt(topic, TopicHalted(topic, tail.message, hint=tail.hint, partition=part.source.partition))
+            self._state.halt(topic, TopicHalted(topic, tail.message, hint=tail.hint, partition=part.source.partition, code=tail.code))
             return []
         if isinstance(tail, BrokerError):
             if lookup(tail.code).action in (Action.HALT, Action.FATAL):
-                self._state.halt(topic, TopicHalted(topic, tail.message, hint=tail.hint))
+                self._state.halt(topic, TopicHalted(topic, tail.message, hint=tail.hint, code=tail.name.lower()))
             else:
                 part.failed(tail.message, delay=backoff(part.failures))
             return []
         try:
+            before = part.position.ordinal
             sends = self._account(part, tail.records)
+            self._count(part, part.position.ordinal - before)
         except ValueError as problem:
-            self._state.halt(
-                topic,
-                TopicHalted(topic, f"{part.target}: {problem}", hint="was the buffer folder exchanged or emptied by hand?"),
-            )
+            hint = "was the buffer folder exchanged or emptied by hand?"
+            self._state.halt(topic, TopicHalted(topic, f"{part.target}: {problem}", hint=hint, code="buffer_gap"))
             return []
-        part.uncertain = False
+        part.uncertain, part.met = False, True
         part.error, part.retry_at = "", 0.0
         return sends
+
+    def _count(self, part: PartitionState, found: int) -> None:
+        """Records that this run has sent and nobody acknowledged; those found at its beginning are an earlier run's."""
+        if part.met and found:
+            self._losses.done()
+            self._state.topics[part.source.topic].records += found
+            self._state.records += found
 
     def _account(self, part: PartitionState, records: int) -> list[Send]:
         """Move the partition's position over ``records`` records that are known to be on the target."""
@@ -110,6 +123,9 @@ class Producing:
         return sends
 
     def _turn(self) -> bool:
+        if not self._book.write():
+            self._context.stop.wait(FULL_DISK_POLL_SECONDS)
+            return True
         if not self._ready():
             self._context.stop.wait(backoff(1))
             return True
@@ -117,7 +133,7 @@ class Producing:
         with self._state.lock:
             skipped = self._pass_holes()
             work, over = self._gather(), self._over()
-        self._record_sends(skipped)
+        self._book.add(skipped)
         if work:
             self._produce(work)
             return True
@@ -179,6 +195,7 @@ class Producing:
             for share in shares
         ]
         results = self._context.runner.run(run_produce, tasks, name="produce")
+        self._losses.done()
         self._settle(work, results, began)
 
     def _settle(self, work: Sequence[PartitionWork], results: Sequence[ProduceResult], began: float) -> None:
@@ -201,7 +218,7 @@ class Producing:
             self._state.seconds_producing += time.monotonic() - began
             self._state.micro_batches += 1
             self._state.active()
-        self._record_sends(sends)
+        self._book.add(sends)
         if acked:
             self._target_found()
         elif errors:
@@ -211,7 +228,7 @@ class Producing:
         if outcome.halted:
             topic = part.source.topic
             self._state.halt(
-                topic, TopicHalted(topic, outcome.halted, hint=outcome.hint, partition=part.source.partition)
+                topic, TopicHalted(topic, outcome.halted, hint=outcome.hint, partition=part.source.partition, code=outcome.code)
             )
         elif outcome.error:
             log.info("producing to %s: %s", outcome.target, outcome.error)
@@ -220,26 +237,13 @@ class Producing:
         else:
             part.worked()
 
-    def _record_sends(self, sends: Sequence[Send]) -> None:
-        if not sends:
-            return
-        now = int(time.time() * 1000)
-        gaps = [
-            Gap(
-                self._context.mirror.name, s.topic, s.partition, s.incarnation, s.source_start, s.source_end, s.cause,
-                f"on_loss: {self._context.mirror.on_loss}", now,
-            )
-            for s in sends
-            if s.cause in LOSSES
-        ]  # fmt: skip
-        if not self._context.ledger.record(self._record, sends, gaps):
-            raise BufferUnusable(
-                f"ledger record {self._record} of lane {self._context.lane} was already written by another run",
-                hint="two runs of one lane? end one of them",
-            )
-        self._record += 1
+    def _task_lost(self, problem: TaskLost) -> None:
+        """A worker died between reading and acknowledging: what it sent is for the target's log to tell."""
+        log.warning("producing: %s", problem.message)
         with self._state.lock:
-            self._state.gaps += len(gaps)
+            for part in self._state.sendable():
+                part.uncertain = True
+        self._context.stop.wait(self._losses.lost(problem))
 
     def _target_lost(self, problem: ConnectionLost | ClusterUnreachable) -> None:
         self._failures += 1

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 
 from mirror_pipeline.engine.context import LaneContext
+from mirror_pipeline.engine.hazards import accept_hint
 from mirror_pipeline.engine.state import LaneState, TopicRun
+from mirror_pipeline.errors import TopicHalted
 from mirror_pipeline.reports import Progress, RunReport, TopicProgress, TopicState
 
 
@@ -13,9 +15,9 @@ def progress_of(context: LaneContext, *, seconds: float) -> Progress:
     """The lane as it stands now."""
     state = context.state
     with state.lock:
-        topics = {run.topic: _topic_progress(run) for run in state.topics.values()}
+        topics = {run.topic: _topic_progress(context, run) for run in state.topics.values()}
         for name, halt in state.refused.items():
-            topics[name] = TopicProgress("", state="halted", reason=halt.message, hint=halt.hint)
+            topics[name] = _halted(TopicProgress(""), context, halt)
         for name, why in state.unready.items():
             topics.setdefault(name, TopicProgress("", state="behind", reason=why))
         return Progress(
@@ -33,6 +35,7 @@ def progress_of(context: LaneContext, *, seconds: float) -> Progress:
             seconds_staging=state.seconds_staging,
             seconds_producing=state.seconds_producing,
             target_down=state.target_down,
+            buffer_full=state.buffer_full,
             topics=topics,
         )
 
@@ -46,20 +49,29 @@ def _lag_seconds(state: LaneState) -> float | None:
     return max(0.0, time.time() - min(oldest) / 1000) if oldest else None
 
 
-def _topic_progress(run: TopicRun) -> TopicProgress:
+def _topic_progress(context: LaneContext, run: TopicRun) -> TopicProgress:
     error = next((p.error for p in run.partitions.values() if p.error), "")
-    halt = run.halted
-    return TopicProgress(
+    progress = TopicProgress(
         run.target_topic,
         records=run.records,
         bytes=run.bytes,
         lag_records=sum(p.lag for p in run.partitions.values()),
         position={n: p.position.source_next for n, p in run.partitions.items()},
         end={n: p.readable_end for n, p in run.partitions.items()},
-        state="halted" if halt else "behind" if error else "ok",
-        reason=halt.message if halt else error,
-        hint=halt.hint if halt else "",
+        state="behind" if error else "ok",
+        reason=error,
+        incarnation=run.incarnation,
+        max_batch_bytes=run.max_batch_bytes,
+        marks={n: (p.mark.offset, p.mark.crc, p.mark.epoch) for n, p in run.partitions.items() if p.mark is not None},
     )
+    return _halted(progress, context, run.halted) if run.halted else progress
+
+
+def _halted(progress: TopicProgress, context: LaneContext, halt: TopicHalted) -> TopicProgress:
+    progress.state, progress.reason, progress.code = "halted", halt.message, halt.code
+    progress.hint = "; ".join(part for part in (halt.hint, accept_hint(context.mirror.name, halt.topic, halt.code)) if part)
+    progress.halted_partition, progress.halted_span = halt.partition, halt.span
+    return progress
 
 
 def report_of(context: LaneContext, *, seconds: float) -> RunReport:
@@ -70,7 +82,7 @@ def report_of(context: LaneContext, *, seconds: float) -> RunReport:
         state, reason = topic.state, topic.reason
         if state == "ok" and context.once and topic.lag_records:
             state, reason = "behind", reason or f"{topic.lag_records} offsets are not on the target yet"
-        rows.append(TopicState(name, state, reason, topic.hint, topic.target_topic, topic.records, topic.bytes))
+        rows.append(TopicState(name, state, reason, topic.hint, topic.target_topic, topic.records, topic.bytes, topic.code))
     states = {row.state for row in rows}
     return RunReport(
         mirror=context.mirror.name,

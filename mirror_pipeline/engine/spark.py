@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from mirror_pipeline.config import EngineConfig
-from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.errors import MirrorError, SparkGone, TaskLost
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -45,7 +47,12 @@ class Runner(Protocol):
         """How many tasks one job should have."""
 
     def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
-        """Results in the order of the specs."""
+        """Results in the order of the specs.
+
+        Raises:
+            TaskLost: a worker died; what its tasks did is unknown.
+            SparkGone: Spark itself died.
+        """
 
 
 def build_session(engine: EngineConfig, *, app_name: str = "mirror", with_delta: bool = False) -> SparkSession:
@@ -158,7 +165,7 @@ class SparkRunner:
         self.run(_import_tasks, [WARM_SECONDS] * slots, name="start Python workers")
 
     def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
-        """One task for each spec; the driver's thread waits."""
+        """One task for each spec; the driver's thread waits. Raises what the first failing task raised, TaskLost or SparkGone."""
         if not specs:
             return []
         base = self._bases.get(len(specs))
@@ -166,7 +173,32 @@ class SparkRunner:
             base = self._bases[len(specs)] = self._context.parallelize(range(len(specs)), len(specs))
         self._context.setLocalProperty("spark.job.description", name)
 
-        def one(index: int, _: object) -> list[R]:
-            return [function(specs[index])]
+        def one(index: int, _: object) -> list[R | _Raised]:
+            try:
+                return [function(specs[index])]
+            except Exception as problem:  # noqa: BLE001 - raised by the driver, as it is; whatever Spark itself reports is a lost worker
+                return [_Raised(problem)]
 
-        return base.mapPartitionsWithIndex(one).collect()
+        answers = self._collect(base.mapPartitionsWithIndex(one))
+        for answer in answers:
+            if isinstance(answer, _Raised):
+                raise answer.problem
+        return cast("list[R]", answers)
+
+    def _collect(self, job: RDD[R | _Raised]) -> list[R | _Raised]:
+        from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+
+        try:
+            return job.collect()
+        except Py4JJavaError as problem:
+            causes = re.findall(r"Exception: ([^.\n]*)", str(problem.java_exception).partition("\n")[0])
+            raise TaskLost(f"a Spark worker died: {causes[-1] if causes else problem.java_exception}") from problem
+        except (Py4JNetworkError, Py4JError, OSError) as problem:
+            raise SparkGone("Spark's Java process is gone", hint="run again: it goes on where the target's log ends") from problem
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """What a task raised, on its way to the driver."""
+
+    problem: Exception

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.buffer.write import PartFileWriter, SpanDraft
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine import worker
-from mirror_pipeline.engine.taking import RangeReader, RangeTerms
+from mirror_pipeline.engine.taking import RangeReader
+from mirror_pipeline.engine.terms import RangeTerms
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch, TopicHalted
-from mirror_pipeline.model import PartFile, TopicPartition
+from mirror_pipeline.faults import crash_point
+from mirror_pipeline.model import BatchMark, PartFile, Quarantined, TopicPartition
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import Action, broker_error, lookup
 from mirror_pipeline.wire.connection import Connection
+from mirror_pipeline.wire.digest import digests_of
 from mirror_pipeline.wire.fetch import FetchedPartition, receive_fetch, send_fetch
 
 EMPTY_ANSWERS_BEFORE_GIVING_UP = 20
@@ -44,7 +47,10 @@ class StageTask:
 
 @dataclass(frozen=True, slots=True)
 class RangeOutcome:
-    """How far one range came. ``halted`` is final for the topic; ``error`` may pass."""
+    """How far one range came. ``halt`` is final for the topic; ``error`` may pass.
+
+    ``first_epoch`` is the leader epoch of the first batch read, ``mark`` the last batch read.
+    """
 
     topic: str
     partition: int
@@ -52,8 +58,10 @@ class RangeOutcome:
     records: int
     bytes: int
     error: str = ""
-    halted: str = ""
-    hint: str = ""
+    halt: TopicHalted | None = None
+    first_epoch: int = -1
+    mark: BatchMark | None = None
+    quarantined: tuple[Quarantined, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,9 @@ def run_stage(task: StageTask) -> StageResult:
     writer = PartFileWriter(task.store, task.micro_batch, task.index, durable=task.durable)
     try:
         staging = _Staging(task, writer)
+        crash_point("stage.before_fetch")
         staging.run(deadline=began + task.seconds)
+        crash_point("stage.before_close")
         part = writer.close()
     except BaseException:
         writer.abort()
@@ -95,7 +105,7 @@ class _Staging:
         self._empty: dict[TopicPartition, int] = {}
 
         def emit(span: SpanDraft, pieces: Sequence[memoryview | bytes]) -> None:
-            writer.add(span, pieces)
+            writer.add(replace(span, digests=digests_of(pieces)), pieces)
 
         self._readers = {terms.range.source: RangeReader(terms, emit) for terms in task.terms}
 
@@ -112,11 +122,11 @@ class _Staging:
     def outcomes(self) -> tuple[RangeOutcome, ...]:
         rows = []
         for source, reader in self._readers.items():
-            halt = self._halted.get(source)
             rows.append(
                 RangeOutcome(
                     source.topic, source.partition, reader.next, reader.records, reader.bytes_read,
-                    error=self._errors.get(source, ""), halted=halt.message if halt else "", hint=halt.hint if halt else "",
+                    error=self._errors.get(source, ""), halt=self._halted.get(source), first_epoch=reader.first_epoch,
+                    mark=reader.mark, quarantined=tuple(reader.quarantined),
                 )
             )  # fmt: skip
         return tuple(rows)
@@ -188,7 +198,7 @@ class _Staging:
         except CorruptBatch as problem:
             self._halted[source] = TopicHalted(
                 source.topic, f"{source} at offset {reader.next}: {problem.message}", partition=source.partition,
-                hint="the source's log is damaged there, or a proxy changed the bytes; check the broker's disk",
+                hint="the source's log is damaged there, or a proxy changed the bytes; check the broker's disk", code="unreadable",
             )  # fmt: skip
 
     def _refused(
@@ -202,7 +212,7 @@ class _Staging:
             self._errors[source] = problem.message
         else:
             self._halted[source] = TopicHalted(
-                source.topic, f"{source}: {problem.message}", hint=problem.hint, partition=source.partition
+                source.topic, f"{source}: {problem.message}", hint=problem.hint, partition=source.partition, code=problem.name.lower()
             )
 
     def _out_of_range(self, client: WireClient, source: TopicPartition) -> None:
@@ -216,6 +226,8 @@ class _Staging:
                 f"{source} ends at offset {bounds[1]}, before the next offset to copy ({reader.next}):"
                 " the source's log was truncated or the topic recreated",
                 partition=source.partition,
+                code="truncated",
+                span=(bounds[1], reader.next),
             )
 
     def _flush(self) -> None:

@@ -6,20 +6,20 @@ import logging
 import time
 from collections.abc import Sequence
 
-from mirror_pipeline.engine.context import LaneContext, Patience, backoff
-from mirror_pipeline.engine.housekeeping import make_room
+from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
+from mirror_pipeline.engine.continuity import diverged, recreated, topic_id_of, truncated
 from mirror_pipeline.engine.plan import assign, plan_ranges
+from mirror_pipeline.engine.room import RoomWatch
 from mirror_pipeline.engine.stage import RangeOutcome, StageResult, StageTask, run_stage
-from mirror_pipeline.engine.taking import RangeTerms
-from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, TopicHalted
+from mirror_pipeline.engine.terms import RangeTerms
+from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost
+from mirror_pipeline.faults import crash_point
 from mirror_pipeline.model import OffsetRange, PartFile, TopicPartition
 from mirror_pipeline.wire.client import WireClient
 
 log = logging.getLogger(__name__)
 
 FULL_BUFFER_POLL_SECONDS = 0.5
-ROOM_SHARE = 0.8
-EVICTED_GRACE_SECONDS = 1.0
 PARTITION_FETCH_BYTES = 4 * 2**20
 TASK_MEMORY_BYTES = 64 * 2**20
 """Fetched bytes a task holds before it writes them out as spans."""
@@ -34,6 +34,9 @@ class Staging:
         self._client = client
         self._micro_batch = context.spans.last_micro_batch() + 1
         self._patience = Patience(context.mirror.engine.source_wait)
+        self._losses = Losses()
+        self._room = RoomWatch(context.store, cap=context.buffer.max_bytes, micro_batch=context.mirror.engine.micro_batch_bytes)
+        self._staged = 0
         self._failures = 0
 
     def run(self) -> None:
@@ -44,6 +47,14 @@ class Staging:
                     more = self._turn()
                 except (ConnectionLost, ClusterUnreachable) as problem:
                     self._source_lost(problem)
+                    continue
+                except TaskLost as problem:
+                    self._task_lost(problem)
+                    continue
+                except BufferUnusable as problem:
+                    if not problem.retryable:
+                        raise
+                    self._disk_full(problem)
                     continue
                 if not more:
                     break
@@ -69,7 +80,7 @@ class Staging:
                 if answer.error:
                     self._client.forget(part.source)
                 elif answer.offset < part.staged and part.hard_end is None:
-                    halt = _truncated(part.source, answer.offset, part.staged)
+                    halt = truncated(part.source, answer.offset, part.staged)
                     self._state.halt(part.source.topic, halt, sendable=True)
                 else:
                     part.end = answer.offset
@@ -96,7 +107,9 @@ class Staging:
 
     def _terms(self, planned: OffsetRange) -> RangeTerms:
         run = self._state.topics[planned.topic]
-        return RangeTerms(planned, run.max_batch_bytes, run.compacted, self._context.mirror.on_loss == "record_gap")
+        context = self._context
+        approved = context.approved(planned.incarnation, planned.source)
+        return RangeTerms(planned, run.max_batch_bytes, run.compacted, context.mirror.on_loss == "record_gap", approved)
 
     def _stage(self, terms: Sequence[RangeTerms]) -> None:
         engine = self._context.mirror.engine
@@ -119,16 +132,27 @@ class Staging:
             for index, share in enumerate(shares)
         ]
         results = self._context.runner.run(run_stage, tasks, name=f"stage {self._micro_batch}")
+        self._losses.done()
         self._commit(results, began)
 
     def _commit(self, results: Sequence[StageResult], began: float) -> None:
         state = self._state
-        parts = [result.part for result in results if result.part is not None]
-        self._halt_recreated({span.source.topic for part in parts for span in part.spans})
-        if parts:
-            self._context.spans.commit(self._micro_batch, parts)
-            self._micro_batch += 1
         outcomes = [outcome for result in results for outcome in result.outcomes]
+        self._context.cases.keep([q for outcome in outcomes for q in outcome.quarantined])
+        refused = self._refused(outcomes)
+        # A file with another log's records in it must never become visible; what else is in it is read again.
+        parts = [r.part for r in results if r.part is not None and not {span.topic for span in r.part.spans} & refused]
+        outcomes = [o for r in results if r.part is None or r.part in parts for o in r.outcomes]
+        if parts:
+            crash_point("commit.before")
+            if not self._context.spans.commit(self._micro_batch, parts):
+                raise BufferUnusable(
+                    f"micro-batch {self._micro_batch} of lane {self._context.lane} was already committed by another run",
+                    hint="two runs of one lane? end one of them",
+                )
+            self._staged += sum(part.size for part in parts)
+            crash_point("commit.after")
+            self._micro_batch += 1
         with state.lock:
             self._take_over(parts)
             for outcome in outcomes:
@@ -137,22 +161,35 @@ class Staging:
             state.lock.notify_all()
         self._judge(outcomes, bool(parts))
 
-    def _halt_recreated(self, topics: set[str]) -> None:
-        """What was read belongs to the incarnation only if the topic still has that id after the read."""
-        metadata = self._client.metadata(sorted(topics)) if topics else None
-        if metadata is None:
-            return
+    def _refused(self, outcomes: Sequence[RangeOutcome]) -> set[str]:
+        """Topics whose log, as it was read now, does not go on from what was read before; they are halted.
+
+        What was read belongs to the incarnation only if the topic still has that id after the read. And a new leader
+        may have another log: then the batch read last must still be in it.
+        """
+        names = {outcome.topic for outcome in outcomes if outcome.mark is not None or outcome.quarantined}
+        metadata = self._client.metadata(sorted(names)) if names else None
+        halts = []
+        for name in names:
+            run, found = self._state.topics[name], metadata.topics.get(name) if metadata else None
+            if found is not None and not found.error and found.topic_id != topic_id_of(run.incarnation):
+                halts.append(recreated(name, run.incarnation, found.topic_id))
+        for outcome in outcomes:
+            run = self._state.topics[outcome.topic]
+            part = run.partitions[outcome.partition]
+            if part.mark is not None and outcome.first_epoch > part.mark.epoch:
+                halt = diverged(self._client, part.source, part.mark, part.staged, compacted=run.compacted)
+                halts += [halt] if halt else []
         with self._state.lock:
-            for name in topics:
-                run, found = self._state.topics[name], metadata.topics.get(name)
-                if found is not None and not found.error and found.topic_id != run.incarnation:
-                    self._state.halt(name, recreated(name, run.incarnation, found.topic_id), sendable=True)
+            for halt in halts:
+                self._state.halt(halt.topic, halt, sendable=True)
+        return {halt.topic for halt in halts}
 
     def _take_over(self, parts: Sequence[PartFile]) -> None:
         for part in parts:
             for span in part.spans:
                 run = self._state.topics[span.topic]
-                if run.halted is not None:
+                if run.halted is not None or run.incarnation != span.incarnation:
                     continue
                 partition = run.partitions[span.partition]
                 partition.pending.append(span)
@@ -164,9 +201,10 @@ class Staging:
             self._state.active()
 
     def _settle(self, outcome: RangeOutcome) -> None:
-        if outcome.halted:
-            halt = TopicHalted(outcome.topic, outcome.halted, hint=outcome.hint, partition=outcome.partition)
-            self._state.halt(outcome.topic, halt, sendable=True)
+        if outcome.mark is not None:
+            self._state.topics[outcome.topic].partitions[outcome.partition].mark = outcome.mark
+        if outcome.halt is not None:
+            self._state.halt(outcome.topic, outcome.halt, sendable=True)
         elif outcome.error:
             self._client.forget(TopicPartition(outcome.topic, outcome.partition))
             log.info("staging %s[%s]: %s", outcome.topic, outcome.partition, outcome.error)
@@ -188,36 +226,26 @@ class Staging:
         )
         self._context.stop.wait(backoff(self._failures))
 
+    def _task_lost(self, problem: TaskLost) -> None:
+        """Nothing of the micro-batch was committed: it is read again. A worker that dies every time is no accident."""
+        log.warning("staging: %s", problem.message)
+        self._context.stop.wait(self._losses.lost(problem))
+
+    def _disk_full(self, problem: BufferUnusable) -> None:
+        """Staging pauses; producing goes on, and what it has sent may leave the buffer."""
+        log.warning("staging waits: %s", problem.message)
+        with self._state.lock:
+            self._state.buffer_is(problem.message)
+        self._context.spans.discard_uncommitted()
+        self._context.room_wanted.set()
+        self._context.stop.wait(FULL_BUFFER_POLL_SECONDS)
+
     def _buffer_full(self) -> bool:
-        """Whether another micro-batch would not fit under the cap, after forgetting what the target has."""
-        context = self._context
-        room = context.buffer.max_bytes - context.mirror.engine.micro_batch_bytes
-        full = context.spans.disk_bytes() > room
-        if full:
-            with self._state.lock:
-                positions = {
-                    (p.source.topic, p.source.partition, p.incarnation): p.position.source_next for p in self._state.live()
-                }
-            make_room(context.spans, positions, target_bytes=int(room * ROOM_SHARE), grace=EVICTED_GRACE_SECONDS)
-            full = context.spans.disk_bytes() > room
-        self._state.buffer_full = full
-        return full
-
-
-def _truncated(source: TopicPartition, end: int, staged: int) -> TopicHalted:
-    return TopicHalted(
-        source.topic,
-        f"{source} ends at offset {end}, before the next offset to copy ({staged}): the source's log was truncated"
-        " (unclean leader election?) or the topic recreated",
-        hint="compare both sides; to start over, mirror into a new target topic",
-        partition=source.partition,
-    )
-
-
-def recreated(topic: str, known: str, found: str) -> TopicHalted:
-    """The halt for a topic whose id is not the one the lane has copied so far."""
-    return TopicHalted(
-        topic,
-        f"source topic {topic} was recreated: its topic id is {found}, the copy so far is of {known}",
-        hint="the target holds the old topic's records; mirror the new one under another target name",
-    )
+        """Whether another micro-batch would not fit under the cap or on the disk; the housekeeper is called before it is so."""
+        room = self._room.glance(self._staged)
+        self._staged = 0
+        if room.near:
+            self._context.room_wanted.set()
+        with self._state.lock:
+            self._state.buffer_is(room.why_full)
+        return bool(room.why_full)

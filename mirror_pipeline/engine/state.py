@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from mirror_pipeline.engine.plan import UNKNOWN_BYTES_PER_OFFSET, PartitionView
 from mirror_pipeline.errors import MirrorError, TopicHalted
-from mirror_pipeline.model import Position, SpanRef, TopicPartition
+from mirror_pipeline.model import BatchMark, Position, SpanRef, TopicPartition
 
 DEFAULT_MAX_MESSAGE_BYTES = 1048588
 """Kafka's default of message.max.bytes; assumed while the target topic's own value is not known."""
@@ -19,8 +19,8 @@ DEFAULT_MAX_MESSAGE_BYTES = 1048588
 class PartitionState:
     """One partition between source and target.
 
-    ``staged`` is the next source offset to read, ``position`` what the target has, ``uncertain`` that the
-    target's tail must be read before anything is sent.
+    ``staged`` is the next source offset to read, ``mark`` the last batch read, ``position`` what the target has, ``uncertain`` that the
+    target's tail must be read before anything is sent, ``met`` that this run has read it once.
     """
 
     source: TopicPartition
@@ -33,6 +33,8 @@ class PartitionState:
     pending: deque[SpanRef] = field(default_factory=deque)
     bytes_per_offset: float = UNKNOWN_BYTES_PER_OFFSET
     uncertain: bool = True
+    met: bool = False
+    mark: BatchMark | None = None
     retry_at: float = 0.0
     failures: int = 0
     error: str = ""
@@ -72,7 +74,10 @@ class PartitionState:
 
 @dataclass(slots=True)
 class TopicRun:
-    """One topic of a running lane. ``halted`` ends its staging; what is staged is still sent while it is ``sendable``."""
+    """One topic of a running lane. ``halted`` ends its staging; what is staged is still sent while it is ``sendable``.
+
+    ``draining`` says that another incarnation follows as soon as everything staged is sent.
+    """
 
     topic: str
     target_topic: str
@@ -83,6 +88,7 @@ class TopicRun:
     target_checked: bool = False
     halted: TopicHalted | None = None
     sendable: bool = True
+    draining: bool = False
     records: int = 0
     bytes: int = 0
 
@@ -107,13 +113,14 @@ class LaneState:
     source_down: str = ""
     target_down: str = ""
     target_down_since: float | None = None
-    buffer_full: bool = False
+    buffer_full: str = ""
+    buffer_full_since: float | None = None
     last_activity: float = field(default_factory=time.monotonic)
     failure: MirrorError | Exception | None = None
 
     def live(self) -> list[PartitionState]:
         """Partitions that go on being staged."""
-        return [p for t in self.topics.values() if t.halted is None for p in t.partitions.values()]
+        return [p for t in self.topics.values() if t.halted is None and not t.draining for p in t.partitions.values()]
 
     def sendable(self) -> list[PartitionState]:
         """Partitions whose staged spans go on being sent."""
@@ -131,6 +138,14 @@ class LaneState:
     def active(self) -> None:
         """Something moved: the lane is not idle."""
         self.last_activity = time.monotonic()
+
+    def buffer_is(self, why_full: str) -> None:
+        """The buffer is full for this reason, so staging waits; or it is not."""
+        if not why_full:
+            self.buffer_full_since = None
+        elif self.buffer_full_since is None:
+            self.buffer_full_since = time.time()
+        self.buffer_full = why_full
 
     def target_lost(self, why: str) -> None:
         """The target cannot be reached; staging goes on."""

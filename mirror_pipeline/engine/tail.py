@@ -69,6 +69,7 @@ def _scan(client: WireClient, target: TopicPartition, position: Position, stamp:
             " the target topic was truncated or recreated",
             hint="restore the target topic, or mirror into a new one",
             partition=target.partition,
+            code="target_truncated",
         )
     if start > position.target_next:
         # Retention on the target was faster than this scan. The lane is the only writer, so the end offset counts.
@@ -119,6 +120,7 @@ def _expect_ours(
             f"{target} holds records at offset {header.base_offset} that this mirror did not write",
             hint="mirrored topics take no other records: stop the other writer and mirror into a new topic",
             partition=target.partition,
+            code="foreign_writer",
         )
     expected = (position.ordinal + records) & SEQUENCE_MASK
     if header.base_sequence != expected:
@@ -128,6 +130,7 @@ def _expect_ours(
             f" {expected} was expected: batches before it are missing",
             hint="mirror into a new topic and report this",
             partition=target.partition,
+            code="sequence_gap",
         )
     return header.records
 

@@ -10,28 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.write import SpanDraft
-from mirror_pipeline.errors import TopicHalted
-from mirror_pipeline.model import Hole, HoleCause, OffsetRange
+from mirror_pipeline.engine.terms import RangeTerms
+from mirror_pipeline.errors import CorruptBatch
+from mirror_pipeline.model import BatchMark, Hole, HoleCause, Quarantined
 from mirror_pipeline.wire.batch import BatchHeader, check, headers
 from mirror_pipeline.wire.control import ControlType, control_type
 from mirror_pipeline.wire.fetch import FetchedPartition
 from mirror_pipeline.wire.records import OpenRecord, RecordTooLarge, open_batch, seal_runs
 
 NO_TIMESTAMP = -1
-
-
-@dataclass(frozen=True, slots=True)
-class RangeTerms:
-    """How one range is to be read: the planned range and what the target and the mirror ask for.
-
-    ``max_batch_bytes`` is the largest batch the target topic takes. ``holes_expected`` says that the topic is
-    compacted, so missing offsets are normal. ``record_gaps`` is the mirror's ``on_loss: record_gap``.
-    """
-
-    range: OffsetRange
-    max_batch_bytes: int
-    holes_expected: bool
-    record_gaps: bool
+MAX_SEALED = 2**31 - 1
 
 
 @dataclass(slots=True)
@@ -44,6 +32,9 @@ class RangeReader:
     bytes_read: int = field(init=False, default=0)
     records: int = field(init=False, default=0)
     done: bool = field(init=False, default=False)
+    first_epoch: int = field(init=False, default=-1)
+    mark: BatchMark | None = field(init=False, default=None)
+    quarantined: list[Quarantined] = field(init=False, default_factory=list)
     _span_start: int = field(init=False)
     _pieces: list[memoryview | bytes] = field(init=False, default_factory=list)
     _holes: list[Hole] = field(init=False, default_factory=list)
@@ -62,18 +53,12 @@ class RangeReader:
 
     def skip_trimmed(self, log_start: int) -> None:
         """The source deleted everything below ``log_start`` before it was read: a gap, or the end of this topic's copy."""
-        wanted = self.terms.range
         if log_start <= self.next:
             return
-        if not self.terms.record_gaps:
-            raise TopicHalted(
-                wanted.topic,
-                f"the source deleted offsets [{self.next}, {log_start}) of {wanted.source} before they were copied",
-                hint="set `on_loss: record_gap` for this mirror to go on behind the gap and have it recorded",
-                partition=wanted.partition,
-            )
+        if not self.terms.may_miss(self.next, log_start):
+            raise self.terms.trimmed(self.next, log_start)
         self._miss(log_start, HoleCause.RETENTION)
-        self.done = self.next >= wanted.end
+        self.done = self.next >= self.terms.range.end
 
     def take(self, data: FetchedPartition) -> None:
         """Take over what one fetch response holds of this partition.
@@ -87,6 +72,7 @@ class RangeReader:
         aborted = sorted(data.aborted, key=lambda entry: entry[1], reverse=True)
         open_aborts: set[int] = set()
         run_start = run_end = -1
+        last: BatchHeader | None = None
         for at, header in headers(records):
             if header.next_offset <= self.next:
                 continue
@@ -94,8 +80,11 @@ class RangeReader:
                 self._close_hole(self.terms.range.end)
                 self.done = True
                 break
-            if header.magic >= 2:
-                check(records, at, header)
+            if header.magic >= 2 and not self._intact(records, at, header):
+                continue
+            if last is None and self.first_epoch < 0:
+                self.first_epoch = header.leader_epoch
+            last = header
             while aborted and aborted[-1][1] <= header.last_offset:
                 open_aborts.add(aborted.pop()[0])
             if not self._as_it_is(header, open_aborts):
@@ -112,8 +101,28 @@ class RangeReader:
             run_end = at + header.size
         if run_end > run_start:
             self._pieces.append(records[run_start:run_end])
+        if last is not None and last.magic >= 2:
+            self.mark = BatchMark(last.base_offset, last.crc, last.leader_epoch)
         if self.next >= self.terms.range.end or self.bytes_read >= self.terms.range.max_bytes:
             self.done = True
+
+    def _intact(self, records: memoryview, at: int, header: BatchHeader) -> bool:
+        """Check the CRC; a damaged batch is left out only where a person, or ``on_loss``, allows it."""
+        try:
+            check(records, at, header)
+        except CorruptBatch as problem:
+            start, end = max(self.next, header.base_offset), max(self.next + 1, header.next_offset)
+            if not self.terms.may_miss(start, end):
+                raise self.terms.corrupt(start, end, problem) from problem
+            self._close_hole(start)
+            self._quarantine(start, end, "corrupt batch", bytes(records[at : at + header.size]))
+            return False
+        return True
+
+    def _quarantine(self, start: int, end: int, reason: str, payload: bytes) -> None:
+        wanted = self.terms.range
+        self.quarantined.append(Quarantined(wanted.topic, wanted.partition, wanted.incarnation, start, end, reason, payload))
+        self._miss(end, HoleCause.QUARANTINED)
 
     def flush(self) -> None:
         """Hand what was collected since the last flush to ``emit`` as one span, if it is anything."""
@@ -192,32 +201,26 @@ class RangeReader:
         try:
             for sealed in seal_runs(kept, codec=codec, max_bytes=self.terms.max_batch_bytes):
                 self._take_sealed(sealed)
-        except RecordTooLarge as problem:
-            self._oversize(kept, codec, problem)
+        except RecordTooLarge:
+            self._oversize(kept, codec)
         if self.next < stop:
             self._miss(stop, HoleCause.COMPACTION)
 
-    def _oversize(self, kept: Sequence[OpenRecord], codec: int, problem: RecordTooLarge) -> None:
-        """A single record is larger than the target's ``max.message.bytes``: follow the mirror's ``on_loss``."""
-        wanted = self.terms.range
-        if not self.terms.record_gaps:
-            raise TopicHalted(
-                wanted.topic,
-                f"a record of {wanted.source} at or after offset {self.next} is larger than the target topic's"
-                f" max.message.bytes ({self.terms.max_batch_bytes}): {problem.message}",
-                hint="raise max.message.bytes on the target topic, or set `on_loss: record_gap` to leave such records out",
-                partition=wanted.partition,
-            )
+    def _oversize(self, kept: Sequence[OpenRecord], codec: int) -> None:
+        """A single record is larger than the target's ``max.message.bytes``: quarantine, or the end of this topic's copy."""
         for record in kept:
             if record.offset < self.next:
                 continue
             try:
-                sealed = seal_runs([record], codec=codec, max_bytes=self.terms.max_batch_bytes)
-            except RecordTooLarge:
+                sealed = seal_runs([record], codec=codec, max_bytes=self.terms.max_batch_bytes)[0]
+            except RecordTooLarge as problem:
                 self._close_compacted(record.offset)
-                self._miss(record.offset + 1, HoleCause.QUARANTINED)
+                if not self.terms.may_miss(record.offset, record.offset + 1):
+                    raise self.terms.oversize(record.offset, problem) from problem
+                whole = seal_runs([record], codec=codec, max_bytes=MAX_SEALED)[0]
+                self._quarantine(record.offset, record.offset + 1, "larger than the target takes", whole)
             else:
-                self._take_sealed(sealed[0])
+                self._take_sealed(sealed)
 
     def _close_compacted(self, to: int) -> None:
         if to > self.next:
@@ -233,18 +236,12 @@ class RangeReader:
         """Offsets ``[next, to)`` were not in the log the broker answered from."""
         if to <= self.next:
             return
-        wanted = self.terms.range
         if self.terms.holes_expected:
             self._miss(to, HoleCause.COMPACTION)
-        elif self.terms.record_gaps:
+        elif self.terms.may_miss(self.next, to):
             self._miss(to, HoleCause.UNEXPLAINED)
         else:
-            raise TopicHalted(
-                wanted.topic,
-                f"source offsets [{self.next}, {to}) of {wanted.source} are missing and the topic is not compacted",
-                hint="was the topic compacted before? Set `on_loss: record_gap` to go on and have the gap recorded",
-                partition=wanted.partition,
-            )
+            raise self.terms.hole(self.next, to)
 
     def _miss(self, to: int, cause: HoleCause) -> None:
         self._holes.append(Hole(self.next, to, cause))

@@ -47,6 +47,7 @@ class TargetSide:
                 f"cluster {self._context.target.alias} is another cluster than before: its id is {self.cluster_id},"
                 f" {known.topic} was copied to {known.target_cluster_id}",
                 hint="check bootstrap_servers; a new target cluster needs a new mirror name",
+                code="other_target_cluster",
             )
         found = self._client.metadata([known.target_topic]).topics[known.target_topic]
         if found.error:
@@ -56,14 +57,16 @@ class TargetSide:
             return TopicHalted(
                 known.topic,
                 f"target topic {known.target_topic} cannot be used any more: {problem.name}",
-                hint="was it deleted? Mirror into a new target topic, or give the mirror a new name to start over",
+                hint="was it deleted? Create it again and accept it, or mirror into a new target topic",
+                code="target_gone",
             )
         if found.topic_id != known.target_topic_id:
             return TopicHalted(
                 known.topic,
                 f"target topic {known.target_topic} was recreated: its topic id is {found.topic_id},"
                 f" the copy went to {known.target_topic_id}",
-                hint="mirror into a new target topic, or give the mirror a new name to start over",
+                hint="mirror into a new target topic, or start over in this one",
+                code="target_recreated",
             )
         return None
 
@@ -87,6 +90,15 @@ class TargetSide:
         parts = [TopicPartition(topic.target_topic, number) for number in sorted(found.partitions)]
         return found.topic_id, {tp.partition: end for tp, (_, end) in log_bounds(self._client, parts).items()}
 
+    def topic_id(self, target_topic: str) -> str:
+        """Id of a target topic, "" when there is none."""
+        return self._client.metadata([target_topic]).topics[target_topic].topic_id or ""
+
+    def ends(self, target_topic: str) -> dict[int, int]:
+        """End offsets of a target topic. Raises BrokerError."""
+        parts = [TopicPartition(target_topic, number) for number in self._client.metadata([target_topic]).topics[target_topic].partitions]
+        return {tp.partition: end for tp, (_, end) in log_bounds(self._client, parts).items()}
+
     def refuse_filled(self, topic: LaneTopic) -> None:
         """A copy begins in an empty topic: records of unknown origin may be this very copy, its ledger lost."""
         parts = [
@@ -95,7 +107,7 @@ class TargetSide:
         ]
         count = sum(end - start for start, end in log_bounds(self._client, parts).values())
         if count and not topic.filled:
-            raise TopicHalted(topic.topic, filled_message(topic.target_topic, count), hint=FILLED_HINT)
+            raise TopicHalted(topic.topic, filled_message(topic.target_topic, count), hint=FILLED_HINT, code="target_filled")
 
     def terms(self, pairs: list[tuple[str, str]], source_admin: Admin) -> dict[str, tuple[int, bool]]:
         """For source topics with their target topics: largest batch the target takes, whether the source is compacted."""
@@ -111,6 +123,12 @@ def _max_bytes(configs: Configs) -> int:
     if configs is None or isinstance(configs, BrokerError) or "max.message.bytes" not in configs:
         return DEFAULT_MAX_MESSAGE_BYTES
     return int(configs["max.message.bytes"].value or DEFAULT_MAX_MESSAGE_BYTES)
+
+
+def compacted_topics(names: list[str], source_admin: Admin) -> set[str]:
+    """Those of the source's topics whose log may have holes by compaction."""
+    found = source_admin.topic_configs(names) if names else {}
+    return {name for name in names if _compacted(found.get(name))}
 
 
 def _compacted(configs: Configs) -> bool:

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirror_pipeline.local.compare import IDENTICAL, Difference, TopicComparison, compare_topics
 from mirror_pipeline.local.demo_live import Live
 from mirror_pipeline.local.demo_place import EAST, MIRROR, WEST, Place, open_place
 from mirror_pipeline.local.demo_screen import Screen
 from mirror_pipeline.local.demo_ui import DEFAULT_URL, WebPage
 from mirror_pipeline.local.shapes import SHAPES, SeededTopic, fill
 from mirror_pipeline.local.shapes_ground import CODECS
+from mirror_pipeline.verify.compare import IDENTICAL, Difference, TopicComparison, compare_topics
 
 if TYPE_CHECKING:
     from mirror_pipeline import Mirror

@@ -112,3 +112,10 @@ def _topic(topic: Any) -> TopicMetadata:
         for part in topic.partitions
     }
     return TopicMetadata(topic.name, topic_id_text(topic.topic_id), topic.error_code, bool(topic.is_internal), parts)
+
+
+def epoch_answers(response: Any) -> Iterator[tuple[TopicPartition, OffsetAnswer]]:
+    """The partitions of an OffsetForLeaderEpoch response."""
+    for topic in response.topics:
+        for part in topic.partitions:
+            yield TopicPartition(topic.topic, part.partition), OffsetAnswer(part.end_offset, -1, part.error_code, part.leader_epoch)

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.model import Stamp, TopicPartition
-from mirror_pipeline.wire.answers import ClusterMetadata, OffsetAnswer, ProducerState, cluster_metadata, offset_answers, producer_answers
+from mirror_pipeline.wire import questions
+from mirror_pipeline.wire.answers import (
+    ClusterMetadata,
+    OffsetAnswer,
+    ProducerState,
+    cluster_metadata,
+    epoch_answers,
+    offset_answers,
+    producer_answers,
+)
 from mirror_pipeline.wire.codes import (
     LEADER_NOT_AVAILABLE,
     NETWORK_EXCEPTION,
@@ -22,7 +31,7 @@ from mirror_pipeline.wire.codes import (
 )
 from mirror_pipeline.wire.connection import Connection
 from mirror_pipeline.wire.dial import Dialler
-from mirror_pipeline.wire.messages import DescribeProducersRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest
+from mirror_pipeline.wire.messages import InitProducerIdRequest, MetadataRequest
 
 if TYPE_CHECKING:
     from mirror_pipeline.config import ClusterSettings
@@ -140,15 +149,7 @@ class WireClient:
             may pass (a moving leader) are asked again for 5 seconds first.
         """
 
-        def build(tps: list[TopicPartition]) -> Any:
-            kind = ListOffsetsRequest.ListOffsetsTopic
-            part = kind.ListOffsetsPartition
-            topics = [
-                kind(name=name, partitions=[part(partition_index=tp.partition, current_leader_epoch=-1, timestamp=at[tp]) for tp in group])
-                for name, group in _by_topic(tps)
-            ]
-            return ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=topics)
-
+        build = questions.offsets(at, isolation)
         return self._ask_leaders(at.keys(), build, offset_answers, lambda a: a.error, lambda code: OffsetAnswer(-1, -1, code))
 
     def init_producer_id(self) -> Stamp:
@@ -169,15 +170,24 @@ class WireClient:
             time.sleep(pause)
         raise AssertionError("unreachable")
 
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
+        """Where the leader's log leaves each partition's leader epoch (KIP-320).
+
+        Args:
+            epochs: a leader epoch by partition.
+
+        Returns:
+            For each partition the end offset of the greatest epoch up to the one asked (-1 when the log knows none), with
+            that epoch; errors as in :meth:`list_offsets`.
+        """
+
+        build = questions.epochs(epochs)
+        return self._ask_leaders(epochs.keys(), build, epoch_answers, lambda a: a.error, lambda code: OffsetAnswer(-1, -1, code))
+
     def describe_producers(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, list[ProducerState] | BrokerError]:
         """The producers each partition's leader remembers (KIP-664; needs READ on the topic), or why it does not say."""
 
-        def build(some: list[TopicPartition]) -> Any:
-            kind = DescribeProducersRequest.TopicRequest
-            topics = [kind(name=name, partition_indexes=[tp.partition for tp in group]) for name, group in _by_topic(some)]
-            return DescribeProducersRequest(topics=topics)
-
-        answers = self._ask_leaders(tps, build, producer_answers, lambda a: a[0], lambda code: (code, None, []))
+        answers = self._ask_leaders(tps, questions.producers, producer_answers, lambda a: a[0], lambda code: (code, None, []))
         return {
             tp: broker_error(error, f"{self.cluster.alias}: producers of {tp}", message) if error else states
             for tp, (error, message, states) in answers.items()
@@ -270,7 +280,3 @@ def _pauses() -> Iterator[float]:
     while True:
         yield pause * random.uniform(0.5, 1.0)  # noqa: S311 - a spread, not a secret
         pause = min(pause * 2, longest)
-
-
-def _by_topic(tps: Iterable[TopicPartition]) -> Iterator[tuple[str, Iterator[TopicPartition]]]:
-    return groupby(sorted(tps), key=lambda tp: tp.topic)

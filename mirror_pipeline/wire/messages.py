@@ -7,7 +7,12 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResponse
-from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
+from kafka.protocol.consumer import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse
@@ -20,6 +25,7 @@ __all__ = [
     "InitProducerIdRequest",
     "ListOffsetsRequest",
     "MetadataRequest",
+    "OffsetForLeaderEpochRequest",
     "SaslAuthenticateRequest",
     "SaslHandshakeRequest",
     "Versions",
@@ -40,6 +46,7 @@ class Api(IntEnum):
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
     SASL_AUTHENTICATE = 36
     DESCRIBE_PRODUCERS = 61
 
@@ -62,6 +69,7 @@ SPOKEN: dict[int, Versions] = {
     Api.SASL_HANDSHAKE: Versions(1, 1, NEVER),  # v1: tokens travel in SaslAuthenticate
     Api.API_VERSIONS: Versions(0, 3, 3),
     Api.INIT_PRODUCER_ID: Versions(0, 4, 2),
+    Api.OFFSET_FOR_LEADER_EPOCH: Versions(2, 4, 4),  # v2: current leader epoch, allowed to consumers (KIP-320)
     Api.SASL_AUTHENTICATE: Versions(0, 2, 2),  # v1: session lifetime
     Api.DESCRIBE_PRODUCERS: Versions(0, 0, 0),
 }
@@ -72,6 +80,7 @@ _RESPONSES: dict[int, Any] = {
     Api.SASL_HANDSHAKE: SaslHandshakeResponse,
     Api.API_VERSIONS: ApiVersionsResponse,
     Api.INIT_PRODUCER_ID: InitProducerIdResponse,
+    Api.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochResponse,
     Api.SASL_AUTHENTICATE: SaslAuthenticateResponse,
     Api.DESCRIBE_PRODUCERS: DescribeProducersResponse,
 }

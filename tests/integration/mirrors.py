@@ -11,8 +11,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror_pipeline import Mirror, load_config
-from mirror_pipeline.local.compare import TopicComparison, compare_topics
 from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.verify.compare import TopicComparison, compare_topics
+from mirror_pipeline.verify.read import log_range, read_log
 from mirror_pipeline.wire.client import WireClient
 
 
@@ -69,3 +70,11 @@ def assert_identical(mirror: Mirror, topics: Collection[str], prefix: str = "eas
     """Fail with the first differences unless both sides hold the same records in the same order."""
     different = {v.topic: (v.verdict, v.differences[:3]) for v in verdicts(mirror, topics, prefix) if v.verdict != "identical"}
     assert different == {}
+
+
+def values(mirror: Mirror, topic: str, partition: int = 0) -> list[str]:
+    """Every value of a target partition as a read_uncommitted consumer sees them, in order."""
+    place = TopicPartition(topic, partition)
+    with WireClient(mirror.target) as client:
+        start, end = log_range(client, [place], isolation=0)[place]
+        return [(record.value or b"").decode() for piece in read_log(client, place, start, end, isolation=0) for record in piece.records()]

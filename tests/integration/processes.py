@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -65,3 +66,28 @@ def lane_is_running(folder: Path, process: subprocess.Popen[str]) -> Callable[[]
         return process.poll() is not None or (status.get("pid") == process.pid and status.get("state") == "running")
 
     return running
+
+
+def kill_a_worker(process: subprocess.Popen[str]) -> int:
+    """``kill -9`` for one of the Python workers that Spark has forked; how many were killed (0 when there is none now)."""
+    try:
+        family = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return 0
+    workers = [member for member in family if _is_worker(member)]
+    for worker in random.sample(workers, min(1, len(workers))):
+        try:
+            worker.kill()
+        except psutil.NoSuchProcess:
+            return 0
+        return 1
+    return 0
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    """A child of the daemon that Spark starts its Python workers with."""
+    try:
+        parent = process.parent()
+        return parent is not None and "pyspark.daemon" in " ".join(parent.cmdline())
+    except psutil.NoSuchProcess:
+        return False

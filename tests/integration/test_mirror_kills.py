@@ -13,7 +13,7 @@ import pytest
 from mirror_pipeline.local.cluster import LocalCluster
 from mirror_pipeline.local.shapes_bulk import fill_bulk
 from tests.integration.mirrors import assert_identical, end_offsets, make_mirror, produce, write_config
-from tests.integration.processes import document, kill_tree, lane_is_running, start_mirror, wait_until
+from tests.integration.processes import document, kill_a_worker, kill_tree, lane_is_running, start_mirror, wait_until
 
 START_SECONDS = 240
 END_SECONDS = 400
@@ -91,3 +91,26 @@ def test_the_target_stops_and_comes_back(cluster_factory: Callable[..., list[Loc
     assert sum(end_offsets(mirror, "east.bulk", target=True).values()) == records
     assert_identical(mirror, ["bulk"])
     assert mirror.status().lanes[0].target_down_since is None
+
+
+def test_a_lane_survives_the_death_of_its_workers(cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path) -> None:
+    """Spark's Python workers die again and again: the run itself goes on."""
+    source, target = (c.bootstrap_servers for c in cluster_factory(2))
+    records = fill_bulk(source, "bulk", 6, 80_000_000)
+    config = write_config(tmp_path, source, target, ["bulk"], engine=SMALL_STEPS)
+    mirror = make_mirror(tmp_path, source, target, ["bulk"], engine=SMALL_STEPS)
+    process = start_mirror(config, "run", "--once", "--json")
+    try:
+        wait_until(lane_is_running(tmp_path, process), START_SECONDS, "the lane to run")
+        killed = 0
+        while process.poll() is None:
+            killed += kill_a_worker(process)
+            time.sleep(random.uniform(0.5, 4))  # a new worker imports for a second before it can do anything
+        print(f"{killed} workers killed")
+        assert process.returncode == 0, (tmp_path / "stderr.txt").read_text()[-2000:]
+    finally:
+        kill_tree(process)
+    assert killed > 2
+    assert sum(end_offsets(mirror, "east.bulk", target=True).values()) == records
+    assert_identical(mirror, ["bulk"])
+    mirror_ledger_is_whole(mirror)

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from mirror_pipeline.buffer.write import SpanDraft
-from mirror_pipeline.engine.taking import RangeReader, RangeTerms
-from mirror_pipeline.errors import CorruptBatch, TopicHalted
+from mirror_pipeline.engine.taking import RangeReader
+from mirror_pipeline.engine.terms import RangeTerms
+from mirror_pipeline.errors import TopicHalted
 from mirror_pipeline.model import HoleCause, OffsetRange, Stamp
 from mirror_pipeline.wire.batch import BatchHeader, OpenRecord, headers, open_batch, restamp, seal
 from mirror_pipeline.wire.fetch import FetchedPartition
@@ -45,11 +46,11 @@ class Taken:
 
     def __init__(
         self, start: int, end: int, *, hard_end: bool = False, compacted: bool = False, gaps: bool = False, limit: int = 10**6,
-        size: int = 10**9,
+        size: int = 10**9, approved: tuple[tuple[int, int], ...] = (),
     ) -> None:  # fmt: skip
         self.spans: list[SpanDraft] = []
         self.payload = b""
-        terms = RangeTerms(OffsetRange("t", 0, start, end, size, "id", hard_end), limit, compacted, gaps)
+        terms = RangeTerms(OffsetRange("t", 0, start, end, size, "id", hard_end), limit, compacted, gaps, approved)
         self.reader = RangeReader(terms, self._emit)
 
     def _emit(self, span: SpanDraft, pieces: Sequence[memoryview | bytes]) -> None:
@@ -156,13 +157,45 @@ def test_a_record_larger_than_the_target_takes() -> None:
     taken = Taken(0, 3, limit=300, gaps=True).take(data)
     assert taken.holes == [(1, 2, HoleCause.QUARANTINED)]
     assert taken.offsets == [0, 2]
+    (kept,) = taken.reader.quarantined
+    (record,) = open_batch(memoryview(kept.payload))
+    assert (kept.start, record.offset, record.tail) == (1, 1, large.tail)
 
 
 def test_a_flipped_bit_is_found() -> None:
     data = bytearray(batch(0, 3))
     data[-3] ^= 1
-    with pytest.raises(CorruptBatch):
+    with pytest.raises(TopicHalted) as halt:
         Taken(0, 3).take(bytes(data))
+    assert (halt.value.code, halt.value.span) == ("corrupt", (0, 3))
+
+
+def test_a_damaged_batch_that_was_accepted_goes_to_quarantine() -> None:
+    data = bytearray(batch(0, 3))
+    data[-3] ^= 1
+    taken = Taken(0, 6, approved=((0, 3),)).take(bytes(data) + batch(3, 3))
+    assert taken.holes == [(0, 3, HoleCause.QUARANTINED)]
+    assert taken.offsets == [3, 4, 5]
+    (kept,) = taken.reader.quarantined
+    assert (kept.start, kept.end, kept.payload) == (0, 3, bytes(data))
+
+
+def test_only_what_was_accepted_may_be_missing() -> None:
+    taken = Taken(0, 9, approved=((2, 4),)).take(batch(0, 2) + batch(4, 2))
+    assert taken.holes == [(2, 4, HoleCause.UNEXPLAINED)]
+    with pytest.raises(TopicHalted) as halt:
+        Taken(0, 9, approved=((2, 4),)).take(batch(0, 2) + batch(5, 2))
+    assert (halt.value.code, halt.value.span) == ("unexplained_hole", (2, 5))
+
+
+def test_a_trimmed_log_goes_on_where_that_was_accepted() -> None:
+    taken = Taken(0, 9, approved=((0, 4),))
+    taken.reader.skip_trimmed(4)
+    taken.take(batch(4, 5))
+    assert taken.holes == [(0, 4, HoleCause.RETENTION)]
+    with pytest.raises(TopicHalted) as halt:
+        Taken(0, 9, approved=((0, 3),)).reader.skip_trimmed(4)
+    assert (halt.value.code, halt.value.span) == ("trimmed", (0, 4))
 
 
 def test_a_range_ends_after_its_bytes() -> None:

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from mirror_pipeline.config import load_config
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.local.compare import Difference
 from mirror_pipeline.local.demo import DemoReport, DemoRow
 from mirror_pipeline.local.demo_place import CONFIG, EAST, MIRROR, WEST, open_place
 from mirror_pipeline.local.demo_screen import Screen
+from mirror_pipeline.verify.compare import Difference
 
 SAME = DemoRow("orders", "east.orders", 3, 1_000, 5_000_000, 1.25, "identical", "plain batches")
 OTHER = replace(SAME, topic="odd", verdict="different", differences=(Difference("altered", "odd", 2, 7, 9, "value differs at byte 3"),))

@@ -14,10 +14,10 @@ from typing import Any
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import MirrorError
-from mirror_pipeline.local.compare_align import Piece, align
-from mirror_pipeline.local.compare_judge import Found, judge
-from mirror_pipeline.local.compare_read import READ_COMMITTED, READ_UNCOMMITTED, log_range, read_log
 from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.verify.align import Piece, align
+from mirror_pipeline.verify.judge import Found, judge
+from mirror_pipeline.verify.read import READ_COMMITTED, READ_UNCOMMITTED, log_range, read_log
 from mirror_pipeline.wire.client import WireClient
 
 IDENTICAL = "identical"
@@ -167,4 +167,4 @@ def _compare_partition(
         if progress is not None:
             progress(topic, partition, records, size)
 
-    return judge(align(source(), other(), limit=DIFFERENCES_PER_PARTITION, progress=tell), source, other, limit=DIFFERENCES_PER_PARTITION)
+    return judge(align(source(), other(), limit=DIFFERENCES_PER_PARTITION, progress=tell), source, limit=DIFFERENCES_PER_PARTITION)

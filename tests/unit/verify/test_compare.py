@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 from crc32c import crc32c
 
-from mirror_pipeline.local.compare_align import Piece, align, digest, find_anchor
-from mirror_pipeline.local.compare_judge import Found, judge
-from mirror_pipeline.local.compare_words import difference_text
+from mirror_pipeline.verify.align import Piece, align, digest, find_anchor
+from mirror_pipeline.verify.judge import Found, judge
+from mirror_pipeline.verify.words import difference_text
 from mirror_pipeline.wire.batch import OpenRecord, Record, headers, seal, tail_of
 from mirror_pipeline.wire.header import HEAD, STAMPED
 
@@ -41,7 +41,7 @@ def stream(records: Sequence[Record], *, per_batch: int = 10, codec: int = 0, lo
 
 def compare(source: Iterable[Piece], target: Iterable[Piece], limit: int = 20) -> Found:
     ours, theirs = list(source), list(target)
-    return judge(align(ours, theirs, limit=limit), lambda: ours, lambda: theirs, limit=limit)
+    return judge(align(ours, theirs, limit=limit), lambda: ours, limit=limit)
 
 
 def kinds(found: Found) -> list[tuple[str, int | None, int | None]]:

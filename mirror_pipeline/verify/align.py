@@ -1,19 +1,20 @@
 """Two streams of RecordBatches, compared record by record in order: pure, no network.
 
 Pass one walks both streams in step. Where they differ it looks ahead until they agree again and keeps what lay in
-between as candidates. Pass two counts how often each candidate occurs on either side; only that can tell a lost
-record from a moved one and a foreign record from a duplicate.
+between as candidates. What is equal on both sides counts equally, so the candidates alone tell a lost record from a
+moved one. Pass two looks for surplus records on the whole source: a duplicate is there, a foreign record is not.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from hashlib import blake2b
 
-from mirror_pipeline.local.compare_words import difference_text, equal_fields
+from mirror_pipeline.verify.words import difference_text, equal_fields
 from mirror_pipeline.wire.batch import HEADER_BYTES, BatchHeader, OpenRecord, Record, content, open_batch
 
 # How far to look ahead for a place where both sides agree again; both bounds hold for each side.
@@ -25,26 +26,38 @@ ANCHOR_PLACES = 8
 # Above this many possible pairs in a stretch the best pairing is not searched: records are taken as they come.
 PAIRING = 40_000
 
+# Pass two opens so many batches at first, and then every so-manieth, to learn how far times go back inside a batch.
+FIRST_SAMPLES = 16
+SAMPLE_EVERY = 256
+
 Contents = tuple[int, bytes | None, bytes | None, tuple[tuple[bytes, bytes | None], ...]]
 
 
 @dataclass(slots=True, frozen=True)
 class Piece:
-    """One RecordBatch with data, of which the records with ``low <= offset < high`` count."""
+    """One RecordBatch with data, of which the records with ``low <= offset < high`` count.
+
+    ``timeless`` puts all of them at time 0; ``without`` are ranges of offsets that do not count either.
+    """
 
     header: BatchHeader
     batch: memoryview
     low: int
     high: int
+    timeless: bool = False
+    without: tuple[tuple[int, int], ...] = ()
 
     @property
     def whole(self) -> bool:
         """Whether every record of the batch counts."""
-        return self.low <= self.header.base_offset and self.header.next_offset <= self.high
+        return self.low <= self.header.base_offset and self.header.next_offset <= self.high and not self.without
 
     def opened(self) -> list[OpenRecord]:
         """The records that count; of a LogAppendTime batch with the broker's time (KIP-32)."""
-        return [r for r in open_batch(self.batch) if self.low <= r.offset < self.high]
+        records = [r for r in open_batch(self.batch) if self.low <= r.offset < self.high]
+        for first, end in self.without:
+            records = [r for r in records if not first <= r.offset < end]
+        return [r._replace(timestamp=0) for r in records] if self.timeless else records
 
     def records(self) -> list[Record]:
         """The same, decoded, which takes three times as long."""
@@ -55,7 +68,9 @@ class Piece:
         a, b = self.header, other.header
         if a.records != b.records or a.base_timestamp != b.base_timestamp or a.size != b.size or a.codec != b.codec:
             return False
-        if a.magic != 2 or b.magic != 2 or a.log_append_time or b.log_append_time or not (self.whole and other.whole):
+        if a.magic != 2 or b.magic != 2 or not (self.whole and other.whole):
+            return False
+        if (a.log_append_time or b.log_append_time) and not self.timeless:
             return False
         # memoryviews compare element by element; a copy and memcmp is twenty times faster
         return bytes(self.batch[HEADER_BYTES:]) == bytes(other.batch[HEADER_BYTES:])
@@ -63,11 +78,13 @@ class Piece:
 
 @dataclass(slots=True, frozen=True)
 class Trace:
-    """A record that did not match: where it lies, and a digest in place of its contents."""
+    """A record that did not match: where it lies, and digests in place of its contents; ``key`` is empty without a key."""
 
     offset: int
     timestamp: int
     digest: bytes
+    key: bytes = b""
+    tombstone: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -109,7 +126,13 @@ def digest(record: Record) -> bytes:
 
 def trace(record: Record) -> Trace:
     """What is kept of a record that did not match."""
-    return Trace(record.offset, record.timestamp, digest(record))
+    key = b"" if record.key is None else key_digest(record.key)
+    return Trace(record.offset, record.timestamp, digest(record), key, record.value is None)
+
+
+def key_digest(key: bytes) -> bytes:
+    """What is kept of a key."""
+    return blake2b(key, digest_size=16).digest()
 
 
 class Side:
@@ -277,13 +300,26 @@ def _closest(record: Record, among: deque[Record]) -> int | None:
     return scores.index(best) if best >= 2 else None
 
 
-def count_digests(pieces: Iterable[Piece], wanted: Iterable[Trace]) -> Counter[bytes]:
-    """How often records like the wanted ones occur in a stream (pass two)."""
-    digests = {w.digest for w in wanted}
-    times = {w.timestamp for w in wanted}
-    counts: Counter[bytes] = Counter()
-    for piece in pieces:
+def find_digests(pieces: Iterable[Piece], wanted: Iterable[Trace]) -> set[bytes]:
+    """Which of the wanted records occur in a stream (pass two).
+
+    A batch is opened when one of the wanted times lies between its base and its newest time. Records may be older than
+    their batch's base time; how much older is learned from the batches that are opened, some of which are samples.
+    """
+    left: dict[int, set[bytes]] = {}
+    for want in wanted:
+        left.setdefault(want.timestamp, set()).add(want.digest)
+    times = sorted(left)
+    found: set[bytes] = set()
+    disorder = 0
+    for number, piece in enumerate(pieces):
+        header = piece.header
+        sampled = number < FIRST_SAMPLES or number % SAMPLE_EVERY == 0 or header.magic < 2 or header.log_append_time or piece.timeless
+        if not sampled and bisect_left(times, header.base_timestamp - disorder) == bisect_right(times, header.max_timestamp):
+            continue
         for record in piece.opened():
-            if record.timestamp in times and (mark := digest(content(record))) in digests:
-                counts[mark] += 1
-    return counts
+            disorder = max(disorder, header.base_timestamp - record.timestamp)
+            marks = left.get(record.timestamp)
+            if marks and (mark := digest(content(record))) in marks:
+                found.add(mark)
+    return found

@@ -1,0 +1,89 @@
+"""How much of the disk the buffer takes, as the file system counts it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirror_pipeline.buffer.lock import LOCK
+from mirror_pipeline.buffer.schema import SPANS
+from mirror_pipeline.buffer.store import LaneStore
+
+LOG = "_delta_log"
+
+
+@dataclass(frozen=True, slots=True)
+class LaneUse:
+    """Bytes on disk of one lane: part files of spans (evicted ones that are still there included), the ledger's files,
+    the Delta logs of both, everything else; how many files its logs have; whether a run holds it."""
+
+    spans: int = 0
+    ledger: int = 0
+    logs: int = 0
+    other: int = 0
+    log_files: int = 0
+    running: bool = False
+
+    @property
+    def total(self) -> int:
+        """Everything in the lane's folder."""
+        return self.spans + self.ledger + self.logs + self.other
+
+
+def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            yield from found
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return 0
+    return max(status.st_size, status.st_blocks * 512)  # a small file takes a whole block; a new one may have none yet
+
+
+def lane_use(folder: str | Path) -> LaneUse:
+    """Look at one lane's folder; files that come and go meanwhile may be counted or not."""
+    spans = ledger = logs = other = log_files = 0
+    running = False
+    for table in _entries(folder):
+        if not table.is_dir(follow_symlinks=False):
+            other += _size(table)
+            running = running or (table.name == LOCK and _size(table) > 0)
+            continue
+        data = 0
+        for entry in _entries(table.path):
+            if entry.name == LOG:
+                sizes = [_size(file) for file in _entries(entry.path)]
+                logs, log_files = logs + sum(sizes), log_files + len(sizes)
+            else:
+                data += _size(entry)
+        if table.name == SPANS.name:
+            spans += data
+        else:
+            ledger += data
+    return LaneUse(spans, ledger, logs, other, log_files, running)
+
+
+def buffer_use(store: LaneStore) -> dict[str, LaneUse]:
+    """All lanes of all mirrors in the buffer that ``store`` is a lane of, by ``mirror/lane``; local buffers only."""
+    root = Path(store.uri).parent.parent
+    return {
+        f"{mirror.name}/{lane.name}": lane_use(lane.path)
+        for mirror in _entries(root)
+        if mirror.is_dir(follow_symlinks=False)
+        for lane in _entries(mirror.path)
+        if lane.is_dir(follow_symlinks=False)
+    }
+
+
+def free_bytes(store: LaneStore) -> int:
+    """Bytes that a user without privileges may still write to the buffer's disk."""
+    found = os.statvfs(store.uri)
+    return found.f_bavail * found.f_frsize

@@ -1,0 +1,78 @@
+"""Writing down what lies on the target: sends, and the gaps among them, into the ledger."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from mirror_pipeline.engine.context import LaneContext
+from mirror_pipeline.errors import BufferUnusable
+from mirror_pipeline.faults import crash_point
+from mirror_pipeline.model import Gap, HoleCause, Send
+
+log = logging.getLogger(__name__)
+
+LOSSES = (HoleCause.RETENTION, HoleCause.TRUNCATION, HoleCause.QUARANTINED, HoleCause.UNEXPLAINED)
+"""Causes that mean a record is missing on the target; the others never were records to copy."""
+
+
+class Book:
+    """Sends of one run on their way into the ledger; used by the producing thread alone."""
+
+    def __init__(self, context: LaneContext) -> None:
+        self._context = context
+        self._number = context.ledger.last_record() + 1
+        self._unwritten: list[Send] = []
+
+    def add(self, sends: Sequence[Send]) -> None:
+        """Write down ``sends``, now or, while the disk is full, with a later :meth:`write`."""
+        self._unwritten += sends
+        self.write()
+
+    def write(self) -> bool:
+        """Bring what is unwritten into the ledger; False while the disk is full.
+
+        The records are on the target, whose log tells the same to the next run: waiting loses nothing.
+
+        Raises:
+            BufferUnusable: the ledger cannot be written for another reason.
+        """
+        try:
+            self._record(self._unwritten)
+        except BufferUnusable as problem:
+            if not problem.retryable:
+                raise
+            log.warning("the ledger waits: %s", problem.message)
+            with self._context.state.lock:
+                self._context.state.buffer_is(problem.message)
+            self._context.room_wanted.set()
+            return False
+        self._unwritten = []
+        return True
+
+    def _record(self, sends: Sequence[Send]) -> None:
+        if not sends:
+            return
+        gaps = self._gaps(sends)
+        crash_point("record.before")
+        if not self._context.ledger.record(self._number, sends, gaps):
+            raise BufferUnusable(
+                f"ledger record {self._number} of lane {self._context.lane} was already written by another run",
+                hint="two runs of one lane? end one of them",
+            )
+        crash_point("record.after")
+        self._number += 1
+        with self._context.state.lock:
+            self._context.state.gaps += len(gaps)
+
+    def _gaps(self, sends: Sequence[Send]) -> list[Gap]:
+        mirror, now = self._context.mirror, int(time.time() * 1000)
+        return [
+            Gap(
+                mirror.name, s.topic, s.partition, s.incarnation, s.source_start, s.source_end, s.cause,
+                self._context.decided_by(s), now,
+            )
+            for s in sends
+            if s.cause in LOSSES
+        ]  # fmt: skip

@@ -1,0 +1,105 @@
+"""Is the source's log still the one that was read before? Recreated topics, truncation, unclean leader elections.
+
+A truncated log that has grown again past the position looks healthy by its offsets alone. But the batch that was read
+last is then another one, or not there: the leader epoch it was written under (KIP-101, KIP-320) and its CRC tell.
+"""
+
+from __future__ import annotations
+
+from mirror_pipeline.errors import TopicHalted
+from mirror_pipeline.model import BatchMark, TopicPartition
+from mirror_pipeline.wire.answers import EARLIEST, LATEST
+from mirror_pipeline.wire.batch import BatchHeader, headers
+from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.codes import broker_error
+from mirror_pipeline.wire.fetch import fetch
+
+LOOK_BYTES = 64 * 1024
+
+
+def topic_id_of(incarnation: str) -> str:
+    """The topic id in an incarnation's name."""
+    return incarnation.partition("/")[0]
+
+
+def diverged(client: WireClient, source: TopicPartition, mark: BatchMark, staged: int, *, compacted: bool) -> TopicHalted | None:
+    """Look for the batch read last in the source's log as it is now; the halt when it is not there any more.
+
+    Args:
+        client: the source.
+        source: the partition.
+        mark: the batch read last.
+        staged: next source offset to read.
+        compacted: the cleaner may have rewritten or removed the batch; then only its epoch can tell.
+
+    Raises:
+        BrokerError, ConnectionLost, ClusterUnreachable: the source cannot be asked now.
+    """
+    answer = client.epoch_ends({source: mark.epoch})[source]
+    if answer.error:
+        client.forget(source)
+        raise broker_error(answer.error, str(source))
+    if 0 <= answer.offset < staged:
+        return truncated(source, answer.offset, staged)
+    start, end = (_bound(client, source, at) for at in (EARLIEST, LATEST))
+    if mark.offset < start:
+        return None  # deleted meanwhile: nothing is left to compare with
+    if end < staged:
+        return truncated(source, end, staged)
+    found = _batch_at(client, source, mark.offset)
+    if found is not None and found.base_offset == mark.offset:
+        same = found.leader_epoch == mark.epoch if compacted else found.crc == mark.crc
+        return None if same else _another(source, mark.offset, staged)
+    return None if compacted else _another(source, mark.offset, staged)
+
+
+def _bound(client: WireClient, source: TopicPartition, at: int) -> int:
+    answer = client.list_offsets({source: at}, isolation=0)[source]
+    if answer.error:
+        client.forget(source)
+        raise broker_error(answer.error, str(source))
+    return answer.offset
+
+
+def _batch_at(client: WireClient, source: TopicPartition, offset: int) -> BatchHeader | None:
+    connection = client.connection(client.leader(source))
+    data = fetch(connection, {source: (offset, LOOK_BYTES)}, max_wait_ms=0, min_bytes=0, max_bytes=LOOK_BYTES, isolation=0)[source]
+    if data.error:
+        client.forget(source)
+        raise broker_error(data.error, str(source))
+    return next((header for _, header in headers(data.records) if header.next_offset > offset), None)
+
+
+def truncated(source: TopicPartition, end: int, staged: int) -> TopicHalted:
+    """The halt for a log that ends before what was read of it."""
+    return TopicHalted(
+        source.topic,
+        f"{source} ends at offset {end}, before the next offset to copy ({staged}): the source's log was truncated"
+        " (unclean leader election?)",
+        hint="compare both sides with `mirror verify`",
+        partition=source.partition,
+        code="truncated",
+        span=(end, staged),
+    )
+
+
+def _another(source: TopicPartition, offset: int, staged: int) -> TopicHalted:
+    return TopicHalted(
+        source.topic,
+        f"{source} holds other records at offset {offset} than those that were copied: the source's log was truncated"
+        " and written again (unclean leader election?)",
+        hint="compare both sides with `mirror verify`",
+        partition=source.partition,
+        code="truncated",
+        span=(offset, staged),
+    )
+
+
+def recreated(topic: str, known: str, found: str) -> TopicHalted:
+    """The halt for a topic whose id is not the one the lane has copied so far."""
+    return TopicHalted(
+        topic,
+        f"source topic {topic} was recreated: its topic id is {found}, the copy so far is of {topic_id_of(known)}",
+        hint="the target holds the old topic's records; mirror the new one under another target name, or behind them",
+        code="recreated",
+    )

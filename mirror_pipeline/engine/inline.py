@@ -1,0 +1,38 @@
+"""Running tasks without Spark, one after the other in this thread: for small work of commands that have no session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class InlineRunner:
+    """A :class:`~mirror_pipeline.engine.spark.Runner` that calls the function itself."""
+
+    @property
+    def tasks(self) -> int:
+        """One: there is nobody to share the work with."""
+        return 1
+
+    def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
+        """Results in the order of the specs; raises what the function raises."""
+        return [function(spec) for spec in specs]
+
+
+class OneAtATime:
+    """Another runner, asked for one task at a time: work beside a copy that must not take the copy's slots."""
+
+    def __init__(self, runner: object) -> None:
+        self._runner = runner
+
+    @property
+    def tasks(self) -> int:
+        """One."""
+        return 1
+
+    def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
+        """Results in the order of the specs; raises what the runner raises."""
+        return [answer for spec in specs for answer in self._runner.run(function, [spec], name=name)]  # type: ignore[attr-defined]

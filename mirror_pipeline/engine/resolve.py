@@ -1,0 +1,149 @@
+"""``resolve``: a person accepts what a mirror must not decide by itself. Written into the ledger; the run acts on it."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mirror_pipeline.buffer.decisions import Decisions
+from mirror_pipeline.buffer.ledger import Ledger
+from mirror_pipeline.buffer.status import read_status
+from mirror_pipeline.buffer.store import LaneStore, find_lanes
+from mirror_pipeline.engine import looking
+from mirror_pipeline.engine.hazards import ACCEPTABLE, MEANING, accept_command
+from mirror_pipeline.errors import UsageError
+from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
+from mirror_pipeline.reports import Halt, Resolution
+from mirror_pipeline.wire.answers import EARLIEST, LATEST
+from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.codes import broker_error
+
+if TYPE_CHECKING:
+    from mirror_pipeline.engine.facade import Mirror
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Halted:
+    """A halt as the lane's last run told it, and where."""
+
+    store: LaneStore
+    halt: Halt
+
+
+def halts(mirror: Mirror) -> list[Halt]:
+    """What has halted, as the last run of each lane told it, with the command that accepts it. Asks no cluster."""
+    return [found.halt for found in _halted(mirror)]
+
+
+def _halted(mirror: Mirror) -> list[_Halted]:
+    found = []
+    for store in find_lanes(mirror.config.buffer, mirror.name):
+        status = read_status(store) or {}
+        for topic, told in sorted(status.get("topics", {}).items()):
+            if told["state"] == "halted":
+                found.append(_Halted(store, _halt(mirror.name, store.lane, topic, told)))
+    return found
+
+
+def _halt(mirror: str, lane: str, topic: str, told: dict[str, object]) -> Halt:
+    code, span = str(told.get("code") or ""), told.get("halted_span")
+    partition = told.get("halted_partition")
+    return Halt(
+        mirror=mirror,
+        lane=lane,
+        topic=topic,
+        partition=partition if isinstance(partition, int) else None,
+        code=code,
+        reason=str(told["reason"]),
+        hint=str(told["hint"]),
+        start=span[0] if isinstance(span, list) else None,
+        end=span[1] if isinstance(span, list) else None,
+        accept=accept_command(mirror, topic, code),
+    )
+
+
+def resolve(mirror: Mirror, topic: str, accept: str) -> Resolution:
+    """See :meth:`Mirror.resolve`."""
+    mine = [found for found in _halted(mirror) if found.halt.topic == topic]
+    found = next((f for f in mine if f.halt.code == accept), None)
+    if found is None:
+        raise UsageError(f"topic {topic} of mirror {mirror.name} is not halted for {accept!r}", hint=_instead(mirror, mine))
+    kind = ACCEPTABLE.get(accept)
+    if kind is None:
+        raise UsageError(f"{accept} cannot be accepted, only mended: {found.halt.reason}", hint=found.halt.hint)
+    life = Ledger(found.store).incarnations().get(topic)
+    if life is None:
+        raise UsageError(f"topic {topic} has no copy yet in lane {found.store.lane}", hint="`mirror plan` shows what stands in its way")
+    decided = _decide(mirror, found, kind, life)
+    Decisions(found.store, durable=mirror.config.buffer.durable).add(decided)
+    spans = {d.partition: (d.start, d.end) for d in decided if d.partition >= 0}
+    return Resolution(mirror.name, topic, accept, MEANING[accept], spans, decided[0].decided_by)
+
+
+def _instead(mirror: Mirror, mine: list[_Halted]) -> str:
+    if mine:
+        return f"it is halted for {mine[0].halt.code or 'another reason'}: {mine[0].halt.reason}"
+    return f"`mirror resolve --mirror {mirror.name}` lists what is halted"
+
+
+def _decide(mirror: Mirror, found: _Halted, kind: DecisionKind, life: Incarnation) -> list[Decision]:
+    client = WireClient(
+        mirror.target if kind is DecisionKind.TARGET else mirror.source, timeout=mirror.mirror.engine.request_timeout
+    )
+    try:
+        if kind in (DecisionKind.RECREATED, DecisionKind.TARGET):
+            return [_of_topic(client, kind, life)]
+        spans = _spans(client, found, kind, life)
+    finally:
+        client.close()
+    return [_decision(life, kind, number, span) for number, span in sorted(spans.items())]
+
+
+def _of_topic(client: WireClient, kind: DecisionKind, life: Incarnation) -> Decision:
+    name = life.target_topic if kind is DecisionKind.TARGET else life.topic
+    answer = client.metadata([name]).topics[name]
+    if answer.error:
+        raise broker_error(answer.error, name)
+    return _decision(life, kind, -1, (0, 0), subject=answer.topic_id)
+
+
+def _spans(client: WireClient, found: _Halted, kind: DecisionKind, life: Incarnation) -> dict[int, Span]:
+    """Source offsets by partition that the decision is about: all partitions that have the same trouble now."""
+    halt = found.halt
+    told = {halt.partition: (halt.start, halt.end)} if None not in (halt.partition, halt.start, halt.end) else {}
+    spans: dict[int, Span] = {number: span for number, span in told.items() if number is not None}  # type: ignore[misc]
+    if halt.code == "trimmed":
+        nexts = _nexts(found.store, life)
+        firsts = _offsets(client, life.topic, nexts, EARLIEST)
+        spans |= {n: (at, firsts[n]) for n, at in nexts.items() if firsts[n] > at}
+    elif kind is DecisionKind.TRUNCATED:
+        nexts = _nexts(found.store, life)
+        ends = _offsets(client, life.topic, nexts, LATEST)
+        spans |= {n: (ends[n], at) for n, at in nexts.items() if ends[n] < at and n not in spans}
+    return spans
+
+
+def _nexts(store: LaneStore, life: Incarnation) -> dict[int, int]:
+    """Next source offset to read, by partition."""
+    stand = looking.standing([store])
+    places = {number: TopicPartition(life.topic, number) for number in life.starts}
+    return {n: max(stand.positions.get(tp, life.starts[n]), stand.staged.get(tp, 0)) for n, tp in places.items()}
+
+
+def _offsets(client: WireClient, topic: str, numbers: Iterable[int], at: int) -> dict[int, int]:
+    answers = client.list_offsets({TopicPartition(topic, number): at for number in numbers}, isolation=1)
+    for tp, answer in answers.items():
+        if answer.error:
+            raise broker_error(answer.error, str(tp))
+    return {tp.partition: answer.offset for tp, answer in answers.items()}
+
+
+def _decision(life: Incarnation, kind: DecisionKind, partition: int, span: Span, *, subject: str = "") -> Decision:
+    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    return Decision(life.topic, partition, life.incarnation, kind, span[0], span[1], subject, by, int(time.time() * 1000))

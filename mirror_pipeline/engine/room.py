@@ -1,0 +1,108 @@
+"""Room in the buffer: whether another micro-batch fits under the cap and on the disk, and what must go if it does not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+
+from mirror_pipeline.buffer.store import LaneStore, explained
+from mirror_pipeline.buffer.usage import buffer_use, free_bytes
+
+LOOK_SECONDS = 1.0
+"""Between two looks at the folder; what was staged meanwhile is added."""
+OVERRUN = 1.25
+"""A micro-batch may become larger than planned: ranges end at the end of a batch, and sizes are estimates."""
+SPARE_BYTES = 16 * 2**20
+"""Left on the disk for the ledger and the tables' logs, without which nothing can be freed."""
+ROOM_SHARE = 0.8
+"""Once it is short of room the buffer is emptied to this share, so that it is not full again at once."""
+NEAR_SHARE = 0.9
+"""From here on old micro-batches are evicted before staging has to wait."""
+BALLAST = "ballast"
+BALLAST_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a lane may use: bytes the whole buffer takes, its cap, free bytes of its disk, the size of the next micro-batch."""
+
+    used: int
+    cap: int
+    free: int
+    reserve: int
+
+    @property
+    def limit(self) -> int:
+        """The buffer may take so much before the next micro-batch is staged."""
+        return max(0, self.cap - self.reserve)
+
+    @property
+    def why_full(self) -> str:
+        """Why another micro-batch does not fit; empty when it does."""
+        if self.used > self.limit:
+            return f"{self.used} of {self.cap} bytes are taken, and the next micro-batch may need {self.reserve}"
+        if self.free < self.reserve + SPARE_BYTES:
+            return f"its disk has only {self.free} bytes left, and the next micro-batch may need {self.reserve}"
+        return ""
+
+    @property
+    def near(self) -> bool:
+        """Whether it will be full soon."""
+        return self.used > NEAR_SHARE * self.limit or NEAR_SHARE * self.free < self.reserve + SPARE_BYTES
+
+    @property
+    def excess(self) -> int:
+        """Bytes that should go; 0 when nothing must."""
+        if not self.near:
+            return 0
+        return max(0, self.used - int(ROOM_SHARE * self.limit), int((self.reserve + SPARE_BYTES) / ROOM_SHARE) - self.free)
+
+
+class RoomWatch:
+    """Looks at the buffer for one lane. ``micro_batch`` is the size of its micro-batches, ``cap`` that of the whole buffer."""
+
+    def __init__(self, store: LaneStore, *, cap: int, micro_batch: int) -> None:
+        self._store = store
+        self._cap = cap
+        self._micro_batch = int(OVERRUN * micro_batch)
+        self._seen: Room | None = None
+        self._at = 0.0
+
+    def look(self) -> Room:
+        """The room as it is now. Raises BufferUnusable."""
+        with explained(self._store.uri):
+            lanes = buffer_use(self._store)
+            free = free_bytes(self._store)
+        running = max(1, sum(lane.running for lane in lanes.values()))
+        # Every running lane may be staging now; but never so much that nobody could.
+        reserve = min(self._micro_batch * running, max(self._micro_batch, self._cap // 2))
+        self._seen = Room(sum(lane.total for lane in lanes.values()), self._cap, free, reserve)
+        self._at = time.monotonic()
+        return self._seen
+
+    def glance(self, staged: int) -> Room:
+        """The room as of a moment ago, less ``staged`` bytes that were written since (0 looks again when it is time)."""
+        room = self._seen
+        if room is None or time.monotonic() - self._at >= LOOK_SECONDS or room.why_full:
+            return self.look()
+        self._seen = Room(room.used + staged, room.cap, room.free - staged, room.reserve)
+        return self._seen
+
+
+def lay_ballast(store: LaneStore) -> None:
+    """Keep some bytes of the disk for the moment when it is full; no error when there are none."""
+    path = store.file(BALLAST)
+    with contextlib.suppress(OSError):
+        if not path.exists() and free_bytes(store) > SPARE_BYTES:
+            path.write_bytes(os.urandom(BALLAST_BYTES))
+
+
+def drop_ballast(store: LaneStore) -> bool:
+    """Give them up, so that what is needed to free more can be written; whether there were any."""
+    try:
+        store.file(BALLAST).unlink()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Verification: digests, Merkle trees, comparison record by record, repair."""

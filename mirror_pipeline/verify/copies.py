@@ -1,0 +1,171 @@
+"""What a mirror has copied, as far as it can be compared now: partitions, offset maps, log borders on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mirror_pipeline.buffer.evict import SpanKey
+from mirror_pipeline.buffer.ledger import Ledger
+from mirror_pipeline.buffer.store import LaneStore, find_lanes
+from mirror_pipeline.errors import UsageError
+from mirror_pipeline.model import Incarnation, TopicPartition
+from mirror_pipeline.verify.deep import Terms
+from mirror_pipeline.verify.folding import Chunk
+from mirror_pipeline.verify.offsets import Runs, runs_of
+from mirror_pipeline.verify.read import READ_COMMITTED, READ_UNCOMMITTED, log_range
+from mirror_pipeline.verify.terms import read_terms
+from mirror_pipeline.wire.answers import ClusterMetadata
+from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.codes import broker_error
+
+if TYPE_CHECKING:
+    from mirror_pipeline.engine.facade import Mirror
+
+Gaps = tuple[tuple[int, int], ...]
+Log = tuple[int, int]
+
+
+@dataclass(slots=True)
+class CopiedPartition:
+    """One partition of a copied topic. ``chunk`` is what can be compared, ``expired`` what the target deleted of it."""
+
+    key: SpanKey
+    chunk: Chunk
+    position: int
+    target_next: int
+    gaps: Gaps
+    source_log: Log = (0, 0)
+    target_log: Log = (0, 0)
+    expired: int = 0
+
+    def narrow(self, low: int, high: int) -> None:
+        """Compare only source offsets ``[low, high)``."""
+        start = max(self.chunk.start, low)
+        self.chunk = self.chunk.cut(start, max(start, min(self.chunk.end, high)))
+
+    def see_logs(self, source: Log, target: Log, *, ends_deleted: bool) -> None:
+        """What the source deleted cannot be compared any more; what the target's retention deleted counts as expired."""
+        self.source_log, self.target_log = source, target
+        self.narrow(source[0], self.chunk.end)
+        if ends_deleted and target[0] > self.chunk.target_start:
+            kept = self.chunk.runs.source_at_or_after(target[0], self.chunk.end)
+            self.expired += self.chunk.runs.records(self.chunk.start, kept)
+            self.narrow(kept, self.chunk.end)
+
+
+@dataclass(slots=True)
+class CopiedTopic:
+    """One topic as one lane copied it."""
+
+    lane: str
+    life: Incarnation
+    ledger: Ledger
+    partitions: dict[int, CopiedPartition]
+    terms: Terms = field(default_factory=Terms)
+    problem: str = ""
+
+
+def copied_topics(mirror: Mirror, wanted: Collection[str] | None) -> list[CopiedTopic]:
+    """Every topic that a lane of the mirror, or a backfill, has begun to copy; asks no cluster.
+
+    Raises:
+        UsageError: a topic of ``wanted`` was never copied.
+    """
+    found = [topic for store in find_lanes(mirror.config.buffer, mirror.name) for topic in _of_lane(store, wanted)]
+    strange = sorted(set(wanted or ()) - {topic.life.topic for topic in found})
+    if strange:
+        raise UsageError(f"mirror {mirror.name} has not copied topic {strange[0]}", hint="`mirror lag` shows what it copies")
+    return found
+
+
+def _of_lane(store: LaneStore, wanted: Collection[str] | None) -> list[CopiedTopic]:
+    ledger = Ledger(store)
+    if not ledger.exists():
+        return []
+    lives, positions, maps = ledger.incarnations(), ledger.positions(), runs_of(ledger.sends_table())
+    gaps = ledger.gaps()
+    topics = []
+    for topic, life in sorted(lives.items()):
+        if wanted and topic not in wanted:
+            continue
+        mine = [gap for gap in gaps if gap.topic == topic and gap.incarnation == life.incarnation]
+        partitions = {}
+        for number, start in sorted(life.starts.items()):
+            source, target = TopicPartition(topic, number), TopicPartition(life.target_topic, number)
+            key = (topic, number, life.incarnation)
+            end = max(start, positions[source].source_next)
+            chunk = Chunk(source, target, start, end, maps.get(key, Runs()).slice(start, end))
+            holes = tuple((gap.start, gap.end) for gap in mine if gap.partition == number)
+            partitions[number] = CopiedPartition(key, chunk, end, positions[source].target_next, holes)
+        topics.append(CopiedTopic(store.lane, life, ledger, partitions))
+    return topics
+
+
+def see_clusters(mirror: Mirror, topics: Sequence[CopiedTopic], source: WireClient, target: WireClient) -> None:
+    """Ask both clusters for borders and settings; a topic that is not the one that was copied gets a ``problem``.
+
+    Raises:
+        ClusterUnreachable: no broker of a cluster answers.
+    """
+    ours = source.metadata(sorted({topic.life.topic for topic in topics}))
+    theirs = target.metadata(sorted({topic.life.target_topic for topic in topics}))
+    for topic in topics:
+        topic.problem = _changed("source", ours, topic.life.topic, topic.life.incarnation, topic.life.source_cluster_id) or _changed(
+            "target", theirs, topic.life.target_topic, topic.life.target_topic_id, topic.life.target_cluster_id
+        )
+    good = [topic for topic in topics if not topic.problem]
+    by_lane: dict[str, dict[str, str]] = {}
+    for topic in good:
+        by_lane.setdefault(topic.lane, {})[topic.life.topic] = topic.life.target_topic
+    terms = {lane: read_terms(mirror.source, mirror.target, pairs) for lane, pairs in by_lane.items()}
+    for topic in good:
+        topic.terms = terms[topic.lane][topic.life.topic]
+    refresh_logs(good, source, target)
+
+
+def refresh_logs(topics: Sequence[CopiedTopic], source: WireClient, target: WireClient) -> None:
+    """Ask for log starts and ends again: retention goes on while we compare. Raises ClusterUnreachable, BrokerError."""
+    parts = [(topic, part) for topic in topics for part in topic.partitions.values()]
+    if not parts:
+        return
+    ours = log_range(source, sorted({part.chunk.source for _, part in parts}), isolation=READ_COMMITTED)
+    theirs = log_range(target, sorted({part.chunk.target for _, part in parts}), isolation=READ_UNCOMMITTED)
+    for topic, part in parts:
+        part.see_logs(ours[part.chunk.source], theirs[part.chunk.target], ends_deleted=topic.terms.ends_deleted)
+
+
+def _changed(side: str, cluster: ClusterMetadata, name: str, topic_id: str, cluster_id: str) -> str:
+    if cluster_id and cluster.cluster_id != cluster_id:
+        return f"another cluster answers as {side}: {cluster.cluster_id}, not {cluster_id}"
+    found = cluster.topics.get(name)
+    if found is None or found.error:
+        code = broker_error(found.error, name).message if found is not None else name
+        return f"the {side} topic cannot be read: {code}"
+    if topic_id and found.topic_id and found.topic_id != topic_id:
+        return f"the {side} topic was deleted and created anew since it was copied"
+    return ""
+
+
+def by_time(topics: Sequence[CopiedTopic], source: WireClient, from_time: int | None, to_time: int | None) -> None:
+    """Narrow every partition to a time range: from the first record at or after each time, as Kafka finds it."""
+    parts = [part for topic in topics for part in topic.partitions.values()]
+    if not parts:
+        return
+    lows, highs = _at(parts, source, from_time), _at(parts, source, to_time)
+    for part in parts:
+        tp = part.chunk.source
+        low = part.chunk.end if lows.get(tp, 0) < 0 else lows.get(tp, 0)
+        high = part.chunk.end if highs.get(tp, -1) < 0 else highs[tp]
+        part.narrow(low, high)
+
+
+def _at(parts: Sequence[CopiedPartition], source: WireClient, when: int | None) -> Mapping[TopicPartition, int]:
+    if when is None:
+        return {}
+    answers = source.list_offsets({part.chunk.source: when for part in parts}, isolation=1)
+    for tp, answer in answers.items():
+        if answer.error:
+            raise broker_error(answer.error, str(tp))
+    return {tp: answer.offset for tp, answer in answers.items()}

@@ -1,0 +1,77 @@
+"""Running the tasks of a verification: a few Spark jobs at a time, so that results come in while others are at work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+from mirror_pipeline.engine.spark import Runner
+from mirror_pipeline.verify.deep import DeepResult, DeepTask, run_deep
+from mirror_pipeline.verify.folding import FoldResult, FoldTask, run_fold
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+JOBS_PER_TASK = 2
+"""Jobs at work for each task slot: one reads from the brokers while the other folds."""
+GROUP_OFFSETS = 65_536
+"""Small chunks go together into one task until they have so many source offsets: a Spark job costs 50 ms."""
+
+
+def run_folds(tasks: Sequence[FoldTask]) -> list[FoldResult]:
+    """Several small chunks in one Spark task."""
+    return [run_fold(task) for task in tasks]
+
+
+def run_deeps(tasks: Sequence[DeepTask]) -> list[DeepResult]:
+    """Several small stretches in one Spark task."""
+    return [run_deep(task) for task in tasks]
+
+
+def grouped(items: Iterable[T], weight: Callable[[T], int]) -> list[tuple[T, ...]]:
+    """Neighbours together until their weight reaches ``GROUP_OFFSETS``."""
+    groups: list[list[T]] = []
+    held = GROUP_OFFSETS
+    for item in items:
+        if held + weight(item) > GROUP_OFFSETS:
+            groups.append([])
+            held = 0
+        groups[-1].append(item)
+        held += weight(item)
+    return [tuple(group) for group in groups]
+
+
+def run_each(
+    runner: Runner,
+    function: Callable[[T], R],
+    specs: Iterable[T],
+    *,
+    name: str,
+    took: Callable[[R], Iterable[T]] = lambda _: (),
+) -> None:
+    """Run a task for every spec, several at a time.
+
+    Args:
+        runner: Spark.
+        function: the task.
+        specs: what to run it on.
+        name: shown in Spark's pages.
+        took: called in the caller's thread with each result as it comes; gives further specs to run.
+    """
+    with ThreadPoolExecutor(max(1, runner.tasks * JOBS_PER_TASK), "verify") as pool:
+
+        def submit(spec: T) -> Future[list[R]]:
+            return pool.submit(runner.run, function, [spec], name=name)
+
+        waiting = {submit(spec) for spec in specs}
+        try:
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    for result in future.result():
+                        waiting |= {submit(spec) for spec in took(result)}
+        except BaseException:
+            for future in waiting:
+                future.cancel()
+            raise

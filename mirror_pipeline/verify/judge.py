@@ -1,0 +1,97 @@
+"""What each unmatched record is: missing, extra, altered, a duplicate, or out of order. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from mirror_pipeline.verify.align import Alignment, Candidate, Piece, Trace, find_digests
+
+KINDS = ("missing", "extra", "altered", "duplicate", "order")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One difference inside a partition; offsets are None where that side has no such record."""
+
+    kind: str
+    source_offset: int | None
+    target_offset: int | None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What comparing one partition found; ``more`` says that there are further differences behind the last one."""
+
+    records: int
+    bytes: int
+    differences: tuple[Finding, ...]
+    more: bool = False
+
+
+def judge(alignment: Alignment, source: Callable[[], Iterable[Piece]], *, limit: int) -> Found:
+    """Turn candidates into differences; the source is read once more when the target has a surplus.
+
+    Args:
+        alignment: outcome of pass one.
+        source: opens the source stream anew.
+        limit: at most so many differences are returned, ordered as they lie in the log.
+    """
+    wanted = surplus(alignment.candidates)
+    known = find_digests(source(), wanted) if wanted else set()
+    findings = classify(alignment.candidates, known)
+    more = alignment.stopped or len(findings) > limit
+    return Found(alignment.records, alignment.bytes, tuple(findings[:limit]), more)
+
+
+def surplus(candidates: Iterable[Candidate]) -> list[Trace]:
+    """The records on the target of which only the whole source can tell whether they are foreign."""
+    return [candidate.target for candidate in candidates if candidate.target is not None]
+
+
+def classify(candidates: Sequence[Candidate], known: Collection[bytes]) -> list[Finding]:
+    """The kind of each candidate, ordered as they lie in the log.
+
+    A record that is lost at one place and surplus at another has moved: whatever else both sides hold is equal.
+
+    Args:
+        candidates: all of one partition, in order.
+        known: digests of those surplus records that occur on the source at all.
+    """
+    lost = Counter(c.source.digest for c in candidates if c.source)
+    more = Counter(c.target.digest for c in candidates if c.target)
+    moves = {mark: min(count, more[mark]) for mark, count in lost.items() if more[mark]}
+    findings: list[Finding] = []
+    from_places: dict[bytes, deque[int]] = {}
+    to_places: dict[bytes, deque[int]] = {}
+    for candidate in candidates:
+        ours, theirs = candidate.source, candidate.target
+        if ours and theirs and ours.digest not in moves and theirs.digest not in moves and theirs.digest not in known:
+            findings.append(Finding("altered", ours.offset, theirs.offset, candidate.detail))
+            continue
+        if ours and not _moves(from_places, moves, ours):
+            findings.append(Finding("missing", ours.offset, None))
+        if theirs and not _moves(to_places, moves, theirs):
+            findings.append(Finding("duplicate" if theirs.digest in known else "extra", None, theirs.offset))
+    for mark, places in from_places.items():
+        findings += [Finding("order", a, b) for a, b in zip(places, to_places[mark], strict=True)]
+    return sorted(findings, key=_place)
+
+
+def _moves(places: dict[bytes, deque[int]], moves: dict[bytes, int], record: Trace) -> bool:
+    """Whether this is one of the places a moved record went from or to; surplus ones come last."""
+    known = places.setdefault(record.digest, deque())
+    if len(known) >= moves.get(record.digest, 0):
+        if not known:
+            del places[record.digest]
+        return False
+    known.append(record.offset)
+    return True
+
+
+def _place(finding: Finding) -> tuple[int, int]:
+    source = finding.source_offset
+    target = finding.target_offset
+    return (source if source is not None else target or 0, target or 0)

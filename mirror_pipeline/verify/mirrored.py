@@ -1,0 +1,250 @@
+"""``Mirror.verify``: both sides of everything a mirror has copied are read raw, folded into trees and compared."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mirror_pipeline.engine.spark import Runner
+from mirror_pipeline.errors import ProblemFound, UsageError
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.verify.chunks import deep_chunks, plan_chunks, sample
+from mirror_pipeline.verify.compare import Difference
+from mirror_pipeline.verify.copies import CopiedPartition, CopiedTopic, by_time, copied_topics, refresh_logs, see_clusters
+from mirror_pipeline.verify.deep import DeepResult, DeepTask
+from mirror_pipeline.verify.folding import FoldResult, FoldTask
+from mirror_pipeline.verify.jobs import JOBS_PER_TASK, grouped, run_each, run_folds
+from mirror_pipeline.verify.report import DIFFERENT, IDENTICAL, UNREADABLE, PartitionVerdict, TopicVerdict, VerifyProgress, VerifyReport
+from mirror_pipeline.verify.rows import verifications
+from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION, Settled, Whole, compare_records
+from mirror_pipeline.verify.tails import TailTask, run_tail
+from mirror_pipeline.verify.tree import Tree
+from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.digest import LeafSums
+
+if TYPE_CHECKING:
+    from mirror_pipeline.engine.facade import Mirror
+
+TASK_BYTES = 128 << 20
+"""Bytes of the source after which a task ends at the next leaf: about a second, so progress moves and work is shared well."""
+
+Observer = Callable[[VerifyProgress], None]
+
+
+@dataclass(slots=True)
+class _Part:
+    """One partition under verification."""
+
+    topic: CopiedTopic
+    copied: CopiedPartition
+    ours: LeafSums = field(default_factory=LeafSums)
+    theirs: LeafSums = field(default_factory=LeafSums)
+    left: Tree = field(default_factory=lambda: Tree(()))
+    right: Tree = field(default_factory=lambda: Tree(()))
+    bytes: int = 0
+    unreadable: str = ""
+    settled: Settled = field(default_factory=Settled)
+
+
+class MirrorCheck:
+    """One verification of one mirror.
+
+    Args:
+        mirror: whose copies.
+        runner: Spark.
+        observer: called from this thread as results come in.
+        stop: set it to end early; then :class:`ProblemFound` is raised.
+    """
+
+    def __init__(self, mirror: Mirror, runner: Runner, observer: Observer | None, stop: threading.Event) -> None:
+        self._mirror, self._runner, self._observer, self._stop = mirror, runner, observer, stop
+        self._timeout = mirror.mirror.engine.request_timeout
+        self._source = WireClient(mirror.source, timeout=self._timeout)
+        self._target = WireClient(mirror.target, timeout=self._timeout)
+        self._progress = VerifyProgress(0)
+        self._parts: dict[tuple[str, TopicPartition], _Part] = {}
+
+    def run(
+        self, topics: Collection[str] | None, from_time: int | None, to_time: int | None, fraction: float, *, since_verified: bool = False
+    ) -> VerifyReport:
+        """See :meth:`Mirror.verify`."""
+        if not 0 < fraction <= 1:
+            raise UsageError(f"a sample of {fraction:g} is not possible", hint="give a fraction above 0 and up to 1, such as 0.05")
+        began = time.monotonic()
+        try:
+            copied = copied_topics(self._mirror, topics)
+            see_clusters(self._mirror, copied, self._source, self._target)
+            good = [topic for topic in copied if not topic.problem]
+            if from_time is not None or to_time is not None:
+                by_time(good, self._source, from_time, to_time)
+            if since_verified:
+                _only_new(good)
+            for topic in good:
+                for part in topic.partitions.values():
+                    self._parts[topic.lane, part.chunk.source] = _Part(topic, part)
+            for lane in sorted({topic.lane for topic in good}):
+                self._lane(lane, fraction)
+            if fraction == 1:
+                self._write_down(good)
+        finally:
+            self._source.close()
+            self._target.close()
+        return self._report(copied, time.monotonic() - began, fraction)
+
+    def _lane(self, lane: str, fraction: float) -> None:
+        """Lanes one after the other: a backfill's lane may have copied the same topic."""
+        parts = {source: part for (name, source), part in self._parts.items() if name == lane}
+        self._fold(parts, fraction)
+        suspects = {source: part.left.differing(part.right) for source, part in parts.items() if not part.unreadable}
+        self._compare(parts, {source: leaves for source, leaves in suspects.items() if leaves})
+        self._look_behind(parts)
+
+    def _fold(self, parts: dict[TopicPartition, _Part], fraction: float) -> None:
+        wholes = [part.copied.chunk for part in parts.values()]
+        slots = self._runner.tasks * JOBS_PER_TASK
+        chunks = plan_chunks(wholes, slots=slots) if fraction == 1 else sample(wholes, fraction, random.Random())  # noqa: S311 - no secret
+        self._progress.total += sum(chunk.end - chunk.start for chunk in chunks)
+        tasks = [FoldTask(self._mirror.source, self._mirror.target, chunk, TASK_BYTES, self._timeout) for chunk in chunks]
+
+        def took(results: list[FoldResult]) -> list[tuple[FoldTask, ...]]:
+            self._check_stop()
+            rest = []
+            for result in results:
+                chunk, part = result.chunk, parts[result.chunk.source]
+                part.ours.merge(result.left)
+                part.theirs.merge(result.right)
+                part.bytes += result.bytes
+                part.unreadable = part.unreadable or result.unreadable
+                self._progress.offsets += result.end - chunk.start
+                self._progress.records += sum(leaf.records for leaf in result.left)
+                self._progress.bytes += result.bytes
+                if result.end < chunk.end and not result.unreadable:
+                    rest.append((FoldTask(self._mirror.source, self._mirror.target, chunk.cut(result.end, chunk.end), TASK_BYTES, self._timeout),))
+            self._show()
+            return rest
+
+        groups = grouped(tasks, lambda task: task.chunk.end - task.chunk.start)
+        run_each(self._runner, run_folds, groups, name="verify", took=took)
+        for part in parts.values():
+            part.left, part.right = Tree(part.ours.digests()), Tree(part.theirs.digests())
+
+    def _compare(self, parts: dict[TopicPartition, _Part], suspects: dict[TopicPartition, list[int]]) -> None:
+        if not suspects:
+            return
+        self._progress.stage = "records"
+        topics = {id(parts[source].topic): parts[source].topic for source in suspects}
+        refresh_logs(list(topics.values()), self._source, self._target)
+        tasks = [
+            DeepTask(
+                self._mirror.source, self._mirror.target, chunk, part.topic.terms, DIFFERENCES_PER_PARTITION, self._timeout, part.copied.gaps
+            )
+            for source, leaves in suspects.items()
+            for part in (parts[source],)
+            for chunk in deep_chunks(part.copied.chunk, leaves)
+        ]
+        self._progress.suspects += sum(task.chunk.end - task.chunk.start for task in tasks)
+
+        def whole(source: TopicPartition) -> Whole:
+            part = parts[source].copied
+            return Whole(self._mirror.source, source, part.chunk.target, part.source_log, part.target_log, parts[source].topic.terms)
+
+        def seen(result: DeepResult) -> None:
+            self._check_stop()
+            self._progress.suspects -= result.chunk.end - result.chunk.start
+            self._show()
+
+        found = compare_records(self._runner, self._mirror.target, tasks, whole, timeout=self._timeout, seen=seen)
+        for source, settled in found.items():
+            parts[source].settled = settled
+            parts[source].unreadable = parts[source].unreadable or settled.unreadable
+
+    def _look_behind(self, parts: dict[TopicPartition, _Part]) -> None:
+        """Records behind the position that no lane of this mirror wrote are extra; ours are on their way into the ledger."""
+        ours = frozenset(stamp for topic in self._all_topics() for _, stamp in topic.ledger.stamps())
+        tasks = [
+            TailTask(
+                self._mirror.target, source, part.copied.chunk.target, part.copied.target_next, part.copied.target_log[1], ours,
+                DIFFERENCES_PER_PARTITION, self._timeout,
+            )
+            for source, part in parts.items()
+            if part.copied.target_log[1] > part.copied.target_next
+            and not self._continued(part)
+        ]  # fmt: skip
+
+        def took(answer: tuple[TopicPartition, list[int]]) -> tuple[()]:
+            source, offsets = answer
+            parts[source].settled.differences += [
+                Difference("extra", source.topic, source.partition, None, offset, "another producer wrote it") for offset in offsets
+            ]
+            return ()
+
+        run_each(self._runner, run_tail, tasks, name="verify: behind the end", took=took)
+
+    def _all_topics(self) -> list[CopiedTopic]:
+        return list({id(part.topic): part.topic for part in self._parts.values()}.values())
+
+    def _continued(self, part: _Part) -> bool:
+        """Whether another lane copies into the same target partition behind this one (backfills that follow each other)."""
+        return any(
+            other.copied.chunk.target == part.copied.chunk.target and other.copied.target_next > part.copied.target_next
+            for other in self._parts.values()
+        )
+
+    def _write_down(self, topics: Sequence[CopiedTopic]) -> None:
+        for topic in topics:
+            rows = []
+            for part in self._parts.values():
+                if part.topic is topic and not part.unreadable:
+                    rows += verifications(part.copied, part.left, part.settled)
+            topic.ledger.add_verifications(rows)
+
+    def _report(self, topics: Sequence[CopiedTopic], seconds: float, fraction: float) -> VerifyReport:
+        verdicts = tuple(self._verdict(topic) for topic in topics)
+        parts = [self._parts[key] for key in sorted(self._parts, key=lambda key: (key[1], key[0]))]
+        differences = tuple(difference for part in parts for difference in part.settled.differences)
+        return VerifyReport(verdicts, differences, seconds, fraction, any(part.settled.more for part in parts))
+
+    def _verdict(self, topic: CopiedTopic) -> TopicVerdict:
+        parts = [part for part in self._parts.values() if part.topic is topic]
+        found = sum(len(part.settled.differences) for part in parts)
+        problem = topic.problem or next((part.unreadable for part in parts if part.unreadable), "")
+        rows = tuple(
+            PartitionVerdict(
+                part.copied.key[1], part.copied.chunk.start, part.copied.chunk.end, part.left.records, len(part.left.leaves), part.left.root,
+                part.right.root, part.copied.expired,
+            )
+            for part in parts
+        )  # fmt: skip
+        timeless = "the target stamps records itself: times are not compared" if topic.terms.timeless else ""
+        return TopicVerdict(
+            self._mirror.name,
+            topic.life.topic,
+            topic.life.target_topic,
+            UNREADABLE if problem else DIFFERENT if found else IDENTICAL,
+            records=sum(row.records for row in rows),
+            leaves=sum(row.leaves for row in rows),
+            bytes=sum(part.bytes for part in parts),
+            expired=sum(row.expired for row in rows),
+            differences=found,
+            partitions=rows,
+            note=problem or timeless,
+        )
+
+    def _check_stop(self) -> None:
+        if self._stop.is_set():
+            raise ProblemFound("verification was stopped before it ended", hint="what it had compared so far is not recorded")
+
+    def _show(self) -> None:
+        if self._observer is not None:
+            self._observer(self._progress)
+
+
+def _only_new(topics: Sequence[CopiedTopic]) -> None:
+    for topic in topics:
+        verified = topic.ledger.verified()
+        for part in topic.partitions.values():
+            part.narrow(verified.get(part.key, part.chunk.start), part.chunk.end)

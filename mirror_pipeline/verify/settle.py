@@ -1,0 +1,126 @@
+"""From what tasks could not match to differences: the driver's part of a comparison record by record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.engine.spark import Runner
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.verify.align import Candidate, Trace
+from mirror_pipeline.verify.compare import Difference
+from mirror_pipeline.verify.deep import DeepResult, DeepTask, LookResult, LookTask, StagedSource, Terms, run_look
+from mirror_pipeline.verify.jobs import grouped, run_deeps, run_each
+from mirror_pipeline.verify.judge import classify, surplus
+
+DIFFERENCES_PER_PARTITION = 10_000
+"""Beyond these a partition is given up: the first ones tell what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Where one partition may be searched for what did not match, and on what terms its topics are compared."""
+
+    left: ClusterSettings | StagedSource
+    source: TopicPartition
+    target: TopicPartition
+    source_range: tuple[int, int]
+    target_range: tuple[int, int]
+    terms: Terms
+
+
+@dataclass(slots=True)
+class Settled:
+    """Differences of one partition, ordered as they lie in the log; ``more`` says that there are others behind them."""
+
+    differences: list[Difference] = field(default_factory=list)
+    more: bool = False
+    unreadable: str = ""
+
+
+def compare_records(
+    runner: Runner,
+    right: ClusterSettings,
+    tasks: Sequence[DeepTask],
+    wholes: Callable[[TopicPartition], Whole],
+    *,
+    timeout: float,
+    seen: Callable[[DeepResult], None] = lambda _: None,
+) -> dict[TopicPartition, Settled]:
+    """Compare stretches record by record and say what every difference is.
+
+    Args:
+        runner: Spark.
+        right: target cluster.
+        tasks: the stretches, those of one partition in order.
+        wholes: more about a source partition, asked only for those with differences.
+        timeout: seconds a broker may stay silent.
+        seen: called with each result as it comes.
+    """
+    results: dict[TopicPartition, list[DeepResult]] = {}
+
+    def took(done: list[DeepResult]) -> tuple[()]:
+        for result in done:
+            results.setdefault(result.chunk.source, []).append(result)
+            seen(result)
+        return ()
+
+    groups = grouped(tasks, lambda task: task.chunk.end - task.chunk.start)
+    run_each(runner, run_deeps, groups, name="verify record by record", took=took)
+    for found in results.values():
+        found.sort(key=lambda result: result.chunk.start)
+    looks = _look(runner, right, results, wholes, timeout)
+    return {source: _settle(source, found, looks.get(source)) for source, found in results.items()}
+
+
+def _look(
+    runner: Runner,
+    right: ClusterSettings,
+    results: Mapping[TopicPartition, Sequence[DeepResult]],
+    wholes: Callable[[TopicPartition], Whole],
+    timeout: float,
+) -> dict[TopicPartition, LookResult]:
+    tasks = []
+    for source, found in results.items():
+        more = surplus(_candidates(found))
+        keys = {record.key for result in found for record in result.unsettled}
+        if not more and not keys:
+            continue
+        whole = wholes(source)
+        behind = min((r.chunk.runs.target_end for r in found if r.unsettled), default=0)
+        searched = (max(whole.target_range[0], behind), whole.target_range[1])
+        tasks.append(
+            LookTask(
+                whole.left, right, source, whole.target, whole.source_range, searched, tuple(more), tuple(keys), whole.terms, timeout
+            )
+        )
+    looks: dict[TopicPartition, LookResult] = {}
+
+    def took(look: LookResult) -> tuple[()]:
+        looks[look.source] = look
+        return ()
+
+    run_each(runner, run_look, tasks, name="verify: search", took=took)
+    return looks
+
+
+def _candidates(found: Iterable[DeepResult]) -> list[Candidate]:
+    return [candidate for result in found for candidate in result.alignment.candidates]
+
+
+def _settle(source: TopicPartition, found: Sequence[DeepResult], look: LookResult | None) -> Settled:
+    keys = look.keys if look is not None else frozenset()
+    gone = [Candidate(record, None, "its key does not come again") for record in _unsettled(found) if record.key not in keys]
+    findings = classify([*_candidates(found), *gone], look.known if look is not None else ())
+    differences = [
+        Difference(f.kind, source.topic, source.partition, f.source_offset, f.target_offset, f.detail)
+        for f in findings[:DIFFERENCES_PER_PARTITION]
+    ]
+    more = len(findings) > DIFFERENCES_PER_PARTITION or any(result.alignment.stopped for result in found)
+    unreadable = next((result.unreadable for result in found if result.unreadable), "")
+    return Settled(differences, more, unreadable)
+
+
+def _unsettled(found: Iterable[DeepResult]) -> list[Trace]:
+    return [record for result in found for record in result.unsettled]

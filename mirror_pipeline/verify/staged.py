@@ -1,0 +1,308 @@
+"""Comparing what was staged with what lies on the target: reads the buffer's digests and the target's log, never the source.
+
+A produced batch carries its staged bytes behind the header, so the digests taken at stage must come out of the
+target's log again. Only where they do not are records looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow.compute as pc
+
+from mirror_pipeline.buffer.evict import SpanKey
+from mirror_pipeline.buffer.ledger import Ledger
+from mirror_pipeline.buffer.spans import SpanTable
+from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.engine.spark import Runner
+from mirror_pipeline.model import Incarnation, LeafDigest, SpanRef, TopicPartition, Verdict, Verification
+from mirror_pipeline.verify.compare import Difference
+from mirror_pipeline.verify.deep import DeepTask, StagedSource
+from mirror_pipeline.verify.folding import Chunk, FoldResult, FoldTask
+from mirror_pipeline.verify.jobs import grouped, run_each, run_folds
+from mirror_pipeline.verify.offsets import Runs, runs_of
+from mirror_pipeline.verify.read import READ_UNCOMMITTED, log_range
+from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION, Settled, Whole, compare_records
+from mirror_pipeline.verify.terms import read_target_terms
+from mirror_pipeline.verify.tree import Tree
+from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.digest import LeafSums
+
+GROUP_BYTES = 64 << 20
+"""Spans of a partition that are compared as one."""
+KIND = "staged"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedVerdict:
+    """``verified`` is how far each partition is verified now; records and bytes are what was compared in this call.
+
+    ``unreadable`` says, one line each, what could not be read this time; nothing is concluded from it.
+    """
+
+    verified: dict[SpanKey, int]
+    records: int
+    bytes: int
+    differences: tuple[Difference, ...]
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Group:
+    """Adjoining spans of one partition, all of them produced, and what became of them."""
+
+    key: SpanKey
+    spans: tuple[SpanRef, ...]
+    chunk: Chunk
+    deleted_to: int
+    equal: bool = False
+    unreadable: str = ""
+    leaves: tuple[LeafDigest, ...] = ()
+
+    @property
+    def start(self) -> int:
+        return self.spans[0].start
+
+    @property
+    def end(self) -> int:
+        return self.spans[-1].end
+
+    @property
+    def checked(self) -> Chunk:
+        """What the target's retention has left of it."""
+        return self.chunk if self.deleted_to <= self.start else self.chunk.cut(min(self.deleted_to, self.end), self.end)
+
+
+@dataclass(slots=True)
+class _Work:
+    groups: list[_Group] = field(default_factory=list)
+    rows: list[Verification] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+
+
+def verify_staged(
+    *, ledger: Ledger, spans: SpanTable, runner: Runner, target: ClusterSettings, timeout: float, budget_bytes: int
+) -> StagedVerdict:
+    """Compare produced spans of the buffer with the target and write down the outcome. Safe beside a running lane: it only reads.
+
+    What the target's retention deleted passes, recorded as ``deleted_on_target``; what had left the buffer before it
+    was compared passes as ``not_staged``. Behind a difference a partition's verified offset does not move.
+
+    Args:
+        ledger: of the lane.
+        spans: of the same lane.
+        runner: Spark.
+        target: cluster that was copied to.
+        timeout: seconds a broker may stay silent.
+        budget_bytes: at most so many bytes of spans, the oldest first.
+
+    Raises:
+        ClusterUnreachable: no broker of the target answers.
+        BufferUnusable: buffer or ledger cannot be read or written.
+    """
+    verified, lives = ledger.verified(), ledger.incarnations()
+    work = _Work()
+    chosen = _choose(spans.spans(), ledger, lives, verified, budget_bytes, work)
+    if chosen:
+        _compare(work, chosen, ledger, lives, runner, target, timeout)
+    _write_down(work)
+    ledger.add_verifications(work.rows)
+    done = [group for group in work.groups if group.equal]
+    return StagedVerdict(
+        verified=ledger.verified() if work.rows else verified,
+        records=sum(span.records for group in done for span in group.spans),
+        bytes=sum(span.bytes for group in done for span in group.spans),
+        differences=tuple(work.differences),
+        unreadable=tuple(work.unreadable),
+    )
+
+
+def _choose(
+    live: Sequence[SpanRef],
+    ledger: Ledger,
+    lives: Mapping[str, Incarnation],
+    verified: Mapping[SpanKey, int],
+    budget: int,
+    work: _Work,
+) -> dict[SpanKey, list[SpanRef]]:
+    """Produced spans that are not verified yet, without holes between them, within the budget."""
+    chosen: dict[SpanKey, list[SpanRef]] = {}
+    positions = ledger.positions()
+    affordable = _affordable(live, verified, budget)
+    for span in live:
+        key = (span.topic, span.partition, span.incarnation)
+        life, position = lives.get(span.topic), positions.get(span.source)
+        if life is None or position is None or life.incarnation != span.incarnation or span.end > position.source_next:
+            continue
+        begun = verified.get(key, life.starts.get(span.partition, span.start))
+        if span.end <= begun or span.micro_batch > affordable:
+            continue
+        done = chosen.setdefault(key, [])
+        reached = done[-1].end if done else begun
+        if span.start > reached:  # evicted by a version that did not verify, or by hand
+            work.rows.append(_row(key, reached, span.start, (), Verdict.NOT_STAGED))
+        done.append(span)
+    return chosen
+
+
+def _affordable(live: Iterable[SpanRef], verified: Mapping[SpanKey, int], budget: int) -> int:
+    """The last micro-batch that the budget allows; at least the first one that is not verified."""
+    sizes: dict[int, int] = {}
+    for span in live:
+        if span.end > verified.get((span.topic, span.partition, span.incarnation), -1):
+            sizes[span.micro_batch] = sizes.get(span.micro_batch, 0) + span.bytes
+    last, spent = -1, 0
+    for number in sorted(sizes):
+        spent += sizes[number]
+        if spent > budget and last >= 0:
+            break
+        last = number
+    return last
+
+
+def _compare(
+    work: _Work,
+    chosen: Mapping[SpanKey, Sequence[SpanRef]],
+    ledger: Ledger,
+    lives: Mapping[str, Incarnation],
+    runner: Runner,
+    target: ClusterSettings,
+    timeout: float,
+) -> None:
+    maps = _maps(ledger, chosen)
+    targets = {key: TopicPartition(lives[key[0]].target_topic, key[1]) for key in chosen}
+    with WireClient(target, timeout=timeout) as client:
+        logs = log_range(client, sorted(set(targets.values())), isolation=READ_UNCOMMITTED)
+    for key, spans in chosen.items():
+        work.groups += _groups(key, spans, targets[key], maps.get(key, Runs()), logs[targets[key]][0])
+    _fold(work.groups, runner, target, timeout)
+    deep = [group for group in work.groups if not group.equal and not group.unreadable]
+    if deep:
+        wanted = {group.key[0]: group.chunk.target.topic for group in deep}
+        terms = read_target_terms(target, wanted)
+        tasks = [
+            DeepTask(
+                StagedSource(ledger.store, group.spans), target, group.checked, terms[group.key[0]], DIFFERENCES_PER_PARTITION, timeout
+            )
+            for group in deep
+        ]
+
+        def whole(source: TopicPartition) -> Whole:
+            mine = [group for group in deep if group.chunk.source == source]
+            spans = tuple(span for group in mine for span in group.spans)
+            tp = mine[0].chunk.target
+            return Whole(
+                StagedSource(ledger.store, spans), source, tp, (mine[0].start, mine[-1].end), logs[tp], terms[source.topic]
+            )
+
+        _settle(work, deep, compare_records(runner, target, tasks, whole, timeout=timeout))
+
+
+def _maps(ledger: Ledger, chosen: Mapping[SpanKey, Sequence[SpanRef]]) -> dict[SpanKey, Runs]:
+    first = min(span.start for spans in chosen.values() for span in spans)
+    return runs_of(ledger.sends_table().filter(pc.field("source_end") > first))
+
+
+def _groups(key: SpanKey, spans: Sequence[SpanRef], tp: TopicPartition, runs: Runs, log_start: int) -> list[_Group]:
+    parts: list[list[SpanRef]] = []
+    held = GROUP_BYTES
+    for span in spans:
+        if held + span.bytes > GROUP_BYTES or parts[-1][-1].end != span.start:
+            parts.append([])
+            held = 0
+        parts[-1].append(span)
+        held += span.bytes
+    groups = []
+    for part in parts:
+        start, end = part[0].start, part[-1].end
+        chunk = Chunk(part[0].source, tp, start, end, runs.slice(start, end))
+        deleted = runs.source_at_or_after(log_start, end) if log_start > chunk.target_start else start
+        groups.append(_Group(key, tuple(part), chunk, deleted))
+    return groups
+
+
+def _fold(groups: Sequence[_Group], runner: Runner, target: ClusterSettings, timeout: float) -> None:
+    """Fold what the target holds of each group and compare it with what was staged."""
+    whole = {}
+    for group in groups:
+        sums = LeafSums()
+        for span in group.spans:
+            sums.merge(span.digests)
+        group.leaves = sums.digests()
+        if group.deleted_to >= group.end and group.end > group.start and group.deleted_to > group.start:
+            group.equal = True
+        elif group.deleted_to <= group.start and all(span.digests or not span.records for span in group.spans):
+            whole[group.chunk.source, group.start] = group
+    tasks = [FoldTask(None, target, group.chunk, 1 << 62, timeout) for group in whole.values()]
+
+    def took(results: list[FoldResult]) -> tuple[()]:
+        for result in results:
+            group = whole[result.chunk.source, result.chunk.start]
+            group.unreadable = result.unreadable
+            group.equal = not result.unreadable and result.right == group.leaves
+        return ()
+
+    run_each(
+        runner, run_folds, grouped(tasks, lambda task: task.chunk.end - task.chunk.start), name="verify staged", took=took
+    )
+
+
+def _settle(work: _Work, deep: Sequence[_Group], settled: Mapping[TopicPartition, Settled]) -> None:
+    for group in deep:
+        found = settled[group.chunk.source]
+        group.unreadable = found.unreadable
+        group.equal = not found.unreadable and not any(_inside(group, difference) for difference in found.differences)
+    for found in settled.values():
+        work.differences += found.differences
+
+
+def _inside(group: _Group, difference: Difference) -> bool:
+    if difference.source_offset is not None:
+        return group.start <= difference.source_offset < group.end
+    chunk = group.chunk
+    return difference.target_offset is None or chunk.target_start <= difference.target_offset < chunk.runs.target_end
+
+
+def _write_down(work: _Work) -> None:
+    """One row for each stretch of a partition with one verdict."""
+    work.unreadable += sorted({group.unreadable for group in work.groups if group.unreadable})
+    pending: list[tuple[Verification, tuple[LeafDigest, ...]]] = []
+    for group in work.groups:
+        if group.unreadable:
+            continue
+        deleted = min(max(group.deleted_to, group.start), group.end)
+        if deleted > group.start:
+            pending.append((_row(group.key, group.start, deleted, (), Verdict.DELETED_ON_TARGET), ()))
+        if deleted < group.end:
+            verdict = Verdict.SAME if group.equal else Verdict.DIFFERENT
+            records = group.chunk.runs.records(deleted, group.end)
+            row = replace(_row(group.key, deleted, group.end, group.leaves, verdict), records=records)
+            pending.append((row, group.leaves))
+    work.rows += _joined(pending)
+
+
+def _joined(pending: Sequence[tuple[Verification, tuple[LeafDigest, ...]]]) -> list[Verification]:
+    rows: list[Verification] = []
+    leaves: tuple[LeafDigest, ...] = ()
+    for row, more in pending:
+        last = rows[-1] if rows else None
+        same = last is not None and (last.topic, last.partition, last.incarnation) == (row.topic, row.partition, row.incarnation)
+        if last is not None and same and last.verdict is row.verdict and last.source_end == row.source_start:
+            sums = LeafSums()
+            sums.merge((*leaves, *more))
+            leaves = sums.digests()
+            rows[-1] = replace(
+                last, source_end=row.source_end, records=last.records + row.records, leaves=len(leaves), root=Tree(leaves).root
+            )
+        else:
+            rows.append(row)
+            leaves = more
+    return rows
+
+
+def _row(key: SpanKey, start: int, end: int, leaves: tuple[LeafDigest, ...], verdict: Verdict) -> Verification:
+    records = sum(leaf.records for leaf in leaves)
+    return Verification(*key, start, end, len(leaves), records, Tree(leaves).root, verdict, KIND, int(time.time() * 1000))

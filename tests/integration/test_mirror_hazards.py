@@ -1,0 +1,143 @@
+"""What a source, or a target, can do to a mirror: every hazard stops the topic with a reason, and what a person accepts goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from mirror_pipeline import Mirror
+from mirror_pipeline.buffer.decisions import Decisions
+from mirror_pipeline.errors import UsageError
+from mirror_pipeline.model import HoleCause
+from mirror_pipeline.reports import RunReport
+from tests.conftest import ClusterPair
+from tests.integration.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, values
+from tests.integration.processes import wait_until
+
+Case = Callable[..., Mirror]
+
+
+@pytest.fixture
+def case(clusters: ClusterPair, tmp_path: Path, topic_name: str, spark: SparkSession) -> Case:
+    """A mirror of one topic of the test's own, called ``topic_name``."""
+
+    def make(**settings: object) -> Mirror:
+        east, west = (cluster.bootstrap_servers for cluster in clusters)
+        return make_mirror(tmp_path, east, west, [topic_name], **settings)
+
+    return make
+
+
+def once(mirror: Mirror, spark: SparkSession) -> RunReport:
+    return mirror.run(once=True, session=spark)
+
+
+def trim(mirror: Mirror, topic: str, before: int, partition: int = 0) -> None:
+    admin = AdminClient({"bootstrap.servers": mirror.source.bootstrap_servers[0]})
+    for future in admin.delete_records([Place(topic, partition, before)]).values():
+        future.result(15)
+
+
+def recreate(servers: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.delete_topics([topic])[topic].result(15)
+    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 30, "the topic to go")
+    create_topic(servers, topic)
+
+
+def halted(report: RunReport, code: str) -> None:
+    assert [(t.state, t.code) for t in report.topics] == [("halted", code)], report.topics
+
+
+def test_a_trimmed_source_stops_and_goes_on_when_that_is_accepted(case: Case, topic_name: str, spark: SparkSession) -> None:
+    mirror = case()
+    east = mirror.source.bootstrap_servers[0]
+    create_topic(east, topic_name)
+    produce(east, topic_name, 100)
+    assert once(mirror, spark).state == "ok"
+    produce(east, topic_name, 100, start=100)
+    trim(mirror, topic_name, 150)
+    halted(once(mirror, spark), "trimmed")
+    (halt,) = mirror.halts()
+    assert (halt.start, halt.end, halt.partition) == (100, 150, 0)
+    assert f"--topic {topic_name} --accept trimmed" in halt.accept
+    assert mirror.gaps() == []
+    with pytest.raises(UsageError, match="not halted for 'recreated'"):
+        mirror.resolve(topic_name, "recreated")
+    assert mirror.resolve(topic_name, "trimmed").spans == {0: (100, 150)}
+    assert once(mirror, spark).state == "ok"
+    (gap,) = mirror.gaps()
+    assert (gap.start, gap.end, gap.cause) == (100, 150, HoleCause.RETENTION)
+    assert "@" in gap.decided_by
+    assert values(mirror, f"east.{topic_name}") == [f"value-{n}".ljust(20, ".") for n in [*range(100), *range(150, 200)]]
+    assert mirror.halts() == []
+
+
+def test_with_record_gap_a_trimmed_source_is_passed_and_named(case: Case, topic_name: str, spark: SparkSession) -> None:
+    mirror = case(on_loss="record_gap")
+    east = mirror.source.bootstrap_servers[0]
+    create_topic(east, topic_name)
+    produce(east, topic_name, 50)
+    once(mirror, spark)
+    produce(east, topic_name, 50, start=50)
+    trim(mirror, topic_name, 80)
+    assert once(mirror, spark).state == "ok"
+    (gap,) = mirror.gaps()
+    assert (gap.start, gap.end, gap.cause, gap.decided_by) == (50, 80, HoleCause.RETENTION, "on_loss: record_gap")
+
+
+def test_a_recreated_topic_stops_and_is_appended_when_that_is_accepted(case: Case, topic_name: str, spark: SparkSession) -> None:
+    mirror = case()
+    east = mirror.source.bootstrap_servers[0]
+    create_topic(east, topic_name)
+    produce(east, topic_name, 30)
+    once(mirror, spark)
+    recreate(east, topic_name)
+    produce(east, topic_name, 20, start=1000)
+    halted(once(mirror, spark), "recreated")
+    assert sum(end_offsets(mirror, f"east.{topic_name}", target=True).values()) == 30
+    mirror.resolve(topic_name, "recreated")
+    assert once(mirror, spark).state == "ok"
+    produce(east, topic_name, 5, start=2000)
+    assert once(mirror, spark).state == "ok"
+    expected = [*range(30), *range(1000, 1020), *range(2000, 2005)]
+    assert values(mirror, f"east.{topic_name}") == [f"value-{n}".ljust(20, ".") for n in expected]
+
+
+def test_a_recreated_target_stops_and_is_filled_again_when_that_is_accepted(case: Case, topic_name: str, spark: SparkSession) -> None:
+    mirror = case()
+    east, west = mirror.source.bootstrap_servers[0], mirror.target.bootstrap_servers[0]
+    create_topic(east, topic_name)
+    produce(east, topic_name, 30)
+    once(mirror, spark)
+    recreate(west, f"east.{topic_name}")
+    produce(east, topic_name, 10, start=30)
+    halted(once(mirror, spark), "target_recreated")
+    mirror.resolve(topic_name, "target_recreated")
+    assert once(mirror, spark).state == "ok"
+    assert_identical(mirror, [topic_name])
+
+
+def test_a_record_too_large_for_the_target_goes_to_quarantine_when_that_is_accepted(
+    case: Case, topic_name: str, spark: SparkSession
+) -> None:
+    mirror = case()
+    east, west = mirror.source.bootstrap_servers[0], mirror.target.bootstrap_servers[0]
+    create_topic(east, topic_name)
+    create_topic(west, f"east.{topic_name}", max__message__bytes="2000")
+    produce(east, topic_name, 10)
+    produce(east, topic_name, 1, start=10, size=5000)
+    produce(east, topic_name, 10, start=11)
+    halted(once(mirror, spark), "oversize")
+    mirror.resolve(topic_name, "oversize")
+    assert once(mirror, spark).state == "ok"
+    assert values(mirror, f"east.{topic_name}") == [f"value-{n}".ljust(20, ".") for n in [*range(10), *range(11, 21)]]
+    (gap,) = mirror.gaps()
+    assert (gap.start, gap.end, gap.cause) == (10, 11, HoleCause.QUARANTINED)
+    (kept,) = Decisions(mirror.lane_stores()[0]).quarantined()
+    assert b"value-10" in kept.payload

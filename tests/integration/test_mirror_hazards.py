@@ -13,8 +13,10 @@ from pyspark.sql import SparkSession
 from mirror_pipeline import Mirror
 from mirror_pipeline.buffer.decisions import Decisions
 from mirror_pipeline.errors import UsageError
+from mirror_pipeline.local.cluster import LocalCluster
 from mirror_pipeline.model import HoleCause
 from mirror_pipeline.reports import RunReport
+from mirror_pipeline.wire.batch import headers
 from tests.conftest import ClusterPair
 from tests.integration.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, values
 from tests.integration.processes import wait_until
@@ -141,3 +143,44 @@ def test_a_record_too_large_for_the_target_goes_to_quarantine_when_that_is_accep
     assert (gap.start, gap.end, gap.cause) == (10, 11, HoleCause.QUARANTINED)
     (kept,) = Decisions(mirror.lane_stores()[0]).quarantined()
     assert b"value-10" in kept.payload
+
+
+def cut_log(cluster: LocalCluster, topic: str, records: int) -> None:
+    """Take the last ``records`` one-record batches off the only partition's log, as a lost disk cache would."""
+    cluster.stop()
+    (log,) = cluster.brokers[0].data.glob(f"**/{topic}-0/*.log")
+    data = log.read_bytes()
+    starts = [at for at, _ in headers(memoryview(data))]
+    log.write_bytes(data[: starts[-records]])
+    for name in ("*.index", "*.timeindex", "*.snapshot", "leader-epoch-checkpoint"):
+        for path in log.parent.glob(name):
+            path.unlink()
+    for path in [*cluster.brokers[0].data.glob("**/.kafka_cleanshutdown"), *cluster.brokers[0].data.glob("**/*offset-checkpoint")]:
+        path.unlink()
+    cluster.start()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("written_again", [0, 40])
+def test_a_truncated_source_is_noticed_and_goes_on_when_that_is_accepted(
+    cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path, spark: SparkSession, written_again: int
+) -> None:
+    """Also when the log has grown again past the position, so that its offsets alone look healthy."""
+    first, second = cluster_factory(2)
+    east = first.bootstrap_servers
+    create_topic(east, "t")
+    for start in range(0, 30, 3):
+        produce(east, "t", 3, start=start)  # a batch each
+    mirror = make_mirror(tmp_path, east, second.bootstrap_servers, ["t"])
+    assert once(mirror, spark).state == "ok"
+    cut_log(first, "t", 4)
+    wait_until(lambda: end_offsets(mirror, "t", target=False) == {0: 18}, 60, "the leader")
+    if written_again:
+        produce(east, "t", written_again, start=1000)
+    halted(once(mirror, spark), "truncated")
+    assert mirror.resolve("t", "truncated").spans == {0: (18, 30)}
+    assert once(mirror, spark).state == "ok"
+    expected = [*range(30), *range(1000, 1000 + written_again)]
+    assert values(mirror, "east.t") == [f"value-{n}".ljust(20, ".") for n in expected]
+    (gap,) = mirror.gaps()
+    assert (gap.start, gap.end, gap.cause) == (18, 30, HoleCause.TRUNCATION)

@@ -10,13 +10,20 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mirror_pipeline.errors import ConfigError, UsageError
 from mirror_pipeline.model import Gap
 from mirror_pipeline.reports import BackfillReport, Finding, Halt, MirrorLag, MirrorPlan, MirrorStatus, Progress, Resolution, RunReport
 
+if TYPE_CHECKING:
+    from mirror_pipeline.verify.report import VerifyReport
+
 Observer = Callable[[Progress], None]
+
+
+def _no_external(*_: Any, **__: Any) -> VerifyReport:
+    raise UsageError("topics cannot be compared here")
 
 
 class MirrorFace(Protocol):
@@ -57,14 +64,31 @@ class MirrorFace(Protocol):
     ) -> BackfillReport: ...
 
 
+    def verify(
+        self,
+        *,
+        topics: Collection[str] | None = ...,
+        from_time: int | None = ...,
+        to_time: int | None = ...,
+        sample: float = ...,
+        observer: Callable[[Any], None] | None = ...,
+        stop: threading.Event | None = ...,
+        session: Any | None = ...,
+    ) -> VerifyReport: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A read configuration: the names of its mirrors, each mirror on demand, one Spark session for all of them."""
+    """A read configuration: the names of its mirrors, each mirror on demand, one Spark session for all of them.
+
+    ``external`` is ``mirror_pipeline.verify.external.verify_external`` over it.
+    """
 
     path: Path
     names: tuple[str, ...]
     mirror: Callable[[str], MirrorFace]
     session: Callable[[], Any]
+    external: Callable[..., VerifyReport] = _no_external
 
     def pick(self, wanted: Sequence[str] | None) -> list[str]:
         """The mirrors named on the command line, in the file's order; all of them when none is named.
@@ -97,11 +121,17 @@ def load(path: Path) -> Opened:
 
         return build_session(config.mirrors[0].engine)
 
+    def external(*arguments: Any, **options: Any) -> VerifyReport:
+        from mirror_pipeline.verify.external import verify_external
+
+        return verify_external(config, *arguments, **options)
+
     return Opened(
         path=path,
         names=tuple(m.name for m in config.mirrors),
         mirror=lambda name: Mirror(config, name),
         session=session,
+        external=external,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from mirror_pipeline.cli import copying, local, look_first, looking, resolving
+from mirror_pipeline.cli import copying, local, look_first, looking, resolving, verifying
 from mirror_pipeline.cli.errors import report
 from mirror_pipeline.cli.help import NO_VALUE, PlainCommand, PlainGroup
 from mirror_pipeline.cli.options import Settings
@@ -66,12 +66,12 @@ def root(
         context.default_map = dict.fromkeys(WITH_CONFIG, {"config": config})
 
 
-WITH_CONFIG = ("init", "check", "plan", "run", "backfill", "lag", "status", "gaps", "resolve", "evict", "up")
+WITH_CONFIG = ("init", "check", "plan", "run", "backfill", "lag", "status", "gaps", "resolve", "verify", "evict", "up")
 
 for _panel, _commands in (
     (FIRST, (look_first.init, look_first.check, look_first.plan)),
     (COPY, (copying.run, copying.backfill)),
-    (LOOK, (looking.lag, looking.status, looking.gaps, resolving.resolve, looking.evict)),
+    (LOOK, (looking.lag, looking.status, looking.gaps, verifying.verify, resolving.resolve, looking.evict)),
     (HERE, (local.up, local.demo, local.version)),
 ):
     for _command in _commands:

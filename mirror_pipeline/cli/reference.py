@@ -54,8 +54,12 @@ _SHAPES = {
     "status": '{"mirrors": [{"mirror", "source", "target", "lanes": [{"lane", "state", "heartbeat", "topics", "records", "bytes", ...}], '
     '"buffer_bytes", "buffer_max_bytes", "staged_records", "staged_bytes", "gaps"}]}',
     "gaps": '{"gaps": [{"mirror", "topic", "partition", "start", "end", "cause", "decided_by", "at"}]}',
+    "verify": '{"ok", "records", "leaves", "differences": [{"topic", "partition", "source_offset", "target_offset", "kind", "detail"}], '
+    '"more", "bytes", "expired", "seconds", "sampled", "topics": [{"mirror", "topic", "target_topic", "verdict", "partitions": [...], ...}]}',
     "evict": '{"mirrors": [{"mirror", "lanes": [{"lane", ...}]}]}',
     "demo": '{"ok", "rows": [{"topic", "target_topic", "partitions", "records", "bytes", "verdict", ...}], "records", "bytes", ...}',
+    "resolve": '{"halts": [{"mirror", "lane", "topic", "partition", "code", "reason", "hint", "start", "end", "accept"}]}'
+    ' or, with --accept, {"mirror", "topic", "accepted", "meaning", "spans", "decided_by"}',
     "version": '{"version", "python", "platform"}',
     "clusters start": '{"clusters": [{"name", "bootstrap_servers", "version", "state", "pids", "directory"}]}',
     "clusters stop": "as clusters start",

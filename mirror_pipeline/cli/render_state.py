@@ -39,7 +39,7 @@ class LagHistory:
 def lag(answer: MirrorLag, history: LagHistory | None = None, *, partitions: bool = False) -> RenderableType:
     """``lag`` of one mirror: a row a topic, or a row a partition."""
     if partitions:
-        return Group(title(answer.mirror), _by_partition(answer), _lag_sum(answer))
+        return Group(title(answer.mirror), _by_partition(answer), *_outlook(answer), _lag_sum(answer))
     grid = table(["topic", "target"], ["partitions", "lag", "staged", "behind by"])
     if history:
         grid.add_column("history", no_wrap=True)
@@ -54,7 +54,12 @@ def lag(answer: MirrorLag, history: LagHistory | None = None, *, partitions: boo
             behind,
         ]
         grid.add_row(*cells(*row, *([Text(history.line(answer.mirror, topic.topic), "cyan")] if history else [])))
-    return Group(title(answer.mirror), grid, _lag_sum(answer))
+    return Group(title(answer.mirror), grid, *_outlook(answer), _lag_sum(answer))
+
+
+def _outlook(answer: MirrorLag) -> list[Text]:
+    """What may soon go wrong on the source."""
+    return [Text(f"{topic.topic}: {warning}", "yellow") for topic in answer.topics for warning in topic.warnings]
 
 
 def _by_partition(answer: MirrorLag) -> Table:

@@ -16,12 +16,15 @@ from mirror_pipeline.config import ClusterSettings, Config, MirrorConfig
 from mirror_pipeline.engine import backfill, evicting, lanes, looking, preview
 from mirror_pipeline.engine import resolve as resolving
 from mirror_pipeline.engine.context import LaneContext
+from mirror_pipeline.engine.outlook import with_outlook
 from mirror_pipeline.engine.selection import discover, lane_names, lane_stores, select_topics
 from mirror_pipeline.engine.spark import SparkRunner, build_session
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.model import Gap
 from mirror_pipeline.reports import BackfillReport, Finding, Halt, MirrorLag, MirrorPlan, MirrorStatus, Progress, Resolution, RunReport
 from mirror_pipeline.topics.catalogue import Catalogue, refresh_catalogue
+from mirror_pipeline.verify.mirrored import MirrorCheck
+from mirror_pipeline.verify.report import VerifyProgress, VerifyReport
 from mirror_pipeline.wire.client import WireClient
 
 if TYPE_CHECKING:
@@ -109,8 +112,9 @@ class Mirror:
         """How far the target is behind the source, by ledger and source ends. Raises ClusterUnreachable."""
         client = WireClient(self.source, timeout=self.mirror.engine.request_timeout)
         try:
-            targets = select_topics(self.config, self.mirror, list(self.source_admin().topics())).topics
-            return looking.lag_of(self.name, targets, client, looking.standing(self.lane_stores()))
+            admin = self.source_admin()
+            targets = select_topics(self.config, self.mirror, list(admin.topics())).topics
+            return with_outlook(looking.lag_of(self.name, targets, client, looking.standing(self.lane_stores())), client, admin)
         finally:
             client.close()
 
@@ -196,6 +200,37 @@ class Mirror:
             ClusterUnreachable: the cluster that has to be asked does not answer.
         """
         return resolving.resolve(self, topic, accept)
+
+    def verify(
+        self,
+        *,
+        topics: Collection[str] | None = None,
+        from_time: int | None = None,
+        to_time: int | None = None,
+        sample: float = 1.0,
+        since_verified: bool = False,
+        observer: Callable[[VerifyProgress], None] | None = None,
+        stop: threading.Event | None = None,
+        session: SparkSession | None = None,
+    ) -> VerifyReport:
+        """Compare everything that was copied with the source, down to the single record; a lane may be running meanwhile.
+
+        Args:
+            topics: only these source topics.
+            from_time, to_time: only records from the first one at or after ``from_time`` up to the first one at or after
+                ``to_time``, milliseconds since the epoch.
+            sample: only this fraction of every partition, chosen at random; such a verification is not recorded.
+            since_verified: only what no earlier verification has covered.
+            observer: called from the calling thread as parts are done.
+            stop: set it to give up.
+            session: as in :meth:`run`.
+
+        Raises:
+            UsageError: a topic that was never copied, or no fraction.
+            ClusterUnreachable: a cluster does not answer.
+        """
+        check = MirrorCheck(self, self.runner(session), observer, stop or threading.Event())
+        return check.run(topics, from_time, to_time, sample, since_verified=since_verified)
 
     def refresh_catalogue(self) -> Catalogue:
         """Look at the source and save the selection for those who must not ask Kafka. Raises ClusterUnreachable."""

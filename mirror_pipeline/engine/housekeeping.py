@@ -147,13 +147,14 @@ class House:
 
     def _verified_before(self, target: int | None, seconds: float) -> set[int]:
         """Micro-batches that may be forgotten, after those that must go were verified as far as time allows."""
-        deadline = time.monotonic() + seconds
+        deadline, more = time.monotonic() + seconds, True
         while True:
             produced, safe = self._standing()
             wanted = self._wanted(produced, target) - safe
             self.done = replace(self.done, kept_bytes=self.spans.bytes_of(wanted))
-            if not wanted or not self._verify() or time.monotonic() >= deadline:
+            if not wanted or not more:
                 return safe
+            more = self._verify() and time.monotonic() < deadline
 
     def _standing(self) -> tuple[set[int], set[int]]:
         reached = self.ledger.reached()

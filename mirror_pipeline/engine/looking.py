@@ -10,17 +10,14 @@ from mirror_pipeline.buffer.status import read_status
 from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.buffer.usage import buffer_use as whole_use
 from mirror_pipeline.engine.holding import buffer_use, ledger_of, span_table
+from mirror_pipeline.engine.outlook import first_times
 from mirror_pipeline.model import Gap, TopicPartition
 from mirror_pipeline.reports import LaneStatus, MirrorLag, PartitionLag, TopicLag, TopicState
 from mirror_pipeline.wire.answers import EARLIEST, LATEST
-from mirror_pipeline.wire.batch import headers
 from mirror_pipeline.wire.client import WireClient
-from mirror_pipeline.wire.fetch import fetch
 
 STALE_SECONDS = 30.0
 """A running lane writes its heartbeat every two seconds."""
-PARTITIONS_ASKED_FOR_AGE = 32
-AGE_FETCH_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +95,9 @@ def _oldest(ages: Mapping[TopicPartition, float], name: str, partitions: list[Pa
 def _ages(client: WireClient, rows: Mapping[str, list[PartitionLag]]) -> dict[TopicPartition, float]:
     """Seconds since the time of the first record that is not on the target, for the partitions furthest behind."""
     behind = sorted(((p.lag, name, p) for name, parts in rows.items() for p in parts if p.lag), key=lambda row: -row[0])
-    ages = {}
+    times = first_times(client, {TopicPartition(name, part.partition): part.position for _, name, part in behind}, isolation=1)
     now = time.time()
-    for _, name, part in behind[:PARTITIONS_ASKED_FOR_AGE]:
-        tp = TopicPartition(name, part.partition)
-        connection = client.connection(client.leader(tp))
-        data = fetch(
-            connection, {tp: (part.position, AGE_FETCH_BYTES)}, max_wait_ms=0, min_bytes=0, max_bytes=AGE_FETCH_BYTES
-        )[tp]
-        header = next((h for _, h in headers(data.records) if h.next_offset > part.position), None)
-        if header is not None and header.base_timestamp > 0:
-            ages[tp] = max(0.0, now - header.base_timestamp / 1000)
-    return ages
+    return {tp: max(0.0, now - at) for tp, at in times.items()}
 
 
 def total_bytes(stores: list[LaneStore]) -> int:

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING
 from mirror_pipeline.buffer.ledger import Ledger
 from mirror_pipeline.buffer.store import open_lane
 from mirror_pipeline.clusters.admin import Admin
-from mirror_pipeline.clusters.info import ConfigValue
 from mirror_pipeline.engine import looking
+from mirror_pipeline.engine.outlook import first_times, retention_ms, with_outlook
 from mirror_pipeline.engine.selection import Selected, select_topics
 from mirror_pipeline.engine.targets import FILLED_HINT, filled_message, log_bounds
-from mirror_pipeline.errors import BrokerError, MirrorError
+from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.local.java import find_java
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.reports import Finding, MirrorPlan, TopicPlan
+from mirror_pipeline.reports import Finding, MirrorLag, MirrorPlan, TopicPlan
+from mirror_pipeline.settings.units import format_duration
 from mirror_pipeline.topics.manage import plan_targets
+from mirror_pipeline.topics.plan import TargetPlan
 from mirror_pipeline.topics.select import unmatched
+from mirror_pipeline.topics.settings import as_created
 from mirror_pipeline.wire.client import WireClient
 
 if TYPE_CHECKING:
@@ -30,7 +33,9 @@ def plan(mirror: Mirror) -> MirrorPlan:
     source, target = mirror.source_admin(), mirror.target_admin()
     selected = select_topics(mirror.config, mirror.mirror, list(source.topics()))
     plans = plan_targets(mirror.mirror, source, target, selected.topics)
-    lags = _lags(mirror, {name: selected.topics[name] for name in plans})
+    lag = _lag(mirror, {name: selected.topics[name] for name in plans}, source)
+    lags = {topic.topic: topic for topic in lag.topics}
+    old = _too_old(mirror, plans, lag, target)
     begun = {name for store in mirror.lane_stores() for name in Ledger(store).incarnations()}
     filled = filled_topics(mirror, [made.target_topic for name, made in plans.items() if not made.create and name not in begun])
     rows = tuple(
@@ -38,10 +43,10 @@ def plan(mirror: Mirror) -> MirrorPlan:
             topic=name,
             target_topic=made.target_topic,
             partitions=made.partitions,
-            records=lags.get(name, 0),
+            records=lags[name].lag_records if name in lags else 0,
             bytes=None,
             actions=made.actions,
-            warnings=made.warnings,
+            warnings=(*made.warnings, *(lags[name].warnings if name in lags else ()), *old.get(name, ())),
             blockers=(*made.blockers, *_filled(filled.get(made.target_topic, 0), made.target_topic)),
         )
         for name, made in sorted(plans.items())
@@ -67,14 +72,38 @@ def filled_topics(mirror: Mirror, targets: Collection[str]) -> dict[str, int]:
         client.close()
 
 
-def _lags(mirror: Mirror, targets: Mapping[str, str]) -> dict[str, int]:
-    """Offsets that are still to be copied, by topic; an upper bound of the records."""
+def _lag(mirror: Mirror, targets: Mapping[str, str], source: Admin) -> MirrorLag:
+    """Offsets that are still to be copied, an upper bound of the records, with what may go wrong soon."""
     client = WireClient(mirror.source, timeout=mirror.mirror.engine.request_timeout)
     try:
         lag = looking.lag_of(mirror.name, targets, client, looking.standing(mirror.lane_stores()), ages=False)
+        return with_outlook(lag, client, source)
     finally:
         client.close()
-    return {topic.topic: topic.lag_records for topic in lag.topics}
+
+
+def _too_old(mirror: Mirror, plans: Mapping[str, TargetPlan], lag: MirrorLag, target: Admin) -> dict[str, tuple[str, ...]]:
+    """Topics whose oldest records the target's own retention would delete at once."""
+    there = [made.target_topic for made in plans.values() if not made.create]
+    known = target.topic_configs(there) if there else {}
+    broker = target.broker_configs() if any(made.create for made in plans.values()) else None
+    kept = {
+        name: retention_ms(as_created(made.configs, broker) if made.create else known.get(made.target_topic))
+        for name, made in plans.items()
+    }
+    at_risk = [topic for topic in lag.topics if kept.get(topic.topic) is not None]
+    next_up = {TopicPartition(t.topic, p.partition): p.position for t in at_risk for p in t.partitions if p.lag}
+    with WireClient(mirror.source, timeout=mirror.mirror.engine.request_timeout) as client:
+        times = first_times(client, next_up, isolation=1)
+    now = time.time()
+    warnings: dict[str, tuple[str, ...]] = {}
+    for name, limit in kept.items():
+        oldest = min((at for tp, at in times.items() if tp.topic == name), default=None)
+        if oldest is not None and limit is not None and oldest < now - limit / 1000:
+            ages = format_duration(now - oldest), format_duration(limit / 1000)
+            said = f"its oldest records are {ages[0]} old, {plans[name].target_topic} keeps records for {ages[1]} (retention.ms)"
+            warnings[name] = (f"{said}: it may delete them once they are copied",)
+    return warnings
 
 
 def check(mirror: Mirror) -> list[Finding]:
@@ -151,11 +180,3 @@ def backfill_blockers(mirror: Mirror, topic: str, target_topic: str, from_time: 
                 " this range at once: raise its retention.ms, or copy into a new topic with --into"
             )
     return blockers
-
-
-def retention_ms(configs: dict[str, ConfigValue] | BrokerError | None) -> int | None:
-    """How long a topic keeps records; None for ever, not by time, or unknown."""
-    if configs is None or isinstance(configs, BrokerError) or "delete" not in (configs["cleanup.policy"].value or ""):
-        return None
-    value = int(configs["retention.ms"].value or -1)
-    return value if value >= 0 else None

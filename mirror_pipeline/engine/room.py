@@ -13,7 +13,7 @@ from mirror_pipeline.buffer.usage import buffer_use, free_bytes
 LOOK_SECONDS = 1.0
 """Between two looks at the folder; what was staged meanwhile is added."""
 OVERRUN = 1.25
-"""A micro-batch may become larger than planned: ranges end at the end of a batch, and sizes are estimates."""
+"""A micro-batch may become larger than planned: a range takes whole fetches. The largest one seen counts, and a bit more."""
 SPARE_BYTES = 16 * 2**20
 """Left on the disk for the ledger and the tables' logs, without which nothing can be freed."""
 ROOM_SHARE = 0.8
@@ -67,6 +67,7 @@ class RoomWatch:
         self._store = store
         self._cap = cap
         self._micro_batch = int(OVERRUN * micro_batch)
+        self._largest = 0
         self._seen: Room | None = None
         self._at = 0.0
 
@@ -77,7 +78,7 @@ class RoomWatch:
             free = free_bytes(self._store)
         running = max(1, sum(lane.running for lane in lanes.values()))
         # Every running lane may be staging now; but never so much that nobody could.
-        reserve = min(self._micro_batch * running, max(self._micro_batch, self._cap // 2))
+        reserve = min(max(self._micro_batch, self._largest) * running, max(self._micro_batch, self._cap * 3 // 4))
         self._seen = Room(sum(lane.total for lane in lanes.values()), self._cap, free, reserve)
         self._at = time.monotonic()
         return self._seen
@@ -85,6 +86,7 @@ class RoomWatch:
     def glance(self, staged: int) -> Room:
         """The room as of a moment ago, less ``staged`` bytes that were written since (0 looks again when it is time)."""
         room = self._seen
+        self._largest = max(self._largest, int(OVERRUN * staged))
         if room is None or time.monotonic() - self._at >= LOOK_SECONDS or room.why_full:
             return self.look()
         self._seen = Room(room.used + staged, room.cap, room.free - staged, room.reserve)

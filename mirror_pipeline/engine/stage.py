@@ -23,6 +23,8 @@ from mirror_pipeline.wire.fetch import FetchedPartition, receive_fetch, send_fet
 
 EMPTY_ANSWERS_BEFORE_GIVING_UP = 20
 FETCH_WAIT_MS = 100
+LEAST_FETCH_BYTES = 1_048_588
+"""The largest batch of a topic with Kafka's own settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +172,17 @@ class _Staging:
             lines += [(client.connection(leader, lane), half) for lane, half in enumerate(halves)]
         return lines
 
+    def _fetch_bytes(self, source: TopicPartition) -> int:
+        """No more than the range may still take: what a broker sends is staged as a whole. A larger batch is asked for again."""
+        reader, most = self._readers[source], self._task.partition_fetch_bytes
+        if self._empty.get(source):
+            return most
+        return min(most, max(reader.terms.range.max_bytes - reader.bytes_read, LEAST_FETCH_BYTES))
+
     def _ask(self, connection: Connection, sources: list[TopicPartition]) -> bool:
         still = set(self._open())
         wants = {
-            s: (self._readers[s].fetch_offset, self._task.partition_fetch_bytes) for s in sources if s in still
+            s: (self._readers[s].fetch_offset, self._fetch_bytes(s)) for s in sources if s in still
         }
         if not wants:
             return False

@@ -14,6 +14,8 @@ from mirror_pipeline.reports import BackfillReport, Progress, TopicLag, TopicPro
 
 LAG_RECORDS = "lag_records"
 LAG_SECONDS = "lag_seconds"
+EXPIRES_SECONDS = "expires_seconds"
+HELD_RECORDS = "held_records"
 RECORDS = "records"
 BYTES = "bytes"
 RECORDS_PER_SECOND = "records_per_second"
@@ -38,9 +40,9 @@ TO_TIME = "to_time"
 
 NAMES = frozenset(
     (
-        LAG_RECORDS, LAG_SECONDS, RECORDS, BYTES, RECORDS_PER_SECOND, BYTES_PER_SECOND, MICRO_BATCHES, SECONDS, SECONDS_STAGING,
-        SECONDS_PRODUCING, STAGED_RECORDS, STAGED_BYTES, GAPS, POSITIONS, END_OFFSETS, OFFSET_RANGES, STATE, REASON, HINT, TARGET_TOPIC,
-        TARGET_DOWN, FROM_TIME, TO_TIME,
+        LAG_RECORDS, LAG_SECONDS, EXPIRES_SECONDS, HELD_RECORDS, RECORDS, BYTES, RECORDS_PER_SECOND, BYTES_PER_SECOND, MICRO_BATCHES,
+        SECONDS, SECONDS_STAGING, SECONDS_PRODUCING, STAGED_RECORDS, STAGED_BYTES, GAPS, POSITIONS, END_OFFSETS, OFFSET_RANGES, STATE,
+        REASON, HINT, TARGET_TOPIC, TARGET_DOWN, FROM_TIME, TO_TIME,
     )
 )  # fmt: skip
 Metadata = dict[str, Any]
@@ -89,6 +91,8 @@ def of_topic_lag(lag: TopicLag) -> Metadata:
     return {
         LAG_RECORDS: lag.lag_records,
         **_optional(LAG_SECONDS, lag.lag_seconds),
+        **_optional(EXPIRES_SECONDS, lag.expires_seconds),
+        HELD_RECORDS: lag.held_records,
         STAGED_RECORDS: sum(max(0, p.staged - p.position) for p in lag.partitions),
         POSITIONS: _numbers({p.partition: p.position for p in lag.partitions}),
         END_OFFSETS: _numbers({p.partition: p.end for p in lag.partitions}),

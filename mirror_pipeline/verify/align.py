@@ -98,12 +98,16 @@ class Candidate:
 
 @dataclass(slots=True)
 class Alignment:
-    """The outcome of pass one. ``stopped`` says that it ended early, at ``limit`` candidates."""
+    """The outcome of pass one. ``stopped`` says that it ended early, at ``limit`` candidates.
+
+    With a budget it may also end where both sides agree: ``resume`` then gives the next offset of each.
+    """
 
     records: int = 0
     bytes: int = 0
     candidates: list[Candidate] = field(default_factory=list)
     stopped: bool = False
+    resume: tuple[int, int] | None = None
 
 
 def contents(record: OpenRecord) -> Contents:
@@ -143,6 +147,7 @@ class Side:
         self._next: Piece | None = None
         self.pending: deque[OpenRecord] = deque()
         self.bytes = 0
+        self.next = 0
 
     def peek(self) -> Piece | None:
         """The next batch that is not decoded yet, None at the end."""
@@ -154,6 +159,7 @@ class Side:
         """Take the batch that ``peek`` showed."""
         self._next = None
         self.bytes += piece.header.size
+        self.next = piece.header.next_offset
         return piece
 
     def decode(self) -> bool:
@@ -175,7 +181,14 @@ class Side:
                 return
 
 
-def align(source: Iterable[Piece], target: Iterable[Piece], *, limit: int, progress: Callable[[int, int], None] | None = None) -> Alignment:
+def align(
+    source: Iterable[Piece],
+    target: Iterable[Piece],
+    *,
+    limit: int,
+    progress: Callable[[int, int], None] | None = None,
+    budget: int | None = None,
+) -> Alignment:
     """Match two streams in order (pass one).
 
     Args:
@@ -183,10 +196,14 @@ def align(source: Iterable[Piece], target: Iterable[Piece], *, limit: int, progr
         target: batches of the target partition that must hold the same records.
         limit: stop once so many candidates are found.
         progress: called with records and bytes matched so far, once per source batch.
+        budget: pause after so many bytes of the source, at the next border of batches that both sides share.
     """
     left, right = Side(source), Side(target)
     found = Alignment()
     while len(found.candidates) < limit:
+        if budget is not None and found.bytes >= budget and not left.pending and not right.pending:
+            found.resume = (left.next, right.next)
+            return found
         if not left.pending and not right.pending and _skip_equal_batch(left, right, found):
             pass
         elif left.decode() & right.decode():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mirror_pipeline.buffer.evict import SpanKey
@@ -43,7 +43,7 @@ class CopiedPartition:
     def narrow(self, low: int, high: int) -> None:
         """Compare only source offsets ``[low, high)``."""
         start = max(self.chunk.start, low)
-        self.chunk = self.chunk.cut(start, max(start, min(self.chunk.end, high)))
+        self.chunk = replace(self.chunk.cut(start, max(start, min(self.chunk.end, high))), first=True)
 
     def see_logs(self, source: Log, target: Log, *, ends_deleted: bool) -> None:
         """What the source deleted cannot be compared any more; what the target's retention deleted counts as expired."""
@@ -96,7 +96,7 @@ def _of_lane(store: LaneStore, wanted: Collection[str] | None) -> list[CopiedTop
             source, target = TopicPartition(topic, number), TopicPartition(life.target_topic, number)
             key = (topic, number, life.incarnation)
             end = max(start, positions[source].source_next)
-            chunk = Chunk(source, target, start, end, maps.get(key, Runs()).slice(start, end))
+            chunk = Chunk(source, target, start, end, maps.get(key, Runs()).slice(start, end), first=True)
             holes = tuple((gap.start, gap.end) for gap in mine if gap.partition == number)
             partitions[number] = CopiedPartition(key, chunk, end, positions[source].target_next, holes)
         topics.append(CopiedTopic(store.lane, life, ledger, partitions))

@@ -21,13 +21,17 @@ SOURCE_LINE, TARGET_LINE = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Source offsets ``[start, end)`` of one partition, and where the offset map says that they lie on the target."""
+    """Source offsets ``[start, end)`` of one partition, and where the offset map says that they lie on the target.
+
+    A batch belongs to the chunk that holds its base offset; to the ``first`` chunk of a partition also when it begins before.
+    """
 
     source: TopicPartition
     target: TopicPartition
     start: int
     end: int
     runs: Runs
+    first: bool = False
 
     @property
     def target_start(self) -> int:
@@ -36,7 +40,7 @@ class Chunk:
 
     def cut(self, start: int, end: int) -> Chunk:
         """The part of the chunk between two source offsets."""
-        return Chunk(self.source, self.target, start, end, self.runs.slice(start, end))
+        return Chunk(self.source, self.target, start, end, self.runs.slice(start, end), self.first and start == self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +156,12 @@ def _fold_source(walk: LogWalk, chunk: Chunk, sides: _Sides) -> Iterator[bool]:
             check(records, at, header)
             batch = records[at : at + header.size]
             # Every batch goes past `hides`: it learns from markers.
-            if (plain or not hides(header, batch)) and header.records and header.base_offset >= start:
-                add(header, batch, header.base_offset)
-                sides.bytes += header.size
+            if (plain or not hides(header, batch)) and header.records:
+                if header.base_offset >= start:
+                    add(header, batch, header.base_offset)
+                    sides.bytes += header.size
+                elif chunk.first and header.next_offset > start:  # only the end of it was copied, as another batch
+                    sides.ours.spoil(start, chunk.runs.records(start, header.next_offset))
         yield True
 
 
@@ -175,7 +182,7 @@ def _fold_target(walk: LogWalk, chunk: Chunk, sides: _Sides) -> Iterator[bool]:
                 continue
             place = to_source(base)
             if place is None:  # nothing of ours: spoil the leaf it lies in, whoever compares will look closer
-                sides.theirs.spoil(last)
+                sides.theirs.spoil(last, 0)
                 continue
             last = place
             add(header, records[at : at + header.size], place)

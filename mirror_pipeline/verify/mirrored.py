@@ -16,7 +16,7 @@ from mirror_pipeline.verify.chunks import deep_chunks, plan_chunks, sample
 from mirror_pipeline.verify.compare import Difference
 from mirror_pipeline.verify.copies import CopiedPartition, CopiedTopic, by_time, copied_topics, refresh_logs, see_clusters
 from mirror_pipeline.verify.deep import DeepResult, DeepTask
-from mirror_pipeline.verify.folding import FoldResult, FoldTask
+from mirror_pipeline.verify.folding import Chunk, FoldResult, FoldTask
 from mirror_pipeline.verify.jobs import JOBS_PER_TASK, grouped, run_each, run_folds
 from mirror_pipeline.verify.report import DIFFERENT, IDENTICAL, UNREADABLE, PartitionVerdict, TopicVerdict, VerifyProgress, VerifyReport
 from mirror_pipeline.verify.rows import verifications
@@ -48,6 +48,12 @@ class _Part:
     bytes: int = 0
     unreadable: str = ""
     settled: Settled = field(default_factory=Settled)
+
+    def verdict(self) -> PartitionVerdict:
+        """What the report says of it."""
+        chunk, tree = self.copied.chunk, self.left
+        number, leaves = self.copied.key[1], len(tree.leaves)
+        return PartitionVerdict(number, chunk.start, chunk.end, tree.records, leaves, tree.root, self.right.root, self.copied.expired)
 
 
 class MirrorCheck:
@@ -108,29 +114,32 @@ class MirrorCheck:
         slots = self._runner.tasks * JOBS_PER_TASK
         chunks = plan_chunks(wholes, slots=slots) if fraction == 1 else sample(wholes, fraction, random.Random())  # noqa: S311 - no secret
         self._progress.total += sum(chunk.end - chunk.start for chunk in chunks)
-        tasks = [FoldTask(self._mirror.source, self._mirror.target, chunk, TASK_BYTES, self._timeout) for chunk in chunks]
+        tasks = [self._fold_task(chunk) for chunk in chunks]
 
         def took(results: list[FoldResult]) -> list[tuple[FoldTask, ...]]:
             self._check_stop()
-            rest = []
             for result in results:
-                chunk, part = result.chunk, parts[result.chunk.source]
-                part.ours.merge(result.left)
-                part.theirs.merge(result.right)
-                part.bytes += result.bytes
-                part.unreadable = part.unreadable or result.unreadable
-                self._progress.offsets += result.end - chunk.start
-                self._progress.records += sum(leaf.records for leaf in result.left)
-                self._progress.bytes += result.bytes
-                if result.end < chunk.end and not result.unreadable:
-                    rest.append((FoldTask(self._mirror.source, self._mirror.target, chunk.cut(result.end, chunk.end), TASK_BYTES, self._timeout),))
+                self._folded(parts[result.chunk.source], result)
             self._show()
-            return rest
+            unfinished = [r.chunk.cut(r.end, r.chunk.end) for r in results if r.end < r.chunk.end and not r.unreadable]
+            return [(self._fold_task(chunk),) for chunk in unfinished]
 
         groups = grouped(tasks, lambda task: task.chunk.end - task.chunk.start)
         run_each(self._runner, run_folds, groups, name="verify", took=took)
         for part in parts.values():
             part.left, part.right = Tree(part.ours.digests()), Tree(part.theirs.digests())
+
+    def _fold_task(self, chunk: Chunk) -> FoldTask:
+        return FoldTask(self._mirror.source, self._mirror.target, chunk, TASK_BYTES, self._timeout)
+
+    def _folded(self, part: _Part, result: FoldResult) -> None:
+        part.ours.merge(result.left)
+        part.theirs.merge(result.right)
+        part.bytes += result.bytes
+        part.unreadable = part.unreadable or result.unreadable
+        self._progress.offsets += result.end - result.chunk.start
+        self._progress.records += sum(leaf.records for leaf in result.left)
+        self._progress.bytes += result.bytes
 
     def _compare(self, parts: dict[TopicPartition, _Part], suspects: dict[TopicPartition, list[int]]) -> None:
         if not suspects:
@@ -138,10 +147,9 @@ class MirrorCheck:
         self._progress.stage = "records"
         topics = {id(parts[source].topic): parts[source].topic for source in suspects}
         refresh_logs(list(topics.values()), self._source, self._target)
+        left, right = self._mirror.source, self._mirror.target
         tasks = [
-            DeepTask(
-                self._mirror.source, self._mirror.target, chunk, part.topic.terms, DIFFERENCES_PER_PARTITION, self._timeout, part.copied.gaps
-            )
+            DeepTask(left, right, chunk, part.topic.terms, DIFFERENCES_PER_PARTITION, self._timeout, part.copied.gaps)
             for source, leaves in suspects.items()
             for part in (parts[source],)
             for chunk in deep_chunks(part.copied.chunk, leaves)
@@ -212,13 +220,7 @@ class MirrorCheck:
         parts = [part for part in self._parts.values() if part.topic is topic]
         found = sum(len(part.settled.differences) for part in parts)
         problem = topic.problem or next((part.unreadable for part in parts if part.unreadable), "")
-        rows = tuple(
-            PartitionVerdict(
-                part.copied.key[1], part.copied.chunk.start, part.copied.chunk.end, part.left.records, len(part.left.leaves), part.left.root,
-                part.right.root, part.copied.expired,
-            )
-            for part in parts
-        )  # fmt: skip
+        rows = tuple(part.verdict() for part in parts)
         timeless = "the target stamps records itself: times are not compared" if topic.terms.timeless else ""
         return TopicVerdict(
             self._mirror.name,

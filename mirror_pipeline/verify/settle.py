@@ -68,6 +68,18 @@ def compare_records(
 
     groups = grouped(tasks, lambda task: task.chunk.end - task.chunk.start)
     run_each(runner, run_deeps, groups, name="verify record by record", took=took)
+    return settle(runner, right, results, wholes, timeout=timeout)
+
+
+def settle(
+    runner: Runner,
+    right: ClusterSettings,
+    results: Mapping[TopicPartition, list[DeepResult]],
+    wholes: Callable[[TopicPartition], Whole],
+    *,
+    timeout: float,
+) -> dict[TopicPartition, Settled]:
+    """What every record is that could not be matched; arguments as in :func:`compare_records`."""
     for found in results.values():
         found.sort(key=lambda result: result.chunk.start)
     looks = _look(runner, right, results, wholes, timeout)

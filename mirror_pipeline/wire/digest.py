@@ -19,7 +19,6 @@ LEAF_OFFSETS = 16_384
 """Source offsets of a leaf. Smaller ones cost rows in the buffer, larger ones make the search inside a leaf longer."""
 
 _LIMIT = 1 << 128
-_SPOILT = 1 << 40  # no leaf has so many records
 _KEPT = CODEC_MASK | LOG_APPEND_TIME  # transactional and delete-horizon bits are cleared on the way
 _FACTS = Struct(">qqqih")  # source base offset, base and newest timestamp, records, attributes
 
@@ -56,11 +55,11 @@ class LeafSums:
         self.sums[leaf] = self.sums.get(leaf, 0) + batch_digest(header, batch, base_offset)
         self.records[leaf] = self.records.get(leaf, 0) + header.records
 
-    def spoil(self, offset: int) -> None:
-        """Make the leaf of a source offset differ from whatever it is compared with."""
+    def spoil(self, offset: int, records: int) -> None:
+        """Make the leaf of a source offset differ from whatever it is compared with, and count records in."""
         leaf = offset // LEAF_OFFSETS
         self.sums[leaf] = self.sums.get(leaf, 0) + 1
-        self.records[leaf] = self.records.get(leaf, 0) - _SPOILT
+        self.records[leaf] = self.records.get(leaf, 0) + records
 
     def merge(self, others: Iterable[LeafDigest]) -> None:
         """Count in what others have summed up."""

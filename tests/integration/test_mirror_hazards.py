@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
@@ -184,3 +186,46 @@ def test_a_truncated_source_is_noticed_and_goes_on_when_that_is_accepted(
     assert values(mirror, "east.t") == [f"value-{n}".ljust(20, ".") for n in expected]
     (gap,) = mirror.gaps()
     assert (gap.start, gap.end, gap.cause) == (18, 30, HoleCause.TRUNCATION)
+
+
+def test_lag_tells_when_the_source_will_delete_what_is_not_read(case: Case, topic_name: str) -> None:
+    mirror = case()
+    east = mirror.source.bootstrap_servers[0]
+    create_topic(east, topic_name, retention__ms="7200000")
+    produce(east, topic_name, 10, at=int(time.time() * 1000) - 3_600_000)
+    (topic,) = mirror.lag().topics
+    assert topic.expires_seconds is not None
+    assert 3400 < topic.expires_seconds < 3600
+    assert topic.warnings[0].startswith("source deletes unread data in 59 m")
+    assert topic.warnings[0] in mirror.plan().topics[0].warnings
+
+
+def test_lag_tells_of_a_transaction_that_nobody_ends(case: Case, topic_name: str, spark: SparkSession) -> None:
+    mirror = case()
+    east = mirror.source.bootstrap_servers[0]
+    create_topic(east, topic_name)
+    produce(east, topic_name, 5)
+    producer = Producer({"bootstrap.servers": east, "transactional.id": topic_name})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic_name, b"open", timestamp=int(time.time() * 1000) - 1_800_000)
+    assert producer.flush(30) == 0
+    produce(east, topic_name, 5, start=5)
+    assert once(mirror, spark).state == "ok"
+    (topic,) = mirror.lag().topics
+    assert (topic.lag_records, topic.held_records) == (0, 6)
+    assert "an open transaction holds back 6 offsets since 30 m; it hangs" in topic.warnings[0]
+    producer.abort_transaction(30)
+    assert once(mirror, spark).state == "ok"
+    assert values(mirror, f"east.{topic_name}") == [f"value-{n}".ljust(20, ".") for n in range(10)]
+    assert mirror.lag().topics[0].held_records == 0
+
+
+def test_plan_warns_of_records_that_the_target_would_delete_at_once(case: Case, topic_name: str) -> None:
+    mirror = case()
+    east, west = mirror.source.bootstrap_servers[0], mirror.target.bootstrap_servers[0]
+    create_topic(east, topic_name, retention__ms="-1")
+    create_topic(west, f"east.{topic_name}", retention__ms="3600000")
+    produce(east, topic_name, 5, at=int(time.time() * 1000) - 86_400_000)
+    (topic,) = mirror.plan().topics
+    assert any("it may delete them once they are copied" in warning for warning in topic.warnings), topic.warnings

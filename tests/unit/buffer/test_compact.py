@@ -75,7 +75,8 @@ def test_joined_spans_are_the_same_spans(store: LaneStore, spans: SpanTable, sta
         ]
         with SpanReader(store) as reader:
             assert [bytes(reader.payload(ref)) for ref in after] == [b"payload %d" % (n % 20) for n in range(40)]
-            assert [bytes(reader.payload(ref)) for ref in before] == [b"payload %d" % (n % 20) for n in range(40)]  # the old files are there
+            # The old files are still there for whoever reads them.
+            assert [bytes(reader.payload(ref)) for ref in before] == [b"payload %d" % (n % 20) for n in range(40)]
         assert table.last_micro_batch() == 19
     assert {ref.micro_batch for ref in spans.spans()} == {17, 18, 19}
     late = stage(19, [draft(99, 100)])
@@ -112,7 +113,9 @@ def test_joining_what_somebody_else_evicted_writes_nothing(
     assert not [name for name in os.listdir(store.table("spans")) if "joined" in name]
 
 
-def test_spans_are_listed_while_files_come_and_go(store: LaneStore, spans: SpanTable, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_are_listed_while_files_come_and_go(
+    store: LaneStore, spans: SpanTable, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(spans, stage, 10)
     reader = SpanTable(store)
     files = reader._log.files()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from mirror_pipeline.orchestration import metadata
@@ -11,7 +12,7 @@ from tests.unit.orchestration.orchestration_fakes import FakeMirror, topic_lag
 
 DOCS = Path(__file__).parents[3] / "docs" / "dagster.md"
 FIXED = {
-    "lag_records", "lag_seconds", "records", "bytes", "records_per_second", "bytes_per_second", "micro_batches", "seconds",
+    "lag_records", "lag_seconds", "expires_seconds", "held_records", "records", "bytes", "records_per_second", "bytes_per_second", "micro_batches", "seconds",
     "seconds_staging", "seconds_producing", "staged_records", "staged_bytes", "gaps", "positions", "end_offsets", "offset_ranges",
     "state", "reason", "hint", "target_topic", "target_down", "from_time", "to_time",
 }  # fmt: skip
@@ -31,7 +32,7 @@ def test_what_is_emitted_has_a_fixed_name() -> None:
     progress = fake.picture()
     progress.target_down, progress.lag_seconds = "no answer", 3.0
     emitted = {name for report in LaneReporter(1.0).final(progress) for name in report.metadata}
-    emitted |= set(metadata.of_topic_lag(topic_lag("orders", 3)))
+    emitted |= set(metadata.of_topic_lag(replace(topic_lag("orders", 3), expires_seconds=9.0)))
     emitted |= set(metadata.of_backfill(fake.backfill("orders", 0, 1, into=None)))
     assert emitted == metadata.NAMES
 

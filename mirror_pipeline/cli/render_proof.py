@@ -1,0 +1,79 @@
+"""The answers of ``verify`` and ``repair`` for people, and one JSON document for several mirrors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from mirror_pipeline.cli.render import cells, table
+from mirror_pipeline.cli.text import count, duration, plural, rate, size
+
+SHOWN_DIFFERENCES = 50
+COLOURS = {"identical": "green", "different": "red", "unreadable": "yellow"}
+
+
+def joined(reports: Sequence[Any]) -> dict[str, Any]:
+    """``verify --json``: the answers of several mirrors as one."""
+    documents = [report.to_json() for report in reports]
+    whole: dict[str, Any] = {"ok": bool(documents) and all(document["ok"] for document in documents)}
+    for name in ("records", "leaves"):
+        whole[name] = sum(document[name] for document in documents)
+    whole["differences"] = [difference for document in documents for difference in document["differences"]]
+    whole["more"] = any(document["more"] for document in documents)
+    for name in ("bytes", "expired"):
+        whole[name] = sum(document[name] for document in documents)
+    whole["seconds"] = round(sum(document["seconds"] for document in documents), 3)
+    whole["sampled"] = min((document["sampled"] for document in documents), default=1.0)
+    whole["topics"] = [topic for document in documents for topic in document["topics"]]
+    return whole
+
+
+def verdict(document: dict[str, Any]) -> RenderableType:
+    """A row a topic, a line a difference, and what it comes to."""
+    grid = table(["topic", "target"], ["partitions", "records", "leaves"], last=["verdict"])
+    for topic in document["topics"]:
+        grid.add_row(*cells(topic["topic"], topic["target_topic"], *_numbers(topic), _verdict(topic)))
+    lines = [_difference(difference) for difference in document["differences"][:SHOWN_DIFFERENCES]]
+    hidden = len(document["differences"]) - len(lines)
+    if hidden > 0 or document["more"]:
+        lines.append(Text(f"and {count(hidden)} more" if hidden > 0 else "and more", "red"))
+    return Group(grid, *lines, _sum(document))
+
+
+def _numbers(topic: dict[str, Any]) -> list[str]:
+    return [count(len(topic["partitions"])), count(topic["records"]), count(topic["leaves"]) if topic["leaves"] else "-"]
+
+
+def _verdict(topic: dict[str, Any]) -> Text:
+    said = [topic["verdict"]]
+    if topic["differences"]:
+        said.append(plural(topic["differences"], "difference"))
+    if topic["expired"]:
+        said.append(f"{plural(topic['expired'], 'record')} deleted by the target's retention")
+    if topic["note"]:
+        said.append(topic["note"])
+    return Text("; ".join(said), COLOURS.get(topic["verdict"], ""))
+
+
+def _difference(difference: dict[str, Any]) -> Text:
+    places = [
+        f"{side} offset {difference[key]}"
+        for side, key in (("source", "source_offset"), ("target", "target_offset"))
+        if difference[key] is not None
+    ]
+    place = f"{difference['topic']}[{difference['partition']}] {', '.join(places)}"
+    detail = f": {difference['detail']}" if difference["detail"] else ""
+    return Text(f"{difference['kind']:<9} {place}{detail}")
+
+
+def _sum(document: dict[str, Any]) -> Text:
+    seconds = document["seconds"]
+    speed = f", {rate(document['bytes'] / seconds)}" if seconds > 0 and document["bytes"] else ""
+    sampled = f" (a sample of {document['sampled']:.1%})" if document["sampled"] < 1 else ""
+    facts = f"{plural(document['records'], 'record')}{sampled}, {size(document['bytes'])} in {duration(seconds)}{speed}"
+    if document["ok"]:
+        return Text(f"{facts}: the same on both sides", "green")
+    return Text(f"{facts}: {plural(len(document['differences']), 'difference')}", "red")

@@ -1,0 +1,148 @@
+"""What proves a copy and mends it: ``verify`` and ``repair``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from mirror_pipeline.cli import facade, render_proof
+from mirror_pipeline.cli.copying import SharedSession, Topics
+from mirror_pipeline.cli.errors import PROBLEM, UNEXPECTED, describe
+from mirror_pipeline.cli.help import NO_VALUE
+from mirror_pipeline.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, Mirrors, Settings
+from mirror_pipeline.cli.output import answers, note, notices, print_json
+from mirror_pipeline.cli.proving import ProofView
+from mirror_pipeline.cli.quiet import children_unheard
+from mirror_pipeline.cli.runner import Job, Outcome, run_jobs, signals_stop
+from mirror_pipeline.cli.text import parse_time
+from mirror_pipeline.errors import UsageError
+
+T = TypeVar("T")
+
+Since = Annotated[str | None, typer.Option("--from", metavar="TIME", help="First moment to compare: 2026-11-21T14:00:00Z, or -2h.")]
+Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="First moment that is not compared: as --from, or now.")]
+Sample = Annotated[float | None, typer.Option("--sample", metavar="FRACTION", help="Compare only this part of it, chosen at random: 0.05.")]
+External = Annotated[
+    bool,
+    typer.Option("--external", metavar=NO_VALUE, help="Compare any topics, whoever copied them: with --source, --target, --topic SRC=DST."),
+]
+Source = Annotated[str | None, typer.Option("--source", metavar="CLUSTER", help="Cluster that was copied; only with --external.")]
+Target = Annotated[str | None, typer.Option("--target", metavar="CLUSTER", help="Cluster that was copied to; only with --external.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", metavar=NO_VALUE, help="Say what would be written where, and write nothing.")]
+
+Observe = Callable[[Any], None]
+Work = Callable[[Observe, threading.Event], T]
+
+
+def verify(
+    context: typer.Context,
+    config: ConfigFile = DEFAULT_CONFIG,
+    mirror: Mirrors = None,
+    topic: Topics = None,
+    from_: Since = None,
+    to: Until = None,
+    sample: Sample = None,
+    external: External = False,
+    source: Source = None,
+    target: Target = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the copies with their sources, down to the single record.
+
+    Reads both clusters, writes to neither; a mirror may be running meanwhile. What is not copied yet is not looked at, and
+    what the gap ledger names is no difference. With --external any two topics are compared, also ones that another tool
+    copied; then --topic takes SRC=DST, once for each pair.
+
+    Exit code 1 when anything differs or cannot be read.
+    """
+    now = datetime.now(UTC)
+    start, end = (None if text is None else parse_time(text, now) for text in (from_, to))
+    if start is not None and end is not None and start >= end:
+        raise UsageError("--from is not before --to", hint="the stretch is from <= time < to; swap them or move one")
+    opened = facade.load(config)
+    settings: Settings = context.obj
+    jobs: list[tuple[str, Work[Any]]]
+    if external:
+        if mirror or sample is not None:
+            raise UsageError("--external goes with neither --mirror nor --sample", hint="it takes --source, --target and --topic SRC=DST")
+        pairs = _pairs(topic)
+        clusters = _given("--source", source), _given("--target", target)
+        jobs = [
+            (
+                "external",
+                lambda observe, stop: opened.external(*clusters, pairs, from_time=start, to_time=end, observer=observe, stop=stop),
+            )
+        ]
+    else:
+        if source is not None or target is not None:
+            raise UsageError("--source and --target go with --external", hint="a mirror knows its clusters; --mirror names it")
+        jobs = _mirrors(opened, opened.pick(mirror), topic, start, end, 1.0 if sample is None else sample)
+    ended = _with_progress("reading the ledger and starting Spark", jobs, settings.debug)
+    document = render_proof.joined([outcome.result for outcome in ended if outcome.result is not None])
+    if as_json:
+        print_json(document)
+    else:
+        answers().print(render_proof.verdict(document))
+    raise typer.Exit(0 if document["ok"] else PROBLEM)
+
+
+def _mirrors(
+    opened: facade.Opened, names: Sequence[str], topics: list[str] | None, start: int | None, end: int | None, sample: float
+) -> list[tuple[str, Work[Any]]]:
+    shared = SharedSession(opened.session)
+
+    def work(name: str) -> Work[Any]:
+        return lambda observe, stop: opened.mirror(name).verify(
+            topics=topics or None, from_time=start, to_time=end, sample=sample, observer=observe, stop=stop, session=shared.get()
+        )
+
+    return [(name, work(name)) for name in names]
+
+
+def _given(option: str, value: str | None) -> str:
+    if value is None:
+        raise UsageError(f"--external needs {option}", hint="name a cluster of the configuration file")
+    return value
+
+
+def _pairs(given: list[str] | None) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in given or ():
+        ours, equals, theirs = text.partition("=")
+        if not (ours and equals and theirs):
+            raise UsageError(f"--topic {text}: no pair of topics", hint="write it as --topic orders=east.orders")
+        if ours in pairs:
+            raise UsageError(f"--topic {ours}= is given twice", hint="compare it with one topic at a time")
+        pairs[ours] = theirs
+    if not pairs:
+        raise UsageError("--external needs at least one --topic SRC=DST", hint="for example --topic orders=east.orders")
+    return pairs
+
+
+def _with_progress(starting: str, jobs: Sequence[tuple[str, Work[T]]], debug: bool) -> list[Outcome[T]]:
+    """Run the jobs one after the other; the first error ends the command."""
+    stop = threading.Event()
+    view = ProofView(notices(), starting)
+
+    def stopping(_: str) -> None:
+        view.note("stopping; Ctrl-C again ends at once")
+
+    def job(name: str, work: Work[T]) -> Job[T]:
+        return Job(name, lambda: work(view.observe, stop))
+
+    with children_unheard(wanted=not debug) as heard, view, signals_stop(stop, stopping):
+        ended = run_jobs([job(name, work) for name, work in jobs], together=False, stop=stop)
+    error = next((outcome.error for outcome in ended if outcome.error is not None), None)
+    if error is not None:
+        if describe(error).exit_code == UNEXPECTED:
+            for line in heard.lines():
+                note(f"spark: {line}")
+        raise error
+    if any(outcome.result is None for outcome in ended):
+        note("stopped before it began")
+        raise typer.Exit(PROBLEM)
+    return ended

@@ -1,0 +1,94 @@
+"""What may soon go wrong on the source: retention that overtakes the reader, transactions that nobody ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mirror_pipeline.clusters.admin import Admin
+from mirror_pipeline.clusters.info import ConfigValue
+from mirror_pipeline.errors import BrokerError
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.reports import MirrorLag, TopicLag
+from mirror_pipeline.topics.settings import number, text
+from mirror_pipeline.wire.answers import LATEST
+from mirror_pipeline.wire.batch import headers
+from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.fetch import fetch
+
+PARTITIONS_ASKED = 32
+"""Times are asked of the partitions furthest behind: each costs a fetch."""
+LOOK_BYTES = 64 * 1024
+
+
+def retention_ms(configs: Mapping[str, ConfigValue] | BrokerError | None) -> int | None:
+    """How long a topic keeps records; None for ever, not by time, or unknown."""
+    if configs is None or isinstance(configs, BrokerError) or "delete" not in text(configs, "cleanup.policy", "delete"):
+        return None
+    value = number(configs, "retention.ms")
+    return value if value is not None and value >= 0 else None
+
+
+def with_outlook(lag: MirrorLag, client: WireClient, admin: Admin) -> MirrorLag:
+    """Add to each topic when retention may delete what is not read yet, and what an open transaction holds back.
+
+    A broker deletes whole segments, none before its newest record is too old: the time named is the earliest possible.
+    """
+    held = _held(lag, client)
+    unread = {
+        TopicPartition(t.topic, p.partition): p.staged for t in lag.topics for p in t.partitions if p.staged < p.end
+    }
+    names = sorted({tp.topic for tp in unread})
+    kept = {name: retention_ms(found) for name, found in admin.topic_configs(names).items()} if names else {}
+    asked = {tp: at for tp, at in unread.items() if kept.get(tp.topic) is not None}
+    first = first_times(client, asked, isolation=1)
+    since = first_times(client, {tp: at for tp, (at, _) in held.items()}, isolation=0)
+    now = time.time()
+    return replace(lag, topics=tuple(_topic(topic, kept.get(topic.topic), first, held, since, now) for topic in lag.topics))
+
+
+def _topic(
+    topic: TopicLag,
+    kept: int | None,
+    first: Mapping[TopicPartition, float],
+    held: Mapping[TopicPartition, tuple[int, int]],
+    since: Mapping[TopicPartition, float],
+    now: float,
+) -> TopicLag:
+    mine = [TopicPartition(topic.topic, part.partition) for part in topic.partitions]
+    oldest = [first[tp] for tp in mine if tp in first]
+    open_since = [since[tp] for tp in mine if tp in since]
+    return replace(
+        topic,
+        expires_seconds=max(0.0, min(oldest) + kept / 1000 - now) if oldest and kept is not None else None,
+        held_records=sum(end - at for at, end in (held[tp] for tp in mine if tp in held)),
+        held_seconds=max(0.0, now - min(open_since)) if open_since else None,
+    )
+
+
+def _held(lag: MirrorLag, client: WireClient) -> dict[TopicPartition, tuple[int, int]]:
+    """Partitions whose last stable offset is below their end, with both (KIP-98)."""
+    stable = {TopicPartition(t.topic, p.partition): p.end for t in lag.topics for p in t.partitions}
+    answers = client.list_offsets(dict.fromkeys(stable, LATEST), isolation=0) if stable else {}
+    # The log has moved on since the stable offsets were read: what lies between may just be new.
+    candidates = {tp for tp, answer in answers.items() if not answer.error and answer.offset > stable[tp]}
+    again = client.list_offsets(dict.fromkeys(candidates, LATEST), isolation=1) if candidates else {}
+    sure = {tp: (again[tp].offset, answers[tp].offset) for tp in candidates if not again[tp].error}
+    return {tp: (held, end) for tp, (held, end) in sure.items() if held < end}
+
+
+def first_times(client: WireClient, at: Mapping[TopicPartition, int], *, isolation: int) -> dict[TopicPartition, float]:
+    """Time (seconds since the epoch) of the first batch at or after an offset, for at most ``PARTITIONS_ASKED`` partitions.
+
+    Raises:
+        BrokerError, ConnectionLost: a partition cannot be read now.
+    """
+    times = {}
+    for tp, offset in list(at.items())[:PARTITIONS_ASKED]:
+        connection = client.connection(client.leader(tp))
+        data = fetch(connection, {tp: (offset, LOOK_BYTES)}, max_wait_ms=0, min_bytes=0, max_bytes=LOOK_BYTES, isolation=isolation)[tp]
+        header = next((h for _, h in headers(data.records) if h.next_offset > offset), None)
+        if header is not None and header.base_timestamp > 0:
+            times[tp] = header.base_timestamp / 1000
+    return times

@@ -1,0 +1,265 @@
+"""``verify --external``: any two topics, also ones that this tool did not copy. No ledger: both streams are aligned."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from mirror_pipeline.config import ClusterSettings, Config, EngineConfig
+from mirror_pipeline.engine import worker
+from mirror_pipeline.engine.spark import Runner, SparkRunner, build_session
+from mirror_pipeline.errors import MirrorError, ProblemFound, UsageError
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.verify.align import Piece, align
+from mirror_pipeline.verify.compare import Difference
+from mirror_pipeline.verify.deep import DeepResult, Terms, source_pieces, target_pieces
+from mirror_pipeline.verify.folding import Chunk
+from mirror_pipeline.verify.jobs import run_each
+from mirror_pipeline.verify.latest import compare_latest
+from mirror_pipeline.verify.offsets import Runs
+from mirror_pipeline.verify.read import READ_COMMITTED, READ_UNCOMMITTED, log_range
+from mirror_pipeline.verify.report import DIFFERENT, IDENTICAL, UNREADABLE, PartitionVerdict, TopicVerdict, VerifyProgress, VerifyReport
+from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION, Settled, Whole, settle
+from mirror_pipeline.verify.terms import read_terms
+from mirror_pipeline.wire.answers import ClusterMetadata
+from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.codes import broker_error
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TASK_BYTES = 128 << 20
+LATEST_NOTE = "compacted: the last record of each key is compared"
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PairTask:
+    """Offsets of one source partition and of one target partition that must hold the same records."""
+
+    left: ClusterSettings
+    right: ClusterSettings
+    source: TopicPartition
+    target: TopicPartition
+    ours: Span
+    theirs: Span
+    terms: Terms
+    limit: int
+    timeout: float
+
+
+def run_pair(task: PairTask) -> tuple[PairTask, DeepResult, PairTask | None]:
+    """Align both streams for a while; what is left to do comes back as the next task."""
+    result = DeepResult(Chunk(task.source, task.target, task.ours[0], task.ours[1], Runs()))
+    following = None
+    try:
+        source, target = _streams(task)
+        if task.terms.positional:
+            result.alignment = compare_latest(source, target, limit=task.limit)
+        else:
+            result.alignment = align(source, target, limit=task.limit, budget=TASK_BYTES)
+        if result.alignment.resume is not None:
+            ours, theirs = (max(*pair) for pair in zip(result.alignment.resume, (task.ours[0], task.theirs[0]), strict=True))
+            left = task.limit - len(result.alignment.candidates)
+            following = replace(task, ours=(ours, task.ours[1]), theirs=(theirs, task.theirs[1]), limit=left)
+    except MirrorError as problem:
+        worker.forget(task.left)
+        worker.forget(task.right)
+        result.unreadable = str(problem)
+    return task, result, following
+
+
+def _streams(task: PairTask) -> tuple[Iterator[Piece], Iterator[Piece]]:
+    return (
+        source_pieces(task.left, task.source, *task.ours, task.terms, task.timeout),
+        target_pieces(task.right, task.target, *task.theirs, task.terms, task.timeout),
+    )
+
+
+@dataclass(slots=True)
+class _Pair:
+    task: PairTask
+    records: int = 0
+    bytes: int = 0
+    settled: Settled = field(default_factory=Settled)
+
+
+class ExternalCheck:
+    """One comparison of pairs of topics.
+
+    Args:
+        source: cluster of the first names.
+        target: cluster of the second names; may be the same.
+        runner: Spark.
+        timeout: seconds a broker may stay silent.
+        observer: called from this thread as results come in.
+        stop: set it to give up.
+    """
+
+    def __init__(
+        self,
+        source: ClusterSettings,
+        target: ClusterSettings,
+        runner: Runner,
+        *,
+        timeout: float,
+        observer: Callable[[VerifyProgress], None] | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self._source, self._target, self._runner, self._timeout = source, target, runner, timeout
+        self._observer, self._stop = observer, stop or threading.Event()
+        self._progress = VerifyProgress(0, stage="records")
+        self._pairs: dict[TopicPartition, _Pair] = {}
+        self._problems: dict[str, str] = {}
+
+    def run(self, topics: Mapping[str, str], from_time: int | None = None, to_time: int | None = None) -> VerifyReport:
+        """Compare source topics with target topics, partition by partition, up to the ends seen at the start.
+
+        Raises:
+            ClusterUnreachable: a cluster does not answer.
+        """
+        began = time.monotonic()
+        left, right = WireClient(self._source, timeout=self._timeout), WireClient(self._target, timeout=self._timeout)
+        with closing(left), closing(right):
+            terms = read_terms(self._source, self._target, topics)
+            ours, theirs = left.metadata(list(topics)), right.metadata(list(topics.values()))
+            for topic, name in topics.items():
+                self._problems[topic] = _absent("source", ours, topic) or _absent("target", theirs, name)
+                if not self._problems[topic]:
+                    counts = len(ours.topics[topic].partitions), len(theirs.topics[name].partitions)
+                    self._plan(left, right, topic, name, *counts, terms[topic])
+            for pair in self._pairs.values() if from_time is not None or to_time is not None else ():
+                pair.task = _narrowed(pair.task, left, right, from_time, to_time)
+        self._compare()
+        return self._report(topics, terms, time.monotonic() - began)
+
+    def _plan(self, left: WireClient, right: WireClient, topic: str, name: str, here: int, there: int, terms: Terms) -> None:
+        """A partition that one side lacks counts as empty there: then every record of the other is a difference."""
+        ours = log_range(left, [TopicPartition(topic, n) for n in range(here)], isolation=READ_COMMITTED)
+        theirs = log_range(right, [TopicPartition(name, n) for n in range(there)], isolation=READ_UNCOMMITTED)
+        for number in range(max(here, there)):
+            source, target = TopicPartition(topic, number), TopicPartition(name, number)
+            self._pairs[source] = _Pair(
+                PairTask(
+                    self._source, self._target, source, target, ours.get(source, (0, 0)), theirs.get(target, (0, 0)), terms,
+                    DIFFERENCES_PER_PARTITION, self._timeout,
+                )
+            )  # fmt: skip
+
+    def _compare(self) -> None:
+        results: dict[TopicPartition, list[DeepResult]] = {}
+        self._progress.total = sum(pair.task.ours[1] - pair.task.ours[0] for pair in self._pairs.values())
+
+        def took(answer: tuple[PairTask, DeepResult, PairTask | None]) -> Sequence[PairTask]:
+            if self._stop.is_set():
+                raise ProblemFound("verification was stopped before it ended")
+            task, result, following = answer
+            results.setdefault(task.source, []).append(result)
+            pair = self._pairs[task.source]
+            pair.records += result.alignment.records
+            pair.bytes += result.alignment.bytes
+            self._progress.offsets += (following.ours[0] if following else task.ours[1]) - task.ours[0]
+            self._progress.records += result.alignment.records
+            self._progress.bytes += result.alignment.bytes
+            if self._observer is not None:
+                self._observer(self._progress)
+            return [following] if following else []
+
+        tasks = sorted((pair.task for pair in self._pairs.values()), key=lambda task: task.ours[0] - task.ours[1])
+        run_each(self._runner, run_pair, tasks, name="verify external", took=took)
+
+        def whole(source: TopicPartition) -> Whole:
+            task = self._pairs[source].task
+            return Whole(self._source, source, task.target, task.ours, task.theirs, task.terms)
+
+        for source, settled in settle(self._runner, self._target, results, whole, timeout=self._timeout).items():
+            self._pairs[source].settled = settled
+
+    def _report(self, topics: Mapping[str, str], terms: Mapping[str, Terms], seconds: float) -> VerifyReport:
+        verdicts, differences = [], []
+        for topic, name in topics.items():
+            pairs = [pair for source, pair in sorted(self._pairs.items()) if source.topic == topic]
+            found: list[Difference] = [difference for pair in pairs for difference in pair.settled.differences]
+            differences += found
+            problem = self._problems[topic] or next((p.settled.unreadable for p in pairs if p.settled.unreadable), "")
+            rows = tuple(PartitionVerdict(p.task.source.partition, *p.task.ours, p.records, 0, "", "") for p in pairs)
+            verdicts.append(
+                TopicVerdict(
+                    "", topic, name, UNREADABLE if problem else DIFFERENT if found else IDENTICAL, sum(p.records for p in pairs), 0,
+                    sum(p.bytes for p in pairs), 0, len(found), rows, problem or (LATEST_NOTE if terms[topic].positional else ""),
+                )
+            )  # fmt: skip
+        more = any(pair.settled.more for pair in self._pairs.values())
+        return VerifyReport(tuple(verdicts), tuple(differences), seconds, more=more)
+
+
+def _absent(side: str, cluster: ClusterMetadata, name: str) -> str:
+    found = cluster.topics.get(name)
+    if found is not None and not found.error:
+        return ""
+    why = broker_error(found.error, name).message if found is not None else name
+    return f"the {side} topic cannot be read: {why}"
+
+
+def _narrowed(task: PairTask, left: WireClient, right: WireClient, from_time: int | None, to_time: int | None) -> PairTask:
+    return replace(
+        task,
+        ours=_between(left, task.source, task.ours, from_time, to_time),
+        theirs=_between(right, task.target, task.theirs, from_time, to_time),
+    )
+
+
+def _between(client: WireClient, tp: TopicPartition, log: Span, from_time: int | None, to_time: int | None) -> Span:
+    """The part of a log from the first record at or after one time up to the first one at or after the other."""
+    borders = []
+    for when, otherwise in ((from_time, log[0]), (to_time, log[1])):
+        answer = None if when is None or log[0] == log[1] else client.list_offsets({tp: when})[tp]
+        if answer is not None and answer.error:
+            raise broker_error(answer.error, str(tp))
+        borders.append(otherwise if answer is None else log[1] if answer.offset < 0 else answer.offset)
+    low = max(log[0], min(log[1], borders[0]))
+    return low, max(low, min(log[1], borders[1]))
+
+
+def verify_external(
+    config: Config,
+    source: str,
+    target: str,
+    topics: Mapping[str, str],
+    *,
+    from_time: int | None = None,
+    to_time: int | None = None,
+    observer: Callable[[VerifyProgress], None] | None = None,
+    stop: threading.Event | None = None,
+    session: SparkSession | None = None,
+) -> VerifyReport:
+    """Compare any topics of two clusters of a configuration, whoever copied them.
+
+    Args:
+        config: from :func:`mirror_pipeline.load_config`.
+        source: alias of the cluster that was copied.
+        target: alias of the cluster that was copied to.
+        topics: source topic to target topic.
+        from_time, to_time: only records from the first one at or after ``from_time`` up to the first one at or after
+            ``to_time`` on each side, milliseconds since the epoch.
+        observer: called from the calling thread as parts are done.
+        stop: set it to give up.
+        session: a Spark session to use; one is made otherwise.
+
+    Raises:
+        UsageError: an alias that the configuration does not have.
+        ClusterUnreachable: a cluster does not answer.
+    """
+    for alias in (source, target):
+        if alias not in config.clusters:
+            raise UsageError(f"{config.path} has no cluster '{alias}'", hint=f"it has: {', '.join(config.clusters)}")
+    engine = config.mirrors[0].engine if config.mirrors else EngineConfig()
+    runner = SparkRunner(session or build_session(engine, app_name="mirror verify"), tasks=engine.tasks)
+    check = ExternalCheck(
+        config.clusters[source], config.clusters[target], runner, timeout=engine.request_timeout, observer=observer, stop=stop
+    )
+    return check.run(topics, from_time, to_time)

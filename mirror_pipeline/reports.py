@@ -200,7 +200,10 @@ class BufferUse:
 
 @dataclass(frozen=True, slots=True)
 class LaneStatus:
-    """A lane as its run last described it (``state``: running, finished, failed, stale, never run)."""
+    """A lane as its run last described it (``state``: running, finished, failed, stale, never run).
+
+    ``decided`` is when somebody last accepted a halt by ``mirror resolve``.
+    """
 
     lane: str
     state: str
@@ -217,6 +220,7 @@ class LaneStatus:
     target_down_since: float | None = None
     message: str = ""
     buffer: BufferUse | None = None
+    decided: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

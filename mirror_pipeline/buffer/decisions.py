@@ -65,6 +65,11 @@ class Decisions:
             found.append(Decision(topic, partition, incarnation, DecisionKind(kind), start, end, subject, by, at))
         return tuple(sorted(found, key=lambda d: d.at))
 
+    def latest(self) -> float | None:
+        """When the last decision was made, in seconds since the epoch."""
+        found = self.all()
+        return found[-1].at / 1000 if found else None
+
     def keep(self, left_out: Sequence[Quarantined]) -> None:
         """Keep records that are left out of the copy; the same offsets again change nothing. Raises BufferUnusable."""
         known = self.quarantined_offsets()

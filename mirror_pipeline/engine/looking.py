@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mirror_pipeline.buffer.decisions import Decisions
 from mirror_pipeline.buffer.status import read_status
 from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.buffer.usage import buffer_use as whole_use
@@ -116,7 +117,7 @@ def lane_status(store: LaneStore) -> LaneStatus:
         state = "stale"
     seconds = max(body["seconds"], 0.001)
     topics = tuple(
-        TopicState(name, t["state"], t["reason"], t["hint"], t["target_topic"], t["records"], t["bytes"])
+        TopicState(name, t["state"], t["reason"], t["hint"], t["target_topic"], t["records"], t["bytes"], t.get("code", ""))
         for name, t in sorted(body["topics"].items())
     )
     return LaneStatus(
@@ -135,4 +136,5 @@ def lane_status(store: LaneStore) -> LaneStatus:
         target_down_since=body["target_down_since"],
         message=body["message"] or body["target_down"],
         buffer=use,
+        decided=Decisions(store).latest(),
     )

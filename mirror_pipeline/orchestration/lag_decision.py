@@ -90,7 +90,8 @@ def _pause(facts: LaneFacts, here: Sequence[TopicLag], now: float, seen: str) ->
                 "stop this sensor to keep it stopped"
             )
         return ""
-    if not facts.failures:
+    decided = facts.status.decided if facts.status is not None else None
+    if not facts.failures or (decided is not None and decided > facts.ended):
         return ""
     halted = facts.halted
     ended_in_order = facts.status is not None and facts.status.state == "finished"

@@ -219,6 +219,14 @@ def test_a_halted_topic_does_not_keep_the_others_waiting() -> None:
     assert "orders halted: gone (do this)" in text
 
 
+def test_a_halt_that_somebody_accepted_is_tried_again_at_once() -> None:
+    now = time.time()
+    halt = TopicState("orders", "halted", "gone", "do this", "t", 0, 0)
+    before, after = (lane_status(state="finished", topics=(halt,), decided=at) for at in (now - 60, now - 1))
+    assert "orders halted" in why(now, behind=("orders",), failures=9, ended=now - 30, status=before)
+    assert why(now, behind=("orders",), failures=9, ended=now - 30, status=after) == ""
+
+
 def test_a_terminated_run_pauses_and_says_how_to_stop_for_good() -> None:
     now = time.time()
     text = why(now, cancelled=True, ended=now - 5)

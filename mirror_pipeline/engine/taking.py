@@ -16,6 +16,7 @@ from mirror_pipeline.model import BatchMark, Hole, HoleCause, Quarantined
 from mirror_pipeline.wire.batch import BatchHeader, check, headers
 from mirror_pipeline.wire.control import ControlType, control_type
 from mirror_pipeline.wire.fetch import FetchedPartition
+from mirror_pipeline.wire.merge import merge, worth_merging
 from mirror_pipeline.wire.records import OpenRecord, RecordTooLarge, open_batch, seal_runs
 
 NO_TIMESTAMP = -1
@@ -72,6 +73,7 @@ class RangeReader:
         aborted = sorted(data.aborted, key=lambda entry: entry[1], reverse=True)
         open_aborts: set[int] = set()
         run_start = run_end = -1
+        run_from = self._batches, self.records
         last: BatchHeader | None = None
         for at, header in headers(records):
             if header.next_offset <= self.next:
@@ -88,19 +90,16 @@ class RangeReader:
             while aborted and aborted[-1][1] <= header.last_offset:
                 open_aborts.add(aborted.pop()[0])
             if not self._as_it_is(header, open_aborts):
-                if run_end > run_start:
-                    self._pieces.append(records[run_start:run_end])
+                self._keep(records[run_start:run_end], run_from)
                 run_start = run_end = -1
                 self._special(header, records[at : at + header.size], open_aborts)
                 continue
-            self._count(header)
             if at != run_end:
-                if run_end > run_start:
-                    self._pieces.append(records[run_start:run_end])
-                run_start = at
+                self._keep(records[run_start:run_end], run_from)
+                run_start, run_from = at, (self._batches, self.records)
+            self._count(header)
             run_end = at + header.size
-        if run_end > run_start:
-            self._pieces.append(records[run_start:run_end])
+        self._keep(records[run_start:run_end], run_from)
         if last is not None and last.magic >= 2:
             self.mark = BatchMark(last.base_offset, last.crc, last.leader_epoch)
         if self.next >= self.terms.range.end or self.bytes_read >= self.terms.range.max_bytes:
@@ -161,6 +160,18 @@ class RangeReader:
             and not (self.terms.range.hard_end and header.next_offset > self.terms.range.end)
             and header.records > 0
         )
+
+    def _keep(self, run: memoryview, before: tuple[int, int]) -> None:
+        """Take over batches that lie behind one another, as they are unless they are tiny; ``before`` are the counts in front of them."""
+        if not len(run):
+            return
+        batches, records = self._batches - before[0], self.records - before[1]
+        if worth_merging(batches, records, len(run)):
+            merged = merge(run, max_bytes=self.terms.max_batch_bytes)
+            self._batches += len(merged) - batches
+            self._pieces += merged
+        else:
+            self._pieces.append(run)
 
     def _count(self, header: BatchHeader) -> None:
         self.next = header.next_offset

@@ -98,7 +98,7 @@ def _frames(body: bytes, header: BatchHeader) -> list[OpenRecord]:
         delta, position = read_varint(body, position)
         if position > end or not previous < delta <= last_delta:
             raise CorruptBatch(f"a record of {length} bytes has offset delta {delta} after {previous}, at most {last_delta} fits")
-        timestamp = _int64(base + time) if append_time is None else append_time
+        timestamp = int64(base + time) if append_time is None else append_time
         records.append(OpenRecord(header.base_offset + delta, timestamp, body[position:end], attributes))
         position, previous = end, delta
     if position != total:
@@ -106,7 +106,7 @@ def _frames(body: bytes, header: BatchHeader) -> list[OpenRecord]:
     return records
 
 
-def _int64(value: int) -> int:
+def int64(value: int) -> int:
     """Wrap as Java's long does, so that any pair of times has a delta."""
     return value if -(1 << 63) <= value < 1 << 63 else (value + (1 << 63)) % _INT64 - (1 << 63)
 
@@ -127,7 +127,7 @@ def _encode(records: Sequence[OpenRecord], deltas: Sequence[int], codec: int, ba
     base = records[0].timestamp
     parts: list[bytes] = []
     for record, offset_delta in zip(records, deltas, strict=True):
-        time, delta = varint(_int64(record.timestamp - base)), varint(offset_delta)
+        time, delta = varint(int64(record.timestamp - base)), varint(offset_delta)
         length = 1 + len(time) + len(delta) + len(record.tail)
         parts += (varint(length), record.attributes.to_bytes(1, "big"), time, delta, record.tail)
     body = compress(codec, b"".join(parts))

@@ -1,0 +1,135 @@
+"""Many tiny batches as few larger ones: the same records, offsets and times, one header for hundreds of them.
+
+A producer that does not linger writes batches of one record. Each costs a header of 61 bytes, and on the way to a
+broker a request of its own for every partition. Merging keeps order, timestamps and offsets; producer ids and
+transactional bits, which the stamp replaces anyway, are dropped. This is per-record work, hence the care.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from crc32c import crc32c
+
+from mirror_pipeline.errors import CorruptBatch
+from mirror_pipeline.wire.compression import NONE, compress
+from mirror_pipeline.wire.header import CODEC_MASK, HEAD, HEADER_BYTES, LOG_APPEND_TIME, LOG_OVERHEAD, STAMPED
+from mirror_pipeline.wire.records import int64, open_batch
+from mirror_pipeline.wire.varint import read_varint, read_varlong, varint
+
+MERGED_BYTES = 64 * 1024
+MERGED_RECORDS = 4096
+"""Merged batches end at these sizes: large enough that headers and requests cost little, small enough to cut again."""
+WORTH_RECORDS = 4
+WORTH_BYTES = 2048
+"""Batches with more records, or more bytes, than this on average are left as they are."""
+
+_HEADER = Struct(">qi9xh4xqq14xi")  # base offset, length, attributes, base and newest time, records
+_SMALL = [varint(number) for number in range(MERGED_RECORDS)]
+
+
+def worth_merging(batches: int, records: int, size: int) -> bool:
+    """Whether a run of untouched batches is tiny enough."""
+    return batches > 1 and records <= WORTH_RECORDS * batches and size <= WORTH_BYTES * batches
+
+
+def merge(run: memoryview, *, max_bytes: int) -> list[bytes]:
+    """Merge a run of batches.
+
+    Args:
+        run: whole batches of magic 2, checked, dense, with offsets that follow one another, none of them control or
+            LogAppendTime batches.
+        max_bytes: most bytes of a merged batch; every batch of the run is smaller.
+
+    Returns:
+        Uncompressed batches, or batches with the codec that the batches of the run had.
+
+    Raises:
+        CorruptBatch: a batch cannot be opened.
+    """
+    limit = min(max_bytes, MERGED_BYTES) - HEADER_BYTES
+    merged: list[bytes] = []
+    group = _Group()
+    position, end = 0, len(run)
+    unpack = _HEADER.unpack_from
+    while position < end:
+        base, length, attributes, first, _, records = unpack(run, position)
+        stop = position + LOG_OVERHEAD + length
+        if attributes & LOG_APPEND_TIME:
+            raise CorruptBatch(f"batch at offset {base} has append times and cannot be merged")
+        codec = attributes & CODEC_MASK
+        if group.parts and (codec != group.codec or group.size + length > limit or group.count + records > MERGED_RECORDS):
+            merged.append(group.close())
+            group = _Group()
+        if records == 1 and codec == NONE:
+            group.add_one(base, first, run[position + HEADER_BYTES : stop])
+        else:
+            group.add_many(base, codec, run[position:stop])
+        position = stop
+    if group.parts:
+        merged.append(group.close())
+    return merged
+
+
+class _Group:
+    """Records on their way into one merged batch."""
+
+    __slots__ = ("base", "codec", "count", "latest", "parts", "size", "time")
+
+    def __init__(self) -> None:
+        self.parts: list[bytes | memoryview] = []
+        self.count = self.size = self.codec = 0
+        self.base = self.time = self.latest = 0
+
+    def add_one(self, base: int, timestamp: int, body: memoryview) -> None:
+        """The only record of an uncompressed batch: its deltas are one byte each."""
+        at = 1
+        while body[at - 1] & 0x80:  # its length
+            at += 1
+        attributes, delta = body[at], body[at + 1]
+        if delta or body[at + 2]:  # a producer may write its base time differently from its first record's
+            self.add_opened(base, timestamp, body)
+            return
+        self._first(base, timestamp, NONE)
+        self._put(timestamp, attributes, body[at + 3 :])
+
+    def add_opened(self, base: int, timestamp: int, body: memoryview) -> None:
+        """The same for a record whose deltas have to be read."""
+        data = bytes(body)
+        _, at = read_varint(data, 0)
+        attributes = data[at]
+        time, at = read_varlong(data, at + 1)
+        _, at = read_varint(data, at)
+        timestamp = int64(timestamp + time)
+        self._first(base, timestamp, NONE)
+        self._put(timestamp, attributes, memoryview(data)[at:])
+
+    def add_many(self, base: int, codec: int, batch: memoryview) -> None:
+        """A batch of several records, or a compressed one."""
+        for record in open_batch(batch):
+            self._first(base, record.timestamp, codec)
+            self._put(record.timestamp, record.attributes, memoryview(record.tail))
+
+    def _first(self, base: int, timestamp: int, codec: int) -> None:
+        if not self.parts:
+            self.base, self.time, self.latest, self.codec = base, timestamp, timestamp, codec
+
+    def _put(self, timestamp: int, attributes: int, tail: memoryview) -> None:
+        delta, place = timestamp - self.time, _SMALL[self.count]
+        time = _SMALL[delta] if 0 <= delta < MERGED_RECORDS else varint(int64(delta))
+        length = 1 + len(time) + len(place) + len(tail)
+        head = (_SMALL[length] if length < MERGED_RECORDS else varint(length)) + attributes.to_bytes(1, "big") + time + place
+        self.parts += (head, tail)
+        self.size += len(head) + len(tail)
+        self.count += 1
+        if timestamp > self.latest:
+            self.latest = timestamp
+
+    def close(self) -> bytes:
+        """The batch."""
+        body = b"".join(self.parts)
+        if self.codec != NONE:
+            body = compress(self.codec, body)
+        stamped = STAMPED.pack(self.codec, self.count - 1, self.time, self.latest, -1, -1, -1, self.count)
+        crc = crc32c(body, crc32c(stamped), -1)
+        return HEAD.pack(self.base, HEADER_BYTES - LOG_OVERHEAD + len(body), -1, 2, crc) + stamped + body

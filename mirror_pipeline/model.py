@@ -48,6 +48,7 @@ class OffsetRange:
 
     A range without ``hard_end`` may overrun ``end`` to the end of the batch that holds it, and may stop
     before it once ``max_bytes`` are read. With ``hard_end`` the batch that straddles ``end`` is split.
+    ``bytes_per_offset`` is an estimate.
     """
 
     topic: str
@@ -57,6 +58,7 @@ class OffsetRange:
     max_bytes: int
     incarnation: str
     hard_end: bool = False
+    bytes_per_offset: float = 1024.0
 
     @property
     def source(self) -> TopicPartition:

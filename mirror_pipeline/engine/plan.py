@@ -52,7 +52,7 @@ def plan_ranges(views: Iterable[PartitionView], *, budget_bytes: int) -> list[Of
         take = max(float(LEAST_SHARE_BYTES), min(view.wanted_bytes * ESTIMATE_SLACK, share))
         left = max(0.0, left - take)
         ranges.append(
-            OffsetRange(view.topic, view.partition, view.next, view.end, int(take), view.incarnation, view.hard_end)
+            OffsetRange(view.topic, view.partition, view.next, view.end, int(take), view.incarnation, view.hard_end, view.bytes_per_offset)
         )
     return ranges
 

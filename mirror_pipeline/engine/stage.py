@@ -12,7 +12,8 @@ from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine import worker
 from mirror_pipeline.engine.taking import RangeReader
 from mirror_pipeline.engine.terms import RangeTerms
-from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch, TopicHalted
+from mirror_pipeline.engine.wide import Gathering, Stretch, Throttle, lines_for, stretches
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch, MirrorError, TopicHalted
 from mirror_pipeline.faults import crash_point
 from mirror_pipeline.model import BatchMark, PartFile, Quarantined, TopicPartition
 from mirror_pipeline.wire.client import WireClient
@@ -32,6 +33,7 @@ class StageTask:
     """Everything one stage task needs; picklable, free of secrets.
 
     ``seconds`` bounds how long the task goes on fetching, ``memory_bytes`` what it holds before it writes.
+    ``connections`` to each broker: None lets the round trip decide. ``bytes_per_second`` is the task's share of a limit.
     """
 
     store: LaneStore
@@ -45,6 +47,8 @@ class StageTask:
     timeout: float
     seconds: float
     durable: bool
+    connections: int | None = None
+    bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,7 @@ class _Staging:
     def __init__(self, task: StageTask, writer: PartFileWriter) -> None:
         self._task = task
         self._held = 0
+        self._throttle = Throttle(task.bytes_per_second)
         self._halted: dict[TopicPartition, TopicHalted] = {}
         self._errors: dict[TopicPartition, str] = {}
         self._empty: dict[TopicPartition, int] = {}
@@ -139,6 +144,10 @@ class _Staging:
     def _fetch_all(self, client: WireClient, deadline: float) -> None:
         """Keep one request per connection on the way while the answer before it is worked on."""
         lines = self._lines(client)
+        count = max((lines_for(connection.round_trip, self._task.connections) for connection, _ in lines), default=0)
+        if count:
+            self._fetch_wide(client, count, deadline)
+            return
         waiting: list[tuple[Connection, list[TopicPartition]]] = []
         for connection, sources in lines:
             if self._ask(connection, sources):
@@ -150,6 +159,7 @@ class _Staging:
                 for source, data in answers.items():
                     self._answer(client, source, data)
                     self._held += len(data.records)
+                    self._throttle.pause(len(data.records))
                 if self._held >= self._task.memory_bytes:
                     self._flush()
                 if time.monotonic() < deadline and self._ask(connection, sources):
@@ -158,6 +168,41 @@ class _Staging:
             for connection, _ in waiting:
                 connection.close()
             raise
+
+    def _fetch_wide(self, client: WireClient, count: int, deadline: float) -> None:
+        """Read over many connections; what they bring is taken over in the order of offsets."""
+        planned = {terms.range.source: terms.range for terms in self._task.terms if terms.range.source in self._open()}
+        order = stretches(planned.values())
+        gatherings = {}
+        for leader in {client.leader(source) for source in planned}:
+            mine = [stretch for stretch in order if client.leader(stretch.source) == leader]
+            lines = [client.take(leader, lane) or client.opener(leader) for lane in range(min(count, len(mine)))]
+            gatherings[leader] = Gathering(mine, lines, deadline=deadline, pause=self._throttle.pause)
+        try:
+            for stretch in order:
+                stretch.ready.wait()
+                self._take_stretch(client, stretch)
+                gatherings[client.leader(stretch.source)].taken()
+        finally:
+            for leader, gathering in gatherings.items():
+                gathering.end()
+                for lane, connection in enumerate(gathering.open):
+                    client.keep(leader, lane, connection)
+
+    def _take_stretch(self, client: WireClient, stretch: Stretch) -> None:
+        source, reader = stretch.source, self._readers[stretch.source]
+        if stretch.problem is not None and not isinstance(stretch.problem, MirrorError):
+            raise stretch.problem
+        if stretch.problem is not None:
+            self._errors.setdefault(source, str(stretch.problem))
+        if not stretch.begun or source in self._errors or source in self._halted or reader.next < stretch.start:
+            return  # what lies before is missing: the next micro-batch reads on from there
+        for answer in stretch.answers:
+            self._answer(client, source, answer)
+            self._held += len(answer.records)
+        stretch.answers = []
+        if self._held >= self._task.memory_bytes:
+            self._flush()
 
     def _lines(self, client: WireClient) -> list[tuple[Connection, list[TopicPartition]]]:
         by_leader: dict[int, list[TopicPartition]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from datetime import datetime
 
 from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
 from mirror_pipeline.engine.continuity import diverged, recreated, topic_id_of, truncated
@@ -115,6 +116,7 @@ class Staging:
         engine = self._context.mirror.engine
         began = time.monotonic()
         shares = assign([(t, float(t.range.max_bytes)) for t in terms], self._context.runner.tasks)
+        limit = engine.bandwidth_at(datetime.now().time())
         tasks = [
             StageTask(
                 store=self._context.store,
@@ -128,6 +130,8 @@ class Staging:
                 timeout=engine.request_timeout,
                 seconds=engine.max_batch_age,
                 durable=self._context.buffer.durable,
+                connections=engine.connections,
+                bytes_per_second=limit / len(shares) if limit else None,
             )
             for index, share in enumerate(shares)
         ]

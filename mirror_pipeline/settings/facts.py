@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, time
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -106,6 +106,9 @@ class EngineConfig:
     max_batch_age: float = 10.0
     tasks: int | None = None
     fetch_max_bytes: int = 32 * 1024 * 1024
+    connections: int | None = None
+    bandwidth: int | None = None
+    bandwidth_hours: Mapping[str, int] = field(default_factory=FrozenMap)
     request_timeout: float = 30.0
     poll_interval: float = 0.2
     source_wait: float = 60.0
@@ -113,6 +116,16 @@ class EngineConfig:
     lease: float = 60.0
     spark_master: str | None = None
     spark: Mapping[str, str] = field(default_factory=FrozenMap)
+
+    def bandwidth_at(self, moment: time) -> int | None:
+        """The limit in bytes a second at a time of the day, None for no limit."""
+        now = f"{moment:%H:%M}"
+        for hours, limit in self.bandwidth_hours.items():
+            start, _, end = hours.partition("-")
+            inside = start <= now < end if start < end else now >= start or now < end
+            if inside:
+                return limit or None
+        return self.bandwidth
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,12 +110,33 @@ def _options(value: object) -> dict[str, str]:
     return flat
 
 
+def _hours(value: object) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise ValueError('must be a mapping such as {"08:00-18:00": 20MB}')
+    for hours in value:
+        if not re.fullmatch(HOURS_TEXT, str(hours)):
+            raise ValueError(f'"{hours}" is not HH:MM-HH:MM, e.g. "08:00-18:00"')
+    return {str(hours): parse_size(size) for hours, size in value.items()}
+
+
+HOURS_TEXT = r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d"
 _OPTIONS_SCHEMA = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
 
 Size = Annotated[
     int, BeforeValidator(_size), WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": SIZE_TEXT}]})
 ]
 Duration = Annotated[float, BeforeValidator(_duration), WithJsonSchema({"type": "string", "pattern": DURATION_TEXT})]
+Hours = Annotated[
+    dict[str, int],
+    BeforeValidator(_hours),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "propertyNames": {"pattern": f"^{HOURS_TEXT}$"},
+            "additionalProperties": {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": SIZE_TEXT}]},
+        }
+    ),
+]
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": "string"})]
 Secret = Annotated[str, BeforeValidator(_secret), WithJsonSchema({"type": "string", "pattern": r"^\$\{(env|file):[^{}]+\}$"})]
 Addresses = Annotated[

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from mirror_pipeline.settings.fields import Addresses, Duration, Naming, Options, Patterns, Secret, Size, Start, Text, setting
+from mirror_pipeline.settings.fields import Addresses, Duration, Hours, Naming, Options, Patterns, Secret, Size, Start, Text, setting
 
 
 class Section(BaseModel):
@@ -125,9 +125,7 @@ class EngineModel(Section):
         example="64MB",
         ge=1_000_000,
     )
-    max_batch_age: Duration = setting(
-        "10s", "A micro-batch is closed after this time even if it has read fewer bytes.", "duration", example="2s"
-    )
+    max_batch_age: Duration = setting("10s", "A micro-batch is closed after this time even if it is small.", "duration", example="2s")
     tasks: int | None = setting(
         None,
         "Spark tasks that read, and that write, at the same time. Without it: one for each core Spark has.",
@@ -146,6 +144,30 @@ class EngineModel(Section):
         example="8MiB",
         ge=65_536,
         le=1_000_000_000,
+    )
+    connections: int | None = setting(
+        None,
+        "Connections of each reading task to each source broker. Without it: two, and on a long link as many as the round trip asks for.",
+        "number",
+        unit="connections",
+        example="32",
+        ge=1,
+        le=512,
+        strict=True,
+    )
+    bandwidth: Size | None = setting(
+        None,
+        "Most bytes a second that are read from the source, per lane. Without it: no limit.",
+        "size",
+        unit="bytes a second",
+        example="50MB",
+        ge=10_000,
+    )
+    bandwidth_hours: Hours = setting(
+        {},
+        "Other limits at some hours of the day, in this machine's time; a range may go over midnight, the first that fits counts.",
+        "mapping of HH:MM-HH:MM to size",
+        example='{"08:00-18:00": 20MB}',
     )
     request_timeout: Duration = setting(
         "30s", "How long one request to a broker may take before its connection is given up.", "duration", example="60s", ge=1, le=3600

@@ -118,12 +118,10 @@ class WireClient:
             BrokerError: Authentication failed.
             TlsFailed: The broker could not be trusted.
         """
-        cached = self._connections.pop((node_id, lane), None)
+        cached = self.take(node_id, lane)
         if cached is not None:
-            if not cached.stale():
-                self._connections[node_id, lane] = cached
-                return cached
-            cached.close()
+            self._connections[node_id, lane] = cached
+            return cached
         if node_id not in self._brokers:
             self.metadata(())
         if node_id not in self._brokers:
@@ -135,6 +133,23 @@ class WireClient:
             raise
         self._connections[node_id, lane] = opened
         return opened
+
+    def take(self, node_id: int, lane: int) -> Connection | None:
+        """Take the connection number ``lane`` to a broker out of the cache, for use in another thread; None if there is none."""
+        cached = self._connections.pop((node_id, lane), None)
+        if cached is not None and cached.stale():
+            cached.close()
+            return None
+        return cached
+
+    def opener(self, node_id: int) -> Callable[[], Connection]:
+        """Opens a further connection to a broker that is known; may be called in another thread."""
+        address = self._brokers[node_id]
+        return lambda: self._dialler.open(*address, open_timeout=OPEN_TIMEOUT)
+
+    def keep(self, node_id: int, lane: int, opened: Connection) -> None:
+        """Make ``opened`` the connection number ``lane`` to a broker."""
+        self._connections[node_id, lane] = opened
 
     def list_offsets(self, at: Mapping[TopicPartition, int], *, isolation: int = 1) -> dict[TopicPartition, OffsetAnswer]:
         """Offsets of partitions, each for a time in milliseconds or one of the special times.

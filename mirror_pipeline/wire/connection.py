@@ -80,6 +80,7 @@ class Connection:
         self._open_timeout = timeout if open_timeout is None else open_timeout
         self.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.brokers_versions: dict[int, tuple[int, int]] = {}
+        self.round_trip = 0.0  # seconds that the first question and its answer took
         self._security = security
         self._client_id = client_id.encode()
         self._socket_buffers = (receive_buffer, send_buffer)
@@ -265,7 +266,9 @@ class Connection:
     def _negotiate(self) -> dict[int, tuple[int, int]]:
         self.brokers_versions = {}
         request = messages.ApiVersionsRequest(client_software_name=CLIENT_ID, client_software_version="1")
+        asked = time.monotonic()
         response = self._exchange(request, SPOKEN[Api.API_VERSIONS].highest)
+        self.round_trip = time.monotonic() - asked
         if response.error_code == UNSUPPORTED_VERSION:
             response = self._exchange(messages.ApiVersionsRequest(), 0)
         if response.error_code:

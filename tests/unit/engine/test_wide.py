@@ -1,0 +1,62 @@
+"""Cutting ranges into stretches, and how many connections read them."""
+
+from __future__ import annotations
+
+import time
+from datetime import time as moment
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_pipeline.config import EngineConfig
+from mirror_pipeline.engine.wide import MOST_LINES, STRETCH_BYTES, Throttle, lines_for, stretches
+from mirror_pipeline.model import OffsetRange
+
+RANGES = st.builds(
+    lambda number, start, length, size, each: OffsetRange("t", number, start, start + length, size, "id", bytes_per_offset=each),
+    st.integers(0, 5), st.integers(0, 10**12), st.integers(1, 10**6), st.integers(1, 10**9), st.floats(0.5, 1e6),
+)  # fmt: skip
+
+
+@given(st.lists(RANGES, max_size=5, unique_by=lambda r: r.partition))
+def test_stretches_tile_what_the_bytes_allow(ranges: list[OffsetRange]) -> None:
+    cut = stretches(ranges)
+    for planned in ranges:
+        mine = [s for s in cut if s.source == planned.source]
+        assert mine[0].start == mine[0].next == planned.start
+        assert all(a.end == b.start for a, b in zip(mine, mine[1:], strict=False))
+        assert mine[-1].end <= planned.end
+        expected = (mine[-1].end - planned.start) * max(1.0, planned.bytes_per_offset)
+        assert mine[-1].end == planned.end or expected >= 0.5 * planned.max_bytes
+    for stretch in cut:
+        assert stretch.start < stretch.end
+
+
+def test_partitions_take_turns() -> None:
+    each = STRETCH_BYTES / 100
+    cut = stretches([OffsetRange("t", n, 0, 300, 10**9, "id", bytes_per_offset=each) for n in range(2)])
+    assert [(s.source.partition, s.start) for s in cut] == [(0, 0), (1, 0), (0, 100), (1, 100), (0, 200), (1, 200)]
+
+
+@pytest.mark.parametrize(
+    ("round_trip", "asked", "lines"),
+    [(0.0005, None, 0), (0.02, None, 10), (0.2, None, 100), (2.0, None, MOST_LINES), (0.2, 1, 0), (0.0005, 8, 8)],
+)
+def test_how_many_connections(round_trip: float, asked: int | None, lines: int) -> None:
+    assert lines_for(round_trip, asked) == lines
+
+
+def test_the_limit_holds_for_all_threads_together() -> None:
+    throttle = Throttle(1_000_000)
+    began = time.monotonic()
+    for _ in range(5):
+        throttle.pause(40_000)
+    assert time.monotonic() - began >= 0.19
+
+
+def test_the_limit_of_the_hour() -> None:
+    engine = EngineConfig(bandwidth=100, bandwidth_hours={"08:00-18:00": 20, "22:30-06:00": 50, "07:00-07:30": 0})
+    assert [engine.bandwidth_at(moment(*at)) for at in ((8, 0), (17, 59), (18, 0), (23, 0), (5, 59), (6, 0), (7, 10))] == [
+        20, 20, 100, 50, 50, 100, None,
+    ]  # fmt: skip

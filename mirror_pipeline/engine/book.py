@@ -13,6 +13,8 @@ from mirror_pipeline.model import Gap, HoleCause, Send
 
 log = logging.getLogger(__name__)
 
+TOGETHER_SECONDS, TOGETHER_SENDS = 1.0, 10_000
+"""Sends are written down together: a transaction for each turn would cost more than the turn. Until then the target's log knows."""
 LOSSES = (HoleCause.RETENTION, HoleCause.TRUNCATION, HoleCause.QUARANTINED, HoleCause.UNEXPLAINED)
 """Causes that mean a record is missing on the target; the others never were records to copy."""
 
@@ -24,11 +26,18 @@ class Book:
         self._context = context
         self._number = context.ledger.last_record() + 1
         self._unwritten: list[Send] = []
+        self._due = 0.0
 
     def add(self, sends: Sequence[Send]) -> None:
-        """Write down ``sends``, now or, while the disk is full, with a later :meth:`write`."""
+        """Take ``sends`` in; they are written down together with others, a second later at most, by :meth:`write`."""
+        if sends and not self._unwritten:
+            self._due = time.monotonic() + TOGETHER_SECONDS
         self._unwritten += sends
-        self.write()
+
+    @property
+    def due(self) -> bool:
+        """Whether something has waited long enough to be written."""
+        return bool(self._unwritten) and (time.monotonic() >= self._due or len(self._unwritten) >= TOGETHER_SENDS)
 
     def write(self) -> bool:
         """Bring what is unwritten into the ledger; False while the disk is full.

@@ -41,5 +41,5 @@ def _keep(mirror: Mirror, store: LaneStore) -> Eviction:
         )
 
     room = RoomWatch(store, cap=buffer.max_bytes, micro_batch=engine.micro_batch_bytes).look()
-    house = House(store, spans, ledger, buffer.retention, verify=verify)
+    house = House(store, spans, ledger, buffer.retention, buffer.max_bytes, verify=verify)
     return house.keep(excess=room.excess, seconds=VERIFY_SECONDS, patience=PATIENCE_SECONDS)

@@ -23,7 +23,9 @@ from mirror_pipeline.errors import UsageError
 from mirror_pipeline.model import Gap
 from mirror_pipeline.reports import BackfillReport, Finding, Halt, MirrorLag, MirrorPlan, MirrorStatus, Progress, Resolution, RunReport
 from mirror_pipeline.topics.catalogue import Catalogue, refresh_catalogue
+from mirror_pipeline.verify import repair
 from mirror_pipeline.verify.mirrored import MirrorCheck
+from mirror_pipeline.verify.repair import RepairReport
 from mirror_pipeline.verify.report import VerifyProgress, VerifyReport
 from mirror_pipeline.wire.client import WireClient
 
@@ -220,7 +222,7 @@ class Mirror:
             from_time, to_time: only records from the first one at or after ``from_time`` up to the first one at or after
                 ``to_time``, milliseconds since the epoch.
             sample: only this fraction of every partition, chosen at random; such a verification is not recorded.
-            since_verified: only what no earlier verification has covered.
+            since_verified: only what no earlier verification has covered; topics that were never copied are no error then.
             observer: called from the calling thread as parts are done.
             stop: set it to give up.
             session: as in :meth:`run`.
@@ -231,6 +233,30 @@ class Mirror:
         """
         check = MirrorCheck(self, self.runner(session), observer, stop or threading.Event())
         return check.run(topics, from_time, to_time, sample, since_verified=since_verified)
+
+    def repair(
+        self,
+        topic: str,
+        *,
+        dry_run: bool = False,
+        observer: Callable[[VerifyProgress], None] | None = None,
+        stop: threading.Event | None = None,
+        session: SparkSession | None = None,
+    ) -> RepairReport:
+        """Verify a topic and write what is missing or altered on the target into a side topic, ``.repair`` behind its name.
+
+        A second repair adds nothing to the first.
+
+        Args:
+            topic: source topic.
+            dry_run: only say what would be written.
+            observer, stop, session: as in :meth:`verify`.
+
+        Raises:
+            UsageError: the topic was never copied, or one side cannot be read.
+            BrokerError: the target refuses the side topic.
+        """
+        return repair.repair(self, topic, dry_run=dry_run, observer=observer, stop=stop or threading.Event(), session=session)
 
     def refresh_catalogue(self) -> Catalogue:
         """Look at the source and save the selection for those who must not ask Kafka. Raises ClusterUnreachable."""

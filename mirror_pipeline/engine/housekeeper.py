@@ -56,7 +56,7 @@ class Housekeeper:
 
     def start(self) -> None:
         """Begin."""
-        lay_ballast(self.context.store)
+        lay_ballast(self.context.store, cap=self.context.buffer.max_bytes)
         with house_lock(self.context.store):  # makes the file whose time says when the house was last kept
             pass
         self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
@@ -132,8 +132,9 @@ class Housekeeper:
 
     def _house(self) -> House:
         context = self.context
+        buffer, verify = context.buffer, staged_verifier(context)
         return House(
-            context.store, context.spans, context.ledger, context.buffer.retention, verify=staged_verifier(context), differs=self._halt
+            context.store, context.spans, context.ledger, buffer.retention, buffer.max_bytes, verify=verify, differs=self._halt
         )
 
     def _halt(self, differences: Collection[Differing]) -> None:

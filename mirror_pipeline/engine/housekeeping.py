@@ -85,6 +85,7 @@ class House:
 
     Args:
         retention: seconds that spans stay after they were staged, room permitting.
+        cap: bytes that the whole buffer may take.
         verify: compares with the target; None when it cannot be reached, then only what was verified before may leave.
         differs: told of differences that a verification found; their spans stay.
     """
@@ -93,6 +94,7 @@ class House:
     spans: SpanTable
     ledger: Ledger
     retention: int
+    cap: int
     verify: Verify | None = None
     differs: Callable[[Collection[Differing]], None] | None = None
     done: Eviction = field(init=False)
@@ -134,7 +136,7 @@ class House:
         freed += self.spans.vacuum(grace=grace, orphan_age=orphan_age)
         total, joined = (self.ledger.maintain(), self.spans.join(safe)) if upkeep else (Upkeep(), 0)
         if upkeep:
-            lay_ballast(self.store)
+            lay_ballast(self.store, cap=self.cap)
         house_kept(self.store)
         return replace(
             self.done, micro_batches=len(gone), freed_bytes=freed + total.freed,
@@ -148,13 +150,15 @@ class House:
     def _verified_before(self, target: int | None, seconds: float) -> set[int]:
         """Micro-batches that may be forgotten, after those that must go were verified as far as time allows."""
         deadline, more = time.monotonic() + seconds, True
+        produced, safe = self._standing()
+        wanted = self._wanted(produced, target)  # what a running lane produces meanwhile is for the next round
         while True:
-            produced, safe = self._standing()
-            wanted = self._wanted(produced, target) - safe
-            self.done = replace(self.done, kept_bytes=self.spans.bytes_of(wanted))
-            if not wanted or not more:
+            left = wanted - safe
+            self.done = replace(self.done, kept_bytes=self.spans.bytes_of(left))
+            if not left or not more:
                 return safe
             more = self._verify() and time.monotonic() < deadline
+            safe = self._standing()[1]
 
     def _standing(self) -> tuple[set[int], set[int]]:
         reached = self.ledger.reached()

@@ -123,7 +123,7 @@ class Producing:
         return sends
 
     def _turn(self) -> bool:
-        if not self._book.write():
+        if self._book.due and not self._book.write():
             self._context.stop.wait(FULL_DISK_POLL_SECONDS)
             return True
         if not self._ready():
@@ -138,7 +138,7 @@ class Producing:
             self._produce(work)
             return True
         if over:
-            return False
+            return not self._book.write()
         with self._state.lock:
             if not any(p.pending for p in self._state.sendable()):
                 self._patience.found()

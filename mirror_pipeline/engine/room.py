@@ -22,6 +22,8 @@ NEAR_SHARE = 0.9
 """From here on old micro-batches are evicted before staging has to wait."""
 BALLAST = "ballast"
 BALLAST_BYTES = 4 * 2**20
+BALLAST_SHARE = 64
+"""... but no more than this part of the cap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +95,12 @@ class RoomWatch:
         return self._seen
 
 
-def lay_ballast(store: LaneStore) -> None:
+def lay_ballast(store: LaneStore, *, cap: int) -> None:
     """Keep some bytes of the disk for the moment when it is full; no error when there are none."""
     path = store.file(BALLAST)
     with contextlib.suppress(OSError):
         if not path.exists() and free_bytes(store) > SPARE_BYTES:
-            path.write_bytes(os.urandom(BALLAST_BYTES))
+            path.write_bytes(os.urandom(min(BALLAST_BYTES, cap // BALLAST_SHARE)))
 
 
 def drop_ballast(store: LaneStore) -> bool:

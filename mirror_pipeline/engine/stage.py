@@ -55,7 +55,8 @@ class StageTask:
 class RangeOutcome:
     """How far one range came. ``halt`` is final for the topic; ``error`` may pass.
 
-    ``first_epoch`` is the leader epoch of the first batch read, ``mark`` the last batch read.
+    ``end`` is the last stable offset as the last answer told it, ``first_epoch`` the leader epoch of
+    the first batch read, ``mark`` the last batch read.
     """
 
     topic: str
@@ -65,6 +66,7 @@ class RangeOutcome:
     bytes: int
     error: str = ""
     halt: TopicHalted | None = None
+    end: int = -1
     first_epoch: int = -1
     mark: BatchMark | None = None
     quarantined: tuple[Quarantined, ...] = ()
@@ -106,6 +108,7 @@ class _Staging:
     def __init__(self, task: StageTask, writer: PartFileWriter) -> None:
         self._task = task
         self._held = 0
+        self._ends: dict[TopicPartition, int] = {}
         self._throttle = Throttle(task.bytes_per_second)
         self._halted: dict[TopicPartition, TopicHalted] = {}
         self._errors: dict[TopicPartition, str] = {}
@@ -132,7 +135,8 @@ class _Staging:
             rows.append(
                 RangeOutcome(
                     source.topic, source.partition, reader.next, reader.records, reader.bytes_read,
-                    error=self._errors.get(source, ""), halt=self._halted.get(source), first_epoch=reader.first_epoch,
+                    error=self._errors.get(source, ""), halt=self._halted.get(source),
+                    end=self._ends.get(source, -1), first_epoch=reader.first_epoch,
                     mark=reader.mark, quarantined=tuple(reader.quarantined),
                 )
             )  # fmt: skip
@@ -243,6 +247,7 @@ class _Staging:
                 self._refused(client, source, broker_error(data.error, str(source)), data)
                 return
             before = reader.next
+            self._ends[source] = data.last_stable_offset
             reader.take(data)
             self._empty[source] = 0 if reader.next > before else self._empty.get(source, 0) + 1
             if self._empty[source] > EMPTY_ANSWERS_BEFORE_GIVING_UP:

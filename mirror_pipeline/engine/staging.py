@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from mirror_pipeline.engine.awaiting import await_news
 from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
 from mirror_pipeline.engine.continuity import diverged, recreated, topic_id_of, truncated
 from mirror_pipeline.engine.plan import assign, plan_ranges
@@ -17,10 +18,13 @@ from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, Connectio
 from mirror_pipeline.faults import crash_point
 from mirror_pipeline.model import OffsetRange, PartFile, TopicPartition
 from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.codes import Action, lookup
 
 log = logging.getLogger(__name__)
 
 FULL_BUFFER_POLL_SECONDS = 0.5
+NEWS_SECONDS = 0.5
+"""How long the source's brokers hold a question for news open; a stop waits for it."""
 PARTITION_FETCH_BYTES = 4 * 2**20
 TASK_MEMORY_BYTES = 64 * 2**20
 """Fetched bytes a task holds before it writes them out as spans."""
@@ -36,6 +40,7 @@ class Staging:
         self._micro_batch = context.spans.last_micro_batch() + 1
         self._patience = Patience(context.mirror.engine.source_wait)
         self._losses = Losses()
+        self._looked = 0.0
         self._room = RoomWatch(context.store, cap=context.buffer.max_bytes, micro_batch=context.mirror.engine.micro_batch_bytes)
         self._staged = 0
         self._failures = 0
@@ -73,22 +78,38 @@ class Staging:
         if not wanted:
             return
         answers = self._client.list_offsets(wanted, isolation=1)
+        self._looked = time.monotonic()
+        self._ends({source: (answer.error, answer.offset) for source, answer in answers.items()})
+
+    def _ends(self, told: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Take over error code and last stable offset of partitions."""
         with self._state.lock:
             for part in self._state.live():
-                answer = answers.get(part.source)
-                if answer is None:
-                    continue
-                if answer.error:
+                error, end = told.get(part.source, (0, -1))
+                if error:
                     self._client.forget(part.source)
-                elif answer.offset < part.staged and part.hard_end is None:
-                    halt = truncated(part.source, answer.offset, part.staged)
-                    self._state.halt(part.source.topic, halt, sendable=True)
-                else:
-                    part.end = answer.offset
+                elif 0 <= end < part.staged and part.hard_end is None:
+                    self._state.halt(part.source.topic, truncated(part.source, end, part.staged), sendable=True)
+                elif end >= 0:
+                    part.end = end
+
+    def _await_source(self) -> None:
+        """Nothing is left to read: wait until the source has news."""
+        with self._state.lock:
+            at = {part.source: part.staged for part in self._state.live() if part.hard_end is None}
+        if not at:
+            self._context.stop.wait(self._context.mirror.engine.poll_interval)
+            return
+        news = await_news(self._client, at, seconds=NEWS_SECONDS)
+        out_of_range = [tp for tp, answer in news.items() if lookup(answer.error).action is Action.RESEEK]
+        self._ends({tp: (answer.error, answer.last_stable_offset) for tp, answer in news.items() if tp not in out_of_range})
+        if out_of_range or any(answer.error for answer in news.values()):
+            self.refresh_ends()
+            self._context.stop.wait(self._context.mirror.engine.poll_interval)
 
     def _turn(self) -> bool:
         context, state = self._context, self._state
-        if not context.once:
+        if not context.once and time.monotonic() - self._looked >= context.mirror.engine.poll_interval:
             self.refresh_ends()
         if self._buffer_full():
             context.stop.wait(FULL_BUFFER_POLL_SECONDS)
@@ -101,7 +122,10 @@ class Staging:
         if not ranges:
             if context.once and not state.unready:
                 return False  # topics whose target is not there yet may still join a `once` run
-            context.stop.wait(context.mirror.engine.poll_interval)
+            if context.once:
+                context.stop.wait(context.mirror.engine.poll_interval)
+            else:
+                self._await_source()
             return True
         self._stage(terms)
         return True
@@ -205,8 +229,10 @@ class Staging:
             self._state.active()
 
     def _settle(self, outcome: RangeOutcome) -> None:
-        if outcome.mark is not None:
-            self._state.topics[outcome.topic].partitions[outcome.partition].mark = outcome.mark
+        part = self._state.topics[outcome.topic].partitions[outcome.partition]
+        part.mark = outcome.mark or part.mark
+        if not self._context.once and outcome.end >= part.staged and not outcome.error:
+            part.end = outcome.end
         if outcome.halt is not None:
             self._state.halt(outcome.topic, outcome.halt, sendable=True)
         elif outcome.error:

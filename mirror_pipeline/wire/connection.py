@@ -60,8 +60,7 @@ class Connection:
         client_id: Name the broker logs and meters by.
         timeout: Seconds without any byte moving after which a reply or send is given up.
         open_timeout: Seconds for connecting, TLS, negotiation and authentication together; ``timeout`` when None.
-        receive_buffer: SO_RCVBUF in bytes; None leaves the kernel to grow it.
-        send_buffer: SO_SNDBUF in bytes; None leaves the kernel to grow it.
+        receive_buffer, send_buffer: socket buffers in bytes; None leaves the kernel to grow them.
     """
 
     def __init__(
@@ -106,6 +105,10 @@ class Connection:
     def stale(self) -> bool:
         """True when the connection is closed, or idle and ended by the broker: open a new one."""
         return self.closed or (not self._pending and self._transport.stale())
+
+    def fileno(self) -> int:
+        """The socket's descriptor, to wait for a reply with ``select``."""
+        return self._transport.fileno()
 
     def version(self, api: int) -> int:
         """The version to use for ``api``: the highest both sides speak. Renews a SASL session that is about to end.
@@ -155,9 +158,8 @@ class Connection:
         Replies to earlier requests that arrive meanwhile are kept for ``receive``.
         """
         api = int(message.API_KEY)
-        deadline = None if timeout is None else time.monotonic() + timeout
         version = self.version(api)
-        with self._transport.within(deadline):
+        with self._transport.within(None if timeout is None else time.monotonic() + timeout):
             return self._exchange(message, version, wait)
 
     def post(self, message: Any, *, wait: float = 0.0) -> int:
@@ -214,8 +216,7 @@ class Connection:
         return reply
 
     def _frame(self, expected: Pending) -> Reply:
-        head = bytearray(4)
-        self._transport.receive_into(memoryview(head), idle=self.timeout + expected.wait)
+        self._transport.receive_into(memoryview(head := bytearray(4)), idle=self.timeout + expected.wait)
         size, header_size = SIZE.unpack(head)[0], messages.reply_header_size(expected.api, expected.version)
         if size < header_size or (not self.brokers_versions and size > FIRST_REPLY_MAX):
             raise WireError(f"{self.peer}: this is not a Kafka broker's answer", hint="check port and security.protocol")
@@ -276,8 +277,7 @@ class Connection:
         return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
     def _authenticate(self, security: Security) -> None:
-        name = security.mechanism or ""
-        if name not in sasl.MECHANISMS:
+        if (name := security.mechanism or "") not in sasl.MECHANISMS:
             raise broker_error(33, f"{self.peer}: mechanism {name or 'none'} is not one of {', '.join(sasl.MECHANISMS)}")
         handshake = self._exchange(messages.SaslHandshakeRequest(mechanism=name), self.version(Api.SASL_HANDSHAKE))
         if handshake.error_code:

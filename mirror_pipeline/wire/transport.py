@@ -73,6 +73,12 @@ class Transport:
             return True
         return True
 
+    def fileno(self) -> int:
+        """The socket's descriptor, for waiting until something arrives. Raises ConnectionLost when it is closed."""
+        if self._socket is None:
+            raise ConnectionLost("the connection is closed")
+        return self._socket.fileno()
+
     def send(self, parts: Sequence[Buffer]) -> None:
         """Write all parts in order, without joining them first where the socket allows it."""
         try:

@@ -42,6 +42,7 @@ class LaneContext:
     """Collaborators of one lane's run.
 
     ``once`` ends the run at the end offsets seen at its start; ``room_wanted`` calls the housekeeper.
+    ``memory_seconds`` is how old records may be until the target's brokers forget their producer.
     """
 
     mirror: MirrorConfig
@@ -58,6 +59,7 @@ class LaneContext:
     stop: threading.Event
     state: LaneState = field(default_factory=LaneState)
     stamp: Stamp | None = None
+    memory_seconds: float = 86_400.0
     room_wanted: threading.Event = field(default_factory=threading.Event)
     decisions: tuple[Decision, ...] = ()
 

@@ -54,6 +54,8 @@ class Verdict(Protocol):
     def bytes(self) -> int: ...
     @property
     def differences(self) -> Collection[Differing]: ...
+    @property
+    def unreadable(self) -> Collection[str]: ...
 
 
 Verify = Callable[[int], Verdict]
@@ -189,6 +191,8 @@ class House:
             verified_records=self.done.verified_records + verdict.records,
             verified_bytes=self.done.verified_bytes + verdict.bytes,
         )
+        if verdict.unreadable:
+            self.done = replace(self.done, note=f"not verified: {', '.join(verdict.unreadable)[:300]}")
         if verdict.differences:
             self._differ(verdict.differences)
         return self.ledger.verified() != before

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from mirror_pipeline.errors import TaskLost
+
+if TYPE_CHECKING:
+    from mirror_pipeline.engine.spark import Runner
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -21,11 +26,15 @@ class InlineRunner:
         """Results in the order of the specs; raises what the function raises."""
         return [function(spec) for spec in specs]
 
+    def run_each(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R | TaskLost]:
+        """The same: no worker can die but this process."""
+        return [function(spec) for spec in specs]
+
 
 class OneAtATime:
     """Another runner, asked for one task at a time: work beside a copy that must not take the copy's slots."""
 
-    def __init__(self, runner: object) -> None:
+    def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
     @property
@@ -35,4 +44,8 @@ class OneAtATime:
 
     def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
         """Results in the order of the specs; raises what the runner raises."""
-        return [answer for spec in specs for answer in self._runner.run(function, [spec], name=name)]  # type: ignore[attr-defined]
+        return [answer for spec in specs for answer in self._runner.run(function, [spec], name=name)]
+
+    def run_each(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R | TaskLost]:
+        """The same with what became of each spec."""
+        return [answer for spec in specs for answer in self._runner.run_each(function, [spec], name=name)]

@@ -10,75 +10,38 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mirror_pipeline.buffer.read import SpanReader
-from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine import worker
 from mirror_pipeline.engine.mapping import records_before
+from mirror_pipeline.engine.work import PartitionOutcome, PartitionWork, ProduceResult, ProduceTask
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch
 from mirror_pipeline.faults import crash_point
-from mirror_pipeline.model import Position, SpanRef, Stamp, TopicPartition
+from mirror_pipeline.model import Stamp, TopicPartition
 from mirror_pipeline.wire.batch import HEADER_BYTES, check, headers, restamp
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import Action, after_produce, broker_error
 from mirror_pipeline.wire.connection import Connection
 from mirror_pipeline.wire.produce import ProduceAnswer, receive_produce, send_produce
 
+MEMORY_SECONDS = 1.0
+"""An acknowledgement this young tells that the broker still knows our producer."""
 REQUESTS_IN_FLIGHT = 5
 """The broker remembers a producer's last five batches of a partition (ProducerStateEntry.NUM_BATCHES_TO_RETAIN)."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionWork:
-    """Spans of one source partition that go to one target partition, from ``position`` on."""
+class _Batch(NamedTuple):
+    """A batch as it goes out: new header, untouched rest; ``newest`` is its newest record's time."""
 
-    target: TopicPartition
-    spans: tuple[SpanRef, ...]
-    position: Position
-
-
-@dataclass(frozen=True, slots=True)
-class ProduceTask:
-    """Everything one produce task needs; picklable, free of secrets.
-
-    ``lease`` is how many seconds after its start the task may still send (a process that was stopped and goes
-    on later sends nothing); ``issued`` is the driver's wall clock, so a task that starts late does not start.
-    """
-
-    store: LaneStore
-    cluster: ClusterSettings
-    stamp: Stamp
-    work: tuple[PartitionWork, ...]
-    timeout: float
-    lease: float
-    issued: float
-    request_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionOutcome:
-    """Records of the work that the target acknowledged, counted from the work's position.
-
-    ``uncertain`` says the target's tail must be read before anything is sent again; ``halted`` is final for the topic.
-    """
-
-    target: TopicPartition
+    head: bytes
+    rest: memoryview
     records: int
-    bytes: int
-    uncertain: bool = False
-    error: str = ""
-    halted: str = ""
-    hint: str = ""
-    code: str = ""
+    newest: int
 
-
-@dataclass(frozen=True, slots=True)
-class ProduceResult:
-    """One outcome for each partition of the task."""
-
-    outcomes: tuple[PartitionOutcome, ...]
-    seconds: float
+    @property
+    def size(self) -> int:
+        return len(self.head) + len(self.rest)
 
 
 @dataclass(slots=True)
@@ -86,10 +49,12 @@ class _Lane:
     """One target partition while it is being sent."""
 
     work: PartitionWork
-    batches: Iterator[tuple[bytes, memoryview, int]]
+    batches: Iterator[_Batch]
     in_flight: int = 0
     acked: int = 0
     acked_bytes: int = 0
+    acked_at: float = 0.0
+    remembered: bool = False
     empty: bool = False
     stopped: bool = False
     uncertain: bool = False
@@ -101,8 +66,9 @@ class _Lane:
     @property
     def window(self) -> int:
         """Batches that may be on the way. A broker without state of our producer accepts *any* first sequence:
-        were several sent at once and the first refused, the second would be appended in its place."""
-        return REQUESTS_IN_FLIGHT if self.acked else 1
+        were several sent at once and the first refused, the second would be appended in its place. Brokers forget
+        producers by the time of their records: of old ones only a single batch is ever on the way."""
+        return REQUESTS_IN_FLIGHT if self.remembered and time.monotonic() - self.acked_at < MEMORY_SECONDS else 1
 
     def stop(self, *, error: str = "", halted: str = "", hint: str = "", code: str = "", uncertain: bool = True) -> None:
         if not self.stopped:
@@ -122,7 +88,7 @@ class _Line:
 
     connection: Connection
     lanes: list[_Lane]
-    waiting: deque[dict[TopicPartition, tuple[_Lane, int, int]]] = field(default_factory=deque)
+    waiting: deque[dict[TopicPartition, tuple[_Lane, _Batch]]] = field(default_factory=deque)
 
 
 def run_produce(task: ProduceTask) -> ProduceResult:
@@ -131,15 +97,14 @@ def run_produce(task: ProduceTask) -> ProduceResult:
     reader = SpanReader(task.store)
     lanes = [_Lane(w, _stamped(w, reader, task.stamp)) for w in task.work]
     if time.time() - task.issued > task.lease:
-        for lane in lanes:
-            lane.stop(error="the task started after its lease was over")
+        _stop_all(lanes, "the task started after its lease was over")
     else:
         _send_all(task, lanes, deadline=began + task.lease)
     return ProduceResult(tuple(lane.outcome() for lane in lanes), time.monotonic() - began)
 
 
-def _stamped(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterator[tuple[bytes, memoryview, int]]:
-    """The batches to send: new header, untouched rest, number of records."""
+def _stamped(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterator[_Batch]:
+    """The batches to send."""
     sequence = work.position.ordinal
     for span in work.spans:
         if span.records == 0:
@@ -152,7 +117,7 @@ def _stamped(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterator[
                 continue
             check(payload, at, header)  # the stamp brings a new CRC, which must not hide damage done in the buffer
             batch = payload[at : at + header.size]
-            yield restamp(header, batch, stamp, sequence), batch[HEADER_BYTES:], header.records
+            yield _Batch(restamp(header, batch, stamp, sequence), batch[HEADER_BYTES:], header.records, header.max_timestamp)
             sequence += header.records
 
 
@@ -162,8 +127,7 @@ def _send_all(task: ProduceTask, lanes: list[_Lane], *, deadline: float) -> None
         lines = _lines(client, lanes)
     except (ConnectionLost, ClusterUnreachable) as problem:
         worker.forget(task.cluster)
-        for lane in lanes:
-            lane.stop(error=problem.message)
+        _stop_all(lanes, problem.message)
         return
     active = list(lines)
     while active:
@@ -171,7 +135,7 @@ def _send_all(task: ProduceTask, lanes: list[_Lane], *, deadline: float) -> None
             try:
                 _fill(line, task, deadline)
                 if line.waiting:
-                    _collect(line)
+                    _collect(line, task)
                 else:
                     active.remove(line)
             except ConnectionLost as problem:
@@ -183,6 +147,11 @@ def _send_all(task: ProduceTask, lanes: list[_Lane], *, deadline: float) -> None
     for lane in lanes:
         if lane.stopped and not lane.halted:
             client.forget(lane.work.target)
+
+
+def _stop_all(lanes: list[_Lane], error: str) -> None:
+    for lane in lanes:
+        lane.stop(error=error)
 
 
 def _lines(client: WireClient, lanes: list[_Lane]) -> list[_Line]:
@@ -206,31 +175,27 @@ def _fill(line: _Line, task: ProduceTask, deadline: float) -> None:
             for lane in line.lanes:
                 lane.stop(error="the lease of the produce task ended", uncertain=bool(lane.in_flight))
             return
-        for lane, *_ in request.values():
+        for lane, _ in request.values():
             lane.in_flight += 1
-        line.waiting.append(
-            {target: (lane, records, len(head) + len(rest)) for target, (lane, head, rest, records) in request.items()}
-        )
-        batches = {target: (head, rest) for target, (_, head, rest, _) in request.items()}
+        line.waiting.append(request)
+        batches = {target: (batch.head, batch.rest) for target, (_, batch) in request.items()}
         crash_point("produce.before_send")
         send_produce(line.connection, batches, timeout_ms=int(task.timeout * 1000))
         crash_point("produce.after_send")
 
 
-def _collect(line: _Line) -> None:
+def _collect(line: _Line, task: ProduceTask) -> None:
     """Wait for the oldest request's answer."""
     answers = receive_produce(line.connection)
     crash_point("produce.before_ack")
-    for target, (lane, records, size) in line.waiting.popleft().items():
+    for target, (lane, batch) in line.waiting.popleft().items():
         lane.in_flight -= 1
-        _acknowledge(lane, answers.get(target), records, size)
+        _acknowledge(lane, answers.get(target), batch, task.forgotten_before)
 
 
-def _next_request(
-    line: _Line, request_bytes: int
-) -> dict[TopicPartition, tuple[_Lane, bytes, memoryview, int]]:
+def _next_request(line: _Line, request_bytes: int) -> dict[TopicPartition, tuple[_Lane, _Batch]]:
     """One batch of every partition that may send, until ``request_bytes`` are together; the line's order rotates."""
-    request: dict[TopicPartition, tuple[_Lane, bytes, memoryview, int]] = {}
+    request: dict[TopicPartition, tuple[_Lane, _Batch]] = {}
     size = 0
     for _ in range(len(line.lanes)):
         if size >= request_bytes:
@@ -252,13 +217,12 @@ def _next_request(
         if batch is None:
             lane.empty = True
             continue
-        head, rest, records = batch
-        request[lane.work.target] = (lane, head, rest, records)
-        size += len(head) + len(rest)
+        request[lane.work.target] = (lane, batch)
+        size += batch.size
     return request
 
 
-def _acknowledge(lane: _Lane, answer: ProduceAnswer | None, records: int, size: int) -> None:
+def _acknowledge(lane: _Lane, answer: ProduceAnswer | None, batch: _Batch, forgotten_before: int) -> None:
     if answer is None:
         lane.stop(error=f"the broker did not answer for {lane.work.target}")
         return
@@ -276,8 +240,10 @@ def _acknowledge(lane: _Lane, answer: ProduceAnswer | None, records: int, size: 
             code="foreign_writer",
         )
         return
-    lane.acked += records
-    lane.acked_bytes += size
+    lane.acked += batch.records
+    lane.acked_bytes += batch.size
+    lane.acked_at = time.monotonic()
+    lane.remembered = batch.newest > forgotten_before
 
 
 def _refuse(lane: _Lane, problem: BrokerError) -> None:

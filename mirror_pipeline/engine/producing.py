@@ -10,9 +10,10 @@ from mirror_pipeline.engine.book import Book
 from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
 from mirror_pipeline.engine.mapping import advance, trailing_holes_only
 from mirror_pipeline.engine.plan import assign
-from mirror_pipeline.engine.produce import PartitionOutcome, PartitionWork, ProduceResult, ProduceTask, run_produce
+from mirror_pipeline.engine.produce import run_produce
 from mirror_pipeline.engine.state import PartitionState
 from mirror_pipeline.engine.tail import Tail, read_tails
+from mirror_pipeline.engine.work import PartitionOutcome, PartitionWork, ProduceResult, ProduceTask
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, TaskLost, TopicHalted
 from mirror_pipeline.faults import crash_point
 from mirror_pipeline.model import Send, SpanRef
@@ -22,6 +23,8 @@ from mirror_pipeline.wire.codes import Action, lookup
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 0.2
+REPLICATION_SECONDS = 1.0
+"""How long one partition may hold up the others until its end is replicated."""
 FULL_DISK_POLL_SECONDS = 0.5
 REQUEST_BYTES = 2**20
 """A produce request is sent once its batches are this large together."""
@@ -49,8 +52,6 @@ class Producing:
                         break
                 except (ConnectionLost, ClusterUnreachable) as problem:
                     self._target_lost(problem)
-                except TaskLost as problem:
-                    self._task_lost(problem)
             self._book.write()
         except Exception as problem:  # noqa: BLE001 - handed to the run's own thread, which raises it
             self._context.fail(problem)
@@ -71,23 +72,26 @@ class Producing:
             self._client,
             {p.target: p.position for p in doubtful},
             self._context.stamp,
-            timeout=self._context.mirror.engine.request_timeout,
+            timeout=REPLICATION_SECONDS,
         )
         sends: list[Send] = []
         with self._state.lock:
             for part in doubtful:
                 sends += self._adopt(part, tails[part.target])
         self._book.add(sends)
-        refusals = [tail for tail in tails.values() if isinstance(tail, BrokerError)]
+        refusals = [tail for tail in tails.values() if isinstance(tail, BrokerError | ConnectionLost)]
         if len(refusals) == len(tails):
             raise ConnectionLost(refusals[0].message, hint=refusals[0].hint)
         with self._state.lock:
             self._state.target_back()
 
-    def _adopt(self, part: PartitionState, tail: Tail | TopicHalted | BrokerError) -> list[Send]:
+    def _adopt(self, part: PartitionState, tail: Tail | TopicHalted | BrokerError | ConnectionLost) -> list[Send]:
         topic = part.source.topic
         if isinstance(tail, TopicHalted):
             self._state.halt(topic, TopicHalted(topic, tail.message, hint=tail.hint, partition=part.source.partition, code=tail.code))
+            return []
+        if isinstance(tail, ConnectionLost):
+            part.failed(tail.message, delay=backoff(part.failures))
             return []
         if isinstance(tail, BrokerError):
             if lookup(tail.code).action in (Action.HALT, Action.FATAL):
@@ -191,12 +195,27 @@ class Producing:
                 lease=engine.lease,
                 issued=time.time(),
                 request_bytes=REQUEST_BYTES,
+                forgotten_before=int((time.time() - self._context.memory_seconds / 2) * 1000),
             )
             for share in shares
         ]
-        results = self._context.runner.run(run_produce, tasks, name="produce")
-        self._losses.done()
-        self._settle(work, results, began)
+        answers = self._context.runner.run_each(run_produce, tasks, name="produce")
+        lost = self._mourn([(share, answer) for share, answer in zip(shares, answers, strict=True) if isinstance(answer, TaskLost)])
+        self._settle(work, [answer for answer in answers if not isinstance(answer, TaskLost)], began)
+        if lost is not None:
+            self._context.stop.wait(self._losses.lost(lost))
+        else:
+            self._losses.done()
+
+    def _mourn(self, lost: Sequence[tuple[Sequence[PartitionWork], TaskLost]]) -> TaskLost | None:
+        """Workers died between reading and acknowledging: what they sent is for the target's log to tell."""
+        with self._state.lock:
+            for share, problem in lost:
+                log.warning("producing: %s", problem.message)
+                for work in share:
+                    source = work.spans[0].source
+                    self._state.topics[source.topic].partitions[source.partition].uncertain = True
+        return lost[0][1] if lost else None
 
     def _settle(self, work: Sequence[PartitionWork], results: Sequence[ProduceResult], began: float) -> None:
         by_target = {w.target: w.spans[0].source for w in work}
@@ -236,14 +255,6 @@ class Producing:
             part.failed(outcome.error, delay=backoff(part.failures))
         else:
             part.worked()
-
-    def _task_lost(self, problem: TaskLost) -> None:
-        """A worker died between reading and acknowledging: what it sent is for the target's log to tell."""
-        log.warning("producing: %s", problem.message)
-        with self._state.lock:
-            for part in self._state.sendable():
-                part.uncertain = True
-        self._context.stop.wait(self._losses.lost(problem))
 
     def _target_lost(self, problem: ConnectionLost | ClusterUnreachable) -> None:
         self._failures += 1

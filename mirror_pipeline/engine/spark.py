@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -29,6 +30,7 @@ LOCAL_SLOTS_PER_CORE = 2
 """Staging and producing wait for brokers most of the time; both run at once."""
 
 
+MOST_JOBS = 256
 WARM_SECONDS = 0.2
 """How long a warming task stays, so that every one of them gets a worker of its own."""
 
@@ -53,6 +55,9 @@ class Runner(Protocol):
             TaskLost: a worker died; what its tasks did is unknown.
             SparkGone: Spark itself died.
         """
+
+    def run_each(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R | TaskLost]:
+        """The same with what became of each spec: its result, or that its worker died. No spec is at work any more when it returns."""
 
 
 def build_session(engine: EngineConfig, *, app_name: str = "mirror", with_delta: bool = False) -> SparkSession:
@@ -147,11 +152,17 @@ def _settings(with_delta: bool) -> dict[str, str]:
 
 
 class SparkRunner:
-    """Runs functions as RDD jobs; a kept base RDD saves half of a small job's time."""
+    """Runs functions as RDD jobs; a kept base RDD saves half of a small job's time.
+
+    Each task is a job of its own: Spark fails a job with its first lost worker and leaves that job's other tasks to themselves,
+    which would go on sending while the driver already looks at what they have sent.
+    """
 
     def __init__(self, session: SparkSession, *, tasks: int | None = None) -> None:
         self._context = session.sparkContext
-        self._bases: dict[int, RDD[int]] = {}
+        self._base = self._context.parallelize(range(1), 1)
+        # Kept: every thread of ours gets one in the JVM.
+        self._threads = ThreadPoolExecutor(MOST_JOBS, "spark-job")
         self._tasks = tasks or max(1, self._context.defaultParallelism // LOCAL_SLOTS_PER_CORE)
 
     @property
@@ -166,24 +177,35 @@ class SparkRunner:
 
     def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
         """One task for each spec; the driver's thread waits. Raises what the first failing task raised, TaskLost or SparkGone."""
-        if not specs:
-            return []
-        base = self._bases.get(len(specs))
-        if base is None:
-            base = self._bases[len(specs)] = self._context.parallelize(range(len(specs)), len(specs))
-        self._context.setLocalProperty("spark.job.description", name)
+        answers = self.run_each(function, specs, name=name)
+        for answer in answers:
+            if isinstance(answer, TaskLost):
+                raise answer
+        return cast("list[R]", answers)
 
-        def one(index: int, _: object) -> list[R | _Raised]:
+    def run_each(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R | TaskLost]:
+        """One Spark job for each spec, all at once: a worker that dies takes its own task along and no other."""
+        if len(specs) < 2:
+            return [self._run_one(function, spec, name) for spec in specs]
+        jobs = [self._threads.submit(self._run_one, function, spec, name) for spec in specs]
+        wait(jobs)
+        return [job.result() for job in jobs]
+
+    def _run_one(self, function: Callable[[T], R], spec: T, name: str) -> R | TaskLost:
+        def one(_: object) -> list[R | _Raised]:
             try:
-                return [function(specs[index])]
+                return [function(spec)]
             except Exception as problem:  # noqa: BLE001 - raised by the driver, as it is; whatever Spark itself reports is a lost worker
                 return [_Raised(problem)]
 
-        answers = self._collect(base.mapPartitionsWithIndex(one))
-        for answer in answers:
-            if isinstance(answer, _Raised):
-                raise answer.problem
-        return cast("list[R]", answers)
+        self._context.setLocalProperty("spark.job.description", name)
+        try:
+            (answer,) = self._collect(self._base.mapPartitions(one))
+        except TaskLost as lost:
+            return lost
+        if isinstance(answer, _Raised):
+            raise answer.problem
+        return answer
 
     def _collect(self, job: RDD[R | _Raised]) -> list[R | _Raised]:
         from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError

@@ -159,9 +159,12 @@ class Staging:
             )
             for index, share in enumerate(shares)
         ]
-        results = self._context.runner.run(run_stage, tasks, name=f"stage {self._micro_batch}")
+        answers = self._context.runner.run_each(run_stage, tasks, name=f"stage {self._micro_batch}")
+        self._commit([answer for answer in answers if not isinstance(answer, TaskLost)], began)
+        lost = next((answer for answer in answers if isinstance(answer, TaskLost)), None)
+        if lost is not None:
+            raise lost
         self._losses.done()
-        self._commit(results, began)
 
     def _commit(self, results: Sequence[StageResult], began: float) -> None:
         state = self._state
@@ -257,7 +260,7 @@ class Staging:
         self._context.stop.wait(backoff(self._failures))
 
     def _task_lost(self, problem: TaskLost) -> None:
-        """Nothing of the micro-batch was committed: it is read again. A worker that dies every time is no accident."""
+        """Nothing of its task was committed: it is read again. A worker that dies every time is no accident."""
         log.warning("staging: %s", problem.message)
         self._context.stop.wait(self._losses.lost(problem))
 

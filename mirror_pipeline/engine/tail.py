@@ -1,8 +1,9 @@
 """Reading a target partition's tail: the target's own log is the ledger of what it holds.
 
 Stored batch headers carry producer id, epoch, base sequence and base offset (KIP-98). A fetch ends at the high
-watermark; what the leader appended and has not replicated yet is invisible to it but known to DescribeProducers
-(KIP-664), so a tail counts only once both agree.
+watermark; what the leader appended and has not replicated yet is invisible to it. So a tail counts only when it ends
+where the leader's log ends, asked *after* the scan, and when it reaches what DescribeProducers (KIP-664), asked
+*before* it, names as our last sequence. The latter alone would not do: a broker forgets producers of old records.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ class Tail:
     end: int
 
 
+class NotReplicated(ConnectionLost):
+    """The leader has appended what its replicas do not have yet: whether that stays is unknown."""
+
+
 def read_tail(
     client: WireClient, target: TopicPartition, position: Position, stamp: Stamp | None, *, timeout: float
 ) -> Tail:
@@ -42,19 +47,21 @@ def read_tail(
         target: the partition to look at.
         position: where the lane believes to stand; everything before it is known to be there.
         stamp: the lane's producer id; None before it has one, then nothing may lie there.
-        timeout: seconds to wait for the high watermark to reach what DescribeProducers names.
+        timeout: seconds to wait for the high watermark to reach the end of the leader's log.
 
     Raises:
         TopicHalted: the log ends before the position, or holds records behind it that are not the lane's next ones.
+        NotReplicated: the end of the log stayed invisible for ``timeout`` seconds.
         BrokerError, ConnectionLost, ClusterUnreachable: the target cannot be asked now.
     """
     deadline = time.monotonic() + timeout
     while True:
+        known = _last_sequence(client, target, stamp)
         tail = _scan(client, target, position, stamp)
-        if _agrees(client, target, position, tail, stamp):
+        if _reaches(tail, position, known) and _log_end(client, target) == tail.end:
             return tail
         if time.monotonic() >= deadline:
-            raise ConnectionLost(
+            raise NotReplicated(
                 f"{target}: the leader holds records that are not replicated yet", hint="waits for the in-sync replicas"
             )
         time.sleep(POLL_SECONDS)
@@ -135,27 +142,54 @@ def _expect_ours(
     return header.records
 
 
-def _agrees(client: WireClient, target: TopicPartition, position: Position, tail: Tail, stamp: Stamp | None) -> bool:
+def _last_sequence(client: WireClient, target: TopicPartition, stamp: Stamp | None) -> int | None:
+    """The last sequence of ours that the leader remembers; None when it has forgotten us, or we never wrote there."""
     if stamp is None:
-        return True
+        return None
     answer = client.describe_producers([target])[target]
     if isinstance(answer, BrokerError):
         raise answer
-    ours = [state for state in answer if state.producer_id == stamp.producer_id]
-    if not ours:  # expired, or never wrote there: the log alone speaks
+    return next((state.last_sequence for state in answer if state.producer_id == stamp.producer_id), None)
+
+
+def _reaches(tail: Tail, position: Position, known: int | None) -> bool:
+    """Whether nothing of ours lies behind the tail, as far as the leader remembers."""
+    if known is None:
         return True
-    last = (position.ordinal + tail.records - 1) & SEQUENCE_MASK
-    return ours[0].last_sequence & SEQUENCE_MASK == last
+    ahead = (known - (position.ordinal + tail.records - 1)) & SEQUENCE_MASK
+    return not 0 < ahead <= SEQUENCE_MASK // 2
+
+
+def _log_end(client: WireClient, target: TopicPartition) -> int:
+    answer = client.log_ends([target])[target]
+    if answer.error:
+        client.forget(target)
+        raise broker_error(answer.error, str(target))
+    return answer.offset
 
 
 def read_tails(
     client: WireClient, wanted: Mapping[TopicPartition, Position], stamp: Stamp | None, *, timeout: float
-) -> dict[TopicPartition, Tail | TopicHalted | BrokerError]:
-    """:func:`read_tail` for many partitions; a partition's refusal is its answer, the others go on."""
-    tails: dict[TopicPartition, Tail | TopicHalted | BrokerError] = {}
+) -> dict[TopicPartition, Tail | TopicHalted | BrokerError | ConnectionLost]:
+    """:func:`read_tail` for many partitions; a partition's refusal is its answer, the others go on.
+
+    ``timeout`` is for each partition. Of a broker that does not answer only the first partition is asked.
+
+    Raises:
+        ClusterUnreachable: no broker of the target answers.
+    """
+    tails: dict[TopicPartition, Tail | TopicHalted | BrokerError | ConnectionLost] = {}
+    silent: dict[int, ConnectionLost] = {}
     for target, position in wanted.items():
+        leader = -1
         try:
-            tails[target] = read_tail(client, target, position, stamp, timeout=timeout)
+            leader = client.leader(target)
+            tails[target] = silent[leader] if leader in silent else read_tail(client, target, position, stamp, timeout=timeout)
         except (TopicHalted, BrokerError) as problem:
             tails[target] = problem
+        except ConnectionLost as problem:
+            tails[target] = problem
+            client.forget(target)
+            if not isinstance(problem, NotReplicated):
+                silent[leader] = problem
     return tails

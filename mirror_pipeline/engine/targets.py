@@ -12,9 +12,12 @@ from mirror_pipeline.errors import BrokerError, TopicHalted
 from mirror_pipeline.model import Incarnation, Stamp, TopicPartition
 from mirror_pipeline.topics.manage import ensure_target_topic, plan_targets
 from mirror_pipeline.topics.plan import TargetPlan
+from mirror_pipeline.topics.settings import number
 from mirror_pipeline.wire.answers import EARLIEST, LATEST
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
+
+PRODUCER_EXPIRATION_MS = 86_400_000
 
 
 class TargetSide:
@@ -33,11 +36,20 @@ class TargetSide:
     def stamp(self) -> Stamp:
         """The lane's producer id on this target, taken once and kept in the ledger (KIP-98)."""
         self.cluster_id = self._client.metadata([]).cluster_id
+        self._context.memory_seconds = self._memory_seconds()
         stamp = self._context.ledger.stamp(self.cluster_id)
         if stamp is None:
             stamp = self._client.init_producer_id()
             self._context.ledger.save_stamp(stamp, self.cluster_id)
         return stamp
+
+    def _memory_seconds(self) -> float:
+        """``producer.id.expiration.ms`` of the target's brokers; Kafka's default where it may not be read."""
+        try:
+            found = number(self._admin.broker_configs(), "producer.id.expiration.ms")
+        except BrokerError:
+            found = None
+        return (found or PRODUCER_EXPIRATION_MS) / 1000
 
     def same(self, known: Incarnation) -> TopicHalted | None:
         """Why the target topic of a copy that exists is not the one it went to, or None."""

@@ -13,6 +13,7 @@ from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.model import Stamp, TopicPartition
 from mirror_pipeline.wire import questions
 from mirror_pipeline.wire.answers import (
+    LATEST,
     ClusterMetadata,
     OffsetAnswer,
     ProducerState,
@@ -184,6 +185,11 @@ class WireClient:
                 raise broker_error(answer.error_code, f"{self.cluster.alias}: new producer id")
             time.sleep(pause)
         raise AssertionError("unreachable")
+
+    def log_ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAnswer]:
+        """The very end of each leader's log: also what is not replicated yet, which no consumer is told."""
+        build = questions.offsets(dict.fromkeys(tps, LATEST), 0, questions.DEBUGGER)
+        return self._ask_leaders(tps, build, offset_answers, lambda a: a.error, lambda code: OffsetAnswer(-1, -1, code))
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
         """Where the leader's log leaves each partition's leader epoch (KIP-320).

@@ -12,7 +12,12 @@ from mirror_pipeline.wire.messages import DescribeProducersRequest, ListOffsetsR
 Build = Callable[[list[TopicPartition]], Any]
 
 
-def offsets(at: Mapping[TopicPartition, int], isolation: int) -> Build:
+CONSUMER, DEBUGGER = -1, -2
+"""Replica ids of clients. To a debugger ListOffsets tells the log's very end, replicated or not (Kafka sources,
+``ReplicaManager.fetchOffset``: the isolation level counts for consumers only)."""
+
+
+def offsets(at: Mapping[TopicPartition, int], isolation: int, replica_id: int = CONSUMER) -> Build:
     """ListOffsets for a time of each partition."""
     kind = ListOffsetsRequest.ListOffsetsTopic
     part = kind.ListOffsetsPartition
@@ -22,7 +27,7 @@ def offsets(at: Mapping[TopicPartition, int], isolation: int) -> Build:
             kind(name=name, partitions=[part(partition_index=tp.partition, current_leader_epoch=-1, timestamp=at[tp]) for tp in group])
             for name, group in _by_topic(tps)
         ]
-        return ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=topics)
+        return ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation, topics=topics)
 
     return build
 

@@ -164,7 +164,9 @@ class PartFileWriter:
             if self._durable:
                 sync_path(self.path)
                 sync_path(os.path.dirname(self.path))
-            size: int = self._store.filesystem()[0].get_file_info(self.path).size
+            size: int | None = self._store.filesystem()[0].get_file_info(self.path).size
+            if size is None:
+                raise FileNotFoundError(f"{self._name} vanished while it was written")
         except OSError as error:
             self.abort()
             raise explain(self._store.uri, error) from error

@@ -145,3 +145,11 @@ def test_a_commit_reaches_the_disk_after_what_it_names(store: LaneStore, monkeyp
     folder = store.table("spans")
     log = f"{folder}/_delta_log"
     assert synced == ([f"{folder}/{part.path}", folder, f"{log}/{1:020d}.json", log] if durable else [])
+
+
+def test_a_file_that_somebody_removed_while_it_was_written_is_no_part(store: LaneStore, spans: SpanTable) -> None:
+    writer = PartFileWriter(store, 0, 0, durable=False)
+    writer.add(draft(0, 1), b"x")
+    Path(writer.path).unlink()
+    with pytest.raises(BufferUnusable, match="vanished"):
+        writer.close()

@@ -29,6 +29,7 @@ from tests.unit.buffer.buffer_samples import LIFE, Settings, draft, life, send
 
 KEY: SpanKey = ("orders", 0, LIFE)
 DAY = 86_400
+CAP = 50 * 10**9
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Found:
     records: int
     bytes: int
     differences: tuple[Difference, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
 
 @dataclass
@@ -88,7 +90,7 @@ class Lane:
 
     def house(self, retention: int = DAY, told: list[Collection[Differing]] | None = None) -> House:
         differs = None if told is None else told.append
-        return House(self.store, self.spans, self.ledger, retention, verify=self.verifier, differs=differs)
+        return House(self.store, self.spans, self.ledger, retention, CAP, verify=self.verifier, differs=differs)
 
     def live(self) -> list[int]:
         return [ref.start for ref in SpanTable(self.store).spans()]
@@ -208,7 +210,7 @@ def test_two_do_not_keep_one_house_at_a_time(lane: Lane) -> None:
 def test_on_a_full_disk_the_ballast_goes_first(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
     lane.stage(2)
     lane.produce(2)
-    lay_ballast(lane.store)
+    lay_ballast(lane.store, cap=CAP)
     really = SpanTable.evict
 
     def full(self: SpanTable, *args: object, **named: object) -> object:
@@ -221,7 +223,7 @@ def test_on_a_full_disk_the_ballast_goes_first(lane: Lane, monkeypatch: pytest.M
     monkeypatch.setattr(SpanTable, "evict", full)
     assert lane.house(retention=-1).keep(upkeep=False).micro_batches == 2
     assert not drop_ballast(lane.store)
-    lay_ballast(lane.store)
+    lay_ballast(lane.store, cap=CAP)
     assert lane.store.file("ballast").stat().st_size == BALLAST_BYTES
 
 
@@ -237,7 +239,7 @@ def test_a_rewritten_file_is_damage_and_other_trouble_is_not(lane: Lane) -> None
     lane.spans.commit(1, [part])
     path = Path(lane.store.table("spans"), part.path)
     pq.write_table(pq.read_table(path), path)
-    house = House(lane.store, SpanTable(lane.store), lane.ledger, -1, verify=lane.verifier)
+    house = House(lane.store, SpanTable(lane.store), lane.ledger, -1, CAP, verify=lane.verifier)
     with pytest.raises(BufferDamaged) as caught:
         house.keep()
     assert damage(caught.value)
@@ -249,7 +251,7 @@ def test_a_second_process_evicts_beside_the_first(lane: Lane) -> None:
     """Both see the same tables; what one removed the other does not miss."""
     lane.stage(6)
     lane.produce(6)
-    other = House(lane.store, SpanTable(lane.store), Ledger(lane.store), -1, verify=Verifier(Ledger(lane.store)))
+    other = House(lane.store, SpanTable(lane.store), Ledger(lane.store), -1, CAP, verify=Verifier(Ledger(lane.store)))
     assert lane.house(retention=-1).keep().micro_batches == 6
     assert other.keep().micro_batches == 0
     for number in range(6, 9):
@@ -289,6 +291,9 @@ def test_the_watch_counts_the_whole_buffer_and_every_run(lane: Lane) -> None:
     assert room.reserve == 1_250_000
     assert room.why_full == ""
     assert watch.glance(5_000).used == room.used + 5_000
+    assert watch.glance(4_000_000).reserve == 1_250_000
+    assert watch.look().reserve == 5_000_000  # a micro-batch was that large: the next one may be
+    watch = RoomWatch(lane.store, cap=10**9, micro_batch=10**6)
     second = Path(lane.store.uri).parent / "lane-1"
     second.mkdir()
     for folder in (Path(lane.store.uri), second):

@@ -104,6 +104,18 @@ def test_markers_and_aborted_batches_become_holes_and_their_producer_goes_on() -
     assert taken.offsets == [3, 4, 6]
 
 
+@pytest.mark.parametrize("start", [1, 2, 3, 4, 5, 6, 7, 9])
+def test_an_answer_that_begins_before_what_was_taken_ends_its_transactions(start: int) -> None:
+    """An aborted transaction, a committed one, an aborted one, all of one producer; the answer begins at the first again."""
+    data = [
+        marked(batch(0, 2), 0x10, 7), control(2, 7, abort=True),
+        marked(batch(3, 2), 0x10, 7), control(5, 7, abort=False),
+        marked(batch(6, 2), 0x10, 7), control(8, 7, abort=True), marked(batch(9, 1), 0x10, 7),
+    ]  # fmt: skip
+    taken = Taken(start, 10).take(*data, aborted=[(7, 0), (7, 6)])
+    assert taken.offsets == [offset for offset in (3, 4, 9) if offset >= start]
+
+
 def test_another_producers_batch_inside_an_aborted_transaction_is_kept() -> None:
     data = [marked(batch(0, 1), 0x10, 7), marked(batch(1, 1), 0x10, 8), control(2, 7, abort=True), control(3, 8, abort=False)]
     assert Taken(0, 4).take(*data, aborted=[(7, 0)]).offsets == [1]

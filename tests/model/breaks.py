@@ -1,0 +1,78 @@
+"""The engine, broken on purpose: each of these must make the model find a violation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mirror_pipeline.buffer import spans
+from mirror_pipeline.engine import produce, producing
+from mirror_pipeline.engine.tail import Tail
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def no_tail_read(patch: pytest.MonkeyPatch) -> None:
+    """After an unknown outcome the target is taken to hold nothing new."""
+
+    def pretend(client: object, wanted: Mapping[Any, Any], stamp: object, **_: object) -> dict[Any, Tail]:
+        return {target: Tail(target, 0, position.target_next) for target, position in wanted.items()}
+
+    patch.setattr(producing, "read_tails", pretend)
+
+
+def ledger_alone(patch: pytest.MonkeyPatch) -> None:
+    """A new run trusts its ledger; only errors of its own make it read the tail."""
+    real = producing.Producing.recover
+
+    def recover(self: Any) -> None:
+        for part in self._state.sendable():
+            if not part.failures and not part.error:
+                part.uncertain = False
+        real(self)
+
+    patch.setattr(producing.Producing, "recover", recover)
+
+
+def window_of_five(patch: pytest.MonkeyPatch) -> None:
+    """Five batches go out before the first was acknowledged."""
+    patch.setattr(produce._Lane, "window", property(lambda self: produce.REQUESTS_IN_FLIGHT))
+
+
+def evict_before_produced(patch: pytest.MonkeyPatch) -> None:
+    """Every micro-batch counts as produced."""
+    patch.setattr(spans, "produced_batches", lambda refs, produced: {ref.micro_batch for ref in refs})
+
+
+def stamp_used_again(patch: pytest.MonkeyPatch) -> None:
+    """Every task counts its sequences from 0."""
+    real = produce._stamped
+
+    def stamped(work: produce.PartitionWork, *rest: Any) -> Iterator[Any]:
+        return real(replace(work, position=replace(work.position, ordinal=0)), *rest)
+
+    patch.setattr(produce, "_stamped", stamped)
+
+
+def errors_are_success(patch: pytest.MonkeyPatch) -> None:
+    """Whatever the broker refuses counts as written."""
+    real = produce._acknowledge
+
+    def acknowledge(lane: Any, answer: Any, records: int, size: int) -> None:
+        expected = lane.work.position.target_next + lane.acked
+        real(lane, answer._replace(error=0, base_offset=expected) if answer is not None and answer.error else answer, records, size)
+
+    patch.setattr(produce, "_acknowledge", acknowledge)
+
+
+BREAKS: dict[str, Break] = {
+    "no tail read": no_tail_read,
+    "progress from the ledger alone": ledger_alone,
+    "five batches before the first answer": window_of_five,
+    "evicted before produced": evict_before_produced,
+    "a stamp used again": stamp_used_again,
+    "errors are taken for success": errors_are_success,
+}

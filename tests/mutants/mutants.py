@@ -1,0 +1,235 @@
+"""Builds broken on purpose: one textual change each, and the test that must notice it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+UNIT = "tests/unit"
+SENDING, TAIL, JOINING = (f"{UNIT}/engine/test_{name}.py" for name in ("sending", "tail", "joining"))
+TAKING, MAPPING, HOUSE = (f"{UNIT}/engine/test_{name}.py" for name in ("taking", "mapping", "housekeeping"))
+MODEL = "tests/model/test_model_search.py::test_no_long_story_breaks_the_lane"
+COPY = "tests/integration/test_mirror_copy.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """``old`` stands once in ``file`` and becomes ``new``; then ``test`` must fail and say ``says`` (a regular expression)."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+    says: str = ""
+
+
+FAST = (
+    Mutant(
+        "no tail read after an unknown outcome",
+        "engine/producing.py",
+        "        if not doubtful:\n            return\n",
+        "        for part in doubtful:\n            part.uncertain = False\n        return\n",
+        MODEL, r"I[1459]",
+    ),
+    Mutant(
+        "progress from the ledger alone",
+        "engine/state.py", "    uncertain: bool = True\n", "    uncertain: bool = False\n",
+        f"{JOINING}::test_a_topic_goes_on_behind_its_ledger_and_its_buffer",
+    ),
+    Mutant(
+        "error 45 is taken for success",
+        "engine/produce.py", "    if answer.error:\n", "    if answer.error not in (0, 45):\n",
+        f"{SENDING}::test_no_error_counts_as_written", r"\[45\]",
+    ),
+    Mutant(
+        "a leader that moved is taken for success",
+        "engine/produce.py", "    if answer.error:\n", "    if answer.error not in (0, 6):\n",
+        f"{SENDING}::test_no_error_counts_as_written", r"\[6\]",
+    ),
+    Mutant(
+        "after an error the tail is not asked",
+        "engine/produce.py",
+        "        self.uncertain = self.uncertain or uncertain\n", "        self.uncertain = self.uncertain\n",
+        f"{SENDING}::test_no_error_counts_as_written",
+    ),
+    Mutant(
+        "a lost partition is only a refresh",
+        "wire/codes.py", "    return _U if action is _M else action\n", "    return _R if action is _M else action\n",
+        f"{UNIT}/wire/test_codes.py::test_a_leader_that_lost_the_partition_may_have_appended",
+    ),
+    Mutant(
+        "later answers count after a refusal",
+        "engine/produce.py", "    if lane.stopped and (lane.uncertain or lane.halted):\n", "    if lane.halted:\n",
+        f"{SENDING}::test_after_a_refusal_later_answers_count_for_nothing",
+    ),
+    Mutant(
+        "a stamp used twice",
+        "engine/produce.py", "            sequence += header.records\n", "",
+        f"{SENDING}::test_every_batch_carries_the_number_of_records_before_it",
+    ),
+    Mutant(
+        "a stamp used twice, searched",
+        "engine/produce.py", "    sequence = work.position.ordinal\n", "    sequence = 0\n",
+        MODEL, r"I[1459]",
+    ),
+    Mutant(
+        "the sequence is not cut to 31 bits",
+        "wire/header.py", "        sequence & MAX_SEQUENCE,\n", "        sequence,\n",
+        f"{SENDING}::test_every_batch_carries_the_number_of_records_before_it",
+    ),
+    Mutant(
+        "the tail does not know that sequences wrap",
+        "engine/tail.py", "    expected = (position.ordinal + records) & SEQUENCE_MASK\n", "    expected = position.ordinal + records\n",
+        f"{TAIL}::test_sequences_are_followed_over_their_end",
+    ),
+    Mutant(
+        "five batches before the first answer",
+        "engine/produce.py",
+        "        return REQUESTS_IN_FLIGHT if self.remembered and", "        return REQUESTS_IN_FLIGHT if not self.acked or",
+        f"{SENDING}::test_one_batch_is_on_its_way_before_the_first_answer_and_five_later",
+    ),
+    Mutant(
+        "five batches of records that brokers forget",
+        "engine/produce.py", "    lane.remembered = batch.newest > forgotten_before\n", "    lane.remembered = True\n",
+        f"{SENDING}::test_of_old_records_one_batch_at_a_time_is_on_its_way",
+    ),
+    Mutant(
+        "five batches after a long pause",
+        "engine/produce.py", " and time.monotonic() - self.acked_at < MEMORY_SECONDS else 1\n", " else 1\n",
+        f"{SENDING}::test_after_a_pause_one_batch_is_on_its_way_again",
+    ),
+    Mutant(
+        "the lease is ignored",
+        "engine/produce.py", "        if time.monotonic() >= deadline:\n", "        if False:\n",
+        f"{SENDING}::test_nothing_is_sent_once_the_lease_is_over",
+    ),
+    Mutant(
+        "another writer is ignored when a batch is acknowledged",
+        "engine/produce.py", "    if answer.base_offset != expected:\n", "    if False:\n",
+        f"{SENDING}::test_another_offset_than_expected_is_another_writer",
+    ),
+    Mutant(
+        "another writer is ignored in the tail",
+        "engine/tail.py", " or header.producer_id != stamp.producer_id:\n", ":\n",
+        f"{TAIL}::test_records_of_another_writer_halt",
+    ),
+    Mutant(
+        "a batch missing in the tail is ignored",
+        "engine/tail.py", "    if header.base_sequence != expected:\n", "    if False:\n",
+        f"{TAIL}::test_a_missing_batch_halts",
+    ),
+    Mutant(
+        "a target that lost records is ignored",
+        "engine/tail.py", "    if end < position.target_next:\n", "    if False:\n",
+        f"{TAIL}::test_a_log_that_ends_before_the_position_halts",
+    ),
+    Mutant(
+        "what is not replicated yet does not count",
+        "engine/tail.py", " and _log_end(client, target) == tail.end:\n", ":\n",
+        f"{TAIL}::test_what_is_on_the_leader_alone_is_waited_for",
+    ),
+    Mutant(
+        "positions move without an acknowledgement",
+        "engine/producing.py",
+        "                sends += self._account(part, outcome.records)\n",
+        "                sends += self._account(part, part.pending[0].records if part.pending else 0)\n",
+        MODEL, r"I[1589]",
+    ),
+    Mutant(
+        "committed before the file is written",
+        "buffer/write.py", "            self._writer.close()\n            self._sink.close()\n", "",
+        f"{UNIT}/buffer/test_payloads.py::test_payloads_come_back_byte_for_byte",
+    ),
+    Mutant(
+        "committed before the file is on the disk",
+        "buffer/write.py", "                sync_path(self.path)\n", "",
+        f"{UNIT}/buffer/test_payloads.py::test_a_commit_reaches_the_disk_after_what_it_names",
+    ),
+    Mutant(
+        "a record is written twice under one number",
+        "engine/book.py", "        if not self._context.ledger.record(self._number, sends, gaps):\n",
+        "        if not self._context.ledger.record(self._context.ledger.last_record() + 1, sends, gaps):\n",
+        f"{JOINING}::test_of_two_runs_that_write_one_number_the_second_ends",
+    ),
+    Mutant(
+        "checksums are not checked when staging",
+        "engine/taking.py", "            check(records, at, header)\n", "            pass\n",
+        f"{TAKING}::test_a_flipped_bit_is_found",
+    ),
+    Mutant(
+        "checksums are not checked before stamping",
+        "engine/produce.py", "            check(payload, at, header)", "            pass",
+        f"{SENDING}::test_damage_done_in_the_buffer_is_not_hidden_under_a_new_checksum",
+    ),
+    Mutant(
+        "aborted records are copied",
+        "engine/taking.py", "            and not (attributes & 0x10 and header.producer_id in open_aborts)\n", "",
+        f"{TAKING}::test_markers_and_aborted_batches_become_holes_and_their_producer_goes_on",
+    ),
+    Mutant(
+        "transaction markers count as records",
+        "engine/taking.py", "            and not attributes & 0x28", "            and not attributes & 0x08",
+        f"{TAKING}::test_markers_and_aborted_batches_become_holes_and_their_producer_goes_on",
+    ),
+    Mutant(
+        "unexplained offsets are skipped",
+        "engine/taking.py", "            raise self.terms.hole(self.next, to)\n", "            self._miss(to, HoleCause.COMPACTION)\n",
+        f"{TAKING}::test_missing_offsets_of_another_topic_halt_or_are_recorded",
+    ),
+    Mutant(
+        "what lies behind a lost stretch is taken",
+        "engine/stage.py", " or reader.next < stretch.start:\n", ":\n",
+        "tests/unit/engine/test_stage_wide.py::test_nothing_behind_a_missing_stretch_is_taken",
+    ),
+    Mutant(
+        "a hole loses its cause",
+        "engine/mapping.py", "        cause=cause,\n", "        cause=None,\n",
+        f"{MAPPING}::test_trailing_holes_are_passed_with_the_last_record",
+    ),
+    Mutant(
+        "holes are counted as records",
+        "engine/mapping.py", "        taken = 0 if cause else min(end - first, left)\n", "        taken = min(end - first, left)\n",
+        f"{MAPPING}::test_the_map_is_total_monotone_and_right",
+    ),
+    Mutant(
+        "gap rows are not written",
+        "engine/book.py", "        gaps = self._gaps(sends)\n", "        gaps: list[Gap] = []\n",
+        f"{JOINING}::test_every_loss_gets_a_gap_and_nothing_else_does",
+    ),
+    Mutant(
+        "spans of another life of a topic are sent",
+        "engine/joining.py", " or span.incarnation != run.incarnation or", " or",
+        f"{JOINING}::test_spans_of_another_life_of_the_topic_are_not_sent",
+    ),
+    Mutant(
+        "eviction ignores positions",
+        "buffer/evict.py",
+        "        safe = span.end <= produced.get((span.topic, span.partition, span.incarnation), -1)\n", "        safe = True\n",
+        f"{HOUSE}::test_only_what_is_produced_and_verified_leaves_however_full_it_is",
+    ),
+    Mutant(
+        "eviction ignores verification",
+        "engine/housekeeping.py", "self.spans.produced(safe_ends(reached, self.ledger.verified()))", "self.spans.produced(reached)",
+        f"{HOUSE}::test_only_what_is_produced_and_verified_leaves_however_full_it_is",
+    ),
+    Mutant(
+        "not all replicas are waited for",
+        "wire/produce.py", "ALL_REPLICAS = -1\n", "ALL_REPLICAS = 1\n",
+        MODEL, "acks=1",
+    ),
+)  # fmt: skip
+
+SLOW = (
+    Mutant(
+        "open transactions are read",
+        "wire/fetch.py",
+        "    parts = [_HEAD.pack(CONSUMER, max_wait_ms, min_bytes, max_bytes, isolation)]\n",
+        "    parts = [_HEAD.pack(CONSUMER, max_wait_ms, min_bytes, max_bytes, 0)]\n",
+        f"{COPY}::test_all_shapes_are_copied_once[4.3.0]",
+    ),
+    Mutant(
+        "a copy begins in a topic that is not empty",
+        "engine/targets.py", "        if count and not topic.filled:\n", "        if False:\n",
+        f"{COPY}::test_a_lost_ledger_never_doubles_records",
+    ),
+)  # fmt: skip

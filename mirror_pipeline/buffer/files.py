@@ -128,8 +128,14 @@ class FileTotals:
         raise AssertionError
 
 
-def read_rows(log: DeltaLog, names: Sequence[str] | None = None, *, paths: Iterable[str] | None = None) -> pa.Table:
-    """The live rows of a table, or of some of its files; only the columns named."""
+def read_rows(
+    log: DeltaLog,
+    names: Sequence[str] | None = None,
+    *,
+    paths: Iterable[str] | None = None,
+    keep: Callable[[pa.Table], pa.Table] | None = None,
+) -> pa.Table:
+    """The live rows of a table, or of some of its files; only the columns named, and what ``keep`` leaves of each file."""
     schema = log.spec.schema if names is None else pa.schema([log.spec.schema.field(name) for name in names])
     filesystem, base = log.store.filesystem()
 
@@ -140,7 +146,8 @@ def read_rows(log: DeltaLog, names: Sequence[str] | None = None, *, paths: Itera
         columns = [
             part[field.name].cast(field.type) if field.name in known else pa.nulls(part.num_rows, field.type) for field in schema
         ]
-        return pa.Table.from_arrays(columns, schema=schema)
+        whole = pa.Table.from_arrays(columns, schema=schema)
+        return whole if keep is None else keep(whole).cast(schema)
 
     with explained(log.uri):
         try:

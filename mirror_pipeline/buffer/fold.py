@@ -43,6 +43,15 @@ def reached(sends: pa.Table) -> dict[tuple[str, int, str], int]:
     return {(t, p, i): end for t, p, i, end in zip(*(folded[name].to_pylist() for name in names), strict=True)}
 
 
+def behind(sends: pa.Table, starts: Mapping[tuple[str, int, str], int]) -> pa.Table:
+    """The rows of these partitions that end behind the source offset given for each."""
+    columns = [pa.array(column) for column in zip(*starts, strict=True)] if starts else [[], [], []]
+    floors = pa.table([*columns, pa.array(list(starts.values()), pa.int64())], names=[*_KEYS, "floor"])
+    floors = floors.cast(pa.schema([*(sends.schema.field(name).with_nullable(True) for name in _KEYS), ("floor", pa.int64())]))
+    found = sends.join(floors, keys=_KEYS, join_type="inner")
+    return found.filter(pc.field("source_end") > pc.field("floor")).select(sends.column_names)
+
+
 def fold_positions(sends: pa.Table, incarnations: Mapping[str, Incarnation]) -> dict[TopicPartition, Position]:
     """Where each partition of the present incarnations stands.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -14,9 +14,9 @@ from mirror_pipeline.buffer import rows
 from mirror_pipeline.buffer.delta import DeltaLog, add_action
 from mirror_pipeline.buffer.evict import SpanKey
 from mirror_pipeline.buffer.files import FileTotals, read_rows, write_rows
-from mirror_pipeline.buffer.fold import AUDIT_COLUMNS, POSITION_COLUMNS, faults, fold_positions, reached, totals
+from mirror_pipeline.buffer.fold import AUDIT_COLUMNS, POSITION_COLUMNS, behind, faults, fold_positions, reached, totals
 from mirror_pipeline.buffer.maintain import READER_GRACE, Upkeep, maintain_log
-from mirror_pipeline.buffer.proofs import verified_ends
+from mirror_pipeline.buffer.proofs import thinned, verified_ends
 from mirror_pipeline.buffer.schema import GAPS, INCARNATIONS, PRODUCERS, SENDS, VERIFICATIONS
 from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.buffer.thin import thin
@@ -24,6 +24,8 @@ from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import Gap, Incarnation, Position, Send, Stamp, TopicPartition, Verification
 
 APP_ID = "mirror-ledger"
+PROOFS_APART_MS = 3_600_000
+"""Verifications of the last hour stay rows of their own."""
 
 
 class Ledger:
@@ -125,6 +127,11 @@ class Ledger:
                 table = table.filter(pc.field(name) == value)
         return table.sort_by([(name, "ascending") for name in ("topic", "partition", "source_start")])
 
+    def sends_behind(self, starts: Mapping[SpanKey, int]) -> pa.Table:
+        """The sends that end behind a source offset, for the partitions named; file by file, so that the others take no memory."""
+        found = read_rows(self._sends, keep=partial(behind, starts=starts))
+        return found.sort_by([(name, "ascending") for name in ("topic", "partition", "source_start")])
+
     def sends(self, topic: str | None = None, partition: int | None = None, incarnation: str | None = None) -> list[Send]:
         """The sends, ordered by topic, partition and source offset."""
         return rows.to_sends(self.sends_table(topic, partition, incarnation))
@@ -136,6 +143,10 @@ class Ledger:
     def incarnations(self) -> dict[str, Incarnation]:
         """The present incarnation of each topic: the latest by its time, in its latest form."""
         return {topic: life for topic, (_, life) in rows.latest_incarnations(read_rows(self._incarnations)).items()}
+
+    def lives(self) -> dict[tuple[str, str], Incarnation]:
+        """Every life of every topic, past ones too, by topic and incarnation."""
+        return rows.lives_of(read_rows(self._incarnations))
 
     def add_incarnation(self, incarnation: Incarnation) -> None:
         """Bind a topic to a new life, or the present life to more partitions (its latest form counts)."""
@@ -180,6 +191,10 @@ class Ledger:
         known = read_rows(log, ["revision"])
         return 0 if not known.num_rows else int(pc.max(known["revision"]).as_py()) + 1
 
+    def _thinned(self, table: pa.Table) -> pa.Table:
+        kept = thinned(rows.to_verifications(table), before=_now() - PROOFS_APART_MS)
+        return rows.verifications_table(self._store, kept)
+
     def maintain(self, *, max_files: int = 64, orphan_age: float = READER_GRACE) -> Upkeep:
         """Keep the number of files and rows bounded: join small files and old rows, write checkpoints, remove dead files.
 
@@ -191,7 +206,7 @@ class Ledger:
         """
         total = Upkeep()
         for log in (*self._logs(), *self._proofs()):
-            shrink = partial(thin, now=time.time()) if log is self._sends else None
+            shrink = partial(thin, now=time.time()) if log is self._sends else self._thinned if log is self._verifications else None
             total += maintain_log(log, max_files=max_files, orphan_age=orphan_age, durable=self._durable, shrink=shrink)
         return total
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from mirror_pipeline.buffer.evict import SpanKey
 from mirror_pipeline.model import Incarnation, Verdict, Verification
@@ -35,6 +36,29 @@ def verified_ends(done: Iterable[Verification], incarnations: Mapping[str, Incar
         if end is not None:
             ends[key] = end
     return ends
+
+
+def thinned(done: Iterable[Verification], *, before: int) -> list[Verification]:
+    """Fewer rows that prove the same: what one partition's verifications before a time (milliseconds since the epoch) said of
+    adjoining stretches, one directly after the other, becomes one row. Its root is empty: roots cannot be added."""
+    kept: list[Verification] = []
+    last: dict[SpanKey, int] = {}
+    for row in sorted(done, key=lambda row: row.at):
+        key = (row.topic, row.partition, row.incarnation)
+        at = last.get(key, -1)
+        known = kept[at] if at >= 0 else None
+        if (
+            known is not None
+            and row.at < before
+            and (known.verdict, known.kind, known.source_end) == (row.verdict, row.kind, row.source_start)
+        ):
+            kept[at] = replace(
+                row, source_start=known.source_start, leaves=known.leaves + row.leaves, records=known.records + row.records, root=""
+            )
+        else:
+            last[key] = len(kept)
+            kept.append(row)
+    return kept
 
 
 def _with(intervals: Intervals, low: int, high: int) -> Intervals:

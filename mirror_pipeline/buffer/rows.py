@@ -127,6 +127,16 @@ def latest_incarnations(table: pa.Table) -> dict[str, tuple[int, Incarnation]]:
     return latest
 
 
+def lives_of(table: pa.Table) -> dict[tuple[str, str], Incarnation]:
+    """Every life of every topic by topic and incarnation, in its latest form."""
+    latest: dict[tuple[str, str], tuple[int, Incarnation]] = {}
+    for row, at in zip(table.drop_columns(["bound_at"]).to_pylist(), _milliseconds(table["bound_at"]), strict=True):
+        key = (row["topic"], row["incarnation"])
+        if key not in latest or latest[key][0] < row["revision"]:
+            latest[key] = (row["revision"], _life(row, at))
+    return {key: life for key, (_, life) in latest.items()}
+
+
 def stamp_table(store: LaneStore, revision: int, stamp: Stamp, target_cluster_id: str, at: int) -> pa.Table:
     """One row of the producers table."""
     return _table(

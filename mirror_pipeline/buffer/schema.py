@@ -13,10 +13,10 @@ FORMAT = 1
 
 LOG_SETTINGS = {
     # Nobody travels back in time in these tables: what happened is in their rows. Short retention keeps opening and committing cheap.
-    "delta.logRetentionDuration": "interval 5 minutes",
+    "delta.logRetentionDuration": "interval 2 minutes",
     "delta.enableExpiredLogCleanup": "true",
     # Physical removal is decided by evict and maintain; this only bounds the tombstones that checkpoints carry.
-    "delta.deletedFileRetentionDuration": "interval 1 hours",
+    "delta.deletedFileRetentionDuration": "interval 10 minutes",
     "delta.checkpointInterval": "50",
 }
 

@@ -12,6 +12,7 @@ from mirror_pipeline.buffer.ledger import Ledger
 from mirror_pipeline.buffer.spans import SpanTable
 from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig
+from mirror_pipeline.engine.room import RoomWatch
 from mirror_pipeline.engine.spark import Runner
 from mirror_pipeline.engine.state import LaneState
 from mirror_pipeline.errors import MirrorError
@@ -61,7 +62,15 @@ class LaneContext:
     stamp: Stamp | None = None
     memory_seconds: float = 86_400.0
     room_wanted: threading.Event = field(default_factory=threading.Event)
+    _room: RoomWatch | None = None
     decisions: tuple[Decision, ...] = ()
+
+    @property
+    def room(self) -> RoomWatch:
+        """The lane's view of how full the buffer is: what staging has learnt of its micro-batches the housekeeper knows too."""
+        if self._room is None:
+            self._room = RoomWatch(self.store, cap=self.buffer.max_bytes, micro_batch=self.mirror.engine.micro_batch_bytes)
+        return self._room
 
     def read_decisions(self) -> None:
         """Look what people have decided since. Raises BufferUnusable."""

@@ -219,19 +219,14 @@ class Mirror:
 
         Args:
             topics: only these source topics.
-            from_time, to_time: only records from the first one at or after ``from_time`` up to the first one at or after
-                ``to_time``, milliseconds since the epoch.
-            sample: only this fraction of every partition, chosen at random; such a verification is not recorded.
+            from_time, to_time: from the first record at or after the one up to the first at or after the other, milliseconds.
+            sample: only this fraction of every partition, chosen at random; not recorded then.
             since_verified: only what no earlier verification has covered; topics that were never copied are no error then.
-            observer: called from the calling thread as parts are done.
-            stop: set it to give up.
-            session: as in :meth:`run`.
+            observer, stop, session: as in :meth:`run`, the observer as parts are done.
 
-        Raises:
-            UsageError: a topic that was never copied, or no fraction.
-            ClusterUnreachable: a cluster does not answer.
+        Raises UsageError for a topic that was never copied, ClusterUnreachable when a cluster does not answer.
         """
-        check = MirrorCheck(self, self.runner(session), observer, stop or threading.Event())
+        check = MirrorCheck(self, lambda: self.runner(session), observer, stop or threading.Event())
         return check.run(topics, from_time, to_time, sample, since_verified=since_verified)
 
     def repair(
@@ -243,18 +238,11 @@ class Mirror:
         stop: threading.Event | None = None,
         session: SparkSession | None = None,
     ) -> RepairReport:
-        """Verify a topic and write what is missing or altered on the target into a side topic, ``.repair`` behind its name.
+        """Verify a source topic and write what is missing or altered on the target into a side topic, ``.repair`` behind its name.
 
-        A second repair adds nothing to the first.
+        With ``dry_run`` nothing is written; a second repair adds nothing. The other arguments are as in :meth:`verify`.
 
-        Args:
-            topic: source topic.
-            dry_run: only say what would be written.
-            observer, stop, session: as in :meth:`verify`.
-
-        Raises:
-            UsageError: the topic was never copied, or one side cannot be read.
-            BrokerError: the target refuses the side topic.
+        Raises UsageError when the topic was never copied or a side cannot be read, BrokerError when the target refuses.
         """
         return repair.repair(self, topic, dry_run=dry_run, observer=observer, stop=stop or threading.Event(), session=session)
 

@@ -13,7 +13,7 @@ from mirror_pipeline.buffer.lock import house_lock, last_kept
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.housekeeping import Differing, Eviction, House, Verify, damage
 from mirror_pipeline.engine.inline import OneAtATime
-from mirror_pipeline.engine.room import RoomWatch, lay_ballast
+from mirror_pipeline.engine.room import lay_ballast
 from mirror_pipeline.errors import MirrorError, TopicHalted
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,6 @@ class Housekeeper:
 
     def _run(self) -> None:
         context = self.context
-        watch = RoomWatch(context.store, cap=context.buffer.max_bytes, micro_batch=context.mirror.engine.micro_batch_bytes)
         due = time.monotonic() + ROUND_SECONDS
         pause = HURRY_SECONDS
         while not self._over.is_set():
@@ -90,7 +89,7 @@ class Housekeeper:
             if self._over.is_set():
                 return
             regular = time.monotonic() >= due
-            done = self._look_and_keep(watch, regular=regular)
+            done = self._look_and_keep(regular=regular)
             if regular:
                 due = time.monotonic() + ROUND_SECONDS
             useful = done is not None and (done.freed_bytes or done.verified_bytes)
@@ -98,9 +97,9 @@ class Housekeeper:
             if called:
                 self._over.wait(pause)
 
-    def _look_and_keep(self, watch: RoomWatch, *, regular: bool) -> Eviction | None:
+    def _look_and_keep(self, *, regular: bool) -> Eviction | None:
         try:
-            excess = watch.look().excess
+            excess = self.context.room.look().excess
         except MirrorError as problem:
             self.facts.error = problem.message
             return None

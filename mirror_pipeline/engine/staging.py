@@ -11,7 +11,6 @@ from mirror_pipeline.engine.awaiting import await_news
 from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
 from mirror_pipeline.engine.continuity import diverged, recreated, topic_id_of, truncated
 from mirror_pipeline.engine.plan import assign, plan_ranges
-from mirror_pipeline.engine.room import RoomWatch
 from mirror_pipeline.engine.stage import RangeOutcome, StageResult, StageTask, run_stage
 from mirror_pipeline.engine.terms import RangeTerms
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost
@@ -41,7 +40,7 @@ class Staging:
         self._patience = Patience(context.mirror.engine.source_wait)
         self._losses = Losses()
         self._looked = 0.0
-        self._room = RoomWatch(context.store, cap=context.buffer.max_bytes, micro_batch=context.mirror.engine.micro_batch_bytes)
+        self._room = context.room
         self._staged = 0
         self._failures = 0
 

@@ -77,6 +77,7 @@ class RangeReader:
         last: BatchHeader | None = None
         for at, header in headers(records):
             if header.next_offset <= self.next:
+                self._passed(header, records[at : at + header.size], aborted)
                 continue
             if header.base_offset >= self.terms.range.end:
                 self._close_hole(self.terms.range.end)
@@ -104,6 +105,12 @@ class RangeReader:
             self.mark = BatchMark(last.base_offset, last.crc, last.leader_epoch)
         if self.next >= self.terms.range.end or self.bytes_read >= self.terms.range.max_bytes:
             self.done = True
+
+    @staticmethod
+    def _passed(header: BatchHeader, batch: memoryview, aborted: list[tuple[int, int]]) -> None:
+        """A batch that was taken over before may end a transaction that the broker, asked from before there, names again."""
+        if header.magic >= 2 and header.is_control and control_type(batch) is ControlType.ABORT:
+            aborted[:] = [entry for entry in aborted if entry[0] != header.producer_id or entry[1] > header.base_offset]
 
     def _intact(self, records: memoryview, at: int, header: BatchHeader) -> bool:
         """Check the CRC; a damaged batch is left out only where a person, or ``on_loss``, allows it."""

@@ -29,7 +29,10 @@ class PruneConfig(dg.Config):
 
 
 def evict_job(project: Project) -> dg.JobDefinition:
-    """Forgets what lies on the target for longer than ``buffer.retention``."""
+    """Forgets what is on the target, was compared with what was staged, and is older than ``buffer.retention``.
+
+    A running lane does the same for itself; this is for lanes that do not run.
+    """
 
     @dg.op(name="evict_buffers", pool="mirror/upkeep/evict")
     def evict_buffers(context: dg.OpExecutionContext, mirrors: MirrorsResource) -> None:
@@ -40,6 +43,7 @@ def evict_job(project: Project) -> dg.JobDefinition:
             except MirrorError as problem:
                 problems.append(f"{mirror.name}: {problem}")
                 continue
+            problems += [f"{mirror.name}, {row.get('lane')}: {row.get('note')}" for row in rows if row.get("differences")]
             for row in rows:
                 context.log.info(f"mirror {mirror.name}: " + ", ".join(f"{key} {value}" for key, value in row.items()))
         if problems:
@@ -97,7 +101,7 @@ def _newest_materializations(instance: dg.DagsterInstance) -> set[str]:
 
 
 def schedules(evict: dg.JobDefinition, prune_dagster: dg.JobDefinition) -> list[dg.ScheduleDefinition]:
-    """Eviction once an hour (a lane whose buffer is full makes room by itself), pruning once a night; UTC."""
+    """Eviction once an hour (a running lane keeps its own house), pruning once a night; UTC."""
     return [
         dg.ScheduleDefinition(name="evict_hourly", job=evict, cron_schedule=EVICT_CRON, default_status=dg.DefaultScheduleStatus.RUNNING),
         dg.ScheduleDefinition(

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from mirror_pipeline.buffer.decisions import Decisions
 from mirror_pipeline.buffer.ledger import Ledger
 from mirror_pipeline.buffer.read import SpanReader
 from mirror_pipeline.buffer.spans import SpanTable
 from mirror_pipeline.buffer.store import LaneStore, open_lane
 from mirror_pipeline.buffer.write import PartFileWriter, SpanDraft
 from mirror_pipeline.errors import BufferUnusable
-from mirror_pipeline.model import Gap, Hole, HoleCause, Incarnation, PartFile, Send, Stamp
+from mirror_pipeline.model import Decision, DecisionKind, Gap, Hole, HoleCause, Incarnation, PartFile, Quarantined, Send, Stamp
 
 DOCS = Path(__file__).parents[2] / "docs" / "buffer.md"
 BLOCK = re.compile(r"^### (?P<title>[^\n]+)\n(?:(?!^#)[^\n]*\n)*?```sql\n(?P<sql>.*?)```", re.M | re.S)
@@ -128,7 +129,12 @@ def test_the_documented_questions_have_the_right_answers(spark: SparkSession, la
 
 def test_the_documented_columns_are_the_tables_columns(spark: SparkSession, lane: LaneStore) -> None:
     views(spark, lane)
-    for table in ("spans", "sends", "gaps", "incarnations", "producers"):
+    cases = Decisions(lane)
+    cases.add([Decision("orders", 0, LIFE, DecisionKind.GAP, 20, 25, "", "me@here", 3_000)])
+    cases.keep([Quarantined("orders", 0, LIFE, 20, 21, "large", b"batch")])
+    for table in ("decisions", "quarantine", "verifications"):
+        spark.read.format("delta").load(lane.table(table)).createOrReplaceTempView(table)
+    for table in ("spans", "sends", "gaps", "incarnations", "producers", "verifications", "decisions", "quarantine"):
         section = DOCS.read_text().split(f"\n### {table}\n")[1].split("\n##")[0]
         documented = [name for row in re.findall(r"^\| (`[^|]*) \|", section, re.M) for name in re.findall(r"`(\w+)`", row)]
         assert sorted(documented) == sorted(spark.table(table).columns), table

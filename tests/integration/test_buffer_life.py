@@ -35,10 +35,10 @@ def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 MB."""
+    """A file system of 44 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)], capture_output=True, text=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=44m", "tmpfs", str(folder)], capture_output=True, text=True)
     if mounted.returncode:
         pytest.skip(f"no small file system can be mounted here: {mounted.stderr.strip()}")
     yield folder
@@ -91,23 +91,23 @@ def test_a_copy_larger_than_the_cap_stays_under_it(
     clusters: ClusterPair, tmp_path: Path, spark: SparkSession, topic_name: str, brisk: None
 ) -> None:
     source, target = (c.bootstrap_servers for c in clusters)
-    records = fill_bulk(source, topic_name, 4, 40 * MB)
-    mirror = make_mirror(tmp_path, source, target, [topic_name], engine=SMALL_STEPS, buffer={"max_bytes": "24MB", "retention": "24h"})
+    records = fill_bulk(source, topic_name, 4, 24 * MB)
+    mirror = make_mirror(tmp_path, source, target, [topic_name], engine=SMALL_STEPS, buffer={"max_bytes": "16MB", "retention": "24h"})
     running = Running(mirror, spark)
     running.until(copied(mirror, records), 90, "everything to be copied")
     (store,) = mirror.lane_stores()
     assert running.end().state == "ok"
-    assert running.peak <= 24 * MB
+    assert running.peak <= 16 * MB
     use = mirror.status().lanes[0].buffer
     assert use is not None
     assert (use.upkeep_error, use.full_since) == ("", None)
     ledger = Ledger(store)
     verified = sum(ledger.verified().values())
-    oldest = [ref for ref in SpanTable(store).spans()]
-    print(f"peak {running.peak:,} bytes, {verified} of {records} offsets verified, {len(oldest)} spans left")
+    spans = SpanTable(store).spans()
+    print(f"peak {running.peak:,} bytes, {verified} of {records} offsets verified, {len(spans)} spans left")
     # Whatever has left the buffer was verified: what is still there begins where verification has come to, or before.
     for (topic, partition, life), position in ledger.reached().items():
-        left = [ref.start for ref in oldest if (ref.topic, ref.partition, ref.incarnation) == (topic, partition, life)]
+        left = [ref.start for ref in spans if (ref.topic, ref.partition, ref.incarnation) == (topic, partition, life)]
         assert min(left, default=position) <= ledger.verified().get((topic, partition, life), 0)
     ledger.audit()
     assert_identical(mirror, [topic_name])
@@ -125,6 +125,8 @@ def test_a_difference_on_the_target_keeps_the_spans(clusters: ClusterPair, tmp_p
     mirror.target_admin().delete_topic(name)
     create_topic(target, name)
     produce(target, name, 50, start=1)
+    staged = SpanTable(store).oldest() or 0.0
+    wait_until(lambda: time.time() > staged + 1.1, 10, "retention to be over")
     (row,) = mirror.evict()
     assert row["differences"] > 0
     assert f"{topic_name}[0]" in row["note"]
@@ -155,7 +157,7 @@ def test_a_full_disk_holds_staging_up_and_nothing_else(
     clusters: ClusterPair, small_disk: Path, tmp_path: Path, spark: SparkSession, topic_name: str, brisk: None
 ) -> None:
     source, target = (c.bootstrap_servers for c in clusters)
-    records = fill_bulk(source, topic_name, 2, 70 * MB)  # more than the disk holds, and the cap is far away
+    records = fill_bulk(source, topic_name, 2, 44 * MB)  # more than the disk holds, and the cap is far away
     mirror = make_mirror(tmp_path, source, target, [topic_name], engine=SMALL_STEPS, buffer={"uri": str(small_disk / "buffer")})
     running = Running(mirror, spark)
     running.until(copied(mirror, records), 90, "everything to be copied")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import replace
 
 import pyarrow as pa
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 
 from mirror_pipeline.buffer import rows
 from mirror_pipeline.buffer.fold import AUDIT_COLUMNS, POSITION_COLUMNS, faults, fold_positions, reached, totals
+from mirror_pipeline.buffer.ledger import Ledger
+from mirror_pipeline.buffer.proofs import thinned, verified_ends
 from mirror_pipeline.buffer.schema import SENDS
 from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.buffer.thin import OLD_SECONDS, thin
-from mirror_pipeline.model import HoleCause, Send
+from mirror_pipeline.model import HoleCause, Send, Verdict, Verification
 from tests.unit.buffer.buffer_samples import LIFE, hole, life, send
 
 STORE = LaneStore("/nowhere", "m", "lane-0")
@@ -80,6 +83,37 @@ def test_what_files_add_up_to_adds_up(history: list[tuple[int, int, list[Piece]]
     folded = totals(pa.concat_tables([totals(whole.slice(0, half)), totals(whole.slice(half))]))
     assert fold_positions(folded, lives) == fold_positions(whole, lives)
     assert reached(folded) == reached(whole)
+
+
+proofs = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 12), st.integers(1, 4), st.sampled_from([*Verdict]), st.sampled_from(["staged", "source"])),
+    max_size=30,
+)
+
+
+@given(proofs, st.integers(0, 30))
+def test_thinned_proofs_prove_the_same(found: list[tuple[int, int, int, Verdict, str]], before: int) -> None:
+    done = [
+        Verification("orders", partition, LIFE, start, start + length, 1, length, "root", verdict, kind, at)
+        for at, (partition, start, length, verdict, kind) in enumerate(found)
+    ]
+    small = thinned(done, before=before)
+    lives = {"orders": life({0: 0, 1: 3})}
+    assert verified_ends(sorted(small, key=lambda row: row.at), lives) == verified_ends(done, lives)
+    assert sum(row.records for row in small) == sum(row.records for row in done)
+    assert [row for row in small if row.root] == [row for row in done if row in small]
+
+
+def test_proofs_of_a_constant_load_become_one_row_a_partition(ledger: Ledger) -> None:
+    old, now = 10_000, int(time.time() * 1000)
+    for number in range(12):
+        at = old if number < 10 else now
+        rows = [Verification("orders", p, LIFE, number, number + 1, 1, 1, "r", Verdict.SAME, "staged", at + number) for p in (0, 1)]
+        ledger.add_verifications(rows)
+    before = ledger.verified()
+    assert ledger.maintain(max_files=1).joined == 12
+    assert ledger.verified() == before == {("orders", 0, LIFE): 12, ("orders", 1, LIFE): 12}
+    assert [(row.source_start, row.source_end) for row in ledger.verifications() if row.partition == 0] == [(0, 10), (10, 11), (11, 12)]
 
 
 def constant_load(seconds: float, every: float, partitions: int) -> pa.Table:

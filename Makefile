@@ -1,6 +1,6 @@
 # make install | demo | test | ci, each from nothing but Python 3.11 and Java 17. What is done already is not done again.
 .DEFAULT_GOAL := help
-.PHONY: help install dev java demo jars test-jars checks test ci lock jar-lock clean
+.PHONY: help install dev java demo jars test-jars checks test faults bench ci lock jar-lock clean
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 VENV := .venv
@@ -8,6 +8,9 @@ BIN := $(VENV)/bin
 DONE := $(VENV)/.done
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 PYTEST_ARGS ?= -n 2 --dist loadfile
+FAULTS ?=
+BENCH ?=
+FAULT_REPORT ?= build/faults.json
 COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
 	--no-header --allow-unsafe --no-strip-extras --build-deps-for=editable --build-deps-for=wheel
 
@@ -15,7 +18,9 @@ help:
 	@echo "make install   .venv/bin/mirror"
 	@echo "make demo      two embedded Kafka clusters, a mirror between them, compared record by record"
 	@echo "make test      lint, types, unit and integration tests"
-	@echo "make ci        what CI runs: make test and one slow test, another one every day"
+	@echo "make faults    hundreds of kills, cuts, pauses and full disks: an hour or two; see docs/faults.md"
+	@echo "make ci        what CI runs: make test, one slow test and a small part of the faults, another one every day"
+	@echo "make bench     beside MirrorMaker 2: about 40 minutes, BENCH=--quick under 6; see docs/benchmarks.md"
 	@echo "make lock      requirements*.lock from pyproject.toml;   make jar-lock   the pinned jars"
 	@echo "make clean     remove .venv and build folders (fetched jars stay in the user's cache)"
 
@@ -64,6 +69,13 @@ checks: java dev test-jars
 
 test: checks
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+faults: java dev test-jars
+	@mkdir -p $(dir $(FAULT_REPORT))
+	@$(BIN)/python -m pytest tests/faults --faults all -s -q -n 2 --dist loadfile --fault-report $(FAULT_REPORT) $(FAULTS)
+
+bench: java dev test-jars
+	@$(BIN)/python -m benchmarks.versus $(BENCH)
 
 ci: checks
 	@PYTEST_ARGS="$(PYTEST_ARGS)" scripts/ci-tests

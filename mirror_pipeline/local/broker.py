@@ -31,11 +31,12 @@ class StartFailed(MirrorError):
 class LocalBroker:
     """Broker ``node`` of an embedded cluster, living in ``folder``: ``data/``, ``server.properties``, ``server.log``, ``pid``."""
 
-    def __init__(self, folder: Path, node: int, version: str, heap: str) -> None:
+    def __init__(self, folder: Path, node: int, version: str, heap: str, jvm_options: Sequence[str] = ()) -> None:
         self.folder = folder
         self.node = node
         self._version = version
         self._heap = heap
+        self._jvm_options = tuple(jvm_options)
         self._marker = f"-Dmirror.broker={folder}"
 
     @property
@@ -89,7 +90,8 @@ class LocalBroker:
 
     def launch(self, jars: Path) -> None:
         """Start the JVM; it outlives this process. Whether it becomes ready is for the cluster to see."""
-        command = [*self._java(jars, f"-Xmx{self._heap}", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError"), "kafka.Kafka"]
+        options = [f"-Xmx{self._heap}", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError", *self._jvm_options]
+        command = [*self._java(jars, *options), "kafka.Kafka"]
         command.append(str(self.folder / "server.properties"))
         self.log.unlink(missing_ok=True)
         with (self.folder / "stdout.log").open("wb") as out:

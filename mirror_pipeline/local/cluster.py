@@ -35,6 +35,7 @@ def start_clusters(
     listeners: Mapping[str, str] | None = None,
     storage_args: Sequence[str] = (),
     heap: str | None = None,
+    jvm_options: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> list[LocalCluster]:
     """Start ``count`` clusters in ``directory`` (at the same time) and return them ready; those that run already stay as they are.
@@ -49,6 +50,8 @@ def start_clusters(
         listeners: additional listeners, name to security protocol, each on a free port (``LocalCluster.listener(name)``).
         storage_args: arguments for ``kafka-storage format`` (for instance ``--add-scram``) when a cluster is made.
         heap: heap of each broker; 512m for a new one.
+        jvm_options: options for each broker's JVM that override ours, such as ``-XX:TieredStopAtLevel=4`` for the
+            server compiler: slower to start, faster under load.
         progress: told about jars that have to be fetched.
 
     Raises:
@@ -59,6 +62,7 @@ def start_clusters(
     base = _usable(Path(directory).absolute(), chosen)
     asked: dict[str, Any] = {"version": version, "brokers": brokers, "heap": heap}
     asked |= {"config": dict(config or {}), "listeners": dict(listeners or {}), "storage_args": tuple(storage_args)}
+    asked["jvm_options"] = tuple(jvm_options)
     with _locked(base):
         clusters = [_prepared(base / name, asked) for name in chosen]
         for kind in sorted({cluster.version for cluster in clusters}):

@@ -30,7 +30,8 @@ class LocalCluster:
         self.cluster_id: str = state["cluster_id"]
         self.ports: list[dict[str, int]] = state["ports"]  # per broker, by listener
         self.brokers = tuple(
-            LocalBroker(folder / f"broker-{node}", node, self.spec.version, self.spec.heap) for node in range(1, self.spec.brokers + 1)
+            LocalBroker(folder / f"broker-{node}", node, self.spec.version, self.spec.heap, self.spec.jvm_options)
+            for node in range(1, self.spec.brokers + 1)
         )
 
     @classmethod

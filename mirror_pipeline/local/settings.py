@@ -21,7 +21,8 @@ class ClusterSpec:
     """What an embedded cluster was asked to be; kept in its folder.
 
     ``listeners`` are additional ones, name to security protocol; every broker gets a free port for each. ``config``
-    overrides broker settings, ``storage_args`` go to ``kafka-storage format`` when the cluster is made.
+    overrides broker settings, ``storage_args`` go to ``kafka-storage format`` when the cluster is made, ``jvm_options``
+    stand behind ours on the command line of each broker's JVM, where the last one counts.
     """
 
     version: str = DEFAULT_VERSION
@@ -30,6 +31,7 @@ class ClusterSpec:
     listeners: dict[str, str] = field(default_factory=dict)
     storage_args: tuple[str, ...] = ()
     heap: str = "512m"
+    jvm_options: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for the cluster's file."""
@@ -38,7 +40,7 @@ class ClusterSpec:
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> ClusterSpec:
         """The reverse of :meth:`to_json`."""
-        return cls(**{**body, "storage_args": tuple(body["storage_args"])})
+        return cls(**{**body, "storage_args": tuple(body["storage_args"]), "jvm_options": tuple(body.get("jvm_options", ()))})
 
     @property
     def listener_names(self) -> list[str]:

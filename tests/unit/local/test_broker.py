@@ -94,7 +94,7 @@ def test_settings_of_three_brokers_name_each_other() -> None:
 
 
 def test_spec_survives_its_file() -> None:
-    spec = ClusterSpec("3.9.1", 3, {"a": "b"}, {"TLS": "SSL"}, ("--add-scram", "x"), "1g")
+    spec = ClusterSpec("3.9.1", 3, {"a": "b"}, {"TLS": "SSL"}, ("--add-scram", "x"), "1g", ("-Xss1m",))
     assert ClusterSpec.from_json(spec.to_json()) == spec
 
 

@@ -1,0 +1,121 @@
+"""The sides of the comparison: what is started, what it is started with, and this project's own side."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from benchmarks.workloads import Workload
+from mirror_pipeline.local.children import default_signals
+
+STOP_SECONDS = 60.0  # a clean end: MirrorMaker 2 stores offsets, a lane finishes its micro-batch
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """One copy to be made: from where, to where, what. ``tag`` is new each time, so every round has target topics of its own."""
+
+    source: str
+    target: str
+    workload: Workload
+    tag: str
+    source_ca: Path | None = None
+    mm2_tasks: int | None = None
+
+
+@dataclass(slots=True)
+class Launched:
+    """A running mirror: its root process, target topic by source topic, and the log to look for errors in."""
+
+    process: subprocess.Popen[bytes]
+    topics: dict[str, str]
+    log: Path
+    _ended: bool = False
+
+    def end(self) -> int | None:
+        """SIGTERM, after a minute SIGKILL to all of its session; the exit code, None when it had to be killed."""
+        if self._ended:
+            return self.process.returncode
+        self._ended = True
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_SECONDS
+        while self.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        late = self.process.poll() is None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # a session of its own: nobody else is in it
+        code = self.process.wait()
+        return None if late else code
+
+    def errors(self) -> list[str]:
+        """The first error lines of its log."""
+        if not self.log.exists():
+            return []
+        with self.log.open(errors="replace") as lines:
+            found = [line.strip()[:300] for line in lines if " ERROR " in line or line.startswith(("error:", "Traceback"))]
+        return found[:5]
+
+
+class Side(Protocol):
+    """Something that mirrors."""
+
+    name: str
+    title: str
+
+    def launch(self, flow: Flow, folder: Path) -> Launched:
+        """Start it for a flow, to run until it is ended."""
+
+
+def mirror_command(flow: Flow, folder: Path, engine: dict[str, Any] | None = None) -> list[str]:
+    """The words ``mirror -c FILE``; the file describes the flow and is written into ``folder``."""
+    security = {"protocol": "SSL", "ca_file": str(flow.source_ca)} if flow.source_ca else {}
+    mirror = {"name": "bench", "source": "source", "target": "target", "topics": {"include": [flow.workload.pattern]}}
+    body = {
+        "clusters": {
+            "source": {"bootstrap_servers": flow.source, **({"security": security} if security else {})},
+            "target": {"bootstrap_servers": flow.target},
+        },
+        "buffer": {"uri": str(folder / "buffer")},
+        "mirrors": [{**mirror, "naming": flow.tag + ".{topic}"}],
+        **({"engine": engine} if engine else {}),
+    }
+    (folder / "mirror.yaml").write_text(json.dumps(body, indent=1))
+    return [sys.executable, "-m", "mirror_pipeline.cli", "-c", str(folder / "mirror.yaml")]
+
+
+def differences(flow: Flow, topics: dict[str, str], folder: Path) -> str:
+    """Compare source and target record by record, whoever copied; the verdict's first words, empty when they are equal."""
+    pairs = [word for pair in topics.items() for word in ("--topic", "=".join(pair))]
+    command = [*mirror_command(flow, folder), "verify", "--external", "--source", "source", "--target", "target", "--json", *pairs]
+    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return ""
+    return (done.stderr.strip().splitlines() or [done.stdout])[-1][:300]
+
+
+class Ours:
+    """``mirror run``, with the settings a new user gets: every byte in the buffer on disk, flushed, before it is sent."""
+
+    name = "ours"
+    title = "Mirror Pipeline"
+
+    def __init__(self, engine: dict[str, Any] | None = None) -> None:
+        self.engine = engine or {}
+
+    def launch(self, flow: Flow, folder: Path) -> Launched:
+        """Start it for a flow; buffer, settings and log are in ``folder``."""
+        command = [*mirror_command(flow, folder, self.engine), "run", "--json"]
+        with (folder / "stdout.json").open("wb") as out, (folder / "stderr.log").open("wb") as log:
+            process = subprocess.Popen(
+                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True, preexec_fn=default_signals
+            )
+        return Launched(process, {name: f"{flow.tag}.{name}" for name in flow.workload.names}, folder / "stderr.log")

@@ -1,0 +1,72 @@
+"""The far end of the link, run inside its namespace: the source cluster, reachable from the near end; and filling it.
+
+    python -m benchmarks.wan.far start FOLDER [tls]
+    python -m benchmarks.wan.far fill WORKLOAD SCALE
+    python -m benchmarks.wan.far stop FOLDER
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.machine import BROKER_CONFIG, BROKER_HEAP, SERVER_JIT
+from benchmarks.wan.link import FAR_ADDRESS
+from benchmarks.workloads import MB, Workload, chosen, fill
+from mirror_pipeline.local.cluster import start_clusters, stop_clusters
+from mirror_pipeline.local.embedded import LocalCluster, write_state
+from mirror_pipeline.local.settings import BROKER, CONTROLLER, ClusterSpec
+
+TLS = "TLS"
+PORTS = {BROKER: 19092, CONTROLLER: 19093, TLS: 19094}  # a namespace of its own: all ports are free
+PLAIN_ADDRESS, TLS_ADDRESS = f"{FAR_ADDRESS}:{PORTS[BROKER]}", f"{FAR_ADDRESS}:{PORTS[TLS]}"
+WORKLOADS = (Workload("wan-1kb", "bulk", total_bytes=2_000 * MB), Workload("wan-1kb-lz4", "bulk", codec="lz4", total_bytes=4_000 * MB))
+
+
+def start(folder: Path, *, tls: bool) -> None:
+    """Start the source with Kafka's own settings for sockets; it listens on the link."""
+    names = [BROKER, TLS] if tls else [BROKER]
+    config = {
+        **BROKER_CONFIG,
+        "listeners": ",".join([*(f"{name}://0.0.0.0:{PORTS[name]}" for name in names), f"{CONTROLLER}://127.0.0.1:{PORTS[CONTROLLER]}"]),
+        "advertised.listeners": ",".join(f"{name}://{FAR_ADDRESS}:{PORTS[name]}" for name in names),
+        **(_certificate(folder) if tls else {}),
+    }
+    listeners = {TLS: "SSL"} if tls else {}
+    spec = ClusterSpec(config=config, listeners=listeners, heap=BROKER_HEAP, jvm_options=(SERVER_JIT,))
+    made = LocalCluster.create(folder / "source", spec)
+    write_state(made.folder, spec, made.cluster_id, [{name: PORTS[name] for name in spec.listener_names}])
+    start_clusters(folder, names=["source"])
+
+
+def _certificate(folder: Path) -> dict[str, str]:
+    """An authority (``ca.pem``) and a certificate of the broker's address, both for a day."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "names").write_text(f"subjectAltName=IP:{FAR_ADDRESS},IP:127.0.0.1\n")
+    key = ["-newkey", "rsa:2048", "-nodes"]
+    _openssl(folder, "req", "-x509", *key, "-days", "1", "-subj", "/CN=bench-ca", "-keyout", "ca-key.pem", "-out", "ca.pem")
+    _openssl(folder, "req", "-new", *key, "-subj", "/CN=bench-source", "-keyout", "key.pem", "-out", "request.pem")
+    signing = ["-CA", "ca.pem", "-CAkey", "ca-key.pem", "-CAcreateserial", "-extfile", "names", "-days", "1"]
+    _openssl(folder, "x509", "-req", "-in", "request.pem", "-out", "certificate.pem", *signing)
+    (folder / "keystore.pem").write_text((folder / "key.pem").read_text() + (folder / "certificate.pem").read_text())
+    return {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(folder / "keystore.pem")}
+
+
+def _openssl(folder: Path, *words: str) -> None:
+    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True, timeout=60)
+
+
+def main(words: list[str]) -> None:
+    """``start``, ``fill`` or ``stop``."""
+    if words[0] == "start":
+        start(Path(words[1]), tls="tls" in words[2:])
+    elif words[0] == "fill":
+        (workload,) = chosen([words[1]], WORKLOADS)
+        fill(PLAIN_ADDRESS, workload, float(words[2]))
+    else:
+        stop_clusters(Path(words[1]), "source")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

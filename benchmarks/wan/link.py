@@ -1,0 +1,103 @@
+"""An emulated long link: two network namespaces of this machine, and a small C program that carries packets between them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirror_pipeline.errors import UsageError
+from mirror_pipeline.local.jars import cache_folder
+
+NEAR_ADDRESS, FAR_ADDRESS = "10.77.0.1", "10.77.0.2"
+SOURCE = Path(__file__).parent / "link.c"
+MTU = 1500  # link.c has room for packets of up to 2,048 bytes
+QUEUE_BYTES = 50_000_000  # in front of the line, as long as its bandwidth-delay product twice over
+UP_SECONDS = 20.0
+ROOT_HINT = "run it with sudo, or in a container with the capabilities NET_ADMIN and SYS_ADMIN"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A link: round trip, rate of each direction, share of packets lost in each."""
+
+    round_trip_ms: float
+    bits_per_second: float
+    loss: float = 0.0
+
+
+def needed(*more: str) -> None:
+    """Raise UsageError, naming what is missing, where a link cannot be emulated; ``more`` are further programs."""
+    missing = sorted({name for name in ("gcc", "ip", *more) if shutil.which(name) is None})
+    if missing:
+        raise UsageError(f"the emulated link needs {' and '.join(missing)}", hint="install gcc (with libc headers), iproute2, openssl")
+    if os.geteuid() != 0:
+        raise UsageError("the emulated link needs root: it makes network namespaces", hint=ROOT_HINT)
+    if not Path("/dev/net/tun").exists():
+        raise UsageError("there is no /dev/net/tun", hint="modprobe tun, or give the container that device")
+
+
+def program() -> Path:
+    """The compiled emulator, from the cache when it was made from this very source."""
+    text = SOURCE.read_bytes()
+    path = cache_folder() / "benchmarks" / f"link-{hashlib.sha256(text).hexdigest()[:12]}"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(f".{os.getpid()}")
+        done = subprocess.run(["gcc", "-O2", "-o", str(fresh), str(SOURCE)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = (done.stderr.splitlines() or ["no message"])[0]
+            raise UsageError(f"gcc cannot compile {SOURCE.name}: {said}", hint="install libc headers")
+        fresh.replace(path)
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The namespaces at both ends of a link that is up."""
+
+    near: str
+    far: str
+
+    def command(self, end: str, *command: str) -> list[str]:
+        """A command line that runs ``command`` in a namespace."""
+        return ["ip", "netns", "exec", end, *command]
+
+
+@contextlib.contextmanager
+def link(line: Line) -> Iterator[Ends]:
+    """Two namespaces joined by ``line``; both and the emulator are gone afterwards."""
+    needed()
+    ends = Ends(f"mirror-near-{os.getpid()}", f"mirror-far-{os.getpid()}")
+    emulator: subprocess.Popen[str] | None = None
+    try:
+        for end in (ends.near, ends.far):
+            _ip("netns", "add", end)
+            _ip("-n", end, "link", "set", "lo", "up")
+        words = [f"{line.round_trip_ms / 2:g}", f"{line.bits_per_second:.0f}", f"{line.loss:g}", str(QUEUE_BYTES)]
+        command = [str(program()), ends.near, ends.far, *words]
+        emulator = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        assert emulator.stdout is not None
+        if emulator.stdout.readline().strip() != "up":
+            raise UsageError("the emulated link did not come up", hint=ROOT_HINT)
+        for end, own, other in ((ends.near, NEAR_ADDRESS, FAR_ADDRESS), (ends.far, FAR_ADDRESS, NEAR_ADDRESS)):
+            _ip("-n", end, "addr", "add", own, "peer", other, "dev", "wan")
+            _ip("-n", end, "link", "set", "wan", "mtu", str(MTU), "txqueuelen", "10000", "up")
+        yield ends
+    finally:
+        if emulator is not None:
+            emulator.terminate()
+            emulator.wait()
+        for end in (ends.near, ends.far):
+            subprocess.run(["ip", "netns", "del", end], check=False, capture_output=True)
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False, timeout=UP_SECONDS)
+    if done.returncode:
+        raise UsageError(f"ip {' '.join(words)}: {done.stderr.strip()}", hint=ROOT_HINT)

@@ -1,0 +1,110 @@
+"""The page and its charts say what the committed results say, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks import bars, mm2, page, results
+from benchmarks.workloads import WORKLOADS
+
+
+def test_page_and_charts_are_those_of_the_committed_results() -> None:
+    made = page.outputs()
+    for path, text in made.items():
+        assert path.exists(), f"{path.name} is missing: python -m benchmarks.page"
+        assert path.read_text() == text, f"{path.name} is stale: python -m benchmarks.page"
+    strays = set(page.IMAGES.glob("bench-*.svg")) - set(made)
+    assert not strays, f"charts without results: {strays}"
+
+
+def test_committed_results_are_full_runs() -> None:
+    for name, lacking in (("versus.json", results.missing), ("wan.json", page.wan_missing)):
+        document = results.load(page.KEPT / name)
+        assert document is None or lacking(document) == []
+
+
+def test_page_without_results_shows_no_figure() -> None:
+    text = page.page(None, None)
+    assert text.count("Not measured yet") == 2
+    assert ".svg" not in text
+
+
+def test_every_figure_of_the_tables_is_explained() -> None:
+    text = page.page(None, None)
+    for columns in page.table.COLUMNS.values():
+        for heading in columns:
+            assert heading.removesuffix(" ms") in text, heading
+
+
+def rounds(side: str, *rates: float) -> list[dict[str, Any]]:
+    figures = {"mb_per_second": 1.0, "warm_mb_per_second": 2.0, "warm_records_per_second": 5.0, "records_per_cpu_second": 10.0}
+    figures["peak_rss_bytes"] = 5_000_000
+    processes = [{"process": "java", "peak_rss_bytes": 9}, {"process": "python -m x", "peak_rss_bytes": 7}]
+    return [{"side": side, **figures, "records_per_second": rate, "processes": processes} for rate in rates]
+
+
+def document(*, scale: float = 1.0, sides: tuple[str, ...] = ("ours", "tuned", "default")) -> dict[str, Any]:
+    entries = []
+    for workload in WORKLOADS:
+        found = [entry for number, side in enumerate(sides) for entry in rounds(side, 600.0 / (number + 1), 620.0 / (number + 1))]
+        entry = {"workload": workload.facts(), "scale": scale, "log_bytes": 1_000_000, "records": 1_000, "rounds": found}
+        if workload.kind == "latency":
+            entry["floor"] = {"p50_ms": 1.0, "p99_ms": 2.0}
+        entries.append(results.finished(entry))
+    machine = {"cores": 2, "processor": "P", "memory_bytes": 8e9, "system": "Linux 1"}
+    versions = dict.fromkeys(("kafka", "mirrormaker", "mirror_pipeline", "commit", "java", "python", "pyspark", "deltalake"), "1")
+    return {
+        "started_at": "2026-01-02T03:04:05+00:00", "machine": machine, "versions": versions, "options": {"rounds": 2},
+        "mm2": mm2.reasons(), "workloads": entries,
+    }  # fmt: skip
+
+
+def test_page_with_results_has_their_figures_and_charts() -> None:
+    found = document()
+    text = page.page(found, None)
+    assert "`1kb-single`: 1 KB, plain, one-record batches, 12 partitions" in text
+    assert "**2.00**" in text and "**3.00**" in text  # 610 against 305 and 203 records a second
+    for name, chart in bars.charts(found).items():
+        assert f"images/{name}" in text
+        assert ElementTree.fromstring(chart).tag.endswith("svg")  # noqa: S314 - our own
+
+
+@pytest.mark.parametrize("broken", [document(scale=0.5), document(sides=("ours", "tuned"))])
+def test_what_is_no_full_run_is_not_taken_over(broken: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results.save(tmp_path / "part.json", broken)
+    assert page.main([str(tmp_path / "part.json")]) == 1
+    assert "is no full run" in capsys.readouterr().err
+
+
+def test_a_failed_round_counts_for_nothing() -> None:
+    found = [*rounds("ours", 4.0, 6.0), *rounds("tuned", 2.0), {"side": "tuned", "failed": "why"}]
+    done = results.finished({"workload": WORKLOADS[0].facts(), "rounds": found})
+    assert done["medians"]["tuned"]["rounds"] == 1
+    assert done["medians"]["ours"]["peak_process_bytes"] == 7
+    assert done["ratios"] == {"tuned": {"wall": 2.5, "warm_wall": 1.0, "per_cpu": 1.0}}
+
+
+def test_costs_and_times_are_divided_the_other_way_round() -> None:
+    middle = {"ours": {"p50_ms": 10.0, "p99_ms": 40.0}, "tuned": {"p50_ms": 20.0, "p99_ms": 20.0}}
+    assert results.ratios("latency", middle) == {"tuned": {"p50": 2.0, "p99": 0.5}}
+
+
+def test_merging_keeps_workloads_that_were_not_measured_again() -> None:
+    before, now = document(), document()
+    now["workloads"] = [{**now["workloads"][3], "scale": 0.1}]
+    merged = results.merge(before, now)
+    assert [e["workload"]["name"] for e in merged["workloads"]] == [w.name for w in WORKLOADS]
+    assert [e["scale"] for e in merged["workloads"]].count(0.1) == 1
+
+
+def test_chart_is_in_proportion_and_escapes() -> None:
+    text = bars.chart("a < b", [("one & two", [("ours", 200.0), ("tuned", 50.0)])])
+    root = ElementTree.fromstring(text)  # noqa: S314 - our own
+    widths = [float(r.get("width", "0")) for r in root.iter() if r.tag.endswith("rect") and r.get("x") == str(bars.LEFT)]
+    assert widths[0] == pytest.approx(4 * widths[1])
+    assert re.search(r">50<", text) and "a &lt; b" in text

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from mirror_pipeline.reports import BackfillReport, MirrorLag, MirrorStatus, Progress, RunReport
+from mirror_pipeline.verify.report import VerifyReport
 
 Observer = Callable[[Progress], None]
 
@@ -34,6 +35,15 @@ class MirrorFace(Protocol):
         stop: threading.Event | None = ...,
         session: Any | None = ...,
     ) -> RunReport: ...
+
+    def verify(
+        self,
+        *,
+        topics: Collection[str] | None = ...,
+        since_verified: bool = ...,
+        stop: threading.Event | None = ...,
+        session: Any | None = ...,
+    ) -> VerifyReport: ...
 
     def backfill(
         self,

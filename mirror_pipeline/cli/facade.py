@@ -17,6 +17,7 @@ from mirror_pipeline.model import Gap
 from mirror_pipeline.reports import BackfillReport, Finding, Halt, MirrorLag, MirrorPlan, MirrorStatus, Progress, Resolution, RunReport
 
 if TYPE_CHECKING:
+    from mirror_pipeline.verify.repair import RepairReport
     from mirror_pipeline.verify.report import VerifyReport
 
 Observer = Callable[[Progress], None]
@@ -75,6 +76,17 @@ class MirrorFace(Protocol):
         stop: threading.Event | None = ...,
         session: Any | None = ...,
     ) -> VerifyReport: ...
+
+    def repair(
+        self,
+        topic: str,
+        /,
+        *,
+        dry_run: bool = ...,
+        observer: Callable[[Any], None] | None = ...,
+        stop: threading.Event | None = ...,
+        session: Any | None = ...,
+    ) -> RepairReport: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from mirror_pipeline.cli import facade, render, render_state
-from mirror_pipeline.cli.errors import describe
+from mirror_pipeline.cli.errors import PROBLEM, describe
 from mirror_pipeline.cli.help import NO_VALUE
 from mirror_pipeline.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, Mirrors
 from mirror_pipeline.cli.output import answers, print_json
@@ -103,9 +103,10 @@ def gaps(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: A
 
 
 def evict(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
-    """Remove from the buffer what is on the target and older than its retention.
+    """Remove from the buffer what is on the target, verified there, and older than its retention.
 
-    Runs and the schedule in Dagster do this too; by hand it is needed only to make room now.
+    What was not compared with the target yet is compared first. Runs and the schedule in Dagster do all this too; by hand
+    it is needed only to make room now. Exit code 1 when the target differs from what was staged: that is kept.
     """
     opened = facade.load(config)
     done = [(name, opened.mirror(name).evict()) for name in opened.pick(mirror)]
@@ -113,3 +114,5 @@ def evict(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: 
         print_json({"mirrors": [{"mirror": name, "lanes": answer} for name, answer in done]})
     else:
         answers().print(render.evicted(done))
+    if any(row.get("differences") for _, answer in done for row in answer):
+        raise typer.Exit(PROBLEM)

@@ -66,12 +66,12 @@ def root(
         context.default_map = dict.fromkeys(WITH_CONFIG, {"config": config})
 
 
-WITH_CONFIG = ("init", "check", "plan", "run", "backfill", "lag", "status", "gaps", "resolve", "verify", "evict", "up")
+WITH_CONFIG = ("init", "check", "plan", "run", "backfill", "lag", "status", "gaps", "resolve", "verify", "repair", "evict", "up")
 
 for _panel, _commands in (
     (FIRST, (look_first.init, look_first.check, look_first.plan)),
     (COPY, (copying.run, copying.backfill)),
-    (LOOK, (looking.lag, looking.status, looking.gaps, verifying.verify, resolving.resolve, looking.evict)),
+    (LOOK, (looking.lag, looking.status, looking.gaps, verifying.verify, verifying.repair, resolving.resolve, looking.evict)),
     (HERE, (local.up, local.demo, local.version)),
 ):
     for _command in _commands:

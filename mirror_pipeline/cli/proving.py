@@ -45,7 +45,8 @@ class ProofView:
         self._lock = threading.Lock()
         self._seen: deque[tuple[float, int, int]] = deque()
         self._now: Seen | None = None
-        self._began = self._said = clock()
+        self._began = clock()
+        self._said: float | None = None
         self._spinner = Spinner("dots")
         self._live = Live(console=console, get_renderable=self.render, refresh_per_second=5, transient=True)
 
@@ -70,8 +71,10 @@ class ProofView:
             self._seen.append((now, progress.offsets, progress.bytes))
             while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW_SECONDS:
                 self._seen.popleft()
-            line = "" if self._console.is_terminal or now - self._said < self._every else self._facts(progress)
-            self._said = now if line else self._said
+            # The first observation opens the ten seconds, it says nothing yet.
+            said = now if self._said is None else self._said
+            line = "" if self._console.is_terminal or now - said < self._every else self._facts(progress)
+            self._said = now if line else said
         if line:
             self.note(line)
 

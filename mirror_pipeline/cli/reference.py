@@ -51,12 +51,17 @@ _SHAPES = {
     "backfill": '{"mirror", "topic", "target_topic", "from_time", "to_time", "ranges": {PARTITION: [START, END]}, "run": {as in run}}',
     "lag": '{"mirrors": [{"mirror", "lag_records", "lag_seconds", "topics": [{"topic", "target_topic", "lag_records", "lag_seconds", '
     '"partitions": [{"partition", "position", "end", "staged", "lag"}]}]}]}',
-    "status": '{"mirrors": [{"mirror", "source", "target", "lanes": [{"lane", "state", "heartbeat", "topics", "records", "bytes", ...}], '
-    '"buffer_bytes", "buffer_max_bytes", "staged_records", "staged_bytes", "gaps"}]}',
+    "status": '{"mirrors": [{"mirror", "source", "target", "lanes": [{"lane", "state", "heartbeat", "topics", "records", "bytes", '
+    '"buffer": {"spans_bytes", "ledger_bytes", "log_bytes", "live_files", "unverified_bytes", "oldest_staged", "full_since", ...}, ...}], '
+    '"buffer_bytes", "buffer_total_bytes", "buffer_max_bytes", "staged_records", "staged_bytes", "gaps"}]}',
     "gaps": '{"gaps": [{"mirror", "topic", "partition", "start", "end", "cause", "decided_by", "at"}]}',
-    "verify": '{"ok", "records", "leaves", "differences": [{"topic", "partition", "source_offset", "target_offset", "kind", "detail"}], '
-    '"more", "bytes", "expired", "seconds", "sampled", "topics": [{"mirror", "topic", "target_topic", "verdict", "partitions": [...], ...}]}',
-    "evict": '{"mirrors": [{"mirror", "lanes": [{"lane", ...}]}]}',
+    "verify": '{"ok", "records", "leaves", "differences": [{"topic", "partition", "source_offset", "target_offset", "kind", '
+    '"detail"}], "more", "bytes", "expired", "seconds", "sampled", "topics": [{"mirror", "topic", "target_topic", "verdict", '
+    '"partitions": [{"partition", "start", "end", "root", "target_root", ...}], ...}]}',
+    "repair": '{"ok", "mirror", "topic", "target_topic", "side_topic", "dry_run", "records": [{"partition", "source_offset", '
+    '"kind", "state", "target_offset"}], "more", "others", "why", "written", "already_there", "would_be_written", "lost"}',
+    "evict": '{"mirrors": [{"mirror", "lanes": [{"lane", "micro_batches", "freed_bytes", "verified_records", "kept_bytes", "differences", '
+    '"note", ...}]}]}',
     "demo": '{"ok", "rows": [{"topic", "target_topic", "partitions", "records", "bytes", "verdict", ...}], "records", "bytes", ...}',
     "resolve": '{"halts": [{"mirror", "lane", "topic", "partition", "code", "reason", "hint", "start", "end", "accept"}]}'
     ' or, with --accept, {"mirror", "topic", "accepted", "meaning", "spans", "decided_by"}',

@@ -156,7 +156,7 @@ def evicted(rows: Sequence[tuple[str, list[dict[str, Any]]]]) -> RenderableType:
     lines = []
     for mirror, lanes in rows:
         for answer in lanes:
-            facts = [f"{key.replace('_', ' ')} {_fact(key, value)}" for key, value in answer.items() if key != "lane"]
+            facts = [f"{key.replace('_', ' ')} {_fact(key, value)}" for key, value in answer.items() if key != "lane" and value != ""]
             lines.append(Text(f"{mirror}, {answer.get('lane', '?')}: {', '.join(facts)}"))
         if not lanes:
             lines.append(Text(f"{mirror}: nothing was copied yet, so there is nothing to remove"))

@@ -77,3 +77,25 @@ def _sum(document: dict[str, Any]) -> Text:
     if document["ok"]:
         return Text(f"{facts}: the same on both sides", "green")
     return Text(f"{facts}: {plural(len(document['differences']), 'difference')}", "red")
+
+
+def repaired(document: dict[str, Any]) -> RenderableType:
+    """``repair``: a line a record, where they are, and why there."""
+    records = document["records"]
+    if not records and document["others"]:
+        others = plural(document["others"], "difference")
+        return Text(f"nothing of {document['topic']} is missing or altered; {others} of other kinds cannot be mended by writing", "yellow")
+    if not records:
+        return Text(f"nothing to repair: every record of {document['topic']} is on the target as it was", "green")
+    lines = []
+    for record in records[:SHOWN_DIFFERENCES]:
+        place = "" if record["target_offset"] is None else f" at offset {record['target_offset']}"
+        source = f"{document['topic']}[{record['partition']}] source offset {record['source_offset']}"
+        lines.append(Text(f"{record['kind']:<9} {source}: {record['state']}{place}", "red" if record["state"] == "lost" else ""))
+    if len(records) > SHOWN_DIFFERENCES:
+        lines.append(Text(f"and {count(len(records) - SHOWN_DIFFERENCES)} more"))
+    states = ("written", "already_there", "would_be_written", "lost")
+    facts = ", ".join(f"{count(document[state])} {state.replace('_', ' ')}" for state in states if document[state])
+    more = "; there are further differences: repair again" if document["more"] else ""
+    end = Text(f"{facts}; side topic {document['side_topic']}{more}", "green" if document["ok"] else "yellow")
+    return Group(*lines, end, Text(document["why"], "dim"))

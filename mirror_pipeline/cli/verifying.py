@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from mirror_pipeline.cli import facade, render_proof
-from mirror_pipeline.cli.copying import SharedSession, Topics
+from mirror_pipeline.cli.copying import OneMirror, OneTopic, SharedSession, Topics
 from mirror_pipeline.cli.errors import PROBLEM, UNEXPECTED, describe
 from mirror_pipeline.cli.help import NO_VALUE
 from mirror_pipeline.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, Mirrors, Settings
@@ -65,21 +65,11 @@ def verify(
         raise UsageError("--from is not before --to", hint="the stretch is from <= time < to; swap them or move one")
     opened = facade.load(config)
     settings: Settings = context.obj
-    jobs: list[tuple[str, Work[Any]]]
     if external:
-        if mirror or sample is not None:
-            raise UsageError("--external goes with neither --mirror nor --sample", hint="it takes --source, --target and --topic SRC=DST")
-        pairs = _pairs(topic)
-        clusters = _given("--source", source), _given("--target", target)
-        jobs = [
-            (
-                "external",
-                lambda observe, stop: opened.external(*clusters, pairs, from_time=start, to_time=end, observer=observe, stop=stop),
-            )
-        ]
+        jobs = _external(opened, _clusters(source, target, mirror, sample), _pairs(topic), start, end)
+    elif source is not None or target is not None:
+        raise UsageError("--source and --target go with --external", hint="a mirror knows its clusters; --mirror names it")
     else:
-        if source is not None or target is not None:
-            raise UsageError("--source and --target go with --external", hint="a mirror knows its clusters; --mirror names it")
         jobs = _mirrors(opened, opened.pick(mirror), topic, start, end, 1.0 if sample is None else sample)
     ended = _with_progress("reading the ledger and starting Spark", jobs, settings.debug)
     document = render_proof.joined([outcome.result for outcome in ended if outcome.result is not None])
@@ -93,14 +83,68 @@ def verify(
 def _mirrors(
     opened: facade.Opened, names: Sequence[str], topics: list[str] | None, start: int | None, end: int | None, sample: float
 ) -> list[tuple[str, Work[Any]]]:
-    shared = SharedSession(opened.session)
+    # A single mirror starts Spark itself, after it has seen that its clusters answer.
+    shared = SharedSession(opened.session) if len(names) > 1 else None
 
     def work(name: str) -> Work[Any]:
         return lambda observe, stop: opened.mirror(name).verify(
-            topics=topics or None, from_time=start, to_time=end, sample=sample, observer=observe, stop=stop, session=shared.get()
+            topics=topics or None,
+            from_time=start,
+            to_time=end,
+            sample=sample,
+            observer=observe,
+            stop=stop,
+            session=shared.get() if shared else None,
         )
 
     return [(name, work(name)) for name in names]
+
+
+def repair(
+    context: typer.Context,
+    mirror: OneMirror,
+    topic: OneTopic,
+    config: ConfigFile = DEFAULT_CONFIG,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write records that are missing or altered on the target into a topic beside it.
+
+    Verifies the topic first. The records go into NAME.repair, in the same partitions and in the order of their source
+    offsets: the mirrored topic itself stays as it is, since its order and its offsets are promised. A second repair adds
+    nothing.
+
+    Exit code 1 when something could not be found any more, or with --dry-run when there is something to repair.
+    """
+    opened = facade.load(config)
+    settings: Settings = context.obj
+    (name,) = opened.pick([mirror])
+
+    def work(observe: Observe, stop: threading.Event) -> Any:
+        return opened.mirror(name).repair(topic, dry_run=dry_run, observer=observe, stop=stop)
+
+    (ended,) = _with_progress("reading the ledger and starting Spark", [(name, work)], settings.debug)
+    document = ended.result.to_json() if ended.result is not None else {}
+    if as_json:
+        print_json(document)
+    else:
+        answers().print(render_proof.repaired(document))
+    raise typer.Exit(0 if document["ok"] else PROBLEM)
+
+
+def _external(
+    opened: facade.Opened, clusters: tuple[str, str], pairs: dict[str, str], start: int | None, end: int | None
+) -> list[tuple[str, Work[Any]]]:
+    def work(observe: Observe, stop: threading.Event) -> Any:
+        return opened.external(*clusters, pairs, from_time=start, to_time=end, observer=observe, stop=stop)
+
+    return [("external", work)]
+
+
+def _clusters(source: str | None, target: str | None, mirrors: list[str] | None, sample: float | None) -> tuple[str, str]:
+    if mirrors or sample is not None:
+        raise UsageError("--external goes with neither --mirror nor --sample", hint="it takes --source, --target and --topic SRC=DST")
+    return _given("--source", source), _given("--target", target)
 
 
 def _given(option: str, value: str | None) -> str:

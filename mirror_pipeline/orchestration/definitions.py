@@ -13,6 +13,7 @@ import dagster as dg
 from mirror_pipeline.orchestration import names
 from mirror_pipeline.orchestration.backfill import backfill_asset, backfill_job, partitions
 from mirror_pipeline.orchestration.catalogue_sensor import catalogue_sensor, missing_sensor
+from mirror_pipeline.orchestration.checks import verify_checks, verify_job, verify_schedule
 from mirror_pipeline.orchestration.lag_sensor import lag_sensor
 from mirror_pipeline.orchestration.lane import BUDGET_SECONDS, lane_assets, lane_tags, source_spec
 from mirror_pipeline.orchestration.lane_facts import lane_job_name
@@ -35,6 +36,8 @@ def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.De
     assets: list[Any] = []
     jobs: list[Any] = [evict, prune]
     sensors: list[dg.SensorDefinition] = []
+    checks: list[dg.AssetChecksDefinition] = []
+    hourly: list[dg.ScheduleDefinition] = []
     for mirror in project.mirrors:
         lanes = [lane for lane in mirror.lanes if mirror.in_lane(lane)]
         lane_jobs = [lane_job(mirror, lane) for lane in lanes]
@@ -42,13 +45,18 @@ def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.De
         assets += [lane_assets(mirror, lane) for lane in lanes]
         assets += [backfill_asset(mirror, topic, parts) for topic in mirror.topics or ()]
         jobs += lane_jobs + ([backfill_job(mirror)] if mirror.topics else [])
+        if mirror.topics:
+            checks.append(verify_checks(mirror))
+            jobs.append(verify_job(mirror, checks[-1]))
+            hourly.append(verify_schedule(mirror, jobs[-1]))
         sensors += [lag_sensor(mirror, lane_jobs), catalogue_sensor(mirror)]
     sensors.append(reaper() if project.mirrors else missing_sensor(project))
     return dg.Definitions(
         assets=assets,
+        asset_checks=checks,
         jobs=jobs,
         sensors=sensors,
-        schedules=schedules(evict, prune),
+        schedules=[*schedules(evict, prune), *hourly],
         resources=found,
         # One process a run: a step of its own would start its own Python and its own JVM, 20 s each.
         executor=dg.in_process_executor,
@@ -60,7 +68,8 @@ def lane_job(mirror: KnownMirror, lane: str) -> Any:
     label = names.lane_label(mirror.name, lane)
     return dg.define_asset_job(
         lane_job_name(mirror.name, lane),
-        selection=[names.target_key(mirror.name, topic.topic) for topic in mirror.in_lane(lane)],
+        # Verification has a job and a schedule of its own: a lane's run would wait for it.
+        selection=dg.AssetSelection.assets(*(names.target_key(mirror.name, t.topic) for t in mirror.in_lane(lane))).without_checks(),
         description=f"Runs lane {label}: copies its topics until the time budget ends or nothing moves. The lag sensor starts it.",
         tags=lane_tags(mirror.name, label, BUDGET_SECONDS),
     )

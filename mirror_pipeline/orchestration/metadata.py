@@ -11,6 +11,7 @@ from typing import Any
 import dagster as dg
 
 from mirror_pipeline.reports import BackfillReport, Progress, TopicLag, TopicProgress
+from mirror_pipeline.verify.report import VerifyReport, difference_json
 
 LAG_RECORDS = "lag_records"
 LAG_SECONDS = "lag_seconds"
@@ -37,12 +38,18 @@ TARGET_TOPIC = "target_topic"
 TARGET_DOWN = "target_down"
 FROM_TIME = "from_time"
 TO_TIME = "to_time"
+LEAVES = "leaves"
+DIFFERENCES = "differences"
+FIRST_DIFFERENCES = "first_differences"
+EXPIRED = "expired"
+SHOWN_DIFFERENCES = 20
 
 NAMES = frozenset(
     (
         LAG_RECORDS, LAG_SECONDS, EXPIRES_SECONDS, HELD_RECORDS, RECORDS, BYTES, RECORDS_PER_SECOND, BYTES_PER_SECOND, MICRO_BATCHES,
         SECONDS, SECONDS_STAGING, SECONDS_PRODUCING, STAGED_RECORDS, STAGED_BYTES, GAPS, POSITIONS, END_OFFSETS, OFFSET_RANGES, STATE,
         REASON, HINT, TARGET_TOPIC, TARGET_DOWN, FROM_TIME, TO_TIME,
+        LEAVES, DIFFERENCES, FIRST_DIFFERENCES, EXPIRED,
     )
 )  # fmt: skip
 Metadata = dict[str, Any]
@@ -113,4 +120,20 @@ def of_backfill(report: BackfillReport) -> Metadata:
         TO_TIME: dg.MetadataValue.timestamp(report.to_time / 1000),
         STATE: run.state,
         TARGET_TOPIC: report.target_topic,
+    }
+
+
+def of_verification(topic: str, report: VerifyReport) -> Metadata:
+    """What a check says; differences are named by offsets and lengths, never by contents. Seconds are the whole verification's."""
+    mine = [verdict for verdict in report.topics if verdict.topic == topic]
+    found = [difference for difference in report.differences if difference.topic == topic]
+    return {
+        RECORDS: sum(verdict.records for verdict in mine),
+        BYTES: sum(verdict.bytes for verdict in mine),
+        LEAVES: sum(verdict.leaves for verdict in mine),
+        DIFFERENCES: len(found),
+        EXPIRED: sum(verdict.expired for verdict in mine),
+        SECONDS: round(report.seconds, 3),
+        **_optional(FIRST_DIFFERENCES, dg.MetadataValue.json([difference_json(d) for d in found[:SHOWN_DIFFERENCES]]) if found else None),
+        **_optional(TARGET_TOPIC, ", ".join(sorted({verdict.target_topic for verdict in mine}))),
     }

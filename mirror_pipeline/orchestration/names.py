@@ -16,6 +16,7 @@ LANE_TAG = "mirror/lane"
 MIRROR_TAG = "mirror/name"
 KIND_TAG = "mirror/kind"
 MAX_RUNTIME_TAG = "dagster/max_runtime"
+SAME_CHECK = "same_as_source"
 KIND_LANE, KIND_BACKFILL, KIND_UPKEEP = "lane", "backfill", "upkeep"
 
 LONGEST_WORD = 60

@@ -7,15 +7,14 @@ moved one. Pass two looks for surplus records on the whole source: a duplicate i
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from hashlib import blake2b
 
+from mirror_pipeline.verify.pieces import Candidate, Contents, Piece, contents, trace
 from mirror_pipeline.verify.words import difference_text, equal_fields
-from mirror_pipeline.wire.batch import HEADER_BYTES, BatchHeader, OpenRecord, Record, content, open_batch
+from mirror_pipeline.wire.batch import OpenRecord, Record, content
 
 # How far to look ahead for a place where both sides agree again; both bounds hold for each side.
 WINDOW_RECORDS = 32_768
@@ -25,76 +24,6 @@ FIRST_WINDOW = 64
 ANCHOR_PLACES = 8
 # Above this many possible pairs in a stretch the best pairing is not searched: records are taken as they come.
 PAIRING = 40_000
-
-# Pass two opens so many batches at first, and then every so-manieth, to learn how far times go back inside a batch.
-FIRST_SAMPLES = 16
-SAMPLE_EVERY = 256
-
-Contents = tuple[int, bytes | None, bytes | None, tuple[tuple[bytes, bytes | None], ...]]
-
-
-@dataclass(slots=True, frozen=True)
-class Piece:
-    """One RecordBatch with data, of which the records with ``low <= offset < high`` count.
-
-    ``timeless`` puts all of them at time 0; ``without`` are ranges of offsets that do not count either.
-    """
-
-    header: BatchHeader
-    batch: memoryview
-    low: int
-    high: int
-    timeless: bool = False
-    without: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def whole(self) -> bool:
-        """Whether every record of the batch counts."""
-        return self.low <= self.header.base_offset and self.header.next_offset <= self.high and not self.without
-
-    def opened(self) -> list[OpenRecord]:
-        """The records that count; of a LogAppendTime batch with the broker's time (KIP-32)."""
-        records = [r for r in open_batch(self.batch) if self.low <= r.offset < self.high]
-        for first, end in self.without:
-            records = [r for r in records if not first <= r.offset < end]
-        return [r._replace(timestamp=0) for r in records] if self.timeless else records
-
-    def records(self) -> list[Record]:
-        """The same, decoded, which takes three times as long."""
-        return [content(r) for r in self.opened()]
-
-    def same_bytes(self, other: Piece) -> bool:
-        """Whether both hold equal records, told without decoding; False proves nothing."""
-        a, b = self.header, other.header
-        if a.records != b.records or a.base_timestamp != b.base_timestamp or a.size != b.size or a.codec != b.codec:
-            return False
-        if a.magic != 2 or b.magic != 2 or not (self.whole and other.whole):
-            return False
-        if (a.log_append_time or b.log_append_time) and not self.timeless:
-            return False
-        # memoryviews compare element by element; a copy and memcmp is twenty times faster
-        return bytes(self.batch[HEADER_BYTES:]) == bytes(other.batch[HEADER_BYTES:])
-
-
-@dataclass(slots=True, frozen=True)
-class Trace:
-    """A record that did not match: where it lies, and digests in place of its contents; ``key`` is empty without a key."""
-
-    offset: int
-    timestamp: int
-    digest: bytes
-    key: bytes = b""
-    tombstone: bool = False
-
-
-@dataclass(slots=True, frozen=True)
-class Candidate:
-    """What pass one could not match: a source record, a target record, or a pair that seems to be one record altered."""
-
-    source: Trace | None
-    target: Trace | None
-    detail: str = ""
-
 
 @dataclass(slots=True)
 class Alignment:
@@ -108,35 +37,6 @@ class Alignment:
     candidates: list[Candidate] = field(default_factory=list)
     stopped: bool = False
     resume: tuple[int, int] | None = None
-
-
-def contents(record: OpenRecord) -> Contents:
-    """Everything of a record that a mirror must keep: all but its offset."""
-    _, timestamp, key, value, pairs = content(record)
-    return (timestamp, key, value, pairs)
-
-
-def digest(record: Record) -> bytes:
-    """Digest of timestamp, key, value and headers in order; null and empty give different digests."""
-    state = blake2b(record.timestamp.to_bytes(8, "big", signed=True), digest_size=16)
-    parts: list[bytes | None] = [record.key, record.value]
-    for name, value in record.headers:
-        parts += (name, value)
-    for part in parts:
-        state.update((-1 if part is None else len(part)).to_bytes(4, "big", signed=True))
-        state.update(part or b"")
-    return state.digest()
-
-
-def trace(record: Record) -> Trace:
-    """What is kept of a record that did not match."""
-    key = b"" if record.key is None else key_digest(record.key)
-    return Trace(record.offset, record.timestamp, digest(record), key, record.value is None)
-
-
-def key_digest(key: bytes) -> bytes:
-    """What is kept of a key."""
-    return blake2b(key, digest_size=16).digest()
 
 
 class Side:
@@ -315,28 +215,3 @@ def _closest(record: Record, among: deque[Record]) -> int | None:
     scores = [equal_fields(record, other) for other in among]
     best = max(scores, default=0)
     return scores.index(best) if best >= 2 else None
-
-
-def find_digests(pieces: Iterable[Piece], wanted: Iterable[Trace]) -> set[bytes]:
-    """Which of the wanted records occur in a stream (pass two).
-
-    A batch is opened when one of the wanted times lies between its base and its newest time. Records may be older than
-    their batch's base time; how much older is learned from the batches that are opened, some of which are samples.
-    """
-    left: dict[int, set[bytes]] = {}
-    for want in wanted:
-        left.setdefault(want.timestamp, set()).add(want.digest)
-    times = sorted(left)
-    found: set[bytes] = set()
-    disorder = 0
-    for number, piece in enumerate(pieces):
-        header = piece.header
-        sampled = number < FIRST_SAMPLES or number % SAMPLE_EVERY == 0 or header.magic < 2 or header.log_append_time or piece.timeless
-        if not sampled and bisect_left(times, header.base_timestamp - disorder) == bisect_right(times, header.max_timestamp):
-            continue
-        for record in piece.opened():
-            disorder = max(disorder, header.base_timestamp - record.timestamp)
-            marks = left.get(record.timestamp)
-            if marks and (mark := digest(content(record))) in marks:
-                found.add(mark)
-    return found

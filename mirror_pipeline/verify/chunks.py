@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterable, Sequence
 
@@ -34,7 +33,7 @@ def split(chunk: Chunk, leaves: int) -> list[Chunk]:
 def plan_chunks(wholes: Sequence[Chunk], *, slots: int) -> list[Chunk]:
     """Cut whole partitions so that every slot has work, the largest first."""
     offsets = sum(chunk.end - chunk.start for chunk in wholes)
-    leaves = math.ceil(offsets / LEAF_OFFSETS / max(1, slots * PARTS_PER_SLOT))
+    leaves = offsets // (LEAF_OFFSETS * max(1, slots * PARTS_PER_SLOT))
     parts = [part for chunk in wholes for part in split(chunk, leaves)]
     return sorted(parts, key=lambda part: part.start - part.end)
 

@@ -10,7 +10,7 @@ from mirror_pipeline.buffer.evict import SpanKey
 from mirror_pipeline.buffer.ledger import Ledger
 from mirror_pipeline.buffer.store import LaneStore, find_lanes
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.model import Incarnation, TopicPartition
+from mirror_pipeline.model import Gap, HoleCause, Incarnation, TopicPartition
 from mirror_pipeline.verify.deep import Terms
 from mirror_pipeline.verify.folding import Chunk
 from mirror_pipeline.verify.offsets import Runs, runs_of
@@ -57,9 +57,10 @@ class CopiedPartition:
 
 @dataclass(slots=True)
 class CopiedTopic:
-    """One topic as one lane copied it."""
+    """One topic as one lane copied it; ``age`` 0 is its present life, 1 the one before."""
 
     lane: str
+    age: int
     life: Incarnation
     ledger: Ledger
     partitions: dict[int, CopiedPartition]
@@ -67,15 +68,15 @@ class CopiedTopic:
     problem: str = ""
 
 
-def copied_topics(mirror: Mirror, wanted: Collection[str] | None) -> list[CopiedTopic]:
+def copied_topics(mirror: Mirror, wanted: Collection[str] | None, *, lenient: bool = False) -> list[CopiedTopic]:
     """Every topic that a lane of the mirror, or a backfill, has begun to copy; asks no cluster.
 
     Raises:
-        UsageError: a topic of ``wanted`` was never copied.
+        UsageError: a topic of ``wanted`` was never copied; not when ``lenient``.
     """
     found = [topic for store in find_lanes(mirror.config.buffer, mirror.name) for topic in _of_lane(store, wanted)]
     strange = sorted(set(wanted or ()) - {topic.life.topic for topic in found})
-    if strange:
+    if strange and not lenient:
         raise UsageError(f"mirror {mirror.name} has not copied topic {strange[0]}", hint="`mirror lag` shows what it copies")
     return found
 
@@ -84,23 +85,41 @@ def _of_lane(store: LaneStore, wanted: Collection[str] | None) -> list[CopiedTop
     ledger = Ledger(store)
     if not ledger.exists():
         return []
-    lives, positions, maps = ledger.incarnations(), ledger.positions(), runs_of(ledger.sends_table())
-    gaps = ledger.gaps()
+    ends, maps, gaps = ledger.reached(), runs_of(ledger.sends_table()), ledger.gaps()
     topics = []
-    for topic, life in sorted(lives.items()):
+    for topic, present in sorted(ledger.incarnations().items()):
         if wanted and topic not in wanted:
             continue
-        mine = [gap for gap in gaps if gap.topic == topic and gap.incarnation == life.incarnation]
-        partitions = {}
-        for number, start in sorted(life.starts.items()):
-            source, target = TopicPartition(topic, number), TopicPartition(life.target_topic, number)
-            key = (topic, number, life.incarnation)
-            end = max(start, positions[source].source_next)
-            chunk = Chunk(source, target, start, end, maps.get(key, Runs()).slice(start, end), first=True)
-            holes = tuple((gap.start, gap.end) for gap in mine if gap.partition == number)
-            partitions[number] = CopiedPartition(key, chunk, end, positions[source].target_next, holes)
-        topics.append(CopiedTopic(store.lane, life, ledger, partitions))
+        past = [life for (name, _), life in ledger.lives().items() if name == topic and _goes_on(life, present)]
+        for age, life in enumerate([present, *sorted(past, key=lambda life: -life.at)]):
+            mine = [gap for gap in gaps if gap.topic == topic and gap.incarnation == life.incarnation]
+            partitions = {}
+            for number in sorted(life.starts):
+                key = (topic, number, life.incarnation)
+                holes = [gap for gap in mine if gap.partition == number]
+                partitions[number] = _partition(key, life, ends.get(key), maps.get(key, Runs()), holes)
+            topics.append(CopiedTopic(store.lane, age, life, ledger, partitions))
     return topics
+
+
+def _goes_on(life: Incarnation, present: Incarnation) -> bool:
+    """Whether the present life continues this one between the same two topics: after a truncation of the source."""
+    same = (life.topic_id, life.target_topic_id) == (present.topic_id, present.target_topic_id)
+    return same and life.incarnation != present.incarnation
+
+
+def _partition(key: SpanKey, life: Incarnation, reached: int | None, runs: Runs, gaps: Sequence[Gap]) -> CopiedPartition:
+    """What was cut off behind a truncation is not there any more: other records lie at those offsets now."""
+    topic, number, _ = key
+    start = life.starts[number]
+    end = max(start, start if reached is None else reached)
+    cut = [gap.start for gap in gaps if gap.cause is HoleCause.TRUNCATION and gap.start < end]
+    compared = max(start, min([end, *cut]))
+    chunk = Chunk(
+        TopicPartition(topic, number), TopicPartition(life.target_topic, number), start, compared, runs.slice(start, compared), first=True
+    )
+    target_next = max(runs.target_end, life.target_starts.get(number, 0))
+    return CopiedPartition(key, chunk, end, target_next, tuple((gap.start, gap.end) for gap in gaps))
 
 
 def see_clusters(mirror: Mirror, topics: Sequence[CopiedTopic], source: WireClient, target: WireClient) -> None:
@@ -112,7 +131,7 @@ def see_clusters(mirror: Mirror, topics: Sequence[CopiedTopic], source: WireClie
     ours = source.metadata(sorted({topic.life.topic for topic in topics}))
     theirs = target.metadata(sorted({topic.life.target_topic for topic in topics}))
     for topic in topics:
-        topic.problem = _changed("source", ours, topic.life.topic, topic.life.incarnation, topic.life.source_cluster_id) or _changed(
+        topic.problem = _changed("source", ours, topic.life.topic, topic.life.topic_id, topic.life.source_cluster_id) or _changed(
             "target", theirs, topic.life.target_topic, topic.life.target_topic_id, topic.life.target_cluster_id
         )
     good = [topic for topic in topics if not topic.problem]

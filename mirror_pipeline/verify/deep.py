@@ -12,10 +12,12 @@ from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine import worker
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.model import SpanRef, TopicPartition
-from mirror_pipeline.verify.align import Alignment, Piece, Trace, align, find_digests
+from mirror_pipeline.verify.align import Alignment, align
 from mirror_pipeline.verify.folding import SOURCE_LINE, TARGET_LINE, Chunk
 from mirror_pipeline.verify.join import join, keys_seen
+from mirror_pipeline.verify.pieces import Piece, Trace
 from mirror_pipeline.verify.read import READ_COMMITTED, READ_UNCOMMITTED, read_log
+from mirror_pipeline.verify.search import find_digests
 from mirror_pipeline.wire.header import headers
 
 

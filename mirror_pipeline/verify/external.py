@@ -14,13 +14,14 @@ from mirror_pipeline.engine import worker
 from mirror_pipeline.engine.spark import Runner, SparkRunner, build_session
 from mirror_pipeline.errors import MirrorError, ProblemFound, UsageError
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.verify.align import Piece, align
+from mirror_pipeline.verify.align import align
 from mirror_pipeline.verify.compare import Difference
 from mirror_pipeline.verify.deep import DeepResult, Terms, source_pieces, target_pieces
 from mirror_pipeline.verify.folding import Chunk
 from mirror_pipeline.verify.jobs import run_each
 from mirror_pipeline.verify.latest import compare_latest
 from mirror_pipeline.verify.offsets import Runs
+from mirror_pipeline.verify.pieces import Piece
 from mirror_pipeline.verify.read import READ_COMMITTED, READ_UNCOMMITTED, log_range
 from mirror_pipeline.verify.report import DIFFERENT, IDENTICAL, UNREADABLE, PartitionVerdict, TopicVerdict, VerifyProgress, VerifyReport
 from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION, Settled, Whole, settle
@@ -94,23 +95,25 @@ class ExternalCheck:
     Args:
         source: cluster of the first names.
         target: cluster of the second names; may be the same.
-        runner: Spark.
+        runner: starts Spark, once both clusters have answered.
         timeout: seconds a broker may stay silent.
         observer: called from this thread as results come in.
         stop: set it to give up.
     """
 
+    _runner: Runner
+
     def __init__(
         self,
         source: ClusterSettings,
         target: ClusterSettings,
-        runner: Runner,
+        runner: Callable[[], Runner],
         *,
         timeout: float,
         observer: Callable[[VerifyProgress], None] | None = None,
         stop: threading.Event | None = None,
     ) -> None:
-        self._source, self._target, self._runner, self._timeout = source, target, runner, timeout
+        self._source, self._target, self._start, self._timeout = source, target, runner, timeout
         self._observer, self._stop = observer, stop or threading.Event()
         self._progress = VerifyProgress(0, stage="records")
         self._pairs: dict[TopicPartition, _Pair] = {}
@@ -122,7 +125,6 @@ class ExternalCheck:
         Raises:
             ClusterUnreachable: a cluster does not answer.
         """
-        began = time.monotonic()
         left, right = WireClient(self._source, timeout=self._timeout), WireClient(self._target, timeout=self._timeout)
         with closing(left), closing(right):
             terms = read_terms(self._source, self._target, topics)
@@ -134,6 +136,8 @@ class ExternalCheck:
                     self._plan(left, right, topic, name, *counts, terms[topic])
             for pair in self._pairs.values() if from_time is not None or to_time is not None else ():
                 pair.task = _narrowed(pair.task, left, right, from_time, to_time)
+        self._runner = self._start()
+        began = time.monotonic()
         self._compare()
         return self._report(topics, terms, time.monotonic() - began)
 
@@ -258,7 +262,12 @@ def verify_external(
         if alias not in config.clusters:
             raise UsageError(f"{config.path} has no cluster '{alias}'", hint=f"it has: {', '.join(config.clusters)}")
     engine = config.mirrors[0].engine if config.mirrors else EngineConfig()
-    runner = SparkRunner(session or build_session(engine, app_name="mirror verify"), tasks=engine.tasks)
+
+    def runner() -> SparkRunner:
+        made = SparkRunner(session or build_session(engine, app_name="mirror verify"), tasks=engine.tasks)
+        made.warm()
+        return made
+
     check = ExternalCheck(
         config.clusters[source], config.clusters[target], runner, timeout=engine.request_timeout, observer=observer, stop=stop
     )

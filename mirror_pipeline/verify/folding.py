@@ -157,7 +157,9 @@ def _fold_source(walk: LogWalk, chunk: Chunk, sides: _Sides) -> Iterator[bool]:
             batch = records[at : at + header.size]
             # Every batch goes past `hides`: it learns from markers.
             if (plain or not hides(header, batch)) and header.records:
-                if header.base_offset >= start:
+                if header.base_offset < walk.floor and header.base_offset >= start:
+                    sides.ours.spoil(header.base_offset, header.records)
+                elif header.base_offset >= start:
                     add(header, batch, header.base_offset)
                     sides.bytes += header.size
                 elif chunk.first and header.next_offset > start:  # only the end of it was copied, as another batch
@@ -181,8 +183,8 @@ def _fold_target(walk: LogWalk, chunk: Chunk, sides: _Sides) -> Iterator[bool]:
             if header.attributes & 0x20 or not header.records:
                 continue
             place = to_source(base)
-            if place is None:  # nothing of ours: spoil the leaf it lies in, whoever compares will look closer
-                sides.theirs.spoil(last, 0)
+            if place is None or base < walk.floor:  # not ours, or half deleted: whoever compares will look closer
+                sides.theirs.spoil(last if place is None else place, 0)
                 continue
             last = place
             add(header, records[at : at + header.size], place)

@@ -7,6 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from mirror_pipeline.engine.spark import Runner
+from mirror_pipeline.errors import TaskLost
 from mirror_pipeline.verify.deep import DeepResult, DeepTask, run_deep
 from mirror_pipeline.verify.folding import FoldResult, FoldTask, run_fold
 
@@ -15,6 +16,7 @@ R = TypeVar("R")
 
 JOBS_PER_TASK = 2
 """Jobs at work for each task slot: one reads from the brokers while the other folds."""
+ATTEMPTS = 3
 GROUP_OFFSETS = 65_536
 """Small chunks go together into one task until they have so many source offsets: a Spark job costs 50 ms."""
 
@@ -62,7 +64,7 @@ def run_each(
     with ThreadPoolExecutor(max(1, runner.tasks * JOBS_PER_TASK), "verify") as pool:
 
         def submit(spec: T) -> Future[list[R]]:
-            return pool.submit(runner.run, function, [spec], name=name)
+            return pool.submit(_attempt, runner, function, spec, name)
 
         waiting = {submit(spec) for spec in specs}
         try:
@@ -75,3 +77,13 @@ def run_each(
             for future in waiting:
                 future.cancel()
             raise
+
+
+def _attempt(runner: Runner, function: Callable[[T], R], spec: T, name: str) -> list[R]:
+    """These tasks only read, so one whose worker died may simply be run again."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return runner.run(function, [spec], name=name)
+        except TaskLost:
+            continue
+    return runner.run(function, [spec], name=name)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from mirror_pipeline.verify.align import Alignment, Piece, Side, Trace, between, contents, key_digest, trace
+from mirror_pipeline.verify.align import Alignment, Side, between
 from mirror_pipeline.verify.offsets import Runs
+from mirror_pipeline.verify.pieces import Piece, Trace, contents, key_digest, trace
 from mirror_pipeline.wire.batch import OpenRecord, Record, content
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mirror_pipeline.verify.align import Alignment, Candidate, Piece, Trace, trace
+from mirror_pipeline.verify.align import Alignment
+from mirror_pipeline.verify.pieces import Candidate, Piece, Trace, trace
 from mirror_pipeline.wire.batch import content
 
 

@@ -33,6 +33,8 @@ TASK_BYTES = 128 << 20
 """Bytes of the source after which a task ends at the next leaf: about a second, so progress moves and work is shared well."""
 
 Observer = Callable[[VerifyProgress], None]
+Lives = tuple[str, int]
+"""A lane, and which life of its topics: 0 is the present one."""
 
 
 @dataclass(slots=True)
@@ -61,39 +63,51 @@ class MirrorCheck:
 
     Args:
         mirror: whose copies.
-        runner: Spark.
+        runner: starts Spark, once it is clear that there is something to compare.
         observer: called from this thread as results come in.
         stop: set it to end early; then :class:`ProblemFound` is raised.
     """
 
-    def __init__(self, mirror: Mirror, runner: Runner, observer: Observer | None, stop: threading.Event) -> None:
-        self._mirror, self._runner, self._observer, self._stop = mirror, runner, observer, stop
+    _runner: Runner
+
+    def __init__(self, mirror: Mirror, runner: Callable[[], Runner], observer: Observer | None, stop: threading.Event) -> None:
+        self._mirror, self._start, self._observer, self._stop = mirror, runner, observer, stop
         self._timeout = mirror.mirror.engine.request_timeout
         self._source = WireClient(mirror.source, timeout=self._timeout)
         self._target = WireClient(mirror.target, timeout=self._timeout)
         self._progress = VerifyProgress(0)
-        self._parts: dict[tuple[str, TopicPartition], _Part] = {}
+        self._parts: dict[tuple[Lives, TopicPartition], _Part] = {}
 
     def run(
-        self, topics: Collection[str] | None, from_time: int | None, to_time: int | None, fraction: float, *, since_verified: bool = False
+        self,
+        topics: Collection[str] | None,
+        from_time: int | None,
+        to_time: int | None,
+        fraction: float,
+        *,
+        since_verified: bool = False,
+        lane: str | None = None,
     ) -> VerifyReport:
-        """See :meth:`Mirror.verify`."""
+        """See :meth:`Mirror.verify`; with ``lane`` only what that one copied."""
         if not 0 < fraction <= 1:
             raise UsageError(f"a sample of {fraction:g} is not possible", hint="give a fraction above 0 and up to 1, such as 0.05")
-        began = time.monotonic()
         try:
-            copied = copied_topics(self._mirror, topics)
+            copied = [
+                topic for topic in copied_topics(self._mirror, topics, lenient=since_verified) if lane in (None, topic.lane)
+            ]
             see_clusters(self._mirror, copied, self._source, self._target)
             good = [topic for topic in copied if not topic.problem]
             if from_time is not None or to_time is not None:
                 by_time(good, self._source, from_time, to_time)
             if since_verified:
                 _only_new(good)
+            self._runner = self._start()
+            began = time.monotonic()
             for topic in good:
                 for part in topic.partitions.values():
-                    self._parts[topic.lane, part.chunk.source] = _Part(topic, part)
-            for lane in sorted({topic.lane for topic in good}):
-                self._lane(lane, fraction)
+                    self._parts[(topic.lane, topic.age), part.chunk.source] = _Part(topic, part)
+            for lives in sorted({(topic.lane, topic.age) for topic in good}):
+                self._lane(lives, fraction)
             if fraction == 1:
                 self._write_down(good)
         finally:
@@ -101,9 +115,9 @@ class MirrorCheck:
             self._target.close()
         return self._report(copied, time.monotonic() - began, fraction)
 
-    def _lane(self, lane: str, fraction: float) -> None:
-        """Lanes one after the other: a backfill's lane may have copied the same topic."""
-        parts = {source: part for (name, source), part in self._parts.items() if name == lane}
+    def _lane(self, lives: Lives, fraction: float) -> None:
+        """One after the other: a backfill's lane, or an earlier life, may have copied the same topic."""
+        parts = {source: part for (name, source), part in self._parts.items() if name == lives}
         self._fold(parts, fraction)
         suspects = {source: part.left.differing(part.right) for source, part in parts.items() if not part.unreadable}
         self._compare(parts, {source: leaves for source, leaves in suspects.items() if leaves})

@@ -10,7 +10,7 @@ from struct import unpack_from
 
 from mirror_pipeline.errors import ProblemFound, WireError
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.verify.align import Piece
+from mirror_pipeline.verify.pieces import Piece
 from mirror_pipeline.wire.answers import EARLIEST, LATEST
 from mirror_pipeline.wire.batch import HEADER_BYTES, BatchHeader, check, decode, headers
 from mirror_pipeline.wire.client import WireClient
@@ -72,13 +72,25 @@ class LogWalk:
         isolation: 1 leaves out what is not committed, and the answers name aborted transactions.
         line: number of the connection to use.
         deleted: called with the new log start when records were deleted that this walk wanted; without it that is an error.
+        size: bytes of one answer.
     """
 
     def __init__(
-        self, client: WireClient, tp: TopicPartition, start: int, end: int, *, isolation: int, line: int = 0, deleted: Deleted | None = None
+        self,
+        client: WireClient,
+        tp: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        isolation: int,
+        line: int = 0,
+        deleted: Deleted | None = None,
+        size: int = FETCH_BYTES,
     ) -> None:
         self.position, self.end = start, end
+        self.floor = start  # what lies below is deleted, though a batch that holds it may still come whole
         self._client, self._tp, self._isolation, self._line, self._deleted = client, tp, isolation, line, deleted
+        self._size = size
         self._asked: Connection | None = None
         self._empty = 0
         self._bytes_per_offset = 0.0
@@ -92,7 +104,7 @@ class LogWalk:
                 self._client.forget(self._tp)
 
     def _send(self) -> Connection:
-        size = FETCH_BYTES
+        size = self._size
         if self._bytes_per_offset:  # near the end: not more than what is wanted
             size = min(size, max(LEAST_FETCH_BYTES, int((self.end - self.position) * self._bytes_per_offset * 1.1)))
         connection = self._client.connection(self._client.leader(self._tp), self._line)
@@ -158,7 +170,7 @@ class LogWalk:
         if self._deleted is None:
             raise ProblemFound(f"{self._tp}: offset {self.position} was deleted while the log was read")
         if start > self.position:
-            self.position = start
+            self.position = self.floor = start
             self._deleted(start)
         else:  # cut off behind: nothing more to read
             self.end = min(self.end, end, self.position)
@@ -174,6 +186,7 @@ def read_log(
     line: int = 0,
     deleted: Deleted | None = None,
     timeless: bool = False,
+    size: int = FETCH_BYTES,
 ) -> Iterator[Piece]:
     """Every batch with data in ``[start, end)``, checked by CRC, in order; control batches left out.
 
@@ -185,10 +198,11 @@ def read_log(
         BrokerError: The broker refuses, or did so for 30 s.
         CorruptBatch: A checksum or a length is wrong.
     """
-    walk = LogWalk(client, tp, start, end, isolation=isolation, line=line, deleted=deleted)
+    walk = LogWalk(client, tp, start, end, isolation=isolation, line=line, deleted=deleted, size=size)
     low = start
     try:
         while (answer := walk.read()) is not None:
+            low = max(low, walk.floor)
             for at, header in answer.batches:
                 check(answer.records, at, header)
                 batch = answer.records[at : at + header.size]

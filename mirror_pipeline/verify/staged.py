@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import pyarrow.compute as pc
-
 from mirror_pipeline.buffer.evict import SpanKey
 from mirror_pipeline.buffer.ledger import Ledger
 from mirror_pipeline.buffer.spans import SpanTable
@@ -27,7 +25,10 @@ from mirror_pipeline.verify.read import READ_UNCOMMITTED, log_range
 from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION, Settled, Whole, compare_records
 from mirror_pipeline.verify.terms import read_target_terms
 from mirror_pipeline.verify.tree import Tree
+from mirror_pipeline.verify.waiting import Lives, choose_spans
+from mirror_pipeline.wire.answers import NO_TOPIC_ID
 from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirror_pipeline.wire.digest import LeafSums
 
 GROUP_BYTES = 64 << 20
@@ -103,11 +104,12 @@ def verify_staged(
         ClusterUnreachable: no broker of the target answers.
         BufferUnusable: buffer or ledger cannot be read or written.
     """
-    verified, lives = ledger.verified(), ledger.incarnations()
+    verified, lives = ledger.verified(), ledger.lives()
     work = _Work()
-    chosen = _choose(spans.spans(), ledger, lives, verified, budget_bytes, work)
-    if chosen:
-        _compare(work, chosen, ledger, lives, runner, target, timeout)
+    chosen, lost = choose_spans(spans.spans(), ledger, lives, verified, budget_bytes)
+    work.rows += [_row(key, start, end, (), Verdict.NOT_STAGED) for key, start, end in lost]
+    for some in _lives_apart(chosen):
+        _compare(work, some, ledger, lives, runner, target, timeout)
     _write_down(work)
     ledger.add_verifications(work.rows)
     done = [group for group in work.groups if group.equal]
@@ -120,66 +122,39 @@ def verify_staged(
     )
 
 
-def _choose(
-    live: Sequence[SpanRef],
-    ledger: Ledger,
-    lives: Mapping[str, Incarnation],
-    verified: Mapping[SpanKey, int],
-    budget: int,
-    work: _Work,
-) -> dict[SpanKey, list[SpanRef]]:
-    """Produced spans that are not verified yet, without holes between them, within the budget."""
-    chosen: dict[SpanKey, list[SpanRef]] = {}
-    positions = ledger.positions()
-    affordable = _affordable(live, verified, budget)
-    for span in live:
-        key = (span.topic, span.partition, span.incarnation)
-        life, position = lives.get(span.topic), positions.get(span.source)
-        if life is None or position is None or life.incarnation != span.incarnation or span.end > position.source_next:
-            continue
-        begun = verified.get(key, life.starts.get(span.partition, span.start))
-        if span.end <= begun or span.micro_batch > affordable:
-            continue
-        done = chosen.setdefault(key, [])
-        reached = done[-1].end if done else begun
-        if span.start > reached:  # evicted by a version that did not verify, or by hand
-            work.rows.append(_row(key, reached, span.start, (), Verdict.NOT_STAGED))
-        done.append(span)
-    return chosen
-
-
-def _affordable(live: Iterable[SpanRef], verified: Mapping[SpanKey, int], budget: int) -> int:
-    """The last micro-batch that the budget allows; at least the first one that is not verified."""
-    sizes: dict[int, int] = {}
-    for span in live:
-        if span.end > verified.get((span.topic, span.partition, span.incarnation), -1):
-            sizes[span.micro_batch] = sizes.get(span.micro_batch, 0) + span.bytes
-    last, spent = -1, 0
-    for number in sorted(sizes):
-        spent += sizes[number]
-        if spent > budget and last >= 0:
-            break
-        last = number
-    return last
+def _lives_apart(chosen: Mapping[SpanKey, list[SpanRef]]) -> list[dict[SpanKey, list[SpanRef]]]:
+    """One comparison for each life of a topic: offsets of two lives are not to be mixed up."""
+    rounds: dict[int, dict[SpanKey, list[SpanRef]]] = {}
+    seen: dict[TopicPartition, int] = {}
+    for key, spans in chosen.items():
+        number = seen[spans[0].source] = seen.get(spans[0].source, -1) + 1
+        rounds.setdefault(number, {})[key] = spans
+    return list(rounds.values())
 
 
 def _compare(
     work: _Work,
     chosen: Mapping[SpanKey, Sequence[SpanRef]],
     ledger: Ledger,
-    lives: Mapping[str, Incarnation],
+    lives: Lives,
     runner: Runner,
     target: ClusterSettings,
     timeout: float,
 ) -> None:
     maps = _maps(ledger, chosen)
-    targets = {key: TopicPartition(lives[key[0]].target_topic, key[1]) for key in chosen}
+    targets = {key: TopicPartition(lives[key[0], key[2]].target_topic, key[1]) for key in chosen}
     with WireClient(target, timeout=timeout) as client:
-        logs = log_range(client, sorted(set(targets.values())), isolation=READ_UNCOMMITTED)
+        gone = _gone(client, chosen, ledger, lives)
+        logs = log_range(client, sorted({tp for key, tp in targets.items() if key not in gone}), isolation=READ_UNCOMMITTED)
+    groups: list[_Group] = []
     for key, spans in chosen.items():
-        work.groups += _groups(key, spans, targets[key], maps.get(key, Runs()), logs[targets[key]][0])
-    _fold(work.groups, runner, target, timeout)
-    deep = [group for group in work.groups if not group.equal and not group.unreadable]
+        if key in gone:
+            work.rows.append(_row(key, spans[0].start, spans[-1].end, (), Verdict.DELETED_ON_TARGET))
+            continue
+        groups += _groups(key, spans, targets[key], maps.get(key, Runs()), logs[targets[key]][0])
+    work.groups += groups
+    _fold(groups, runner, target, timeout)
+    deep = [group for group in groups if not group.equal and not group.unreadable]
     if deep:
         wanted = {group.key[0]: group.chunk.target.topic for group in deep}
         terms = read_target_terms(target, wanted)
@@ -201,9 +176,21 @@ def _compare(
         _settle(work, deep, compare_records(runner, target, tasks, whole, timeout=timeout))
 
 
+def _gone(client: WireClient, chosen: Iterable[SpanKey], ledger: Ledger, lives: Lives) -> set[SpanKey]:
+    """Partitions of past lives whose target topic was deleted since, or made anew: a person has accepted that."""
+    present = {(topic, life.incarnation) for topic, life in ledger.incarnations().items()}
+    past = {key: lives[key[0], key[2]] for key in chosen if (key[0], key[2]) not in present}
+    found = client.metadata(sorted({life.target_topic for life in past.values()})).topics if past else {}
+
+    def same(life: Incarnation) -> bool:
+        topic = found[life.target_topic]
+        return topic.error != UNKNOWN_TOPIC_OR_PARTITION and life.target_topic_id in ("", NO_TOPIC_ID, topic.topic_id)
+
+    return {key for key, life in past.items() if not same(life)}
+
+
 def _maps(ledger: Ledger, chosen: Mapping[SpanKey, Sequence[SpanRef]]) -> dict[SpanKey, Runs]:
-    first = min(span.start for spans in chosen.values() for span in spans)
-    return runs_of(ledger.sends_table().filter(pc.field("source_end") > first))
+    return runs_of(ledger.sends_behind({key: spans[0].start for key, spans in chosen.items()}))
 
 
 def _groups(key: SpanKey, spans: Sequence[SpanRef], tp: TopicPartition, runs: Runs, log_start: int) -> list[_Group]:

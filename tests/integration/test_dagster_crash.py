@@ -37,6 +37,7 @@ def all_there_once(up: Up) -> bool:
     return sorted(consume(up.west, up.target(topic))) == sorted(consume(up.east, topic))
 
 
+@pytest.mark.slow
 def test_killed_without_a_warning_it_leaves_nothing_and_starts_again(life: Callable[[], Up]) -> None:
     up = life()
     (run,) = until("a lane runs", lambda: up.lane_runs("STARTED"))

@@ -106,6 +106,7 @@ def test_a_backfill_launched_over_the_page_copies_exactly_its_range(up: Up) -> N
     assert up.numbers(topic, "records", kind="backfill") == [len(wanted)] * 3
 
 
+@pytest.mark.slow
 def test_terminate_ends_a_lane_in_order_and_the_sensor_says_so(up: Up) -> None:
     topic = up.topic("first")
     produce(up.east, topic, ["to have a lane"])

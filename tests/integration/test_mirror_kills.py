@@ -56,6 +56,7 @@ def mirror_ledger_is_whole(mirror: object) -> None:
         Ledger(store).audit()
 
 
+@pytest.mark.slow
 def test_three_kills(cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path) -> None:
     kill_often(cluster_factory, tmp_path, kills=3, size=60_000_000, seed=random.randrange(10**6))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,17 +18,22 @@ from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.buffer.ledger import Ledger
 from mirror_pipeline.buffer.spans import SpanTable
 from mirror_pipeline.engine.spark import SparkRunner
+from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.local.shapes import fill
-from mirror_pipeline.local.shapes_ground import Ground
-from mirror_pipeline.model import TopicPartition, Verdict
+from mirror_pipeline.local.shapes_ground import FOREVER, Ground
+from mirror_pipeline.model import HoleCause, TopicPartition, Verdict
 from mirror_pipeline.verify.external import verify_external
+from mirror_pipeline.verify.pieces import contents
 from mirror_pipeline.verify.read import read_log
 from mirror_pipeline.verify.report import VerifyReport
 from mirror_pipeline.verify.staged import StagedVerdict, verify_staged
 from mirror_pipeline.wire.batch import OpenRecord, seal, tail_of
+from mirror_pipeline.wire.client import WireClient
 from tests.conftest import ClusterPair
 from tests.damage import DAMAGE
-from tests.integration.mirrors import create_topic, make_mirror, produce, write_config
+from tests.integration.mirrors import create_topic, end_offsets, make_mirror, produce, write_config
+
+Outside = Callable[[dict[str, str]], VerifyReport]
 
 
 def staged(mirror: Mirror, spark: SparkSession, budget: int = 1 << 30) -> StagedVerdict:
@@ -72,7 +78,7 @@ def test_what_was_staged_is_found_on_the_target(clusters: ClusterPair, tmp_path:
 def test_untouched_copies_of_every_shape_are_identical(clusters: ClusterPair, tmp_path: Path, spark: SparkSession) -> None:
     source, target = (c.bootstrap_servers for c in clusters)
     prefix = f"v{time.time_ns()}-"
-    seeded = {topic.name: topic for topic in fill(source, scale=2000, prefix=prefix)}
+    seeded = {topic.name: topic for topic in fill(source, scale=500, prefix=prefix)}
     mirror = make_mirror(tmp_path, source, target, [f"{prefix}.*"])
     assert mirror.run(once=True, session=spark).state == "ok"
 
@@ -93,19 +99,21 @@ def ground(clusters: ClusterPair) -> Iterator[Ground]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def original(ground: Ground) -> str:
-    """500 records in partition 0 as tests/damage.py expects them, in batches of 40; something else in partition 1."""
-    topic = ground.create("original", 2)
+def write_topic(ground: Ground, name: str, change: Callable[[list[OpenRecord]], None] = lambda _: None) -> str:
+    """500 records in partition 0 as tests/damage.py expects them, in batches of 40, ``change`` applied; others in partition 1."""
+    topic = ground.create(name, 2)
     for partition in range(2):
-        for batch in batched([record_of(partition, number) for number in range(500)]):
+        records = [record_of(partition, number) for number in range(500)]
+        if partition == 0:
+            change(records)
+        for batch in batched(records):
             ground.append(topic, partition, seal(batch, codec=4, base_offset=0))
     return topic
 
 
 def record_of(partition: int, number: int) -> OpenRecord:
     name = number * 3 if partition == 0 else number + 10_000
-    return OpenRecord(number, 1_700_000_000_000 + number, tail_of(b"key-%d" % name, b"value %d of %d" % (name, partition), ((b"h", b"x"),)))
+    return OpenRecord(number, 1_700_000_000_000 + number, tail_of(b"key-%d" % name, b"value %d of %d" % (name, partition)))
 
 
 def batched(records: list[OpenRecord]) -> Iterator[list[OpenRecord]]:
@@ -113,30 +121,26 @@ def batched(records: list[OpenRecord]) -> Iterator[list[OpenRecord]]:
 
 
 @pytest.fixture(scope="module")
-def outside(clusters: ClusterPair, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, str]], VerifyReport]:
+def outside(clusters: ClusterPair, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Outside:
     """``mirror verify --external`` inside the source cluster."""
-    config = load_config(write_config(tmp_path_factory.mktemp("external"), clusters[0].bootstrap_servers, clusters[1].bootstrap_servers, ["x"]))
+    folder, addresses = tmp_path_factory.mktemp("external"), [cluster.bootstrap_servers for cluster in clusters]
+    config = load_config(write_config(folder, *addresses, ["x"]))
     return lambda pairs: verify_external(config, "east", "east", pairs, session=spark)
 
 
-def test_each_damage_is_reported_exactly(
-    ground: Ground, original: str, outside: Callable[[dict[str, str]], VerifyReport], clusters: ClusterPair
-) -> None:
-    expected, found = {}, {}
+def test_each_damage_is_reported_exactly(ground: Ground, outside: Outside) -> None:
+    pairs, expected = {}, {}
     for damage, (kind, source_offset, target_offset) in DAMAGE.items():
-        copy = ground.create(f"copy.{damage.__name__}", 2)
-        for partition in range(2):
-            records = [record_of(partition, number) for number in range(500)]
-            if partition == 0:
-                damage(records)
-            for batch in batched(records):
-                ground.append(copy, partition, seal(batch, codec=4, base_offset=0))
-        report = outside({original: copy})
-        expected[damage.__name__] = [(kind, 0, source_offset, target_offset)]
-        found[damage.__name__] = [(d.kind, d.partition, d.source_offset, d.target_offset) for d in report.differences]
-        assert (report.records, report.ok) == (1000, False)
+        topic = write_topic(ground, f"original.{damage.__name__}")
+        pairs[topic] = write_topic(ground, f"copy.{damage.__name__}", damage)
+        expected[topic] = [(kind, 0, source_offset, target_offset)]
+    sound = write_topic(ground, "original.sound")
+    report = outside({**pairs, sound: sound})
+    found = {verdict.topic: [] for verdict in report.topics if verdict.verdict == "different"}
+    for d in report.differences:
+        found[d.topic].append((d.kind, d.partition, d.source_offset, d.target_offset))
     assert found == expected
-    assert outside({original: original}).ok
+    assert (report.records, report.ok, report.topics[-1].verdict) == (1000 * (len(DAMAGE) + 1), False, "identical")
 
 
 def test_a_foreign_record_and_a_deleted_stretch_on_the_target(
@@ -149,25 +153,41 @@ def test_a_foreign_record_and_a_deleted_stretch_on_the_target(
     assert mirror.run(once=True, session=spark).state == "ok"
     copy = f"east.{topic_name}"
     produce(target, copy, 1)
-    report = mirror.verify(topics=[topic_name], session=spark)
-    assert [(d.kind, d.topic, d.partition, d.target_offset) for d in report.differences] == [("extra", topic_name, 0, 1000)]
-
     admin = AdminClient({"bootstrap.servers": target})
     for answer in admin.delete_records([ClientPartition(copy, 1, 400)]).values():
         answer.result(15)
-    report = mirror.verify(topics=[topic_name], session=spark)
-    assert [(t.expired, t.records) for t in report.topics] == [(400, 1600)]
-    assert [d.kind for d in report.differences] == ["extra"]
     found = staged(mirror, spark)
     assert (found.differences, found.records) == ((), 2000)
-    assert (topic_name, 1, 0, 400, "deleted_on_target", "staged") in verdicts_of(mirror)
+    assert [row[1:5] for row in verdicts_of(mirror)] == [(0, 0, 1000, "same"), (1, 0, 400, "deleted_on_target"), (1, 400, 1000, "same")]
 
-    configs = {"retention.ms": "-1", "retention.bytes": "-1"}
-    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in configs.items()]
-    for future in admin.incremental_alter_configs([ConfigResource(ResourceType.TOPIC, copy, incremental_configs=entries)]).values():
-        future.result(15)
+    report = mirror.verify(topics=[topic_name], session=spark)
+    assert [(t.expired, t.records) for t in report.topics] == [(400, 1600)]
+    assert [(d.kind, d.topic, d.partition, d.target_offset) for d in report.differences] == [("extra", topic_name, 0, 1000)]
+
+    alter(target, copy, {"retention.ms": "-1", "retention.bytes": "-1"})
     report = mirror.verify(topics=[topic_name], session=spark)
     assert [d.source_offset for d in report.differences if d.kind == "missing"] == list(range(400))
+    check_repair(mirror, topic_name, spark)
+
+
+def check_repair(mirror: Mirror, topic: str, spark: SparkSession) -> None:
+    """The 400 records go beside the copy, once; what is there is left alone."""
+    side = f"east.{topic}.repair"
+    planned = mirror.repair(topic, dry_run=True, session=spark)
+    assert ({r.state for r in planned.records}, len(planned.records)) == ({"would be written"}, 400)
+    assert side not in mirror.target_admin().topics()
+    first = mirror.repair(topic, session=spark)
+    assert [(r.partition, r.source_offset, r.state, r.target_offset) for r in first.records] == [(1, n, "written", n) for n in range(400)]
+    with closing(WireClient(mirror.source)) as source, closing(WireClient(mirror.target)) as target:
+        assert logged(target, TopicPartition(side, 1), 0, 400) == logged(source, TopicPartition(topic, 1), 0, 400)
+    again = mirror.repair(topic, session=spark)
+    assert [(r.state, r.target_offset) for r in again.records] == [("already there", n) for n in range(400)]
+    assert again.ok and again.side_topic == side
+    assert end_offsets(mirror, side, target=True) == {0: 0, 1: 400}
+
+
+def logged(client: WireClient, tp: TopicPartition, start: int, end: int) -> list[object]:
+    return [contents(record) for piece in read_log(client, tp, start, end, isolation=0) for record in piece.opened()]
 
 
 def test_staged_digests_find_a_target_that_differs(clusters: ClusterPair, tmp_path: Path, spark: SparkSession, topic_name: str) -> None:
@@ -200,3 +220,83 @@ def eventually(true: Callable[[], bool], seconds: float = 15.0) -> None:
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_compaction_after_the_copy_is_no_difference(clusters: ClusterPair, tmp_path: Path, spark: SparkSession, topic_name: str) -> None:
+    """Twelve rounds of the same keys are copied whole; then both brokers take away what they like."""
+    source, target = (c.bootstrap_servers for c in clusters)
+    held = {"cleanup.policy": "compact", "segment.ms": "1000", "segment.jitter.ms": "0", "min.cleanable.dirty.ratio": "0.01"}
+    create_topic(source, topic_name, 1, **{key.replace(".", "__"): value for key, value in held.items()}, min__compaction__lag__ms=FOREVER)
+    began = int(time.time() * 1000) - 3_600_000
+    with closing(Ground(source)) as here:
+        for number in range(12):
+            batch = [
+                OpenRecord(n, began + number * 10_000, tail_of(b"key-%d" % n, None if n == number else b"round %d" % number))
+                for n in range(20)
+            ]
+            here.append(topic_name, 0, seal(batch, codec=4, base_offset=0))
+    mirror = make_mirror(tmp_path, source, target, [topic_name])
+    assert mirror.run(once=True, session=spark).records == 240
+    for address, name in ((source, topic_name), (target, f"east.{topic_name}")):
+        alter(address, name, {"min.compaction.lag.ms": "0"})
+    with closing(WireClient(mirror.source)) as here, closing(WireClient(mirror.target)) as there:
+        eventually(lambda: len(logged(here, TopicPartition(topic_name, 0), 0, 240)) < 240, 30)
+        eventually(lambda: len(logged(there, TopicPartition(f"east.{topic_name}", 0), 0, 240)) < 240, 30)
+    report = mirror.verify(session=spark)
+    assert (report.differences, [t.verdict for t in report.topics], report.records < 240) == ((), ["identical"], True)
+    found = staged(mirror, spark)
+    assert (found.differences, found.unreadable) == ((), ())
+    outside = verify_external(mirror.config, "east", "west", {topic_name: f"east.{topic_name}"}, session=spark)
+    assert outside.ok and "last record of each key" in outside.topics[0].note
+
+
+def alter(bootstrap: str, topic: str, configs: dict[str, str]) -> None:
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in configs.items()]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: its calls end with it
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(15)
+
+
+def test_verification_beside_a_running_lane(clusters: ClusterPair, tmp_path: Path, spark: SparkSession, topic_name: str) -> None:
+    source, target = (c.bootstrap_servers for c in clusters)
+    create_topic(source, topic_name, 2)
+    produce(source, topic_name, 500, partitions=2)
+    mirror = make_mirror(tmp_path, source, target, [topic_name])
+    assert mirror.run(once=True, session=spark).records == 500
+    stop = threading.Event()
+
+    def copy() -> None:
+        with suppress(MirrorError):
+            mirror.run(stop=stop, session=spark)
+
+    lane = threading.Thread(target=copy)
+    lane.start()
+    try:
+        for number in range(1, 4):
+            produce(source, topic_name, 500, partitions=2, start=500 * number)
+            report = mirror.verify(session=spark)
+            assert (report.differences, [t.verdict for t in report.topics]) == ((), ["identical"])
+            found = staged(mirror, spark)
+            assert (found.differences, found.unreadable) == ((), ())
+        eventually(lambda: mirror.lag().topics[0].lag_records == 0, 30)
+    finally:
+        stop.set()
+        lane.join(60)
+    last = mirror.verify(session=spark)
+    assert (last.ok, last.records) == (True, 2000)
+
+
+def test_an_accepted_gap_is_no_difference(clusters: ClusterPair, tmp_path: Path, spark: SparkSession, topic_name: str) -> None:
+    """A record too large for the target goes to quarantine: it is on the source, not on the target, and named."""
+    source, target = (c.bootstrap_servers for c in clusters)
+    create_topic(source, topic_name, 1)
+    create_topic(target, f"east.{topic_name}", 1, max__message__bytes="3000")
+    for number, size in enumerate((100, 100, 20_000, 100)):
+        produce(source, topic_name, 1, start=number, size=size)
+    mirror = make_mirror(tmp_path, source, target, [topic_name], on_loss="record_gap")
+    assert mirror.run(once=True, session=spark).records == 3
+    assert [(gap.start, gap.end, gap.cause) for gap in mirror.gaps()] == [(2, 3, HoleCause.QUARANTINED)]
+    report = mirror.verify(session=spark)
+    assert (report.differences, [t.verdict for t in report.topics]) == ((), ["identical"])
+    assert staged(mirror, spark).differences == ()

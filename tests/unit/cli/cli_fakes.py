@@ -14,6 +14,7 @@ from mirror_pipeline.cli.facade import Opened
 from mirror_pipeline.model import Gap, HoleCause
 from mirror_pipeline.reports import (
     BackfillReport,
+    BufferUse,
     Excluded,
     Finding,
     LaneStatus,
@@ -28,6 +29,8 @@ from mirror_pipeline.reports import (
     TopicProgress,
     TopicState,
 )
+from mirror_pipeline.verify.repair import RepairedRecord, RepairReport
+from mirror_pipeline.verify.report import PartitionVerdict, TopicVerdict, VerifyReport
 
 PLAN = MirrorPlan(
     "m",
@@ -36,9 +39,16 @@ PLAN = MirrorPlan(
 )
 LAG = MirrorLag("m", (TopicLag("orders", "east.orders", (PartitionLag(0, 10, 110, 60, 100), PartitionLag(1, 5, 5, 5, 0)), 12.0),), 12.0)
 HALTED = TopicState("pay", "halted", "record too large", "raise it")
-LANE = LaneStatus("0", "running", 90.0, 4711, "host", 40.0, (HALTED,), 3, 5, 6, 1.0, 2e6, 70.0)
+USE = BufferUse(1_500_000, 20_000, 300_000, 0, 60, 12, 40, 700_000, 30.0, 60.0, "the cap is reached", 80.0, "not verified: no broker")
+LANE = LaneStatus("0", "running", 90.0, 4711, "host", 40.0, (HALTED,), 3, 5, 6, 1.0, 2e6, 70.0, buffer=USE)
 STATUS = MirrorStatus("m", "east", "west", (LANE,), 45_000_000_000, 50_000_000_000, 77, 7_700, 2)
 GAP = Gap("m", "orders", 3, "id", 100, 150, HoleCause.RETENTION, "on_loss: record_gap", 1_700_000_000_000)
+
+PARTITION = PartitionVerdict(0, 0, 900, 900, 1, "aa", "bb", 7)
+VERDICT = TopicVerdict("m", "orders", "east.orders", "identical", 900, 1, 90_000_000, 7, 0, (PARTITION,))
+PROOF = VerifyReport((VERDICT,), (), 2.0)
+REPAIRED = (RepairedRecord(0, 71, "missing", "written", 0), RepairedRecord(0, 90, "altered", "already there", 4))
+REPAIR = RepairReport("m", "orders", "east.orders", "east.orders.repair", False, REPAIRED)
 
 
 def run_report(mirror: str = "m", state: str = "ok", topic: str = "ok", reason: str = "", hint: str = "") -> RunReport:
@@ -60,6 +70,8 @@ class FakeMirror:
     name: str = "m"
     the_plan: MirrorPlan = PLAN
     findings: list[Finding] = field(default_factory=lambda: [Finding("java", True, "17.0.19")])
+    the_proof: VerifyReport = PROOF
+    the_repair: RepairReport = REPAIR
     the_gaps: list[Gap] = field(default_factory=list)
     on_run: Callable[..., RunReport] | None = None
     error: BaseException | None = None
@@ -98,9 +110,19 @@ class FakeMirror:
         return BackfillReport(self.name, topic, facts["into"] or f"east.{topic}", start, end, {0: (10, 20)}, run_report(self.name))
 
 
+    def verify(self, **facts: Any) -> VerifyReport:
+        return self._answer("verify", self.the_proof, **facts)
+
+    def repair(self, topic: str, /, **facts: Any) -> RepairReport:
+        return self._answer("repair", self.the_repair, topic=topic, **facts)
+
+    def external(self, *clusters: Any, **facts: Any) -> VerifyReport:
+        return self._answer("external", self.the_proof, clusters=clusters, **facts)
+
+
 def opened(*mirrors: FakeMirror, session: Callable[[], Any] = lambda: "spark") -> Opened:
     by_name = {mirror.name: mirror for mirror in mirrors}
-    return Opened(Path("mirror.yaml"), tuple(by_name), by_name.__getitem__, session)
+    return Opened(Path("mirror.yaml"), tuple(by_name), by_name.__getitem__, session, mirrors[0].external)
 
 
 def until_stopped(stop: threading.Event, timeout: float = 30.0) -> bool:

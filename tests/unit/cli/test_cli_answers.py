@@ -92,8 +92,14 @@ def test_status(cli: Cli) -> None:
         assert said in ended.out
     assert "45.0 GB of 50.0 GB, 77 records (7.7 kB) not yet on the target" in ended.out
     assert "2 gaps: see 'mirror gaps'" in ended.out
+    for said in (
+        "buffer full, staging waits since", "the cap is reached", "spans 1.5 MB in 12 files, ledger 20.0 kB, logs 300.0 kB in 60 files",
+        "700.0 kB to be verified", "housekeeping: not verified: no broker",
+    ):  # fmt: skip
+        assert said in " ".join(ended.out.split())
     (mirror,) = cli("status", "--json", mirrors=[FakeMirror()]).json["mirrors"]
-    assert {"mirror", "source", "target", "lanes", "buffer_bytes", "gaps"} <= keys(mirror)
+    assert {"mirror", "source", "target", "lanes", "buffer_bytes", "buffer_total_bytes", "gaps"} <= keys(mirror)
+    assert mirror["lanes"][0]["buffer"]["unverified_bytes"] == 700_000
 
 
 def test_gaps(cli: Cli) -> None:

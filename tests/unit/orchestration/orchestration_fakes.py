@@ -25,6 +25,8 @@ from mirror_pipeline.reports import (
     TopicState,
 )
 from mirror_pipeline.settings.facts import EngineConfig, MirrorConfig, TopicSelection
+from mirror_pipeline.verify.compare import Difference
+from mirror_pipeline.verify.report import TopicVerdict, VerifyReport
 
 NAME = "east-to-west"
 
@@ -106,6 +108,15 @@ class FakeMirror:
             self.script(observer, stop)
         observer(self.picture())
         return self.report()
+
+    def verify(self, **options: Any) -> VerifyReport:
+        self.calls.append({"call": "verify", "thread": threading.current_thread(), **options})
+        if self.run_error is not None:
+            raise self.run_error
+        row = TopicVerdict(NAME, "orders", "east.orders", "different", 5, 1, 50, 2, 1, ())
+        good = TopicVerdict(NAME, "pay", "east.pay", "identical", 7, 1, 70, 0, 0, ())
+        closed = TopicVerdict(NAME, "closed", "east.closed", "unreadable", 0, 0, 0, 0, 0, (), "the source topic cannot be read")
+        return VerifyReport((row, good, closed), (Difference("missing", "orders", 0, 3, None),), 1.5)
 
     def backfill_target(self, topic: str) -> str:
         return f"east.{topic}.backfill"

@@ -12,9 +12,10 @@ from tests.unit.orchestration.orchestration_fakes import FakeMirror, topic_lag
 
 DOCS = Path(__file__).parents[3] / "docs" / "dagster.md"
 FIXED = {
-    "lag_records", "lag_seconds", "expires_seconds", "held_records", "records", "bytes", "records_per_second", "bytes_per_second", "micro_batches", "seconds",
-    "seconds_staging", "seconds_producing", "staged_records", "staged_bytes", "gaps", "positions", "end_offsets", "offset_ranges",
-    "state", "reason", "hint", "target_topic", "target_down", "from_time", "to_time",
+    "lag_records", "lag_seconds", "expires_seconds", "held_records", "records", "bytes", "records_per_second", "bytes_per_second",
+    "micro_batches", "seconds", "seconds_staging", "seconds_producing", "staged_records", "staged_bytes", "gaps", "positions",
+    "end_offsets", "offset_ranges", "state", "reason", "hint", "target_topic", "target_down", "from_time", "to_time", "leaves",
+    "differences", "first_differences", "expired",
 }  # fmt: skip
 
 
@@ -34,6 +35,7 @@ def test_what_is_emitted_has_a_fixed_name() -> None:
     emitted = {name for report in LaneReporter(1.0).final(progress) for name in report.metadata}
     emitted |= set(metadata.of_topic_lag(replace(topic_lag("orders", 3), expires_seconds=9.0)))
     emitted |= set(metadata.of_backfill(fake.backfill("orders", 0, 1, into=None)))
+    emitted |= set(metadata.of_verification("orders", fake.verify()))
     assert emitted == metadata.NAMES
 
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 from crc32c import crc32c
 
-from mirror_pipeline.verify.align import Piece, align, digest, find_anchor
+from mirror_pipeline.verify.align import align, find_anchor
 from mirror_pipeline.verify.judge import Found, judge
+from mirror_pipeline.verify.pieces import Piece, digest
 from mirror_pipeline.verify.words import difference_text
 from mirror_pipeline.wire.batch import OpenRecord, Record, headers, seal, tail_of
 from mirror_pipeline.wire.header import HEAD, STAMPED

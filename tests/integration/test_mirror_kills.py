@@ -94,6 +94,7 @@ def test_the_target_stops_and_comes_back(cluster_factory: Callable[..., list[Loc
     assert mirror.status().lanes[0].target_down_since is None
 
 
+@pytest.mark.slow
 def test_a_lane_survives_the_death_of_its_workers(cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path) -> None:
     """Spark's Python workers die again and again: the run itself goes on."""
     source, target = (c.bootstrap_servers for c in cluster_factory(2))

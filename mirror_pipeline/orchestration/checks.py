@@ -1,0 +1,104 @@
+"""A check on every target asset: what was copied since the last verification is on the target as it is on the source."""
+
+# No `from __future__ import annotations`: Dagster reads the annotations of the check at run time.
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.orchestration import metadata, names
+from mirror_pipeline.orchestration.lane import failure
+from mirror_pipeline.orchestration.project import KnownMirror
+from mirror_pipeline.orchestration.wiring import MirrorsResource, Observer, SparkSessionResource
+from mirror_pipeline.orchestration.worker import SupervisorGone, Worker
+from mirror_pipeline.verify.report import DIFFERENT, IDENTICAL, VerifyReport
+
+VERIFY_CRON = "37 * * * *"
+MAX_RUNTIME_SECONDS = 6 * 3600
+NOT_YET = "nothing of it was copied yet"
+
+
+def verify_checks(mirror: KnownMirror) -> dg.AssetChecksDefinition:
+    """One check for each topic of a mirror, all made by one verification."""
+    keys = {topic.topic: names.target_key(mirror.name, topic.topic) for topic in mirror.topics or ()}
+    specs = [
+        dg.AssetCheckSpec(
+            names.SAME_CHECK,
+            asset=key,
+            description=f"Every record of `{topic}` that was copied since the last verification is on cluster "
+            f"`{mirror.config.target}` once, in order, with the same key, value, headers and time as on `{mirror.config.source}`.",
+        )
+        for topic, key in keys.items()
+    ]
+
+    @dg.multi_asset_check(
+        name=names.unique("verify", mirror.name), specs=specs, can_subset=True, pool=f"mirror/{mirror.name}/verify"
+    )
+    def verify_step(
+        context: dg.AssetCheckExecutionContext, mirrors: MirrorsResource, spark: SparkSessionResource
+    ) -> Iterator[dg.AssetCheckResult]:
+        wanted = {names.topic_of(key.asset_key): key.asset_key for key in context.selected_asset_check_keys}
+
+        def compare(_: Observer, stop: threading.Event) -> VerifyReport:
+            session = spark.session_for(mirrors.engine(mirror.name))
+            only = None if len(wanted) == len(keys) else sorted(wanted)
+            return mirrors.mirror(mirror.name).verify(topics=only, since_verified=True, stop=stop, session=session)
+
+        report = _wait(mirror.name, Worker(compare, name=f"verify {mirror.name}"))
+        for topic, key in sorted(wanted.items()):
+            yield _result(topic, key, report)
+
+    return verify_step
+
+
+def _wait(mirror: str, worker: Worker[VerifyReport]) -> VerifyReport:
+    """Look on until the verification has ended; a terminated run ends it too."""
+    with worker:
+        try:
+            for _ in worker.watch():
+                pass
+            return worker.report()
+        except MirrorError as problem:
+            raise failure(f"{mirror} could not be verified: {problem.message}", hint=problem.hint) from problem
+        except SupervisorGone as problem:
+            raise failure(f"{mirror} could not be verified: {problem}", hint="the next run begins where this one did") from problem
+
+
+def _result(topic: str, key: dg.AssetKey, report: VerifyReport) -> dg.AssetCheckResult:
+    mine = [verdict for verdict in report.topics if verdict.topic == topic]
+    different = any(verdict.verdict == DIFFERENT for verdict in mine)
+    return dg.AssetCheckResult(
+        passed=all(verdict.verdict == IDENTICAL for verdict in mine),
+        asset_key=key,
+        check_name=names.SAME_CHECK,
+        # What could not be read is no proof of a difference.
+        severity=dg.AssetCheckSeverity.ERROR if different else dg.AssetCheckSeverity.WARN,
+        description="; ".join(verdict.note for verdict in mine if verdict.note) or ("" if mine else NOT_YET),
+        metadata=metadata.of_verification(topic, report),
+    )
+
+
+def verify_job(mirror: KnownMirror, checks: dg.AssetChecksDefinition) -> Any:
+    """The job that makes all checks of a mirror."""
+    return dg.define_asset_job(
+        names.unique("verify_job", mirror.name),
+        selection=dg.AssetSelection.checks(checks),
+        description=f"Compares what mirror `{mirror.name}` has copied since the last verification with its source.",
+        tags={
+            names.MIRROR_TAG: mirror.name,
+            names.KIND_TAG: names.KIND_UPKEEP,
+            names.MAX_RUNTIME_TAG: str(MAX_RUNTIME_SECONDS),
+        },
+    )
+
+
+def verify_schedule(mirror: KnownMirror, job: Any) -> dg.ScheduleDefinition:
+    """Once an hour, UTC."""
+    return dg.ScheduleDefinition(
+        name=names.unique("verify_hourly", mirror.name),
+        job=job,
+        cron_schedule=VERIFY_CRON,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+    )

@@ -1,0 +1,170 @@
+"""``Mirror.repair``: records that are missing on the target, or are not what they were, written beside it.
+
+They go into a side topic, never into the mirrored topic itself. In the middle of a log nothing can be inserted without
+breaking the order, and at its end the next offset belongs to the lane: its offset map and its stamps count on being the
+only writer there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from mirror_pipeline.buffer.read import SpanReader
+from mirror_pipeline.buffer.spans import SpanTable
+from mirror_pipeline.errors import UsageError
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.verify.compare import Difference
+from mirror_pipeline.verify.copies import CopiedTopic, copied_topics
+from mirror_pipeline.verify.mirrored import MirrorCheck
+from mirror_pipeline.verify.read import READ_COMMITTED, log_range, read_log
+from mirror_pipeline.verify.report import VerifyProgress
+from mirror_pipeline.verify.side import SideTopic
+from mirror_pipeline.wire.batch import OpenRecord, headers, open_batch
+from mirror_pipeline.wire.client import WireClient
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from mirror_pipeline.engine.facade import Mirror
+
+SUFFIX = ".repair"
+MENDED = ("missing", "altered")
+READ_BYTES = 256 << 10
+WHY = (
+    "in the middle of the target's log nothing can be inserted without breaking the order, and its end belongs to the running mirror: "
+    "the records are beside it, in the same partitions, in the order of their source offsets"
+)
+WRITTEN, THERE, PLANNED, LOST = "written", "already there", "would be written", "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class RepairedRecord:
+    """One record: ``target_offset`` is its place in the side topic, None while it is not there."""
+
+    partition: int
+    source_offset: int
+    kind: str
+    state: str
+    target_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What a repair did. ``more``: there are further differences; verify and repair again.
+
+    ``others`` counts differences that no writing can mend: extra, duplicate, out of order.
+    """
+
+    mirror: str
+    topic: str
+    target_topic: str
+    side_topic: str
+    dry_run: bool
+    records: tuple[RepairedRecord, ...]
+    more: bool = False
+    others: int = 0
+    why: str = WHY
+
+    @property
+    def ok(self) -> bool:
+        """Everything that was missing lies in the side topic."""
+        return not self.more and all(record.state in (WRITTEN, THERE) for record in self.records)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for printing as JSON."""
+        counts = {state.replace(" ", "_"): sum(r.state == state for r in self.records) for state in (WRITTEN, THERE, PLANNED, LOST)}
+        return {"ok": self.ok, **asdict(self), **counts}
+
+
+def repair(
+    mirror: Mirror,
+    topic: str,
+    *,
+    dry_run: bool,
+    observer: Callable[[VerifyProgress], None] | None,
+    stop: threading.Event,
+    session: SparkSession | None,
+) -> RepairReport:
+    """See :meth:`Mirror.repair`."""
+    copied = _copied(mirror, topic)
+    check = MirrorCheck(mirror, lambda: mirror.runner(session), observer, stop)
+    found = check.run([topic], None, None, 1.0, lane=copied.lane)
+    note = next((verdict.note for verdict in found.topics if verdict.verdict == "unreadable"), "")
+    if note:
+        raise UsageError(f"{topic} cannot be repaired: {note}", hint="`mirror verify` must be able to read both sides")
+    wanted = [d for d in found.differences if d.kind in MENDED and d.source_offset is not None]
+    timeout = mirror.mirror.engine.request_timeout
+    records: list[RepairedRecord] = []
+    name = copied.life.target_topic
+    with closing(WireClient(mirror.source, timeout=timeout)) as source, closing(WireClient(mirror.target, timeout=timeout)) as target:
+        side = SideTopic(mirror.target_admin(), target, name, name + SUFFIX)
+        if wanted and not dry_run:
+            side.ensure()
+        for number in sorted({difference.partition for difference in wanted}):
+            mine = [difference for difference in wanted if difference.partition == number]
+            originals = _originals(source, copied, TopicPartition(topic, number), sorted({d.source_offset or 0 for d in mine}))
+            records += _mend(side, number, mine, originals, dry_run)
+    return RepairReport(mirror.name, topic, name, name + SUFFIX, dry_run, tuple(records), found.more, len(found.differences) - len(wanted))
+
+
+def _copied(mirror: Mirror, topic: str) -> CopiedTopic:
+    """The topic as the mirror keeps it; a backfill of it only when there is nothing else."""
+    found = copied_topics(mirror, [topic])
+    live = {store.lane for store in mirror.lane_stores()}
+    return min(found, key=lambda copied: (copied.lane not in live, copied.lane))
+
+
+def _mend(
+    side: SideTopic, number: int, wanted: Sequence[Difference], originals: dict[int, OpenRecord], dry_run: bool
+) -> list[RepairedRecord]:
+    ordered = sorted(offset for offset in originals)
+    places = side.places(number, [originals[offset] for offset in ordered])
+    before = dict(zip(ordered, places, strict=True))
+    after = before
+    if not dry_run and any(place is None for place in places):
+        after = dict(zip(ordered, side.write(number, [originals[offset] for offset in ordered]), strict=True))
+
+    def row(difference: Difference) -> RepairedRecord:
+        offset = difference.source_offset or 0
+        if offset not in originals:
+            return RepairedRecord(number, offset, difference.kind, LOST)
+        state = THERE if before[offset] is not None else PLANNED if dry_run else WRITTEN
+        return RepairedRecord(number, offset, difference.kind, state, after[offset])
+
+    return [row(difference) for difference in wanted]
+
+
+def _originals(source: WireClient, copied: CopiedTopic, tp: TopicPartition, offsets: Sequence[int]) -> dict[int, OpenRecord]:
+    """The records as the source has them, or the buffer where the source has deleted them."""
+    wanted = set(offsets)
+    start, end = log_range(source, [tp], isolation=READ_COMMITTED)[tp]
+    found: dict[int, OpenRecord] = {}
+    for offset in offsets:
+        if offset in found or not start <= offset < end:
+            continue
+        pieces = read_log(source, tp, offset, offset + 1, isolation=READ_COMMITTED, deleted=lambda _: None, size=READ_BYTES)
+        for piece in pieces:  # the whole batch, although one record was asked for: its neighbours may be wanted too
+            found |= {record.offset: record for record in open_batch(piece.batch) if record.offset in wanted}
+    if missing := wanted - found.keys():
+        found |= _buffered(copied, tp, missing)
+    return found
+
+
+def _buffered(copied: CopiedTopic, tp: TopicPartition, wanted: Iterable[int]) -> dict[int, OpenRecord]:
+    spans = SpanTable(copied.ledger.store)
+    left, found = set(wanted), dict[int, OpenRecord]()
+    if not spans.exists():
+        return found
+    with SpanReader(copied.ledger.store) as reader:
+        for span in spans.spans():
+            if span.source != tp or span.incarnation != copied.life.incarnation or not any(span.start <= o < span.end for o in left):
+                continue
+            payload = reader.payload(span)
+            for at, header in headers(payload):
+                if any(header.base_offset <= offset < header.next_offset for offset in left):
+                    found |= {r.offset: r for r in open_batch(payload[at : at + header.size]) if r.offset in left}
+    return found

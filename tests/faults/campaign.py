@@ -1,0 +1,243 @@
+"""A campaign: two clusters, live load, one mirror that is started again whenever it ends, faults one after the other, the account."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mirror_pipeline import Mirror, load_config
+from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.wire.client import WireClient
+from tests.faults.account import account_contents, account_ledger, acked_are_there, compare_values, read_values
+from tests.faults.child import MirrorChild, Stuck, send_signal, wait_for
+from tests.faults.load import DEFAULT_STREAMS, Load, Stream
+from tests.faults.report import CampaignReport
+from tests.integration.mirrors import write_config
+
+MOVE_SECONDS = 150.0
+"""How long nothing may arrive on the target after a fault is over: a start of Spark on a busy machine, a broker's start."""
+FINAL_SECONDS = 300.0
+LEASE_SECONDS = 5.0
+RUN_FOR = "60m"
+ENGINE = {
+    "spark_master": "local[4]", "tasks": 2, "micro_batch_bytes": "1MB", "max_batch_age": "1s", "poll_interval": "50ms",
+    "request_timeout": "3s", "lease": "5s", "target_wait": "10m", "source_wait": "10m",
+}  # fmt: skip
+
+
+class Campaign:
+    """Everything one campaign works with.
+
+    Args:
+        report: where faults and results go.
+        folder: an empty folder for configuration, buffer and logs.
+        source: bootstrap servers of the source, reached directly.
+        target: bootstrap servers of the target, reached directly.
+        via: addresses the mirror itself uses, when they are others (a proxy).
+        streams: the load.
+        engine: overrides of the engine's settings; ``mirror`` and ``buffer`` of their own blocks.
+    """
+
+    def __init__(
+        self,
+        report: CampaignReport,
+        folder: Path,
+        source: str,
+        target: str,
+        *,
+        via: tuple[str, str] | None = None,
+        streams: tuple[Stream, ...] = DEFAULT_STREAMS,
+        engine: Mapping[str, Any] | None = None,
+        mirror: Mapping[str, Any] | None = None,
+        buffer: Mapping[str, Any] | None = None,
+        replicas: int = 1,
+    ) -> None:
+        self.report = report
+        self.chance = random.Random(report.seed)
+        self.folder = folder
+        self.source, self.target = source, target
+        self.load = Load(source, streams, seed=report.seed, replicas=replicas)
+        ours, theirs = via or (source, target)
+        blocks = {"engine": {**ENGINE, **(engine or {})}, "buffer": dict(buffer or {}), **(mirror or {})}
+        self.config = write_config(folder, ours, theirs, ["load-.*"], **blocks)
+        blocks["buffer"] = {"uri": self.buffer_uri, **(buffer or {})}
+        direct = write_config(folder / "direct", source, target, ["load-.*"], **blocks)
+        self.mirror = Mirror(load_config(direct), "m")
+        self.child: MirrorChild | None = None
+        self.extra: dict[str, str] = {}
+        self.late: list[str] = []
+        self._blamed = True
+        self._client: WireClient | None = None
+
+    @property
+    def buffer_uri(self) -> str:
+        """The buffer's folder."""
+        return str(self.folder / "buffer")
+
+    @property
+    def ports(self) -> set[int]:
+        """Ports of the target as the mirror's configuration names them."""
+        body = json.loads(self.config.read_text())
+        return {int(address.rsplit(":", 1)[1]) for address in body["clusters"]["west"]["bootstrap_servers"].split(",")}
+
+    def begin(self) -> None:
+        """Create topics, start load and mirror, wait until records arrive."""
+        self.report.say(f"seed {self.report.seed}, {self.report.wanted} faults wanted, folder {self.folder}")
+        self.load.create_topics()
+        self.load.start()
+        self.start()
+        self.moving()
+
+    def start(self, **extra: str) -> MirrorChild:
+        """A new run of the mirror; ``extra`` is environment."""
+        if self.child is not None:
+            self.child.close()
+        self.child = MirrorChild(self.config, "run", "--for", RUN_FOR, "--json", extra={**self.extra, **extra})
+        self.report.runs += 1
+        self._blamed = False
+        return self.child
+
+    def running(self) -> MirrorChild:
+        """The mirror; started again if it has ended."""
+        if self.child is None or not self.child.alive:
+            self.ended()
+            return self.start()
+        return self.child
+
+    def blame(self) -> None:
+        """The next end of the run is our doing."""
+        self._blamed = True
+
+    def unblame(self) -> None:
+        """It shall go on after all."""
+        self._blamed = False
+
+    def ended(self) -> None:
+        """Keep why a run ended that nobody had touched."""
+        if self.child is not None and not self._blamed:
+            after = self.report.faults[-1].kind if self.report.faults else "nothing"
+            self.report.ends.append(f"after {after}: exit code {self.child.code}: {self.child.last_words()}")
+            self.report.say(f"run ended, {self.report.ends[-1]}")
+            self._blamed = True
+
+    def delivered(self) -> int:
+        """Sum of the target's end offsets, or -1 while it cannot be asked."""
+        try:
+            if self._client is None:
+                self._client = WireClient(self.mirror.target, timeout=5.0)
+            names = ["east." + stream.topic for stream in self.load.streams]
+            known = self._client.metadata(names).topics
+            parts = [TopicPartition(n, p) for n in names if n in known and not known[n].error for p in known[n].partitions]
+            answers = self._client.list_offsets(dict.fromkeys(parts, -1), isolation=0) if parts else {}
+            if any(answer.error for answer in answers.values()):
+                return -1
+            return sum(answer.offset for answer in answers.values())
+        except MirrorError:
+            self._forget()
+            return -1
+
+    def _forget(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def moving(self, seconds: float = MOVE_SECONDS) -> None:
+        """Wait until new records arrive on the target, with a run that is started again if it has ended.
+
+        Raises:
+            Stuck: nothing arrives; the report gets the driver's stacks.
+        """
+        before = -1
+
+        def arrived() -> bool:
+            nonlocal before
+            self.running()
+            now = self.delivered()
+            if before < 0:
+                before = now
+            return now > before >= 0
+
+        try:
+            wait_for("records to arrive on the target", arrived, seconds, poll=0.15)
+        except Stuck:
+            if self.child is not None:
+                self.report.note(f"stuck; the driver's stacks:\n{self.child.dump()}")
+            raise
+
+    def pause(self, longest: float = 0.6) -> None:
+        """A random moment's wait before a fault."""
+        time.sleep(self.chance.uniform(0, longest))
+
+    def drive(self, step: Callable[[], None]) -> None:
+        """Begin, take steps until enough faults are counted, finish; fail unless every record is accounted for."""
+        try:
+            self.begin()
+            while len(self.report.faults) < self.report.wanted:
+                step()
+        except Exception as problem:  # noqa: BLE001 - part of the result, and the account is wanted all the same
+            self.report.account.unexplain(f"{type(problem).__name__}: {problem}")
+        report = self.finish()
+        assert report.verdict == "ok", "\n".join([report.verdict, *report.account.details])
+
+    def finish(self) -> CampaignReport:
+        """End the load, let lag reach 0 with a last run, account for every record."""
+        account = self.report.account
+        try:
+            self.load.stop()
+            self._end_run()
+            self._last_run()
+            self._account()
+        except Exception as problem:  # noqa: BLE001 - whatever it is, it is the campaign's result
+            account.unexplain(f"{type(problem).__name__}: {problem}")
+        self.close()
+        self.report.close()
+        return self.report
+
+    def close(self) -> None:
+        """End what this campaign started, except the clusters."""
+        self._forget()
+        if self.child is not None:
+            self.child.close()
+
+    def _end_run(self) -> None:
+        if self.child is None or not self.child.alive:
+            return
+        for pid in self.child.stopped():
+            send_signal(pid, signal.SIGCONT)
+        try:
+            self.child.end()
+        except Stuck:
+            self.report.account.unexplain(f"the run did not end within 120 s of SIGTERM:\n{self.child.dump()}")
+        self.child.kill_tree()
+
+    def _last_run(self) -> None:
+        last = MirrorChild(self.config, "run", "--once", "--json")
+        try:
+            code = last.wait(FINAL_SECONDS)
+            if code != 0:
+                self.report.account.unexplain(f"the last run ended with {code}: {last.last_words()} {last.out.read_text()[-1500:]}")
+        except Stuck as problem:
+            self.report.account.unexplain(f"{problem}: {last.last_words()}")
+            self.report.note(f"the last run hangs:\n{last.dump()}")
+        finally:
+            last.close()
+
+    def _account(self) -> None:
+        account = self.report.account
+        pairs = {topic: "east." + topic for topic in [*(stream.topic for stream in self.load.streams), *self.late]}
+        for topic, copy in pairs.items():
+            source = read_values(self.source, topic, committed=True)
+            target = read_values(self.target, copy, committed=False)
+            compare_values(source, target, account, topic=topic)
+            missing = acked_are_there(target, self.load.acked, self.load.failed, topic)
+            if missing:
+                account.lost += missing
+                account.tell(f"{topic}: {missing} acknowledged values are not on the target")
+        account_contents(self.mirror, pairs, account)
+        account_ledger(self.mirror, account)

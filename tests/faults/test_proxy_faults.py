@@ -1,0 +1,93 @@
+"""A proxy on either side delays, cuts, duplicates, drops and throttles requests and responses by their type."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mirror_pipeline.local.cluster import LocalCluster
+from tests.faults.campaign import Campaign
+from tests.faults.report import CampaignReport
+from tests.proxy import (
+    API_VERSIONS,
+    DESCRIBE_PRODUCERS,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    PRODUCE,
+    Harm,
+    KafkaProxy,
+    Rule,
+)
+from tests.proxy_cluster import ProxiedCluster, proxied_cluster
+
+FIRE_SECONDS = 4.0
+LONGEST_DELAY = 6.0
+"""Twice the engine's request timeout in this campaign: some delays pass, some count as lost connections."""
+APIS = {"source": [FETCH] * 5 + [LIST_OFFSETS, METADATA, API_VERSIONS], "target": [PRODUCE] * 6 + [
+    FETCH, LIST_OFFSETS, DESCRIBE_PRODUCERS, METADATA, API_VERSIONS]}  # fmt: skip
+AT_CONNECT = {METADATA, API_VERSIONS, DESCRIBE_PRODUCERS}
+"""Requests that are rare while connections live: those are cut first. The tail is read after that, too."""
+
+
+def harm_an_exchange(campaign: Campaign, side: str, proxy: KafkaProxy) -> bool:
+    """Arm one rule and wait until it has hit; False when no such request came by."""
+    chance = campaign.chance
+    api = chance.choice(APIS[side])
+    harm = chance.choice([h for h in Harm if h is not Harm.REPLAY or api == PRODUCE])
+    seconds = {Harm.THROTTLE: 1.5, Harm.REPLAY: chance.uniform(0.1, 3)}.get(harm, 0.0)
+    if harm in (Harm.DELAY_REQUEST, Harm.DELAY_RESPONSE):
+        seconds = chance.uniform(0.1, LONGEST_DELAY)
+    rate = chance.choice((500, 5_000, 50_000)) if harm is Harm.THROTTLE else 0
+    rule = proxy.arm(Rule(harm, api, chance.randrange(4) if api in (FETCH, PRODUCE) else 0, seconds, rate))
+    if api in AT_CONNECT:
+        proxy.cut_all()
+    if not rule.fired.wait(FIRE_SECONDS + rule.seconds) and proxy.disarm(rule):
+        return False
+    campaign.report.fault(f"{side} {rule.harm}", str(rule))
+    return True
+
+
+def cut_the_line(campaign: Campaign, side: str, proxy: KafkaProxy) -> bool:
+    """All connections at once end, hang or are refused for a while."""
+    kind = campaign.chance.choice(("cut-all", "freeze", "refuse"))
+    seconds = campaign.chance.uniform(0.3, 5.0)
+    if kind == "freeze":
+        proxy.frozen.set()
+        time.sleep(seconds)
+        proxy.frozen.clear()
+    elif kind == "refuse":
+        proxy.refusing.set()
+        proxy.cut_all()
+        time.sleep(seconds)
+        proxy.refusing.clear()
+    else:
+        proxy.cut_all()
+    campaign.report.fault(f"{side} {kind}", f"{seconds:.1f} s" if kind != "cut-all" else "")
+    return True
+
+
+def proxy_step(campaign: Campaign, source: ProxiedCluster, target: ProxiedCluster) -> None:
+    """One fault on one side."""
+    side, proxy = campaign.chance.choice((("source", source.proxy), ("target", target.proxy), ("target", target.proxy)))
+    work = cut_the_line if campaign.chance.random() < 0.15 else harm_an_exchange
+    work(campaign, side, proxy)
+
+
+def test_proxy_faults(
+    plan: Callable[[str], CampaignReport], own_clusters: Callable[[LocalCluster], None], tmp_path: Path
+) -> None:
+    report = plan("proxy")
+    source, target = (proxied_cluster(tmp_path / "kafka" / name, seed=report.seed) for name in "ab")
+    own_clusters(source.cluster)
+    own_clusters(target.cluster)
+    campaign = Campaign(report, tmp_path / "mirror", source.direct, target.direct, via=(source.via, target.via))
+
+    def step() -> None:
+        campaign.running()
+        campaign.pause(0.2)
+        proxy_step(campaign, source, target)
+        campaign.moving()
+
+    campaign.drive(step)

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from mirror_pipeline.reports import BackfillReport, MirrorLag, MirrorStatus, Progress, RunReport
+from mirror_pipeline.lags import MirrorLag
+from mirror_pipeline.reports import BackfillReport, MirrorStatus, Progress, RunReport
 from mirror_pipeline.verify.report import VerifyReport
 
 Observer = Callable[[Progress], None]

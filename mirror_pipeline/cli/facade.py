@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mirror_pipeline.errors import ConfigError, UsageError
+from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.model import Gap
-from mirror_pipeline.reports import BackfillReport, Finding, Halt, MirrorLag, MirrorPlan, MirrorStatus, Progress, Resolution, RunReport
+from mirror_pipeline.reports import BackfillReport, Finding, Halt, MirrorPlan, MirrorStatus, Progress, Resolution, RunReport
 
 if TYPE_CHECKING:
     from mirror_pipeline.verify.repair import RepairReport

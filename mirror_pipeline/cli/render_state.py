@@ -12,7 +12,8 @@ from rich.text import Text
 
 from mirror_pipeline.cli.render import STYLES, cells, state, table, title
 from mirror_pipeline.cli.text import count, duration, plural, rate, size, sparkline
-from mirror_pipeline.reports import BufferUse, LaneStatus, MirrorLag, MirrorStatus, TopicLag
+from mirror_pipeline.lags import MirrorLag, TopicLag
+from mirror_pipeline.reports import BufferUse, LaneStatus, MirrorStatus
 
 HISTORY = 20
 """Looks kept for the sparkline of ``lag --watch``; a wide terminal has room for twice as many."""

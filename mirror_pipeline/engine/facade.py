@@ -20,8 +20,9 @@ from mirror_pipeline.engine.outlook import with_outlook
 from mirror_pipeline.engine.selection import discover, lane_names, lane_stores, select_topics
 from mirror_pipeline.engine.spark import SparkRunner, build_session
 from mirror_pipeline.errors import UsageError
+from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.model import Gap
-from mirror_pipeline.reports import BackfillReport, Finding, Halt, MirrorLag, MirrorPlan, MirrorStatus, Progress, Resolution, RunReport
+from mirror_pipeline.reports import BackfillReport, Finding, Halt, MirrorPlan, MirrorStatus, Progress, Resolution, RunReport
 from mirror_pipeline.topics.catalogue import Catalogue, refresh_catalogue
 from mirror_pipeline.verify import repair
 from mirror_pipeline.verify.mirrored import MirrorCheck

@@ -12,8 +12,9 @@ from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.buffer.usage import buffer_use as whole_use
 from mirror_pipeline.engine.holding import buffer_use, ledger_of, span_table
 from mirror_pipeline.engine.outlook import first_times
+from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Gap, TopicPartition
-from mirror_pipeline.reports import LaneStatus, MirrorLag, PartitionLag, TopicLag, TopicState
+from mirror_pipeline.reports import LaneStatus, TopicState
 from mirror_pipeline.wire.answers import EARLIEST, LATEST
 from mirror_pipeline.wire.client import WireClient
 

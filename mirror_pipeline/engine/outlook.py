@@ -9,8 +9,8 @@ from dataclasses import replace
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.clusters.info import ConfigValue
 from mirror_pipeline.errors import BrokerError
+from mirror_pipeline.lags import MirrorLag, TopicLag
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.reports import MirrorLag, TopicLag
 from mirror_pipeline.topics.settings import number, text
 from mirror_pipeline.wire.answers import LATEST
 from mirror_pipeline.wire.batch import headers

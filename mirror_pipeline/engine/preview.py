@@ -14,9 +14,10 @@ from mirror_pipeline.engine.outlook import first_times, retention_ms, with_outlo
 from mirror_pipeline.engine.selection import Selected, select_topics
 from mirror_pipeline.engine.targets import FILLED_HINT, filled_message, log_bounds
 from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.local.java import find_java
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.reports import Finding, MirrorLag, MirrorPlan, TopicPlan
+from mirror_pipeline.reports import Finding, MirrorPlan, TopicPlan
 from mirror_pipeline.settings.units import format_duration
 from mirror_pipeline.topics.manage import plan_targets
 from mirror_pipeline.topics.plan import TargetPlan

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from mirror_pipeline.lags import MirrorLag, TopicLag
 from mirror_pipeline.orchestration.lane_facts import LaneFacts
-from mirror_pipeline.reports import MirrorLag, TopicLag
 
 FIRST_PAUSE_SECONDS = 30.0
 LONGEST_PAUSE_SECONDS = 1800.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from mirror_pipeline.reports import MirrorLag, TopicLag
+from mirror_pipeline.lags import MirrorLag, TopicLag
 
 VERSION = 1
 OBSERVE_SECONDS = 60.0

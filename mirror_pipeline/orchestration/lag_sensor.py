@@ -6,6 +6,7 @@ import zlib
 import dagster as dg
 
 from mirror_pipeline.errors import ClusterUnreachable, MirrorError
+from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.orchestration import metadata, names, worker
 from mirror_pipeline.orchestration.lag_decision import Decision, Start, decide
 from mirror_pipeline.orchestration.lag_memory import LagMemory
@@ -13,7 +14,7 @@ from mirror_pipeline.orchestration.lane import BUDGET_SECONDS
 from mirror_pipeline.orchestration.lane_facts import gather
 from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.wiring import MirrorFace, MirrorsResource
-from mirror_pipeline.reports import MirrorLag, MirrorStatus
+from mirror_pipeline.reports import MirrorStatus
 
 INTERVAL_SECONDS = 10
 LOOK_SECONDS = 10.0

@@ -10,7 +10,8 @@ from typing import Any
 
 import dagster as dg
 
-from mirror_pipeline.reports import BackfillReport, Progress, TopicLag, TopicProgress
+from mirror_pipeline.lags import TopicLag
+from mirror_pipeline.reports import BackfillReport, Progress, TopicProgress
 from mirror_pipeline.verify.report import VerifyReport, difference_json
 
 LAG_RECORDS = "lag_records"

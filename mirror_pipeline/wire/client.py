@@ -22,14 +22,7 @@ from mirror_pipeline.wire.answers import (
     offset_answers,
     producer_answers,
 )
-from mirror_pipeline.wire.codes import (
-    LEADER_NOT_AVAILABLE,
-    NETWORK_EXCEPTION,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    Action,
-    broker_error,
-    lookup,
-)
+from mirror_pipeline.wire.codes import LEADER_NOT_AVAILABLE, NETWORK_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, lookup
 from mirror_pipeline.wire.connection import Connection
 from mirror_pipeline.wire.dial import Dialler
 from mirror_pipeline.wire.messages import InitProducerIdRequest, MetadataRequest

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mirror_pipeline.cli.facade import Opened
+from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Gap, HoleCause
 from mirror_pipeline.reports import (
     BackfillReport,
@@ -18,13 +19,10 @@ from mirror_pipeline.reports import (
     Excluded,
     Finding,
     LaneStatus,
-    MirrorLag,
     MirrorPlan,
     MirrorStatus,
-    PartitionLag,
     Progress,
     RunReport,
-    TopicLag,
     TopicPlan,
     TopicProgress,
     TopicState,

@@ -1,0 +1,82 @@
+"""How far a mirror is behind, and what may soon go wrong on its source."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+EXPIRES_SOON_SECONDS = 86_400.0
+LONG_TRANSACTION_SECONDS = 60.0
+HANGING_SECONDS = 900.0
+"""Kafka's default of transaction.max.timeout.ms: a transaction that is open for longer hangs (KIP-664)."""
+
+
+def _words(seconds: float) -> str:
+    minutes = int(seconds // 60)
+    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes} m" if minutes < 120 else f"{minutes // 60} h {minutes % 60} m"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """``position`` and ``end`` are source offsets; ``staged`` the end of what the buffer holds; ``lag`` in records of offset distance."""
+
+    partition: int
+    position: int
+    end: int
+    staged: int
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLag:
+    """Lag of one topic, per partition.
+
+    ``expires_seconds`` is how soon the source's retention may delete what is not read yet (None: not by time, or nothing
+    is unread), ``held_records`` the offsets that an open transaction holds back, since ``held_seconds``.
+    """
+
+    topic: str
+    target_topic: str
+    partitions: tuple[PartitionLag, ...]
+    lag_seconds: float | None = None
+    expires_seconds: float | None = None
+    held_records: int = 0
+    held_seconds: float | None = None
+
+    @property
+    def lag_records(self) -> int:
+        """Offsets between position and end, summed."""
+        return sum(p.lag for p in self.partitions)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What may soon go wrong on the source, in sentences."""
+        found = []
+        if self.expires_seconds is not None and self.expires_seconds < EXPIRES_SOON_SECONDS:
+            found.append(f"source deletes unread data in {_words(self.expires_seconds)}")
+        if self.held_seconds is not None and self.held_seconds > LONG_TRANSACTION_SECONDS:
+            hangs = "; it hangs: see kafka-transactions.sh find-hanging" if self.held_seconds > HANGING_SECONDS else ""
+            found.append(f"an open transaction holds back {self.held_records:,} offsets since {_words(self.held_seconds)}{hangs}")
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorLag:
+    """Lag of one mirror; ``lag_seconds`` is the age of the oldest record not yet on the target, None when unknown."""
+
+    mirror: str
+    topics: tuple[TopicLag, ...]
+    lag_seconds: float | None
+
+    @property
+    def lag_records(self) -> int:
+        """Offsets between position and end, summed over topics."""
+        return sum(t.lag_records for t in self.topics)
+
+    def to_json(self) -> dict[str, Any]:
+        """One element of ``lag --json``'s ``mirrors``."""
+        body = asdict(self)
+        for topic, row in zip(self.topics, body["topics"], strict=True):
+            row["lag_records"] = topic.lag_records
+            row["warnings"] = list(topic.warnings)
+        return {"mirror": self.mirror, "lag_records": self.lag_records, "lag_seconds": self.lag_seconds, "topics": body["topics"]}

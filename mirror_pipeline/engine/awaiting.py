@@ -1,9 +1,8 @@
-"""Waiting for the source: a fetch that the brokers hold open until something new is there, instead of a clock."""
+"""Waiting for the source: fetches that the brokers hold open until something new is there, instead of a clock."""
 
 from __future__ import annotations
 
 import select
-import time
 from collections.abc import Mapping
 
 from mirror_pipeline.errors import BrokerError
@@ -19,41 +18,51 @@ GLANCE_BYTES = 1
 """The answer's records are not used: one batch comes at most, and only when there is news."""
 
 
-def await_news(client: WireClient, at: Mapping[TopicPartition, int], *, seconds: float) -> dict[TopicPartition, FetchedPartition]:
-    """Wait until one of the partitions holds committed records at or behind its offset, at most ``seconds``.
+class SourceWatch:
+    """One open question to each source broker; a question that is not answered yet stays open from one wait to the next.
 
     Args:
-        client: the source.
-        at: next offset to read, by partition; nothing was there when it was read last.
-        seconds: how long to wait.
-
-    Returns:
-        What the brokers that answered said, with the last stable offsets; the others' answers are dropped.
-
-    Raises:
-        ConnectionLost: a broker's connection broke.
-        ClusterUnreachable: no broker answers.
+        client: the source; used by the same thread only.
     """
-    by_leader: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
-    for source, offset in at.items():
-        try:
-            by_leader.setdefault(client.leader(source), {})[source] = (offset, GLANCE_BYTES)
-        except BrokerError:
-            client.forget(source)
-    open_lines: dict[int, Connection] = {}
-    deadline = time.monotonic() + seconds
-    try:
-        for leader, wants in by_leader.items():
-            line = client.connection(leader, WATCH_LANE)
-            send_fetch(line, wants, max_wait_ms=int(seconds * 1000), min_bytes=1, max_bytes=GLANCE_BYTES)
-            open_lines[leader] = line
-        ready, _, _ = select.select(list(open_lines.values()), [], [], max(0.0, deadline - time.monotonic()) + GRACE_SECONDS)
+
+    def __init__(self, client: WireClient) -> None:
+        self._client = client
+        self._open: dict[int, Connection] = {}
+
+    def wait(self, at: Mapping[TopicPartition, int], *, seconds: float) -> dict[TopicPartition, FetchedPartition]:
+        """Wait until one of the partitions holds committed records at or behind its offset, at most about ``seconds``.
+
+        Args:
+            at: next offset to read, by partition; nothing was there when it was read last.
+            seconds: how long a broker may hold the question open.
+
+        Returns:
+            What the brokers that have answered said, with the last stable offsets. It may be about offsets of an earlier wait.
+
+        Raises:
+            ConnectionLost: a broker's connection broke.
+            ClusterUnreachable: no broker answers.
+        """
+        self._ask(at, seconds)
+        if not self._open:
+            return {}
+        ready, _, _ = select.select(list(self._open.values()), [], [], seconds + GRACE_SECONDS)
         news: dict[TopicPartition, FetchedPartition] = {}
-        for leader, line in list(open_lines.items()):
+        for leader, line in list(self._open.items()):
             if line in ready:
+                del self._open[leader]
                 news |= receive_fetch(line)
-                del open_lines[leader]
         return news
-    finally:
-        for line in open_lines.values():
-            line.close()  # its answer would come in between the next ones
+
+    def _ask(self, at: Mapping[TopicPartition, int], seconds: float) -> None:
+        by_leader: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
+        for source, offset in at.items():
+            try:
+                by_leader.setdefault(self._client.leader(source), {})[source] = (offset, GLANCE_BYTES)
+            except BrokerError:
+                self._client.forget(source)
+        self._open = {leader: line for leader, line in self._open.items() if not line.closed}
+        for leader in by_leader.keys() - self._open.keys():
+            line = self._client.connection(leader, WATCH_LANE)
+            send_fetch(line, by_leader[leader], max_wait_ms=int(seconds * 1000), min_bytes=1, max_bytes=GLANCE_BYTES)
+            self._open[leader] = line

@@ -148,7 +148,9 @@ class _Staging:
     def _fetch_all(self, client: WireClient, deadline: float) -> None:
         """Keep one request per connection on the way while the answer before it is worked on."""
         lines = self._lines(client)
-        count = max((lines_for(connection.round_trip, self._task.connections) for connection, _ in lines), default=0)
+        # A busy moment makes any round trip look long: the shortest one that was seen counts.
+        round_trip = min((connection.round_trip for connection, _ in lines), default=0.0)
+        count = lines_for(round_trip, self._task.connections)
         if count:
             self._fetch_wide(client, count, deadline)
             return
@@ -240,8 +242,8 @@ class _Staging:
 
     def _answer(self, client: WireClient, source: TopicPartition, data: FetchedPartition) -> None:
         reader = self._readers[source]
-        if reader.done:
-            return
+        if reader.done or source in self._halted or source in self._errors:
+            return  # behind a place where reading stopped nothing may be taken: it would look like a hole
         try:
             if data.error:
                 self._refused(client, source, broker_error(data.error, str(source)), data)

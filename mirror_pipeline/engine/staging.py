@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from mirror_pipeline.engine.awaiting import await_news
+from mirror_pipeline.engine.awaiting import SourceWatch
 from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
 from mirror_pipeline.engine.continuity import diverged, recreated, topic_id_of, truncated
 from mirror_pipeline.engine.plan import assign, plan_ranges
@@ -40,6 +40,7 @@ class Staging:
         self._patience = Patience(context.mirror.engine.source_wait)
         self._losses = Losses()
         self._looked = 0.0
+        self._watch = SourceWatch(client)
         self._room = context.room
         self._staged = 0
         self._failures = 0
@@ -99,7 +100,7 @@ class Staging:
         if not at:
             self._context.stop.wait(self._context.mirror.engine.poll_interval)
             return
-        news = await_news(self._client, at, seconds=NEWS_SECONDS)
+        news = self._watch.wait(at, seconds=NEWS_SECONDS)
         out_of_range = [tp for tp, answer in news.items() if lookup(answer.error).action is Action.RESEEK]
         self._ends({tp: (answer.error, answer.last_stable_offset) for tp, answer in news.items() if tp not in out_of_range})
         if out_of_range or any(answer.error for answer in news.values()):

@@ -19,7 +19,7 @@ from mirror_pipeline.wire.batch import headers
 from mirror_pipeline.wire.connection import Connection
 from mirror_pipeline.wire.fetch import FetchedPartition, receive_fetch, send_fetch
 
-LONG_SECONDS = 0.008
+LONG_SECONDS = 0.015
 """Round trips above this are a long link; below, two connections fill a line."""
 SECONDS_PER_LINE = 0.002
 """One connection for so much of a round trip: with 100 KiB a round trip each, that is 50 MB/s a task at any distance."""

@@ -195,9 +195,9 @@ def _maps(ledger: Ledger, chosen: Mapping[SpanKey, Sequence[SpanRef]]) -> dict[S
 
 def _groups(key: SpanKey, spans: Sequence[SpanRef], tp: TopicPartition, runs: Runs, log_start: int) -> list[_Group]:
     parts: list[list[SpanRef]] = []
-    held = GROUP_BYTES
+    held = 0
     for span in spans:
-        if held + span.bytes > GROUP_BYTES or parts[-1][-1].end != span.start:
+        if not parts or held + span.bytes > GROUP_BYTES or parts[-1][-1].end != span.start:
             parts.append([])
             held = 0
         parts[-1].append(span)

@@ -36,9 +36,9 @@ class Ground:
     def _admin(self, target: bool) -> AdminClient:
         return self._target if target else self._source
 
-    def create(self, topic: str, partitions: int, *, target: bool = False) -> None:
+    def create(self, topic: str, partitions: int, *, target: bool = False, **more: str) -> None:
         """A topic that keeps its records for ever; again while an older one of the name is being deleted."""
-        new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1", "max.message.bytes": "2000000"})
+        new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1", "max.message.bytes": "2000000", **more})
 
         def created() -> bool:
             try:

@@ -31,6 +31,7 @@ class Hazard:
     accept: ClassVar[bool] = False
     causes: ClassVar[frozenset[HoleCause]] = frozenset()
     partitions: ClassVar[int] = 2
+    configs: ClassVar[dict[str, str]] = {}
 
     def __init__(self, ground: Ground, number: int, chance: random.Random) -> None:
         self.ground, self.chance = ground, chance
@@ -62,7 +63,7 @@ class Hazard:
 
     def prepare(self) -> None:
         """Before the first run."""
-        self.ground.create(self.topic, self.partitions)
+        self.ground.create(self.topic, self.partitions, **self.configs)
         self.put()
 
     def strike(self) -> None:
@@ -199,6 +200,12 @@ class OversizeMended(Hazard):
         self.ground.configure(self.target, {"max.message.bytes": "2000000"})
 
 
+class OversizeCompacted(OversizeMended):
+    """The same on a compacted topic, where a missing offset looks like nothing unusual."""
+
+    name, configs = "oversize-compacted", {"cleanup.policy": "compact"}
+
+
 class Hanging(Hazard):
     """A transaction that nobody ends holds back all that follows; then it is committed or aborted."""
 
@@ -262,5 +269,6 @@ class Old(Hazard):
 
 
 KINDS: tuple[type[Hazard], ...] = (
-    Trimmed, TrimmedGap, Recreated, TargetRecreated, Truncated, Grown, Oversize, OversizeGap, OversizeMended, Hanging, Keyless, Old,
+    Trimmed, TrimmedGap, Recreated, TargetRecreated, Truncated, Grown,
+    Oversize, OversizeGap, OversizeMended, OversizeCompacted, Hanging, Keyless, Old,
 )  # fmt: skip

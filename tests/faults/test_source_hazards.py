@@ -16,7 +16,7 @@ from mirror_pipeline.buffer.status import read_status
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.local.cluster import LocalCluster
 from tests.faults.account import account_ledger, compare_values
-from tests.faults.campaign import ENGINE
+from tests.faults.campaign import ENGINE, reading
 from tests.faults.child import MirrorChild, wait_for
 from tests.faults.ground import Ground
 from tests.faults.hazards import KINDS, Hazard, Old
@@ -29,14 +29,15 @@ MIRRORS = {"m": "halt", "g": "record_gap"}
 QUICK_RETENTION = {"log.retention.check.interval.ms": "1000"}
 
 
-def write_config(folder: Path, ground: Ground) -> Path:
+def write_config(folder: Path, ground: Ground, seed: int) -> Path:
     """Two mirrors: one halts at a loss, one records it and goes on."""
     east, west = ({"bootstrap_servers": cluster.bootstrap_servers} for cluster in (ground.source, ground.target))
     mirrors = [
         {"name": name, "source": "east", "target": "west", "topics": {"include": ["load-.*" if name == "m" else "gap-.*"]}, "on_loss": loss}
         for name, loss in MIRRORS.items()
     ]  # fmt: skip
-    body = {"clusters": {"east": east, "west": west}, "buffer": {"uri": "./buffer"}, "engine": ENGINE, "mirrors": mirrors}
+    engine = {**ENGINE, **reading(seed)}
+    body = {"clusters": {"east": east, "west": west}, "buffer": {"uri": "./buffer"}, "engine": engine, "mirrors": mirrors}
     folder.mkdir(parents=True)
     (folder / "mirror.yaml").write_text(json.dumps(body))
     return folder / "mirror.yaml"
@@ -47,7 +48,7 @@ class Round:
 
     def __init__(self, report: CampaignReport, ground: Ground, folder: Path, first: int, count: int) -> None:
         self.report, self.ground = report, ground
-        self.config = write_config(folder, ground)
+        self.config = write_config(folder, ground, report.seed + first // AT_ONCE)
         chance = random.Random(f"{report.seed}/{first}")
         self.hazards = [kind(ground, first + n, chance) for kind in KINDS for n in range(count)]
 

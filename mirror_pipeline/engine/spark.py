@@ -9,14 +9,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from mirror_pipeline.config import EngineConfig
+from mirror_pipeline.engine.daemons import DaemonPool
 from mirror_pipeline.errors import MirrorError, SparkGone, TaskLost
 
 if TYPE_CHECKING:
@@ -161,8 +163,7 @@ class SparkRunner:
     def __init__(self, session: SparkSession, *, tasks: int | None = None) -> None:
         self._context = session.sparkContext
         self._base = self._context.parallelize(range(1), 1)
-        # Kept: every thread of ours gets one in the JVM.
-        self._threads = ThreadPoolExecutor(MOST_JOBS, "spark-job")
+        self._threads = DaemonPool(MOST_JOBS, "spark-job")
         self._tasks = tasks or max(1, self._context.defaultParallelism // LOCAL_SLOTS_PER_CORE)
 
     @property
@@ -187,7 +188,7 @@ class SparkRunner:
         """One Spark job for each spec, all at once: a worker that dies takes its own task along and no other."""
         if len(specs) < 2:
             return [self._run_one(function, spec, name) for spec in specs]
-        jobs = [self._threads.submit(self._run_one, function, spec, name) for spec in specs]
+        jobs = [self._threads.submit(partial(self._run_one, function, spec, name)) for spec in specs]
         wait(jobs)
         return [job.result() for job in jobs]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from dataclasses import dataclass
 
@@ -63,36 +64,55 @@ class Room:
 
 
 class RoomWatch:
-    """Looks at the buffer for one lane. ``micro_batch`` is the size of its micro-batches, ``cap`` that of the whole buffer."""
+    """Looks at the buffer for one lane; its staging and its housekeeper share one.
+
+    Args:
+        store: the lane.
+        cap: of the whole buffer, bytes.
+        micro_batch: planned size of a micro-batch, bytes.
+    """
 
     def __init__(self, store: LaneStore, *, cap: int, micro_batch: int) -> None:
         self._store = store
         self._cap = cap
         self._micro_batch = int(OVERRUN * micro_batch)
         self._largest = 0
+        self._running = 1
+        self._staged = 0
         self._seen: Room | None = None
         self._at = 0.0
+        self._lock = threading.Lock()
 
     def look(self) -> Room:
         """The room as it is now. Raises BufferUnusable."""
+        with self._lock:
+            staged = self._staged
         with explained(self._store.uri):
             lanes = buffer_use(self._store)
             free = free_bytes(self._store)
-        running = max(1, sum(lane.running for lane in lanes.values()))
-        # Every running lane may be staging now; but never so much that nobody could.
-        reserve = min(max(self._micro_batch, self._largest) * running, max(self._micro_batch, self._cap * 3 // 4))
-        self._seen = Room(sum(lane.total for lane in lanes.values()), self._cap, free, reserve)
-        self._at = time.monotonic()
-        return self._seen
+        used = sum(lane.total for lane in lanes.values())
+        with self._lock:
+            self._running = max(1, sum(lane.running for lane in lanes.values()))
+            since = self._staged - staged  # while the folder was read: it may have been missed, and counting it twice does no harm
+            self._seen = Room(used + since, self._cap, free - since, self._reserve)
+            self._at = time.monotonic()
+            return self._seen
+
+    @property
+    def _reserve(self) -> int:
+        """Every running lane may be staging now; but never so much that nobody could."""
+        return min(max(self._micro_batch, self._largest) * self._running, max(self._micro_batch, self._cap * 3 // 4))
 
     def glance(self, staged: int) -> Room:
         """The room as of a moment ago, less ``staged`` bytes that were written since (0 looks again when it is time)."""
-        room = self._seen
-        self._largest = max(self._largest, int(OVERRUN * staged))
-        if room is None or time.monotonic() - self._at >= LOOK_SECONDS or room.why_full:
-            return self.look()
-        self._seen = Room(room.used + staged, room.cap, room.free - staged, room.reserve)
-        return self._seen
+        with self._lock:
+            self._staged += staged
+            self._largest = max(self._largest, int(OVERRUN * staged))
+            room = self._seen
+            if room is not None:
+                room = self._seen = Room(room.used + staged, room.cap, room.free - staged, self._reserve)
+            fresh = room is not None and time.monotonic() - self._at < LOOK_SECONDS and not room.why_full
+        return room if room is not None and fresh else self.look()
 
 
 def lay_ballast(store: LaneStore, *, cap: int) -> None:

@@ -1,0 +1,37 @@
+"""What staging and housekeeper know of the room while both look."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.engine import room
+from mirror_pipeline.engine.room import RoomWatch
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> RoomWatch:
+    monkeypatch.setattr(room, "buffer_use", lambda store: {})
+    monkeypatch.setattr(room, "free_bytes", lambda store: 10**12)
+    return RoomWatch(LaneStore("/nowhere"), cap=10_000, micro_batch=1_000)
+
+
+def test_what_is_staged_while_somebody_looks_is_not_forgotten(watch: RoomWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(store: LaneStore) -> dict[str, Any]:
+        if not staged:
+            staged.append(watch.glance(700))
+        return {}
+
+    watch.look()
+    staged: list[Any] = []
+    monkeypatch.setattr(room, "buffer_use", slow)
+    assert watch.look().used == 700
+    assert watch.glance(0).used == 700
+
+
+def test_a_larger_micro_batch_counts_at_once(watch: RoomWatch) -> None:
+    watch.look()
+    assert watch.glance(100).reserve == 1_250
+    assert watch.glance(2_000).reserve == 2_500

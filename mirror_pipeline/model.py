@@ -196,13 +196,18 @@ class Incarnation:
     @property
     def topic_id(self) -> str:
         """The source topic's id."""
-        return self.incarnation.partition("/")[0]
+        return topic_id_of(self.incarnation)
 
     def next_life(self, topic_id: str) -> str:
         """Name of the incarnation that follows this one, under the same or another topic id."""
         if topic_id != self.topic_id:
             return topic_id
         return f"{topic_id}/{int(self.incarnation.partition('/')[2] or 1) + 1}"
+
+
+def topic_id_of(incarnation: str) -> str:
+    """The topic id in an incarnation's name."""
+    return incarnation.partition("/")[0]
 
 
 class DecisionKind(StrEnum):

@@ -8,9 +8,20 @@ from typing import Any
 import pyarrow as pa
 
 from mirror_pipeline.buffer import columns
-from mirror_pipeline.buffer.schema import GAPS, INCARNATIONS, PRODUCERS, SENDS, VERIFICATIONS
+from mirror_pipeline.buffer.schema import DECISIONS, GAPS, INCARNATIONS, PRODUCERS, QUARANTINE, SENDS, VERIFICATIONS
 from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.model import Gap, HoleCause, Incarnation, Send, Stamp, Verdict, Verification
+from mirror_pipeline.model import (
+    Decision,
+    DecisionKind,
+    Gap,
+    HoleCause,
+    Incarnation,
+    Quarantined,
+    Send,
+    Stamp,
+    Verdict,
+    Verification,
+)
 
 GapKey = tuple[str, int, str, int, int]
 
@@ -67,11 +78,8 @@ def gaps_table(store: LaneStore, gaps: Sequence[Gap]) -> pa.Table:
         GAPS.schema,
         store,
         len(gaps),
-        columns.strings([g.topic for g in gaps]),
-        columns.int32s(g.partition for g in gaps),
-        columns.strings([g.incarnation for g in gaps]),
-        columns.int64s(g.start for g in gaps),
-        columns.int64s(g.end for g in gaps),
+        *_place(gaps),
+        *_span(gaps),
         columns.strings([g.cause.value for g in gaps]),
         columns.strings([g.decided_by for g in gaps]),
         columns.times(g.at for g in gaps),
@@ -184,3 +192,57 @@ def to_verifications(table: pa.Table) -> list[Verification]:
     *facts, verdicts, kinds = (table[name].to_pylist() for name in _VERIFICATION)
     found = map(Verification, *facts, map(Verdict, verdicts), kinds, _milliseconds(table["verified_at"]))
     return sorted(found, key=lambda row: row.at)
+
+
+def decisions_table(store: LaneStore, decided: Sequence[Decision]) -> pa.Table:
+    """Rows of the decisions table."""
+    return _table(
+        DECISIONS.schema,
+        store,
+        len(decided),
+        *_place(decided),
+        columns.strings([d.kind.value for d in decided]),
+        *_span(decided),
+        columns.strings([d.subject for d in decided]),
+        columns.strings([d.decided_by for d in decided]),
+        columns.times(d.at for d in decided),
+    )
+
+
+def to_decisions(table: pa.Table) -> tuple[Decision, ...]:
+    """The facts in rows of the decisions table, in order of time."""
+    place, rest = ("topic", "partition", "incarnation"), ("start_offset", "end_offset", "subject", "decided_by")
+    facts, others = ([table[name].to_pylist() for name in names] for names in (place, rest))
+    kinds = map(DecisionKind, table["kind"].to_pylist())
+    return tuple(sorted(map(Decision, *facts, kinds, *others, _milliseconds(table["decided_at"])), key=lambda d: d.at))
+
+
+def quarantine_table(store: LaneStore, left_out: Sequence[Quarantined], at: int) -> pa.Table:
+    """Rows of the quarantine table; ``at`` in milliseconds since the epoch."""
+    return _table(
+        QUARANTINE.schema,
+        store,
+        len(left_out),
+        *_place(left_out),
+        *_span(left_out),
+        columns.strings([q.reason for q in left_out]),
+        columns.times([at] * len(left_out)),
+        columns.binaries([q.payload for q in left_out]),
+    )
+
+
+def to_quarantined(table: pa.Table) -> list[Quarantined]:
+    """The facts in rows of the quarantine table."""
+    names = ("topic", "partition", "incarnation", "start_offset", "end_offset", "reason", "payload")
+    return list(map(Quarantined, *(table[name].to_pylist() for name in names)))
+
+
+def _place(facts: Sequence[Gap] | Sequence[Decision] | Sequence[Quarantined]) -> list[pa.Array]:
+    """Columns topic, partition and incarnation."""
+    numbers = columns.int32s(f.partition for f in facts)
+    return [columns.strings([f.topic for f in facts]), numbers, columns.strings([f.incarnation for f in facts])]
+
+
+def _span(facts: Sequence[Gap] | Sequence[Decision] | Sequence[Quarantined]) -> list[pa.Array]:
+    """Columns of source offsets, the end exclusive."""
+    return [columns.int64s(f.start for f in facts), columns.int64s(f.end for f in facts)]

@@ -29,6 +29,7 @@ from mirror_pipeline.reports import BackfillReport, Progress
 from mirror_pipeline.wire.answers import LATEST
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import broker_error
+from mirror_pipeline.wire.offsets import offsets_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,8 +127,8 @@ def time_ranges(mirror: Mirror, topic: str, from_time: int, to_time: int) -> dic
         if found.error:
             raise broker_error(found.error, topic)
         parts = [TopicPartition(topic, number) for number in sorted(found.partitions)]
-        ends = _offsets(client, parts, LATEST)
-        first, last = (_offsets(client, parts, at) for at in (from_time, to_time))
+        ends = offsets_at(client, parts, LATEST)
+        first, last = (offsets_at(client, parts, at) for at in (from_time, to_time))
     finally:
         client.close()
 
@@ -137,14 +138,6 @@ def time_ranges(mirror: Mirror, topic: str, from_time: int, to_time: int) -> dic
         return start, max(start, min(stop, ends[tp]))
 
     return {tp.partition: bounds(tp) for tp in parts}
-
-
-def _offsets(client: WireClient, parts: list[TopicPartition], at: int) -> dict[TopicPartition, int]:
-    answers = client.list_offsets(dict.fromkeys(parts, at), isolation=1)
-    for tp, answer in answers.items():
-        if answer.error:
-            raise broker_error(answer.error, str(tp))
-    return {tp: answer.offset for tp, answer in answers.items()}
 
 
 def _selected(mirror: Mirror, topic: str) -> str:

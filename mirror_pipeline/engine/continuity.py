@@ -7,7 +7,7 @@ last is then another one, or not there: the leader epoch it was written under (K
 from __future__ import annotations
 
 from mirror_pipeline.errors import TopicHalted
-from mirror_pipeline.model import BatchMark, TopicPartition
+from mirror_pipeline.model import BatchMark, TopicPartition, topic_id_of
 from mirror_pipeline.wire.answers import EARLIEST, LATEST
 from mirror_pipeline.wire.batch import BatchHeader, headers
 from mirror_pipeline.wire.client import WireClient
@@ -15,11 +15,6 @@ from mirror_pipeline.wire.codes import broker_error
 from mirror_pipeline.wire.fetch import fetch
 
 LOOK_BYTES = 64 * 1024
-
-
-def topic_id_of(incarnation: str) -> str:
-    """The topic id in an incarnation's name."""
-    return incarnation.partition("/")[0]
 
 
 def diverged(client: WireClient, source: TopicPartition, mark: BatchMark, staged: int, *, compacted: bool) -> TopicHalted | None:
@@ -72,27 +67,19 @@ def _batch_at(client: WireClient, source: TopicPartition, offset: int) -> BatchH
 
 def truncated(source: TopicPartition, end: int, staged: int) -> TopicHalted:
     """The halt for a log that ends before what was read of it."""
-    return TopicHalted(
-        source.topic,
-        f"{source} ends at offset {end}, before the next offset to copy ({staged}): the source's log was truncated"
-        " (unclean leader election?)",
-        hint="compare both sides with `mirror verify`",
-        partition=source.partition,
-        code="truncated",
-        span=(end, staged),
-    )
+    said = f"{source} ends at offset {end}, before the next offset to copy ({staged}): the source's log was truncated"
+    return _truncated(source, said, (end, staged))
 
 
 def _another(source: TopicPartition, offset: int, staged: int) -> TopicHalted:
-    return TopicHalted(
-        source.topic,
-        f"{source} holds other records at offset {offset} than those that were copied: the source's log was truncated"
-        " and written again (unclean leader election?)",
-        hint="compare both sides with `mirror verify`",
-        partition=source.partition,
-        code="truncated",
-        span=(offset, staged),
-    )
+    said = f"{source} holds other records at offset {offset} than those that were copied: the source's log was truncated and written again"
+    return _truncated(source, said, (offset, staged))
+
+
+def _truncated(source: TopicPartition, said: str, span: tuple[int, int]) -> TopicHalted:
+    hint = "compare both sides with `mirror verify`"
+    said = f"{said} (unclean leader election?)"
+    return TopicHalted(source.topic, said, hint=hint, partition=source.partition, code="truncated", span=span)
 
 
 def recreated(topic: str, known: str, found: str) -> TopicHalted:

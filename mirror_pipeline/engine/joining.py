@@ -12,7 +12,7 @@ from mirror_pipeline.errors import TopicHalted
 from mirror_pipeline.model import BatchMark, Incarnation, Position, TopicPartition
 from mirror_pipeline.wire.answers import EARLIEST, LATEST
 from mirror_pipeline.wire.client import WireClient
-from mirror_pipeline.wire.codes import broker_error
+from mirror_pipeline.wire.offsets import offsets_at
 
 Ranges = dict[int, tuple[int, int]] | None
 
@@ -80,13 +80,9 @@ def first_offsets(client: WireClient, topic: LaneTopic, partitions: list[int], s
         return {number: topic.ranges[number][0] for number in partitions}
     at = EARLIEST if start == "earliest" else LATEST if start == "latest" else _milliseconds(start)
     wanted = [TopicPartition(topic.topic, number) for number in partitions]
-    answers = client.list_offsets(dict.fromkeys(wanted, at), isolation=1) if wanted else {}
-    missing = {tp: LATEST for tp, a in answers.items() if not a.error and a.offset < 0}
-    answers |= client.list_offsets(missing, isolation=1) if missing else {}
-    for tp, answer in answers.items():
-        if answer.error:
-            raise broker_error(answer.error, str(tp))
-    return {tp.partition: answer.offset for tp, answer in answers.items()}
+    found = offsets_at(client, wanted, at)
+    found |= offsets_at(client, [tp for tp, offset in found.items() if offset < 0], LATEST)  # no record is that young
+    return {tp.partition: offset for tp, offset in found.items()}
 
 
 def _milliseconds(start: str | datetime) -> int:

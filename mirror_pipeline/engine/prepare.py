@@ -207,13 +207,18 @@ class Preparation:
     def _live_on(self, life: Incarnation) -> None:
         """Write the next life of a topic down and put it in the place of the last one."""
         self._context.ledger.add_incarnation(life)
-        run = run_of(life, self._context.ledger.positions(), self._wanted[life.topic].ranges)
-        run.max_batch_bytes, run.compacted = self._targets.terms([(life.topic, life.target_topic)], self._source_admin)[life.topic]
-        run.target_checked = True
+        run = self._checked_run(life)
         with self._state.lock:
             self._state.topics[life.topic] = run
             self._state.unready.pop(life.topic, None)
         self._first_ends(run, sorted(run.partitions))
+
+    def _checked_run(self, life: Incarnation) -> TopicRun:
+        """A topic's run whose target has just been looked at."""
+        run = run_of(life, self._context.ledger.positions(), self._wanted[life.topic].ranges)
+        run.max_batch_bytes, run.compacted = self._targets.terms([(life.topic, life.target_topic)], self._source_admin)[life.topic]
+        run.target_checked = True
+        return run
 
     def _begin(self, topics: list[LaneTopic]) -> None:
         """Create or grow target topics and write down where the copy begins."""
@@ -258,9 +263,7 @@ class Preparation:
         crash_point("begin.before")
         ledger.add_incarnation(incarnation)
         crash_point("begin.after")
-        fresh = run_of(incarnation, ledger.positions(), topic.ranges)
-        fresh.max_batch_bytes, fresh.compacted = self._targets.terms([(topic.topic, topic.target_topic)], self._source_admin)[topic.topic]
-        fresh.target_checked = True
+        fresh = self._checked_run(incarnation)
         with self._state.lock:
             run = self._state.topics.setdefault(topic.topic, fresh)
             for number in new:

@@ -21,6 +21,7 @@ from mirror_pipeline.reports import Halt, Resolution
 from mirror_pipeline.wire.answers import EARLIEST, LATEST
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import broker_error
+from mirror_pipeline.wire.offsets import offsets_at
 
 if TYPE_CHECKING:
     from mirror_pipeline.engine.facade import Mirror
@@ -137,11 +138,8 @@ def _nexts(store: LaneStore, life: Incarnation) -> dict[int, int]:
 
 
 def _offsets(client: WireClient, topic: str, numbers: Iterable[int], at: int) -> dict[int, int]:
-    answers = client.list_offsets({TopicPartition(topic, number): at for number in numbers}, isolation=1)
-    for tp, answer in answers.items():
-        if answer.error:
-            raise broker_error(answer.error, str(tp))
-    return {tp.partition: answer.offset for tp, answer in answers.items()}
+    found = offsets_at(client, [TopicPartition(topic, number) for number in numbers], at)
+    return {tp.partition: offset for tp, offset in found.items()}
 
 
 def _decision(life: Incarnation, kind: DecisionKind, partition: int, span: Span, *, subject: str = "") -> Decision:

@@ -9,13 +9,13 @@ from datetime import datetime
 
 from mirror_pipeline.engine.awaiting import SourceWatch
 from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
-from mirror_pipeline.engine.continuity import diverged, recreated, topic_id_of, truncated
+from mirror_pipeline.engine.continuity import diverged, recreated, truncated
 from mirror_pipeline.engine.plan import assign, plan_ranges
 from mirror_pipeline.engine.stage import RangeOutcome, StageResult, StageTask, run_stage
 from mirror_pipeline.engine.terms import RangeTerms
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost
 from mirror_pipeline.faults import crash_point
-from mirror_pipeline.model import OffsetRange, PartFile, TopicPartition
+from mirror_pipeline.model import OffsetRange, PartFile, TopicPartition, topic_id_of
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import Action, lookup
 

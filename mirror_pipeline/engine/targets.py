@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from mirror_pipeline.clusters.admin import Admin
@@ -16,6 +17,7 @@ from mirror_pipeline.topics.settings import number
 from mirror_pipeline.wire.answers import EARLIEST, LATEST
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
+from mirror_pipeline.wire.offsets import offsets_at
 
 PRODUCER_EXPIRATION_MS = 86_400_000
 
@@ -99,8 +101,7 @@ class TargetSide:
         found = self._client.metadata([topic.target_topic]).topics[topic.target_topic]
         if found.error:
             raise broker_error(found.error, topic.target_topic)
-        parts = [TopicPartition(topic.target_topic, number) for number in sorted(found.partitions)]
-        return found.topic_id, {tp.partition: end for tp, (_, end) in log_bounds(self._client, parts).items()}
+        return found.topic_id, self._ends(topic.target_topic, found.partitions)
 
     def topic_id(self, target_topic: str) -> str:
         """Id of a target topic, "" when there is none."""
@@ -108,8 +109,11 @@ class TargetSide:
 
     def ends(self, target_topic: str) -> dict[int, int]:
         """End offsets of a target topic. Raises BrokerError."""
-        parts = [TopicPartition(target_topic, number) for number in self._client.metadata([target_topic]).topics[target_topic].partitions]
-        return {tp.partition: end for tp, (_, end) in log_bounds(self._client, parts).items()}
+        return self._ends(target_topic, self._client.metadata([target_topic]).topics[target_topic].partitions)
+
+    def _ends(self, target_topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        parts = [TopicPartition(target_topic, number) for number in sorted(partitions)]
+        return {tp.partition: end for tp, end in offsets_at(self._client, parts, LATEST, isolation=0).items()}
 
     def refuse_filled(self, topic: LaneTopic) -> None:
         """A copy begins in an empty topic: records of unknown origin may be this very copy, its ledger lost."""
@@ -164,11 +168,5 @@ def filled_message(target_topic: str, count: int) -> str:
 
 def log_bounds(client: WireClient, parts: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
     """Log start and end offset of partitions, uncommitted records included. Raises BrokerError."""
-    bounds = []
-    for which in (EARLIEST, LATEST):
-        answers = client.list_offsets(dict.fromkeys(parts, which), isolation=0) if parts else {}
-        for tp, answer in answers.items():
-            if answer.error:
-                raise broker_error(answer.error, str(tp))
-        bounds.append(answers)
-    return {tp: (bounds[0][tp].offset, bounds[1][tp].offset) for tp in parts}
+    starts, ends = (offsets_at(client, parts, which, isolation=0) for which in (EARLIEST, LATEST))
+    return {tp: (starts[tp], ends[tp]) for tp in parts}

@@ -91,6 +91,7 @@ class Gathering:
         self._lock = threading.Lock()
         self._room = threading.Semaphore(AHEAD * max(1, len(lines)))
         self._over = threading.Event()
+        self._reading = len(lines)
         self.open: list[Connection] = []
         self._threads = [threading.Thread(target=self._work, args=(line,), daemon=True) for line in lines]
         for thread in self._threads:
@@ -136,6 +137,7 @@ class Gathering:
         try:
             self._read(connection, asked)
             with self._lock:
+                self._reading -= 1
                 self.open.append(connection)
         except Exception as problem:  # noqa: BLE001 - as above
             connection.close()
@@ -147,12 +149,13 @@ class Gathering:
             stretch.problem = problem
             stretch.ready.set()
         with self._lock:
-            alone = sum(thread.is_alive() for thread in self._threads) <= 1
-            for stretch in self._waiting if alone else ():
+            self._reading -= 1  # counted, not looked up: a thread that has just given up is still alive for a moment
+            if self._reading:
+                return
+            for stretch in self._waiting:
                 stretch.problem = problem
                 stretch.ready.set()
-            if alone:
-                self._waiting.clear()
+            self._waiting.clear()
 
     def _read(self, connection: Connection, asked: deque[Stretch]) -> None:
         while True:

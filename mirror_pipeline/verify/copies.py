@@ -19,6 +19,7 @@ from mirror_pipeline.verify.terms import read_terms
 from mirror_pipeline.wire.answers import ClusterMetadata
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import broker_error
+from mirror_pipeline.wire.offsets import offsets_at
 
 if TYPE_CHECKING:
     from mirror_pipeline.engine.facade import Mirror
@@ -183,8 +184,4 @@ def by_time(topics: Sequence[CopiedTopic], source: WireClient, from_time: int | 
 def _at(parts: Sequence[CopiedPartition], source: WireClient, when: int | None) -> Mapping[TopicPartition, int]:
     if when is None:
         return {}
-    answers = source.list_offsets({part.chunk.source: when for part in parts}, isolation=1)
-    for tp, answer in answers.items():
-        if answer.error:
-            raise broker_error(answer.error, str(tp))
-    return {tp: answer.offset for tp, answer in answers.items()}
+    return offsets_at(source, [part.chunk.source for part in parts], when)

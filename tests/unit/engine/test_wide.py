@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import time as moment
 
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_pipeline.config import EngineConfig
-from mirror_pipeline.engine.wide import MOST_LINES, STRETCH_BYTES, Throttle, lines_for, stretches
+from mirror_pipeline.engine.wide import MOST_LINES, STRETCH_BYTES, Gathering, Throttle, lines_for, stretches
+from mirror_pipeline.errors import ConnectionLost
 from mirror_pipeline.model import OffsetRange
+from mirror_pipeline.wire.connection import Connection
 
 RANGES = st.builds(
     lambda number, start, length, size, each: OffsetRange("t", number, start, start + length, size, "id", bytes_per_offset=each),
@@ -60,3 +63,18 @@ def test_the_limit_of_the_hour() -> None:
     assert [engine.bandwidth_at(moment(*at)) for at in ((8, 0), (17, 59), (18, 0), (23, 0), (5, 59), (6, 0), (7, 10))] == [
         20, 20, 100, 50, 50, 100, None,
     ]  # fmt: skip
+
+
+def test_when_all_connections_fail_at_once_nobody_waits_for_ever() -> None:
+    """Two threads that give up together must not each take the other for one that goes on."""
+    for _ in range(50):
+        together = threading.Barrier(4)
+
+        def fail(together: threading.Barrier = together) -> Connection:
+            together.wait(10)
+            raise ConnectionLost("gone")
+
+        waiting = stretches([OffsetRange("t", n, 0, 1000, 10**9, "id", bytes_per_offset=STRETCH_BYTES / 10) for n in range(2)])
+        gathering = Gathering(waiting, [fail] * 4, deadline=time.monotonic() + 60, pause=lambda size: None)
+        assert all(stretch.ready.wait(10) and isinstance(stretch.problem, ConnectionLost) for stretch in waiting)
+        gathering.end()

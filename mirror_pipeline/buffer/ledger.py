@@ -149,10 +149,14 @@ class Ledger:
         return rows.lives_of(read_rows(self._incarnations))
 
     def add_incarnation(self, incarnation: Incarnation) -> None:
-        """Bind a topic to a new life, or the present life to more partitions (its latest form counts)."""
+        """:meth:`add_incarnations` for one topic."""
+        self.add_incarnations([incarnation])
+
+    def add_incarnations(self, lives: Sequence[Incarnation]) -> None:
+        """Bind topics to new lives, or present lives to more partitions (the latest form counts); one transaction."""
         with self._lock:
             revision = self._next_revision(self._incarnations)
-            self._append(self._incarnations, rows.incarnation_table(self._store, revision, incarnation))
+            self._append(self._incarnations, rows.incarnations_table(self._store, revision, lives))
 
     def stamp(self, target_cluster_id: str) -> Stamp | None:
         """The producer id this lane holds on a target cluster."""

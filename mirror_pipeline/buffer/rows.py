@@ -94,19 +94,19 @@ def to_gaps(table: pa.Table) -> list[Gap]:
     return list({gap_key(gap): gap for gap in reversed(gaps)}.values())[::-1]
 
 
-def incarnation_table(store: LaneStore, revision: int, life: Incarnation) -> pa.Table:
-    """One row of the incarnations table."""
-    texts = (life.topic, life.incarnation, life.source_cluster_id, life.target_cluster_id, life.target_topic, life.target_topic_id)
+def incarnations_table(store: LaneStore, revision: int, lives: Sequence[Incarnation]) -> pa.Table:
+    """Rows of the incarnations table, numbered from ``revision`` on."""
+    texts = ("topic", "incarnation", "source_cluster_id", "target_cluster_id", "target_topic", "target_topic_id")
     return _table(
         INCARNATIONS.schema,
         store,
-        1,
-        columns.int64s([revision]),
-        *(columns.strings([text]) for text in texts),
-        columns.offset_maps([life.starts]),
-        columns.offset_maps([life.target_starts]),
-        columns.times([life.at]),
-        columns.offset_maps([life.ordinals]),
+        len(lives),
+        columns.int64s(range(revision, revision + len(lives))),
+        *(columns.strings([getattr(life, text) for life in lives]) for text in texts),
+        columns.offset_maps([life.starts for life in lives]),
+        columns.offset_maps([life.target_starts for life in lives]),
+        columns.times(life.at for life in lives),
+        columns.offset_maps([life.ordinals for life in lives]),
     )
 
 

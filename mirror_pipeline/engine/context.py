@@ -13,7 +13,7 @@ from mirror_pipeline.buffer.spans import SpanTable
 from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig
 from mirror_pipeline.engine.room import RoomWatch
-from mirror_pipeline.engine.spark import Runner
+from mirror_pipeline.engine.runners import Runners
 from mirror_pipeline.engine.state import LaneState
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.model import Decision, DecisionKind, Send, Stamp, TopicPartition
@@ -55,7 +55,7 @@ class LaneContext:
     spans: SpanTable
     ledger: Ledger
     cases: Decisions
-    runner: Runner
+    runners: Runners
     once: bool
     stop: threading.Event
     state: LaneState = field(default_factory=LaneState)

@@ -17,10 +17,12 @@ from mirror_pipeline.engine import backfill, evicting, lanes, looking, preview
 from mirror_pipeline.engine import resolve as resolving
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.outlook import with_outlook
+from mirror_pipeline.engine.runners import Runners
 from mirror_pipeline.engine.selection import discover, lane_names, lane_stores, select_topics
 from mirror_pipeline.engine.spark import SparkRunner, build_session
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.lags import MirrorLag
+from mirror_pipeline.local.java import find_java
 from mirror_pipeline.model import Gap
 from mirror_pipeline.reports import BackfillReport, Finding, Halt, MirrorPlan, MirrorStatus, Progress, Resolution, RunReport
 from mirror_pipeline.topics.catalogue import Catalogue, refresh_catalogue
@@ -263,7 +265,7 @@ class Mirror:
         """Folders of the lanes that copy continuously, those that have run."""
         return lane_stores(self.config.buffer, self.mirror)
 
-    def context(self, lane: str, runner: SparkRunner, *, once: bool, stop: threading.Event) -> LaneContext:
+    def context(self, lane: str, runners: Runners, *, once: bool, stop: threading.Event) -> LaneContext:
         """Collaborators of one run over one lane. Raises BufferUnusable."""
         store = open_lane(self.config.buffer, self.name, lane)
         durable = self.config.buffer.durable
@@ -277,10 +279,16 @@ class Mirror:
             spans=SpanTable(store, durable=durable),
             ledger=Ledger(store, durable=durable),
             cases=Decisions(store, durable=durable),
-            runner=runner,
+            runners=runners,
             once=once,
             stop=stop,
         )
+
+    def runners(self, session: SparkSession | None) -> Runners:
+        """This process for small micro-batches, Spark for the others. Raises UsageError without Java."""
+        if session is None:
+            find_java()  # before anything is begun: Spark may be needed in the middle of a night
+        return Runners(lambda: self.runner(session), inline_bytes=self.mirror.engine.inline_bytes)
 
     def runner(self, session: SparkSession | None) -> SparkRunner:
         """Spark behind a plain interface; the process's session if none is given."""

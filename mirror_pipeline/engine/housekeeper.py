@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mirror_pipeline.buffer.lock import house_lock, last_kept
+from mirror_pipeline.engine import worker
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.housekeeping import Differing, Eviction, House, Verify, damage
 from mirror_pipeline.engine.inline import OneAtATime
@@ -80,6 +81,12 @@ class Housekeeper:
         return asdict(self.facts)
 
     def _run(self) -> None:
+        try:
+            self._keep_on()
+        finally:
+            worker.close()
+
+    def _keep_on(self) -> None:
         context = self.context
         due = time.monotonic() + ROUND_SECONDS
         pause = HURRY_SECONDS
@@ -165,7 +172,7 @@ def staged_verifier(context: LaneContext) -> Verify:
         return verify_staged(
             ledger=context.ledger,
             spans=context.spans,
-            runner=OneAtATime(context.runner),
+            runner=OneAtATime(context.runners.beside()),
             target=context.target,
             timeout=context.mirror.engine.request_timeout,
             budget_bytes=budget,

@@ -38,11 +38,12 @@ def run(
     for discoverer in discoverers.values():
         discoverer()  # a wrong selection or an unreachable source shows before Spark starts
     began = time.monotonic()
-    runner = mirror.runner(session)
+    runners = mirror.runners(session)
+    runners.prepare()
     session_seconds = time.monotonic() - began
 
     def lane_run(name: str, watch: Observer | None) -> LaneRun:
-        context = mirror.context(name, runner, once=once, stop=stop)
+        context = mirror.context(name, runners, once=once, stop=stop)
         return LaneRun(context, discoverers[name], seconds=seconds, idle_seconds=idle_seconds, observer=watch)
 
     alone = len(names) == 1

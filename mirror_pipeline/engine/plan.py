@@ -57,6 +57,11 @@ def plan_ranges(views: Iterable[PartitionView], *, budget_bytes: int) -> list[Of
     return ranges
 
 
+def planned_bytes(ranges: Iterable[OffsetRange]) -> int:
+    """Bytes that reading the ranges will bring, as far as one can tell."""
+    return sum(min(r.max_bytes, int((r.end - r.start) * r.bytes_per_offset * ESTIMATE_SLACK)) for r in ranges)
+
+
 def assign(items: Sequence[tuple[T, float]], tasks: int) -> list[list[T]]:
     """Deal weighted items to at most ``tasks`` lists so that the heaviest list is as light as a greedy deal makes it."""
     bins: list[tuple[float, list[T]]] = [(0.0, []) for _ in range(max(1, min(tasks, len(items))))]

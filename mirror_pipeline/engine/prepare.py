@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection
 
 from mirror_pipeline.clusters.admin import Admin
+from mirror_pipeline.engine.beginning import Beginning
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
 from mirror_pipeline.engine.continuity import recreated
-from mirror_pipeline.engine.joining import first_offsets, other_cluster, renamed, resumed_runs, run_of
+from mirror_pipeline.engine.joining import first_offsets, other_cluster, renamed, resumed_runs
 from mirror_pipeline.engine.lives import drained, follows, next_life, started_over
 from mirror_pipeline.engine.state import TopicRun
 from mirror_pipeline.engine.targets import TargetSide, compacted_topics
 from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, MirrorError, TopicHalted
-from mirror_pipeline.faults import crash_point
 from mirror_pipeline.model import DecisionKind, Incarnation, TopicPartition
-from mirror_pipeline.topics.plan import TargetPlan
-from mirror_pipeline.wire.answers import LATEST, ClusterMetadata
+from mirror_pipeline.wire.answers import ClusterMetadata
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import broker_error
 
@@ -39,6 +37,7 @@ class Preparation:
         self._source = WireClient(context.source, timeout=engine.request_timeout)
         self._source_admin = Admin(context.source)
         self._targets = TargetSide(context)
+        self._beginning = Beginning(context, self._source, self._source_admin, self._targets)
         self._busy = threading.Lock()
         self._wanted: dict[str, LaneTopic] = {}
         self._heirs: set[str] = set()
@@ -110,7 +109,7 @@ class Preparation:
             if unchecked or waiting or self._heirs or self._context.stamp is None:
                 self._context.stamp = self._targets.stamp()
                 self._check(unchecked)
-                self._begin(waiting)
+                self._beginning.begin(waiting)
                 self._succeed()
             return True
 
@@ -161,11 +160,12 @@ class Preparation:
         """Is the target topic of every resumed topic still the one the copy went to?"""
         known = self._context.ledger.incarnations()
         terms = self._targets.terms([(run.topic, run.target_topic) for run in runs], self._source_admin)
+        halts = self._targets.changed([known[run.topic] for run in runs])
         for run in runs:
+            halt = halts.get(run.topic)
             try:
                 if self._start_over(known[run.topic]):
                     continue
-                halt = self._targets.same(known[run.topic])
             except TopicHalted as problem:
                 halt = problem
             with self._state.lock:
@@ -180,8 +180,9 @@ class Preparation:
         found = self._targets.topic_id(known.target_topic) if decided else ""
         if not any(decision.subject == found for decision in decided):
             return False
-        self._targets.refuse_filled(self._wanted[known.topic])
-        self._live_on(started_over(known, found, self._targets.ends(known.target_topic)))
+        bounds = self._targets.bounds([known.target_topic])[known.target_topic]
+        self._targets.refuse_filled(self._wanted[known.topic], bounds)
+        self._live_on(started_over(known, found, {number: end for number, (_, end) in bounds.items()}))
         return True
 
     def _succeed(self) -> None:
@@ -197,8 +198,10 @@ class Preparation:
             found = self._source.metadata([name]).topics[name]
             if found.error:
                 raise broker_error(found.error, name)
-            _, ends = self._targets.ensure(topic, self._targets.plans([topic], self._source_admin)[name])
-
+            target = self._targets.ensure([topic], self._targets.plans([topic], self._source_admin))[name]
+            if isinstance(target, MirrorError):
+                raise target
+            ends = {number: end for number, (_, end) in target[1].items()}
             starts = first_offsets(self._source, topic, sorted(found.partitions), "earliest")
             life = next_life(self._context, lives[name], run, found.topic_id, starts, ends)
             self._live_on(life)
@@ -206,76 +209,9 @@ class Preparation:
 
     def _live_on(self, life: Incarnation) -> None:
         """Write the next life of a topic down and put it in the place of the last one."""
-        self._context.ledger.add_incarnation(life)
-        run = self._checked_run(life)
+        self._context.ledger.add_incarnations([life])
+        (run,) = self._beginning.checked_runs([life], {life.topic: self._wanted[life.topic].ranges})
         with self._state.lock:
             self._state.topics[life.topic] = run
             self._state.unready.pop(life.topic, None)
-        self._first_ends(run, sorted(run.partitions))
-
-    def _checked_run(self, life: Incarnation) -> TopicRun:
-        """A topic's run whose target has just been looked at."""
-        run = run_of(life, self._context.ledger.positions(), self._wanted[life.topic].ranges)
-        run.max_batch_bytes, run.compacted = self._targets.terms([(life.topic, life.target_topic)], self._source_admin)[life.topic]
-        run.target_checked = True
-        return run
-
-    def _begin(self, topics: list[LaneTopic]) -> None:
-        """Create or grow target topics and write down where the copy begins."""
-        plans = self._targets.plans(topics, self._source_admin) if topics else {}
-        for topic in topics:
-            try:
-                if topic.topic not in plans:
-                    raise TopicHalted(topic.topic, f"source topic {topic.topic} does not exist any more")
-                self._begin_one(topic, plans[topic.topic])
-            except (ClusterUnreachable, ConnectionLost):
-                raise
-            except MirrorError as problem:
-                with self._state.lock:
-                    self._state.unready.pop(topic.topic, None)
-                    self._state.halt(topic.topic, TopicHalted(topic.topic, problem.message, hint=problem.hint))
-
-    def _begin_one(self, topic: LaneTopic, plan: TargetPlan) -> None:
-        ledger = self._context.ledger
-        metadata = self._source.metadata([topic.topic])
-        found = metadata.topics[topic.topic]
-        if found.error:
-            raise broker_error(found.error, topic.topic)
-        known = ledger.incarnations().get(topic.topic)
-        partitions = sorted(topic.ranges) if topic.ranges else sorted(found.partitions)
-        target_id, ends = self._targets.ensure(topic, plan)
-        if known is None:
-            self._targets.refuse_filled(topic)
-        new = [number for number in partitions if known is None or number not in known.starts]
-        starts = first_offsets(self._source, topic, new, "earliest" if known else self._context.mirror.start)
-        incarnation = Incarnation(
-            topic=topic.topic,
-            incarnation=known.incarnation if known else found.topic_id,
-            source_cluster_id=metadata.cluster_id,
-            target_cluster_id=self._targets.cluster_id,
-            target_topic=topic.target_topic,
-            target_topic_id=target_id,
-            starts=(known.starts if known else {}) | starts,
-            target_starts=(known.target_starts if known else {}) | {number: ends[number] for number in new},
-            at=int(time.time() * 1000),
-            ordinals=known.ordinals if known else {},
-        )
-        crash_point("begin.before")
-        ledger.add_incarnation(incarnation)
-        crash_point("begin.after")
-        fresh = self._checked_run(incarnation)
-        with self._state.lock:
-            run = self._state.topics.setdefault(topic.topic, fresh)
-            for number in new:
-                run.partitions.setdefault(number, fresh.partitions[number])
-            self._state.unready.pop(topic.topic, None)
-        self._first_ends(run, new)
-
-    def _first_ends(self, run: TopicRun, partitions: list[int]) -> None:
-        """A ``once`` run reads up to the ends seen when the topic joined."""
-        sources = {TopicPartition(run.topic, number): LATEST for number in partitions}
-        answers = self._source.list_offsets(sources, isolation=1) if sources else {}
-        with self._state.lock:
-            for source, answer in answers.items():
-                if not answer.error:
-                    run.partitions[source.partition].end = answer.offset
+        self._beginning.first_ends([(run, sorted(run.partitions))])

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+from mirror_pipeline.engine import worker
 from mirror_pipeline.engine.book import Book
 from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
 from mirror_pipeline.engine.mapping import advance, trailing_holes_only
@@ -55,6 +56,8 @@ class Producing:
             self._book.write()
         except Exception as problem:  # noqa: BLE001 - handed to the run's own thread, which raises it
             self._context.fail(problem)
+        finally:
+            worker.close()
 
     def recover(self) -> None:
         """Read the tail of every partition whose state on the target is not certain, and account for what lies there.
@@ -167,7 +170,9 @@ class Producing:
         ready = [p for p in self._state.sendable() if p.pending and not p.uncertain and p.retry_at <= now]
         if not ready:
             return []
-        share = self._context.mirror.engine.micro_batch_bytes / len(ready)
+        waiting = sum(span.bytes for part in ready for span in part.pending)
+        most = self._context.runners.most_bytes(min(waiting, self._context.mirror.engine.micro_batch_bytes))
+        share = most / len(ready)
         work = []
         for part in ready:
             chosen: list[SpanRef] = []
@@ -184,7 +189,9 @@ class Producing:
         assert self._context.stamp is not None  # noqa: S101 - set before the first span can be sent
         began = time.monotonic()
         engine = self._context.mirror.engine
-        shares = assign([(w, float(sum(s.bytes for s in w.spans))) for w in work], self._context.runner.tasks)
+        sizes = [float(sum(s.bytes for s in w.spans)) for w in work]
+        runner = self._context.runners.of(sum(sizes))
+        shares = assign(list(zip(work, sizes, strict=True)), runner.tasks)
         tasks = [
             ProduceTask(
                 store=self._context.store,
@@ -199,7 +206,7 @@ class Producing:
             )
             for share in shares
         ]
-        answers = self._context.runner.run_each(run_produce, tasks, name="produce")
+        answers = runner.run_each(run_produce, tasks, name="produce")
         lost = self._mourn([(share, answer) for share, answer in zip(shares, answers, strict=True) if isinstance(answer, TaskLost)])
         self._settle(work, [answer for answer in answers if not isinstance(answer, TaskLost)], began)
         if lost is not None:

@@ -84,21 +84,24 @@ def build_session(engine: EngineConfig, *, app_name: str = "mirror", with_delta:
     builder = SparkSession.builder.appName(app_name).master(engine.spark_master or default_master())
     for key, value in {**_settings(with_delta), **dict(engine.spark)}.items():
         builder = builder.config(key, value)
-    with _quiet_start():
+    with _quiet_java(engine, with_delta):
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
 
 
 @contextmanager
-def _quiet_start() -> Iterator[None]:
-    """Send what the JVM writes to standard error to a file, for as long as it lives; show it when Spark does not start."""
+def _quiet_java(engine: EngineConfig, with_delta: bool) -> Iterator[None]:
+    """Start the JVM with its standard error in a file, for as long as it lives; show it when Spark does not start."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
     handle, path = tempfile.mkstemp(prefix="mirror-spark-", suffix=".log")
     atexit.register(Path(path).unlink, missing_ok=True)
-    kept = os.dup(2)
-    sys.stderr.flush()
-    os.dup2(handle, 2)
     try:
+        if SparkContext._gateway is None:  # the public ways in give the JVM this process's standard error
+            conf = SparkConf().setAll([*_settings(with_delta).items(), *engine.spark.items()])
+            SparkContext._ensure_initialized(gateway=launch_gateway(conf, {"stderr": handle}))  # type: ignore[no-untyped-call]
         yield
     except Exception as problem:
         cause = [line for line in Path(path).read_text(errors="replace").splitlines() if "rror" in line or "xception" in line]
@@ -106,8 +109,6 @@ def _quiet_start() -> Iterator[None]:
             f"Spark did not start: {cause[0].strip() if cause else problem}", hint=f"Java said more: {_kept_log(path)}"
         ) from problem
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
         os.close(handle)
 
 

@@ -7,10 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from mirror_pipeline.engine import worker
 from mirror_pipeline.engine.awaiting import SourceWatch
 from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
 from mirror_pipeline.engine.continuity import diverged, recreated, truncated
-from mirror_pipeline.engine.plan import assign, plan_ranges
+from mirror_pipeline.engine.plan import assign, plan_ranges, planned_bytes
 from mirror_pipeline.engine.stage import RangeOutcome, StageResult, StageTask, run_stage
 from mirror_pipeline.engine.terms import RangeTerms
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 FULL_BUFFER_POLL_SECONDS = 0.5
 NEWS_SECONDS = 0.5
 """How long the source's brokers hold a question for news open; a stop waits for it."""
+TURN_SECONDS = 0.1
+"""From one small micro-batch to the next of a continuous run: each costs a Delta commit and a file."""
 PARTITION_FETCH_BYTES = 4 * 2**20
 TASK_MEMORY_BYTES = 64 * 2**20
 """Fetched bytes a task holds before it writes them out as spans."""
@@ -67,6 +70,7 @@ class Staging:
         except Exception as problem:  # noqa: BLE001 - handed to the run's own thread, which raises it
             self._context.fail(problem)
         finally:
+            worker.close()
             with self._state.lock:
                 self._state.staging_over = True
                 self._state.lock.notify_all()
@@ -115,9 +119,7 @@ class Staging:
             context.stop.wait(FULL_BUFFER_POLL_SECONDS)
             return True
         with state.lock:
-            ranges = plan_ranges(
-                [p.view() for p in state.live()], budget_bytes=context.mirror.engine.micro_batch_bytes
-            )
+            ranges = self._plan()
             terms = [self._terms(r) for r in ranges]
         if not ranges:
             if context.once and not state.unready:
@@ -130,6 +132,13 @@ class Staging:
         self._stage(terms)
         return True
 
+    def _plan(self) -> list[OffsetRange]:
+        views = [p.view() for p in self._state.live()]
+        ranges = plan_ranges(views, budget_bytes=self._context.mirror.engine.micro_batch_bytes)
+        size = planned_bytes(ranges)
+        most = self._context.runners.most_bytes(size)
+        return ranges if most >= size else plan_ranges(views, budget_bytes=most)
+
     def _terms(self, planned: OffsetRange) -> RangeTerms:
         run = self._state.topics[planned.topic]
         context = self._context
@@ -139,7 +148,9 @@ class Staging:
     def _stage(self, terms: Sequence[RangeTerms]) -> None:
         engine = self._context.mirror.engine
         began = time.monotonic()
-        shares = assign([(t, float(t.range.max_bytes)) for t in terms], self._context.runner.tasks)
+        size = planned_bytes([t.range for t in terms])
+        runner = self._context.runners.of(size)
+        shares = assign([(t, float(t.range.max_bytes)) for t in terms], runner.tasks)
         limit = engine.bandwidth_at(datetime.now().time())
         tasks = [
             StageTask(
@@ -159,12 +170,14 @@ class Staging:
             )
             for index, share in enumerate(shares)
         ]
-        answers = self._context.runner.run_each(run_stage, tasks, name=f"stage {self._micro_batch}")
+        answers = runner.run_each(run_stage, tasks, name=f"stage {self._micro_batch}")
         self._commit([answer for answer in answers if not isinstance(answer, TaskLost)], began)
         lost = next((answer for answer in answers if isinstance(answer, TaskLost)), None)
         if lost is not None:
             raise lost
         self._losses.done()
+        if not self._context.once and self._context.runners.small(size):
+            self._context.stop.wait(max(0.0, TURN_SECONDS - (time.monotonic() - began)))
 
     def _commit(self, results: Sequence[StageResult], began: float) -> None:
         state = self._state

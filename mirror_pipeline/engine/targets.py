@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.clusters.info import ConfigValue
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
 from mirror_pipeline.engine.state import DEFAULT_MAX_MESSAGE_BYTES
-from mirror_pipeline.errors import BrokerError, TopicHalted
+from mirror_pipeline.errors import BrokerError, MirrorError, TopicHalted
 from mirror_pipeline.model import Incarnation, Stamp, TopicPartition
-from mirror_pipeline.topics.manage import ensure_target_topic, plan_targets
+from mirror_pipeline.topics.manage import ensure_target_topics, plan_targets
 from mirror_pipeline.topics.plan import TargetPlan
 from mirror_pipeline.topics.settings import number
-from mirror_pipeline.wire.answers import EARLIEST, LATEST
+from mirror_pipeline.wire.answers import EARLIEST, LATEST, TopicMetadata
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
-from mirror_pipeline.wire.offsets import offsets_at
+from mirror_pipeline.wire.offsets import offsets_at, offsets_or_errors
 
 PRODUCER_EXPIRATION_MS = 86_400_000
+
+
+Target = tuple[str, dict[int, tuple[int, int]]]
+"""Topic id, and log start and end offset by partition."""
 
 
 class TargetSide:
@@ -53,8 +57,13 @@ class TargetSide:
             found = None
         return (found or PRODUCER_EXPIRATION_MS) / 1000
 
-    def same(self, known: Incarnation) -> TopicHalted | None:
-        """Why the target topic of a copy that exists is not the one it went to, or None."""
+    def changed(self, lives: Sequence[Incarnation]) -> dict[str, TopicHalted]:
+        """Why the target topics of copies that exist are not the ones they went to, by source topic; those that are, are left out."""
+        metadata = self._client.metadata([life.target_topic for life in lives]).topics if lives else {}
+        halts = ((life.topic, self._changed(life, metadata[life.target_topic])) for life in lives)
+        return {topic: halt for topic, halt in halts if halt is not None}
+
+    def _changed(self, known: Incarnation, found: TopicMetadata) -> TopicHalted | None:
         if known.target_cluster_id != self.cluster_id:
             return TopicHalted(
                 known.topic,
@@ -63,7 +72,6 @@ class TargetSide:
                 hint="check bootstrap_servers; a new target cluster needs a new mirror name",
                 code="other_target_cluster",
             )
-        found = self._client.metadata([known.target_topic]).topics[known.target_topic]
         if found.error:
             problem = broker_error(found.error, known.target_topic)
             if problem.retryable and found.error != UNKNOWN_TOPIC_OR_PARTITION:
@@ -88,40 +96,49 @@ class TargetSide:
         """What has to be done on the target, by source topic; the same rules as ``mirror plan``."""
         return plan_targets(self._context.mirror, source_admin, self._admin, {t.topic: t.target_topic for t in topics})
 
-    def ensure(self, topic: LaneTopic, plan: TargetPlan) -> tuple[str, dict[int, int]]:
-        """Create or grow the target topic; returns its topic id and the end offset of every partition.
+    def ensure(self, topics: Sequence[LaneTopic], plans: Mapping[str, TargetPlan]) -> dict[str, Target | MirrorError]:
+        """Create or grow target topics; by source topic the target's topic id with log start and end of every partition.
+
+        In place of one that cannot take its copy stands why: a TopicHalted, or a BrokerError when the target refuses for now.
 
         Raises:
-            TopicHalted: the target topic cannot take this copy; the message says why.
-            BrokerError: the target refuses for now.
+            ClusterUnreachable, ConnectionLost: the target does not answer.
         """
-        if topic.configs and plan.create:
-            plan = replace(plan, configs={**plan.configs, **topic.configs})
-        ensure_target_topic(self._admin, plan)
-        found = self._client.metadata([topic.target_topic]).topics[topic.target_topic]
-        if found.error:
-            raise broker_error(found.error, topic.target_topic)
-        return found.topic_id, self._ends(topic.target_topic, found.partitions)
+        wanted = [_planned(plans[topic.topic], topic) for topic in topics]
+        made = ensure_target_topics(self._admin, wanted)
+        ready = [plan for plan in wanted if not isinstance(made[plan.target_topic], MirrorError)]
+        found: dict[str, Target | MirrorError] = {p.topic: e for p in wanted if isinstance(e := made[p.target_topic], MirrorError)}
+        metadata = self._client.metadata([plan.target_topic for plan in ready]).topics if ready else {}
+        parts = [TopicPartition(name, number) for name, topic in metadata.items() if not topic.error for number in topic.partitions]
+        starts, ends = (offsets_or_errors(self._client, parts, which, isolation=0) for which in (EARLIEST, LATEST))
+        for plan in ready:
+            topic_metadata = metadata[plan.target_topic]
+            if topic_metadata.error:
+                found[plan.topic] = broker_error(topic_metadata.error, plan.target_topic)
+                continue
+            mine = [TopicPartition(plan.target_topic, number) for number in sorted(topic_metadata.partitions)]
+            refusal = next((told for tp in mine for told in (starts[tp], ends[tp]) if isinstance(told, BrokerError)), None)
+            bounds = {tp.partition: (a, z) for tp in mine if isinstance(a := starts[tp], int) and isinstance(z := ends[tp], int)}
+            found[plan.topic] = refusal or (topic_metadata.topic_id, bounds)
+        return found
 
     def topic_id(self, target_topic: str) -> str:
         """Id of a target topic, "" when there is none."""
         return self._client.metadata([target_topic]).topics[target_topic].topic_id or ""
 
-    def ends(self, target_topic: str) -> dict[int, int]:
-        """End offsets of a target topic. Raises BrokerError."""
-        return self._ends(target_topic, self._client.metadata([target_topic]).topics[target_topic].partitions)
+    def bounds(self, target_topics: Sequence[str]) -> dict[str, dict[int, tuple[int, int]]]:
+        """Log start and end of every partition of some target topics. Raises BrokerError."""
+        topics = self._client.metadata(list(target_topics)).topics
+        parts = [TopicPartition(name, number) for name in target_topics for number in sorted(topics[name].partitions)]
+        found: dict[str, dict[int, tuple[int, int]]] = {name: {} for name in target_topics}
+        for tp, both in log_bounds(self._client, parts).items():
+            found[tp.topic][tp.partition] = both
+        return found
 
-    def _ends(self, target_topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        parts = [TopicPartition(target_topic, number) for number in sorted(partitions)]
-        return {tp.partition: end for tp, end in offsets_at(self._client, parts, LATEST, isolation=0).items()}
-
-    def refuse_filled(self, topic: LaneTopic) -> None:
-        """A copy begins in an empty topic: records of unknown origin may be this very copy, its ledger lost."""
-        parts = [
-            TopicPartition(topic.target_topic, number)
-            for number in self._client.metadata([topic.target_topic]).topics[topic.target_topic].partitions
-        ]
-        count = sum(end - start for start, end in log_bounds(self._client, parts).values())
+    @staticmethod
+    def refuse_filled(topic: LaneTopic, bounds: Mapping[int, tuple[int, int]]) -> None:
+        """A copy begins in an empty topic: records of unknown origin may be this very copy, its ledger lost. Raises TopicHalted."""
+        count = sum(end - start for start, end in bounds.values())
         if count and not topic.filled:
             raise TopicHalted(topic.topic, filled_message(topic.target_topic, count), hint=FILLED_HINT, code="target_filled")
 
@@ -130,6 +147,10 @@ class TargetSide:
         ours = self._admin.topic_configs([target for _, target in pairs]) if pairs else {}
         theirs = source_admin.topic_configs([source for source, _ in pairs]) if pairs else {}
         return {source: (_max_bytes(ours.get(target)), _compacted(theirs.get(source))) for source, target in pairs}
+
+
+def _planned(plan: TargetPlan, topic: LaneTopic) -> TargetPlan:
+    return replace(plan, configs={**plan.configs, **topic.configs}) if topic.configs and plan.create else plan
 
 
 Configs = dict[str, ConfigValue] | BrokerError | None

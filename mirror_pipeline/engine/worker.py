@@ -26,6 +26,14 @@ def client_of(cluster: ClusterSettings, *, timeout: float) -> WireClient:
     return clients[cluster]
 
 
+def close() -> None:
+    """Close this thread's clients; for threads of the driver, which end while the process goes on."""
+    clients: dict[ClusterSettings, WireClient] = getattr(_local, "clients", {})
+    for client in clients.values():
+        client.close()
+    clients.clear()
+
+
 def forget(cluster: ClusterSettings) -> None:
     """Close and drop the client of a cluster, so that the next task starts from its bootstrap servers again."""
     clients: dict[ClusterSettings, WireClient] = getattr(_local, "clients", {})

@@ -125,6 +125,15 @@ class EngineModel(Section):
         example="64MB",
         ge=1_000_000,
     )
+    inline_bytes: Size = setting(
+        "4MB",
+        "A micro-batch up to this size is run by the mirror's own process: that is quicker than two Spark jobs. Spark starts with the"
+        " first larger one. `0` gives every micro-batch to Spark.",
+        "size",
+        unit="bytes",
+        example="0",
+        ge=0,
+    )
     max_batch_age: Duration = setting("10s", "A micro-batch is closed after this time even if it is small.", "duration", example="2s")
     tasks: int | None = setting(
         None,

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-
-from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.clusters.info import TopicInfo
 from mirror_pipeline.config import MirrorConfig
-from mirror_pipeline.errors import BrokerError, TopicHalted
+from mirror_pipeline.errors import BrokerError, MirrorError, TopicHalted
 from mirror_pipeline.topics.naming import same_to_kafka
 from mirror_pipeline.topics.plan import Rules, TargetCluster, TargetPlan, plan_target
 from mirror_pipeline.topics.settings import AFTER, BEFORE, DIFFERENCE, FOREVER, Settings, desired_configs
 
-__all__ = ["Ensured", "Rules", "TargetCluster", "TargetPlan", "desired_configs", "ensure_target_topic", "plan_target", "plan_targets"]
+__all__ = [
+    "Ensured",
+    "Rules",
+    "TargetCluster",
+    "TargetPlan",
+    "desired_configs",
+    "ensure_target_topic",
+    "ensure_target_topics",
+    "plan_target",
+    "plan_targets",
+]
 
 READY_TIMEOUT = 30.0  # a controller elects leaders of a new topic within a second; a busy cluster may need many
+MOST_PARTITIONS = 2_000
+"""Of topics made in one request: a controller refuses one that would need more than 10,000 metadata records."""
 _POLL = 0.1
 _ADJUSTMENTS = 8
 _UNKNOWN = re.compile(r"Unknown topic config name: ([\w.]+)")
@@ -101,35 +112,88 @@ def _blocked(plan: TargetPlan, blockers: list[str]) -> TargetPlan:
 
 
 def ensure_target_topic(admin: Admin, plan: TargetPlan, *, timeout: float = READY_TIMEOUT) -> Ensured:
-    """Carry out a plan and wait until every partition of the topic has a leader. Safe to repeat.
-
-    Args:
-        admin: the target cluster.
-        plan: from :func:`plan_target`.
-        timeout: seconds to wait for the leaders.
+    """:func:`ensure_target_topics` for one topic.
 
     Raises:
         TopicHalted: the plan has blockers, or the target refuses; with the reason and what to do.
         BrokerError: a passing fault outlasted the retries (``retryable``).
         ClusterUnreachable: the target does not answer.
     """
+    answer = ensure_target_topics(admin, [plan], timeout=timeout)[plan.target_topic]
+    if isinstance(answer, MirrorError):
+        raise answer
+    return answer
+
+
+def ensure_target_topics(
+    admin: Admin, plans: Sequence[TargetPlan], *, timeout: float = READY_TIMEOUT
+) -> dict[str, Ensured | TopicHalted | BrokerError]:
+    """Carry out plans and wait until every partition of the topics has a leader. Safe to repeat.
+
+    Args:
+        admin: the target cluster.
+        plans: from :func:`plan_target`.
+        timeout: seconds to wait for the leaders.
+
+    Returns:
+        By target topic that it is ready, or why it is not.
+
+    Raises:
+        ClusterUnreachable: the target does not answer.
+    """
+    found: dict[str, Ensured | TopicHalted | BrokerError] = {}
+    made = _create_together(admin, plans)
+    done: dict[str, list[str]] = {}
+    for plan in plans:
+        try:
+            done[plan.target_topic] = made.get(plan.target_topic) or _carry_out(admin, plan)
+        except (TopicHalted, BrokerError) as problem:
+            found[plan.target_topic] = problem
+            continue
+        for line in done[plan.target_topic]:
+            _log.info("target topic changed: topic=%s action=%s", plan.target_topic, line)
+    waiting = [plan for plan in plans if plan.target_topic in done]
+    infos = _await_ready(admin, waiting, timeout)
+    for plan in waiting:
+        info = infos.get(plan.target_topic)
+        halt = _not_ready(admin, plan, timeout) if info is None else _smaller(plan, info) if info.partitions < plan.partitions else None
+        found[plan.target_topic] = halt or Ensured(infos[plan.target_topic], tuple(done[plan.target_topic]))
+    return found
+
+
+def _create_together(admin: Admin, plans: Sequence[TargetPlan]) -> dict[str, list[str]]:
+    """Create what can be created in one request; whatever is refused is left to be tried alone, where its reason is dealt with."""
+    new = [plan for plan in plans if plan.create and not plan.blockers]
+    if len(new) < 2 or sum(plan.partitions for plan in new) > MOST_PARTITIONS:
+        return {}
+    refused = admin.create_topics([(plan.target_topic, plan.partitions, plan.replication_factor, dict(plan.configs)) for plan in new])
+    return {plan.target_topic: list(plan.actions) for plan in new if refused[plan.target_topic] is None}
+
+
+def _carry_out(admin: Admin, plan: TargetPlan) -> list[str]:
     if plan.blockers:
         raise TopicHalted(plan.topic, "; ".join(plan.blockers))
-    done: list[str] = []
     if plan.create:
-        done += _attempt(plan, "TOPIC_ALREADY_EXISTS", lambda: _create(admin, plan))
-    elif plan.grow:
-        done += _attempt(plan, "INVALID_PARTITIONS", lambda: _grow(admin, plan))
-    for line in done:
-        _log.info("target topic changed: topic=%s action=%s", plan.target_topic, line)
-    info = _await_ready(admin, plan, timeout)
-    if info.partitions < plan.partitions:
-        raise TopicHalted(
-            plan.topic,
-            f"topic {plan.target_topic} has {info.partitions} partitions, its source {plan.partitions}: somebody else created it just now",
-            hint="run again",
-        )
-    return Ensured(info, tuple(done))
+        return _attempt(plan, "TOPIC_ALREADY_EXISTS", lambda: _create(admin, plan))
+    if plan.grow:
+        return _attempt(plan, "INVALID_PARTITIONS", lambda: _grow(admin, plan))
+    return []
+
+
+def _smaller(plan: TargetPlan, info: TopicInfo) -> TopicHalted:
+    return TopicHalted(
+        plan.topic,
+        f"topic {plan.target_topic} has {info.partitions} partitions, its source {plan.partitions}: somebody else created it just now",
+        hint="run again",
+    )
+
+
+def _not_ready(admin: Admin, plan: TargetPlan, timeout: float) -> TopicHalted:
+    return TopicHalted(
+        plan.topic,
+        f"topic {plan.target_topic} on cluster {admin.cluster.alias} has partitions without a leader after {timeout:.0f} s",
+        hint="look at the brokers of that cluster; the run goes on with the other topics",
+    )
 
 
 def _attempt(plan: TargetPlan, already: str, act: Callable[[], list[str]]) -> list[str]:
@@ -185,20 +249,19 @@ def adjust(configs: dict[str, str], refusal: str) -> str:
     return ""
 
 
-def _await_ready(admin: Admin, plan: TargetPlan, timeout: float) -> TopicInfo:
-    def look() -> TopicInfo | None:
-        info = admin.topics([plan.target_topic]).get(plan.target_topic)
-        settled = info is not None and (info.partitions >= plan.partitions or not (plan.create or plan.grow))
-        return info if settled and info is not None and not info.leaderless else None
-
-    try:
-        found = Retrying(stop=stop_after_delay(timeout), wait=wait_fixed(_POLL), retry=retry_if_result(lambda info: info is None))(look)
-    except RetryError:
-        found = None
-    if found is None:
-        raise TopicHalted(
-            plan.topic,
-            f"topic {plan.target_topic} on cluster {admin.cluster.alias} has partitions without a leader after {timeout:.0f} s",
-            hint="look at the brokers of that cluster; the run goes on with the other topics",
-        )
-    return found
+def _await_ready(admin: Admin, plans: Sequence[TargetPlan], timeout: float) -> dict[str, TopicInfo]:
+    """The topics, once each has a leader for every partition; those that do not within ``timeout`` are left out."""
+    ready: dict[str, TopicInfo] = {}
+    deadline = time.monotonic() + timeout
+    waiting = {plan.target_topic: plan for plan in plans}
+    while waiting:
+        for name, info in admin.topics(list(waiting)).items():
+            plan = waiting[name]
+            if not info.leaderless and (info.partitions >= plan.partitions or not (plan.create or plan.grow)):
+                ready[name] = info
+                del waiting[name]
+        if time.monotonic() >= deadline:
+            break
+        if waiting:
+            time.sleep(_POLL)
+    return ready

@@ -1,9 +1,10 @@
-"""Offsets of partitions where an error of any of them ends the question."""
+"""Offsets of many partitions in one question."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import broker_error
@@ -15,9 +16,18 @@ def offsets_at(client: WireClient, parts: Iterable[TopicPartition], at: int, *, 
     Raises:
         BrokerError: a partition's leader refuses to tell.
     """
+    found: dict[TopicPartition, int] = {}
+    for tp, offset in offsets_or_errors(client, parts, at, isolation=isolation).items():
+        if isinstance(offset, BrokerError):
+            raise offset
+        found[tp] = offset
+    return found
+
+
+def offsets_or_errors(
+    client: WireClient, parts: Iterable[TopicPartition], at: int, *, isolation: int = 1
+) -> dict[TopicPartition, int | BrokerError]:
+    """The same with the refusal in the place of an offset."""
     wanted = dict.fromkeys(parts, at)
     answers = client.list_offsets(wanted, isolation=isolation) if wanted else {}
-    for tp, answer in answers.items():
-        if answer.error:
-            raise broker_error(answer.error, str(tp))
-    return {tp: answer.offset for tp, answer in answers.items()}
+    return {tp: broker_error(answer.error, str(tp)) if answer.error else answer.offset for tp, answer in answers.items()}

@@ -18,11 +18,14 @@ from mirror_pipeline.wire.client import WireClient
 
 
 def write_config(folder: Path, source: str, target: str, include: Iterable[str], **mirror: Any) -> Path:
-    """A mirror.yaml (JSON is YAML) with one mirror ``m``; ``engine`` and ``buffer`` go to their own blocks."""
+    """A mirror.yaml (JSON is YAML) with one mirror ``m``; ``engine`` and ``buffer`` go to their own blocks.
+
+    Every micro-batch goes to Spark unless ``engine`` says otherwise: the data here is small.
+    """
     body = {
         "clusters": {"east": {"bootstrap_servers": source}, "west": {"bootstrap_servers": target}},
         "buffer": {"uri": "./buffer", **mirror.pop("buffer", {})},
-        "engine": {"request_timeout": "10s", "target_wait": "20s", "source_wait": "20s", **mirror.pop("engine", {})},
+        "engine": {"request_timeout": "10s", "target_wait": "20s", "source_wait": "20s", "inline_bytes": 0, **mirror.pop("engine", {})},
         "mirrors": [{"name": "m", "source": "east", "target": "west", "topics": {"include": list(include)}, **mirror}],
     }
     folder.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
 from mirror_pipeline.engine.prepare import Preparation
 from mirror_pipeline.engine.producing import Producing
+from mirror_pipeline.engine.runners import Runners
 from mirror_pipeline.engine.staging import Staging
 from mirror_pipeline.engine.state import LaneState, PartitionState
 from mirror_pipeline.model import Position
@@ -33,7 +34,7 @@ class ModelRun:
             spans=SpanTable(world.store, durable=False),
             ledger=Ledger(world.store, durable=False),
             cases=Decisions(world.store, durable=False),
-            runner=self.runner,
+            runners=Runners.only(self.runner),
             once=once,
             stop=ModelEvent(world.clock),  # type: ignore[arg-type]
             state=LaneState(lock=ModelLock(world.clock)),  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from mirror_pipeline.engine.book import LOSSES, Book
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
 from mirror_pipeline.engine.inline import InlineRunner
 from mirror_pipeline.engine.joining import resumed_runs
+from mirror_pipeline.engine.runners import Runners
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import HoleCause, Incarnation, Send
 
@@ -37,7 +38,7 @@ def context(tmp_path: Path) -> LaneContext:
         spans=SpanTable(store, durable=False),
         ledger=Ledger(store, durable=False),
         cases=Decisions(store, durable=False),
-        runner=InlineRunner(),
+        runners=Runners.only(InlineRunner()),
         once=True,
         stop=threading.Event(),
     )

@@ -1,0 +1,134 @@
+"""Where the copy of new and grown topics begins. Many topics go together: a mirror may have thousands of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from mirror_pipeline.clusters.admin import Admin
+from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.joining import Ranges, first_offsets, run_of
+from mirror_pipeline.engine.state import TopicRun
+from mirror_pipeline.engine.targets import TargetSide
+from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, MirrorError, TopicHalted
+from mirror_pipeline.faults import crash_point
+from mirror_pipeline.model import Incarnation, TopicPartition
+from mirror_pipeline.topics.plan import TargetPlan
+from mirror_pipeline.wire.answers import LATEST, ClusterMetadata
+from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.codes import broker_error
+
+TOGETHER = 100
+"""Topics that are made in one request and written down in one transaction."""
+
+
+class Beginning:
+    """Makes target topics and begins incarnations; what fails for one topic halts that topic alone."""
+
+    def __init__(self, context: LaneContext, source: WireClient, source_admin: Admin, targets: TargetSide) -> None:
+        self._context = context
+        self._state = context.state
+        self._source = source
+        self._source_admin = source_admin
+        self._targets = targets
+
+    def begin(self, topics: Sequence[LaneTopic]) -> None:
+        """Create or grow target topics and write down where the copy begins.
+
+        Raises:
+            ClusterUnreachable, ConnectionLost: a cluster does not answer; what is begun stays begun.
+        """
+        plans = self._targets.plans(list(topics), self._source_admin) if topics else {}
+        for start in range(0, len(topics), TOGETHER):
+            chunk = topics[start : start + TOGETHER]
+            for topic in chunk:
+                if topic.topic not in plans:
+                    self._refuse(topic.topic, TopicHalted(topic.topic, f"source topic {topic.topic} does not exist any more"))
+            self._begin_some([topic for topic in chunk if topic.topic in plans], plans)
+
+    def first_ends(self, runs: Iterable[tuple[TopicRun, Iterable[int]]]) -> None:
+        """A ``once`` run reads up to the ends seen when the topic joined; runs with the partitions that are new in them."""
+        parts = {TopicPartition(run.topic, number): run.partitions[number] for run, numbers in runs for number in numbers}
+        answers = self._source.list_offsets(dict.fromkeys(parts, LATEST), isolation=1) if parts else {}
+        with self._state.lock:
+            for source, answer in answers.items():
+                if not answer.error:
+                    parts[source].end = answer.offset
+
+    def checked_runs(self, lives: Sequence[Incarnation], ranges: dict[str, Ranges]) -> list[TopicRun]:
+        """Runs of topics whose targets have just been looked at."""
+        positions = self._context.ledger.positions()
+        terms = self._targets.terms([(life.topic, life.target_topic) for life in lives], self._source_admin)
+        runs = [run_of(life, positions, ranges.get(life.topic)) for life in lives]
+        for run in runs:
+            run.max_batch_bytes, run.compacted = terms[run.topic]
+            run.target_checked = True
+        return runs
+
+    def _begin_some(self, topics: Sequence[LaneTopic], plans: dict[str, TargetPlan]) -> None:
+        known = self._context.ledger.incarnations()
+        metadata = self._source.metadata([topic.topic for topic in topics])
+        targets = self._targets.ensure(topics, plans)
+        lives: list[Incarnation] = []
+        new: dict[str, list[int]] = {}
+        for topic in topics:
+            try:
+                target = targets[topic.topic]
+                if isinstance(target, MirrorError):
+                    raise target
+                life, numbers = self._life(topic, metadata, known.get(topic.topic), *target)
+            except (ClusterUnreachable, ConnectionLost):
+                raise
+            except MirrorError as problem:
+                self._refuse(topic.topic, problem)
+                continue
+            lives.append(life)
+            new[topic.topic] = numbers
+        if lives:
+            self._write_down(lives, new, {topic.topic: topic.ranges for topic in topics})
+
+    def _life(
+        self, topic: LaneTopic, metadata: ClusterMetadata, known: Incarnation | None, target_id: str, bounds: dict[int, tuple[int, int]]
+    ) -> tuple[Incarnation, list[int]]:
+        found = metadata.topics[topic.topic]
+        if found.error:
+            raise broker_error(found.error, topic.topic)
+        if known is None:
+            self._targets.refuse_filled(topic, bounds)
+        partitions = sorted(topic.ranges) if topic.ranges else sorted(found.partitions)
+        new = [number for number in partitions if known is None or number not in known.starts]
+        starts = first_offsets(self._source, topic, new, "earliest" if known else self._context.mirror.start)
+        life = Incarnation(
+            topic=topic.topic,
+            incarnation=known.incarnation if known else found.topic_id,
+            source_cluster_id=metadata.cluster_id,
+            target_cluster_id=self._targets.cluster_id,
+            target_topic=topic.target_topic,
+            target_topic_id=target_id,
+            starts=(known.starts if known else {}) | starts,
+            target_starts=(known.target_starts if known else {}) | {number: bounds[number][1] for number in new},
+            at=int(time.time() * 1000),
+            ordinals=known.ordinals if known else {},
+        )
+        return life, new
+
+    def _write_down(self, lives: list[Incarnation], new: dict[str, list[int]], ranges: dict[str, Ranges]) -> None:
+        crash_point("begin.before")
+        self._context.ledger.add_incarnations(lives)
+        crash_point("begin.after")
+        begun = []
+        fresh = self.checked_runs(lives, ranges)
+        with self._state.lock:
+            for made in fresh:
+                run = self._state.topics.setdefault(made.topic, made)
+                for number in new[made.topic]:
+                    run.partitions.setdefault(number, made.partitions[number])
+                self._state.unready.pop(made.topic, None)
+                begun.append((run, new[made.topic]))
+        self.first_ends(begun)
+
+    def _refuse(self, name: str, problem: MirrorError) -> None:
+        halt = problem if isinstance(problem, TopicHalted) else TopicHalted(name, problem.message, hint=problem.hint)
+        with self._state.lock:
+            self._state.unready.pop(name, None)
+            self._state.halt(name, halt)

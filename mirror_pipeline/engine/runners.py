@@ -1,0 +1,90 @@
+"""Who runs a micro-batch's tasks: this process while they are small, or while Spark is still starting; Spark otherwise.
+
+Two Spark jobs take longer than reading and sending a megabyte does. A lane of little traffic therefore answers sooner
+without them, and a mirror that only ever sees little traffic needs no Java process at all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from mirror_pipeline.engine.inline import InlineRunner
+from mirror_pipeline.engine.spark import Runner
+
+
+class Runners:
+    """The choice between this process and Spark, shared by the lanes of one run.
+
+    Args:
+        start: starts Spark; called once, in a thread of its own.
+        inline_bytes: micro-batches up to this size are run here; 0 gives all of them to Spark.
+    """
+
+    def __init__(self, start: Callable[[], Runner], *, inline_bytes: int) -> None:
+        self._start = start
+        self._inline_bytes = inline_bytes
+        self._inline = InlineRunner()
+        self._spark: Runner | None = None
+        self._problem: Exception | None = None
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def only(cls, runner: Runner) -> Runners:
+        """Every task goes to ``runner``."""
+        runners = cls(lambda: runner, inline_bytes=0)
+        runners._spark = runner
+        return runners
+
+    def prepare(self) -> None:
+        """Wait for Spark where nothing is run here. Raises what its start raised."""
+        if not self._inline_bytes:
+            self._wait()
+
+    def most_bytes(self, wanted: int) -> int:
+        """Bytes a micro-batch may have now: ``wanted``, or less while Spark is starting for it. Raises what its start raised."""
+        return wanted if wanted <= self._inline_bytes or self._is_up() else self._inline_bytes
+
+    def small(self, size: float) -> bool:
+        """Whether a micro-batch of ``size`` bytes is run here although Spark could."""
+        return size <= self._inline_bytes
+
+    def of(self, size: float) -> Runner:
+        """Who runs tasks of ``size`` bytes together. Raises what Spark's start raised."""
+        if self.small(size) or not self._is_up():
+            return self._inline
+        return self._wait()
+
+    def beside(self) -> Runner:
+        """For work beside the copy: Spark if it is there, this process otherwise."""
+        return self._spark or (self._inline if self._inline_bytes else self._wait())
+
+    def _is_up(self) -> bool:
+        """Whether Spark is there; starts it when not. Where nothing may be run here it is waited for."""
+        if not self._inline_bytes:
+            self._wait()
+        self._begin()
+        if self._problem is not None:
+            raise self._problem
+        return self._spark is not None
+
+    def _wait(self) -> Runner:
+        self._begin()
+        if self._thread is not None:
+            self._thread.join()
+        if self._spark is None:
+            raise self._problem or RuntimeError("Spark did not start")
+        return self._spark
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._spark is None and self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="spark-start", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._spark = self._start()
+        except Exception as problem:  # noqa: BLE001 - raised by whoever asks for Spark
+            self._problem = problem

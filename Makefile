@@ -1,6 +1,6 @@
 # make install | demo | test | ci, each from nothing but Python 3.11 and Java 17. What is done already is not done again.
 .DEFAULT_GOAL := help
-.PHONY: help install dev java demo jars test-jars checks test faults bench ci lock jar-lock clean
+.PHONY: help install dev java demo jars test-jars checks test faults cluster-test bench ci lock jar-lock clean
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 VENV := .venv
@@ -19,6 +19,7 @@ help:
 	@echo "make demo      two embedded Kafka clusters, a mirror between them, compared record by record"
 	@echo "make test      lint, types, unit and integration tests"
 	@echo "make faults    hundreds of kills, cuts, pauses and full disks: an hour or two; see docs/faults.md"
+	@echo "make cluster-test  a lane on a Spark cluster of two workers, one of which is killed"
 	@echo "make ci        what CI runs: make test, one slow test and a small part of the faults, another one every day"
 	@echo "make bench     beside MirrorMaker 2: about 40 minutes, BENCH=--quick under 6; see docs/benchmarks.md"
 	@echo "make lock      requirements*.lock from pyproject.toml;   make jar-lock   the pinned jars"
@@ -73,6 +74,9 @@ test: checks
 faults: java dev test-jars
 	@mkdir -p $(dir $(FAULT_REPORT))
 	@$(BIN)/python -m pytest tests/faults --faults all -s -q -n 2 --dist loadfile --fault-report $(FAULT_REPORT) $(FAULTS)
+
+cluster-test: java dev test-jars
+	@$(BIN)/python -m pytest tests/integration/test_spark_cluster.py --slow all -s -q
 
 bench: java dev test-jars
 	@$(BIN)/python -m benchmarks.versus $(BENCH)

@@ -32,6 +32,8 @@ LOCAL_SLOTS_PER_CORE = 2
 """Staging and producing wait for brokers most of the time; both run at once."""
 
 
+ONCE = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
+"""A produce task that failed must not be sent again by anyone who has not read the target's tail; not for the user to change."""
 MOST_JOBS = 256
 WARM_SECONDS = 0.2
 """How long a warming task stays, so that every one of them gets a worker of its own."""
@@ -80,18 +82,22 @@ def build_session(engine: EngineConfig, *, app_name: str = "mirror", with_delta:
     os.environ.setdefault("JAVA_HOME", str(java.resolve().parent.parent))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.appName(app_name).master(engine.spark_master or default_master())
-    for key, value in {**_settings(with_delta), **dict(engine.spark)}.items():
+    master = engine.spark_master or default_master()
+    settings = {**_settings(with_delta), **dict(engine.spark), **ONCE}
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings = {"spark.driver.bindAddress": "127.0.0.1", **settings}
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for key, value in settings.items():
         builder = builder.config(key, value)
-    with _quiet_java(engine, with_delta):
+    with _quiet_java(settings):
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
 
 
 @contextmanager
-def _quiet_java(engine: EngineConfig, with_delta: bool) -> Iterator[None]:
+def _quiet_java(settings: dict[str, str]) -> Iterator[None]:
     """Start the JVM with its standard error in a file, for as long as it lives; show it when Spark does not start."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -100,7 +106,7 @@ def _quiet_java(engine: EngineConfig, with_delta: bool) -> Iterator[None]:
     atexit.register(Path(path).unlink, missing_ok=True)
     try:
         if SparkContext._gateway is None:  # the public ways in give the JVM this process's standard error
-            conf = SparkConf().setAll([*_settings(with_delta).items(), *engine.spark.items()])
+            conf = SparkConf().setAll(list(settings.items()))
             SparkContext._ensure_initialized(gateway=launch_gateway(conf, {"stderr": handle}))  # type: ignore[no-untyped-call]
         yield
     except Exception as problem:
@@ -127,7 +133,6 @@ def _settings(with_delta: bool) -> dict[str, str]:
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
         # The JVM schedules a few tasks a second and sees no payload: compiling it well costs more than it brings.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -135,8 +140,6 @@ def _settings(with_delta: bool) -> dict[str, str]:
         "spark.python.worker.reuse": "true",
         "spark.scheduler.mode": "FAIR",
         "spark.log.level": "ERROR",
-        # A produce task that failed must not be sent again by anyone who has not read the target's tail.
-        "spark.task.maxFailures": "1",
     }
     if with_delta:
         from mirror_pipeline.local.jars import ensure_jars
@@ -165,12 +168,12 @@ class SparkRunner:
         self._context = session.sparkContext
         self._base = self._context.parallelize(range(1), 1)
         self._threads = DaemonPool(MOST_JOBS, "spark-job")
-        self._tasks = tasks or max(1, self._context.defaultParallelism // LOCAL_SLOTS_PER_CORE)
+        self._tasks = tasks
 
     @property
     def tasks(self) -> int:
-        """Half of the slots: staging and producing share them."""
-        return self._tasks
+        """Half of the slots, as many as there are now: staging and producing share them, and executors come and go."""
+        return self._tasks or max(1, self._context.defaultParallelism // LOCAL_SLOTS_PER_CORE)
 
     def warm(self) -> None:
         """Start a Python worker for every slot and let it import what the tasks need, before the clock of a copy starts."""
@@ -195,6 +198,8 @@ class SparkRunner:
 
     def _run_one(self, function: Callable[[T], R], spec: T, name: str) -> R | TaskLost:
         def one(_: object) -> list[R | _Raised]:
+            if _tried_before():
+                return [_Raised(TaskLost("its executor was lost"))]
             try:
                 return [function(spec)]
             except Exception as problem:  # noqa: BLE001 - raised by the driver, as it is; whatever Spark itself reports is a lost worker
@@ -206,6 +211,8 @@ class SparkRunner:
         except TaskLost as lost:
             return lost
         if isinstance(answer, _Raised):
+            if isinstance(answer.problem, TaskLost):
+                return answer.problem
             raise answer.problem
         return answer
 
@@ -219,6 +226,14 @@ class SparkRunner:
             raise TaskLost(f"a Spark worker died: {causes[-1] if causes else problem.java_exception}") from problem
         except (Py4JNetworkError, Py4JError, OSError) as problem:
             raise SparkGone("Spark's Java process is gone", hint="run again: it goes on where the target's log ends") from problem
+
+
+def _tried_before() -> bool:
+    """Whether Spark runs this task a second time; it does so by itself when a machine of its cluster is lost."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
 
 
 @dataclass(frozen=True, slots=True)

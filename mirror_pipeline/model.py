@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
-    """One partition of one topic."""
+class TopicPartition(NamedTuple):
+    """One partition of one topic; a tuple, as it is the key of every table of the data path."""
 
     topic: str
     partition: int

@@ -38,10 +38,7 @@ class _Batch(NamedTuple):
     rest: memoryview
     records: int
     newest: int
-
-    @property
-    def size(self) -> int:
-        return len(self.head) + len(self.rest)
+    size: int
 
 
 @dataclass(slots=True)
@@ -117,7 +114,7 @@ def _stamped(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterator[
                 continue
             check(payload, at, header)  # the stamp brings a new CRC, which must not hide damage done in the buffer
             batch = payload[at : at + header.size]
-            yield _Batch(restamp(header, batch, stamp, sequence), batch[HEADER_BYTES:], header.records, header.max_timestamp)
+            yield _Batch(restamp(header, batch, stamp, sequence), batch[HEADER_BYTES:], header.records, header.max_timestamp, header.size)
             sequence += header.records
 
 

@@ -62,7 +62,7 @@ class Versions(NamedTuple):
 NEVER = 1 << 15
 
 SPOKEN: dict[int, Versions] = {
-    Api.PRODUCE: Versions(3, 9, 9),  # v3: RecordBatch v2; from v13 by topic id
+    Api.PRODUCE: Versions(3, 8, 9),  # v3: RecordBatch v2; v9 adds nothing but tags, which cost time; from v13 by topic id
     Api.FETCH: Versions(4, 11, 12),  # v4: isolation level; v12 adds nothing we need
     Api.LIST_OFFSETS: Versions(2, 7, 6),  # v2: isolation level; v7: -3 is the newest timestamp
     Api.METADATA: Versions(7, 12, 9),  # v7: leader epochs; v10: topic ids

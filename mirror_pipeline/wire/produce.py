@@ -1,4 +1,4 @@
-"""Produce v3 to v9: batches go from where they lie to the socket, only their new 61-byte heads are built.
+"""Produce v3 to v8: batches go from where they lie to the socket, only their new 61-byte heads are built.
 
 A broker takes exactly one v2 batch per partition and request, so a request is a mapping from partition to batch.
 Requests may be pipelined; the broker works on one request of a connection at a time, in order.
@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from itertools import groupby
 from struct import Struct
 from typing import NamedTuple
 
 from mirror_pipeline.errors import ConnectionLost
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.wire.connection import Connection, Reply
-from mirror_pipeline.wire.cursor import Cursor, varint
-from mirror_pipeline.wire.messages import SPOKEN, Api
+from mirror_pipeline.wire.cursor import Cursor
+from mirror_pipeline.wire.messages import Api
 from mirror_pipeline.wire.transport import Buffer
 
 ALL_REPLICAS = -1
 _ACKS = Struct(">hi")
 _INDEX_SIZE = Struct(">ii")
-_INDEX = Struct(">i")
+_COUNT = Struct(">i")
+_NAME_SIZE = Struct(">h")
+_NO_MESSAGE = b"\0\0\0\0\xff\xff"  # no refused records, no text
 _PARTITION = Struct(">ihqqq")  # index, error, base offset, append time, log start
 _OLD_PARTITION = Struct(">ihqq")
 DETAILS_SHOWN = 3  # refused records named in one message
@@ -56,23 +57,18 @@ def send_produce(connection: Connection, batches: Mapping[TopicPartition, tuple[
         ConnectionLost: The connection broke or timed out: whether this and earlier requests were carried out is unknown.
     """
     version = connection.version(Api.PRODUCE)
-    compact = version >= SPOKEN[Api.PRODUCE].flexible
-    topics = [(topic, list(group)) for topic, group in groupby(sorted(batches), key=lambda tp: tp.topic)]
-    gap = (b"\0" if compact else b"\xff\xff") + _ACKS.pack(ALL_REPLICAS, timeout_ms) + _count(len(topics), compact)
+    topics: dict[str, list[tuple[int, Buffer, Buffer]]] = {}
+    for tp, (head, rest) in batches.items():
+        topics.setdefault(tp.topic, []).append((tp.partition, head, rest))
+    gap = b"\xff\xff" + _ACKS.pack(ALL_REPLICAS, timeout_ms) + _COUNT.pack(len(topics))
     parts: list[Buffer] = []
-    for topic, group in topics:
+    for topic, group in topics.items():
         name = topic.encode()
-        gap += (varint(len(name) + 1) if compact else struct.pack(">h", len(name))) + name + _count(len(group), compact)
-        for tp in group:
-            head, rest = batches[tp]
-            size = len(head) + len(rest)
-            gap += _INDEX.pack(tp.partition) + varint(size + 1) if compact else _INDEX_SIZE.pack(tp.partition, size)
-            parts += (gap, head, rest)
-            gap = b"\0" if compact else b""  # tags of the partition
-        gap += b"\0" if compact else b""  # tags of the topic
-    gap += b"\0" if compact else b""  # tags of the request
-    parts.append(gap)
-    return connection.send(Api.PRODUCE, version, parts, wait=timeout_ms / 1000)
+        gap += _NAME_SIZE.pack(len(name)) + name + _COUNT.pack(len(group))
+        for partition, head, rest in group:
+            parts += (gap + _INDEX_SIZE.pack(partition, len(head) + len(rest)), head, rest)
+            gap = b""
+    return connection.send(Api.PRODUCE, version, parts or [gap], wait=timeout_ms / 1000)
 
 
 def receive_produce(connection: Connection) -> dict[TopicPartition, ProduceAnswer]:
@@ -91,21 +87,15 @@ def receive_produce(connection: Connection) -> dict[TopicPartition, ProduceAnswe
         raise ConnectionLost(f"{connection.peer}: malformed produce answer") from error
 
 
-def _count(length: int, compact: bool) -> bytes:
-    return varint(length + 1) if compact else _INDEX.pack(length)
-
-
 def _parse(connection: Connection, reply: Reply) -> dict[TopicPartition, ProduceAnswer]:
-    cursor = Cursor(reply.body, compact=reply.version >= SPOKEN[Api.PRODUCE].flexible)
+    cursor = Cursor(reply.body)
     answer: dict[TopicPartition, ProduceAnswer] = {}
     for _ in range(cursor.count()):
         topic = cursor.string() or ""
         for _ in range(cursor.count()):
             partition, answered = _partition(cursor, reply.version)
             answer[TopicPartition(topic, partition)] = answered
-        cursor.tags()
     connection.throttled(cursor.int32())
-    cursor.tags()
     return answer
 
 
@@ -114,8 +104,7 @@ def _partition(cursor: Cursor, version: int) -> tuple[int, ProduceAnswer]:
         partition, error, base_offset, append_time, log_start = cursor.numbers(_PARTITION)
     else:
         (partition, error, base_offset, append_time), log_start = cursor.numbers(_OLD_PARTITION), -1
-    message = _message(cursor) if version >= 8 else None
-    cursor.tags()
+    message = _message(cursor) if version >= 8 and not cursor.skip(_NO_MESSAGE) else None
     return partition, ProduceAnswer(error, base_offset, append_time, log_start, message)
 
 
@@ -123,6 +112,5 @@ def _message(cursor: Cursor) -> str | None:
     details: list[str] = []
     for _ in range(cursor.count()):
         index, text = cursor.int32(), cursor.string()
-        cursor.tags()
         details.append(f"record {index}: {text}" if text else f"record {index}")
     return "; ".join(filter(None, (cursor.string(), *details[:DETAILS_SHOWN]))) or None

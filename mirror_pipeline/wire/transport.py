@@ -148,14 +148,15 @@ class Transport:
             raise self._lost("TLS handshake", error) from error
 
     def _send_plain(self, parts: Sequence[Buffer]) -> None:
-        waiting: list[Buffer] = [part for part in parts if len(part)]
-        first = 0
-        while first < len(waiting):
+        waiting: list[Buffer] = list(parts)
+        first, left = 0, sum(map(len, waiting))
+        while left:
             sent = self._ready(self._idle).sendmsg(waiting[first : first + IOV_MAX])
-            while first < len(waiting) and sent >= len(waiting[first]):
+            left -= sent
+            while left and sent >= len(waiting[first]):
                 sent -= len(waiting[first])
                 first += 1
-            if sent:
+            if left and sent:
                 waiting[first] = memoryview(waiting[first])[sent:]
 
     def _send_tls(self, parts: Sequence[Buffer]) -> None:

@@ -250,7 +250,7 @@ def test_the_next_fetch_is_under_way_while_this_one_is_worked_on(broker: Broker,
 def test_versions_both_lines_speak(broker: Broker, tp: TopicPartition) -> None:
     connection = broker.client.connection(broker.client.leader(tp))
     spoken = {api: connection.version(api) for api in (Api.PRODUCE, Api.FETCH, Api.LIST_OFFSETS, Api.METADATA)}
-    assert spoken == {Api.PRODUCE: 9, Api.FETCH: 11, Api.LIST_OFFSETS: 7, Api.METADATA: 12}
+    assert spoken == {Api.PRODUCE: 8, Api.FETCH: 11, Api.LIST_OFFSETS: 7, Api.METADATA: 12}
 
 
 def test_metadata_tells_ids_and_errors(broker: Broker, tp: TopicPartition) -> None:

@@ -76,7 +76,7 @@ def task() -> ProduceTask:
 
 
 def acknowledge(lane: _Lane, answer: ProduceAnswer | None, records: int, *, newest: int = YOUNG) -> None:
-    _acknowledge(lane, answer, _Batch(b"", memoryview(b""), records, newest), FORGOTTEN)
+    _acknowledge(lane, answer, _Batch(b"", memoryview(b""), records, newest, 0), FORGOTTEN)
 
 
 def stamps(lane: _Lane) -> list[tuple[int, int, int]]:

@@ -14,7 +14,7 @@ from kafka import TopicPartition as KafkaPartition
 from kafka.errors import KafkaError
 
 from mirror_pipeline.local.cluster import LocalCluster
-from tests.faults.campaign import Campaign
+from tests.faults.campaign import Campaign, without_spark
 from tests.faults.report import CampaignReport
 
 LONGEST_PAUSE = 6.0
@@ -132,7 +132,7 @@ def test_brokers(plan: Callable[[str], CampaignReport], cluster_factory: Callabl
     report = plan("brokers")
     (source,) = cluster_factory(names=["a"], heap="256m")
     (target,) = cluster_factory(names=["b"], heap="256m", brokers=3, config=THREE)
-    campaign = Campaign(report, tmp_path, source.bootstrap_servers, target.bootstrap_servers)
+    campaign = Campaign(report, tmp_path, source.bootstrap_servers, target.bootstrap_servers, engine=without_spark(report.seed))
     brokers = Brokers(campaign, source, target)
 
     def step() -> None:

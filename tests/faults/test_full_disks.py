@@ -12,7 +12,7 @@ import pytest
 from mirror_pipeline.local.cluster import LocalCluster
 from mirror_pipeline.local.embedded import write_state
 from mirror_pipeline.local.settings import ClusterSpec, new_cluster_id
-from tests.faults.campaign import Campaign
+from tests.faults.campaign import Campaign, without_spark
 from tests.faults.child import wait_for
 from tests.faults.disks import SmallDisk, small_disk, why_not
 from tests.faults.report import CampaignReport
@@ -60,7 +60,10 @@ def test_full_disks(
         target = LocalCluster(folder)
         own_clusters(target)
         target.start()
-        campaign = Campaign(report, tmp_path / "mirror", source.bootstrap_servers, target.bootstrap_servers, buffer=SMALL_BUFFER)
+        campaign = Campaign(
+            report, tmp_path / "mirror", source.bootstrap_servers, target.bootstrap_servers,
+            buffer=SMALL_BUFFER, engine=without_spark(report.seed),
+        )  # fmt: skip
 
         def step() -> None:
             campaign.pause()

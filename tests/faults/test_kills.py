@@ -98,7 +98,7 @@ def crash_at(campaign: Campaign, name: str) -> None:
     if not mark.exists():
         campaign.report.note(f"point {name}:{nth} was not reached")
         return
-    if name.startswith(IN_WORKERS):
+    if name.startswith(IN_WORKERS) and not campaign.inline:
         campaign.unblame()
     else:
         child.wait(DEATH_SECONDS)
@@ -113,10 +113,26 @@ KILLS: dict[str, Callable[[Campaign], None]] = {
 def test_kills(plan: Callable[[str], CampaignReport], cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path) -> None:
     source, target = (cluster.bootstrap_servers for cluster in cluster_factory(2, heap="256m"))
     campaign = Campaign(plan("kills"), tmp_path, source, target, buffer=SMALL_BUFFER)
-    todo = kinds(campaign)
+    run(campaign, kinds(campaign), "worker")
+
+
+def test_kills_without_spark(
+    plan: Callable[[str], CampaignReport], cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path
+) -> None:
+    """Small micro-batches are run by the mirror's own process: it dies at every point at which a worker would have died alone."""
+    source, target = (cluster.bootstrap_servers for cluster in cluster_factory(2, heap="256m"))
+    report = plan("alone")
+    campaign = Campaign(report, tmp_path, source, target, buffer=SMALL_BUFFER, engine={"inline_bytes": "4MB"})
+    points = [f"point {name}" for name in POINTS]
+    campaign.chance.shuffle(points)
+    run(campaign, points[: report.wanted // 2], "driver")
+
+
+def run(campaign: Campaign, todo: list[str], rest: str) -> None:
+    """Do what is to do, then ``rest`` until there are enough faults."""
 
     def step() -> None:
-        kind = todo.pop() if todo else "worker"
+        kind = todo.pop() if todo else rest
         campaign.pause()
         if kind.startswith("point "):
             crash_at(campaign, kind.removeprefix("point "))

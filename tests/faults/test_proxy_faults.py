@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mirror_pipeline.local.cluster import LocalCluster
-from tests.faults.campaign import Campaign
+from tests.faults.campaign import Campaign, without_spark
 from tests.faults.report import CampaignReport
 from tests.proxy import (
     API_VERSIONS,
@@ -82,7 +82,9 @@ def test_proxy_faults(
     source, target = (proxied_cluster(tmp_path / "kafka" / name, seed=report.seed) for name in "ab")
     own_clusters(source.cluster)
     own_clusters(target.cluster)
-    campaign = Campaign(report, tmp_path / "mirror", source.direct, target.direct, via=(source.via, target.via))
+    campaign = Campaign(
+        report, tmp_path / "mirror", source.direct, target.direct, via=(source.via, target.via), engine=without_spark(report.seed)
+    )
 
     def step() -> None:
         campaign.running()

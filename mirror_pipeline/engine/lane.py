@@ -8,7 +8,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import fields
+from typing import Any
 
 from mirror_pipeline.buffer.lock import lane_lock
 from mirror_pipeline.buffer.status import write_status
@@ -19,14 +20,17 @@ from mirror_pipeline.engine.producing import Producing
 from mirror_pipeline.engine.snapshot import progress_of, report_of
 from mirror_pipeline.engine.staging import Staging
 from mirror_pipeline.errors import BufferUnusable, MirrorError
-from mirror_pipeline.reports import Progress, RunReport
+from mirror_pipeline.reports import Progress, RunReport, TopicProgress
 from mirror_pipeline.wire.client import WireClient
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.2
-HEARTBEAT_SECONDS = 2.0
-DISCOVER_SECONDS = 30.0
+HEARTBEAT_SECONDS, RAREST_HEARTBEAT_SECONDS = 2.0, 8.0
+SHARE = 100
+"""Showing progress, the heartbeat and looking for new topics each take at most one part in so many of the time: with thousands of
+topics they come rarer."""
+DISCOVER_SECONDS, RAREST_DISCOVER_SECONDS = 30.0, 120.0
 LAST_JOB_SECONDS = 120.0
 """How long a stopped run waits for its running Spark jobs before it leaves them to end alone."""
 
@@ -58,6 +62,7 @@ class LaneRun:
         self._began = time.monotonic()
         self._started = time.time()
         self._total = 0
+        self._show_at = self._beat_at = 0.0
 
     def run(self) -> RunReport:
         """Run to the end.
@@ -121,18 +126,18 @@ class LaneRun:
 
     def _watch(self, threads: list[threading.Thread], preparation: Preparation) -> None:
         """Show progress, write the heartbeat, look for new topics, end the run when it is time."""
-        beat = discovered = time.monotonic()
+        discover_at = time.monotonic() + DISCOVER_SECONDS
         self._heartbeat("running", "")
         while any(thread.is_alive() for thread in threads):
             threads[-1].join(LOOK_SECONDS)
             now = time.monotonic()
-            self._show()
-            if now - beat >= HEARTBEAT_SECONDS:
-                beat = now
+            if now >= self._show_at:
+                self._show()
+            if now >= self._beat_at:
                 self._heartbeat("running", "")
-            if not self._context.once and now - discovered >= DISCOVER_SECONDS and not self._context.stop.is_set():
-                discovered = now
+            if not self._context.once and now >= discover_at and not self._context.stop.is_set():
                 preparation.rediscover(self._discover)
+                discover_at = now + min(RAREST_DISCOVER_SECONDS, max(DISCOVER_SECONDS, SHARE * (time.monotonic() - now)))
             if self._time_is_up(now):
                 self._context.stop.set()
 
@@ -161,10 +166,13 @@ class LaneRun:
 
     def _show(self) -> None:
         if self._observer is not None:
+            began = time.monotonic()
             self._observer(self._progress())
+            self._show_at = began + SHARE * (time.monotonic() - began)
 
     def _heartbeat(self, state: str, message: str) -> None:
-        progress = progress_of(self._context, seconds=time.monotonic() - self._began)
+        began = time.monotonic()
+        progress = progress_of(self._context, seconds=began - self._began, marks=True)
         body = {
             "state": state,
             "message": message,
@@ -175,7 +183,8 @@ class LaneRun:
             "target_down_since": self._context.state.target_down_since,
             "buffer_full_since": self._context.state.buffer_full_since,
             "house": self._house.status(),
-            **asdict(progress),
+            **plain(progress),
+            "topics": {name: plain(topic) for name, topic in progress.topics.items()},
         }
         try:
             write_status(self._context.store, body)
@@ -183,3 +192,10 @@ class LaneRun:
             if not problem.retryable:
                 raise
             log.warning("the status of lane %s is not written: %s", self._context.lane, problem.message)
+        took = SHARE * (time.monotonic() - began)
+        self._beat_at = began + min(RAREST_HEARTBEAT_SECONDS, max(HEARTBEAT_SECONDS, took))
+
+
+def plain(facts: Progress | TopicProgress) -> dict[str, Any]:
+    """The fields of a dataclass; ``asdict`` would copy every one of thousands of offsets."""
+    return {each.name: getattr(facts, each.name) for each in fields(facts)}

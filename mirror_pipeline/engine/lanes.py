@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from mirror_pipeline.buffer.lock import lane_lock
+from mirror_pipeline.buffer.store import open_lane
 from mirror_pipeline.engine.lane import LaneRun
 from mirror_pipeline.reports import Progress, RunReport
 
@@ -37,6 +39,9 @@ def run(
     discoverers = {name: mirror.discoverer(name, topics) for name in names}
     for discoverer in discoverers.values():
         discoverer()  # a wrong selection or an unreachable source shows before Spark starts
+    for name in names:
+        with lane_lock(open_lane(mirror.config.buffer, mirror.name, name)):
+            pass  # a lane that another run holds shows before Spark starts, too
     began = time.monotonic()
     runners = mirror.runners(session)
     runners.prepare()

@@ -11,11 +11,11 @@ from mirror_pipeline.errors import TopicHalted
 from mirror_pipeline.reports import Progress, RunReport, TopicProgress, TopicState
 
 
-def progress_of(context: LaneContext, *, seconds: float) -> Progress:
-    """The lane as it stands now."""
+def progress_of(context: LaneContext, *, seconds: float, marks: bool = False) -> Progress:
+    """The lane as it stands now; with ``marks`` what the next run has to know of the batches read last."""
     state = context.state
     with state.lock:
-        topics = {run.topic: _topic_progress(context, run) for run in state.topics.values()}
+        topics = {run.topic: _topic_progress(context, run, marks) for run in state.topics.values()}
         for name, halt in state.refused.items():
             topics[name] = _halted(TopicProgress(""), context, halt)
         for name, why in state.unready.items():
@@ -49,7 +49,7 @@ def _lag_seconds(state: LaneState) -> float | None:
     return max(0.0, time.time() - min(oldest) / 1000) if oldest else None
 
 
-def _topic_progress(context: LaneContext, run: TopicRun) -> TopicProgress:
+def _topic_progress(context: LaneContext, run: TopicRun, marks: bool) -> TopicProgress:
     error = next((p.error for p in run.partitions.values() if p.error), "")
     progress = TopicProgress(
         run.target_topic,
@@ -62,7 +62,7 @@ def _topic_progress(context: LaneContext, run: TopicRun) -> TopicProgress:
         reason=error,
         incarnation=run.incarnation,
         max_batch_bytes=run.max_batch_bytes,
-        marks={n: (p.mark.offset, p.mark.crc, p.mark.epoch) for n, p in run.partitions.items() if p.mark is not None},
+        marks={n: (p.mark.offset, p.mark.crc, p.mark.epoch) for n, p in run.partitions.items() if marks and p.mark is not None},
     )
     return _halted(progress, context, run.halted) if run.halted else progress
 

@@ -23,8 +23,10 @@ from mirror_pipeline.wire.codes import Action, lookup
 log = logging.getLogger(__name__)
 
 FULL_BUFFER_POLL_SECONDS = 0.5
-NEWS_SECONDS = 0.5
-"""How long the source's brokers hold a question for news open; a stop waits for it."""
+NEWS_SECONDS, MOST_NEWS_SECONDS = 0.5, 2.0
+"""How long the source's brokers hold a question for news open; a stop waits for it. Longer for thousands of partitions."""
+QUIET_LOOK_SECONDS = 5.0
+"""Between two looks at all end offsets while the open questions tell what is new."""
 TURN_SECONDS = 0.1
 """From one small micro-batch to the next of a continuous run: each costs a Delta commit and a file."""
 PARTITION_FETCH_BYTES = 4 * 2**20
@@ -43,6 +45,7 @@ class Staging:
         self._patience = Patience(context.mirror.engine.source_wait)
         self._losses = Losses()
         self._looked = 0.0
+        self._quiet = False
         self._watch = SourceWatch(client)
         self._room = context.room
         self._staged = 0
@@ -104,7 +107,8 @@ class Staging:
         if not at:
             self._context.stop.wait(self._context.mirror.engine.poll_interval)
             return
-        news = self._watch.wait(at, seconds=NEWS_SECONDS)
+        news = self._watch.wait(at, seconds=min(MOST_NEWS_SECONDS, NEWS_SECONDS + len(at) / 1000))
+        self._quiet = True
         out_of_range = [tp for tp, answer in news.items() if lookup(answer.error).action is Action.RESEEK]
         self._ends({tp: (answer.error, answer.last_stable_offset) for tp, answer in news.items() if tp not in out_of_range})
         if out_of_range or any(answer.error for answer in news.values()):
@@ -113,7 +117,8 @@ class Staging:
 
     def _turn(self) -> bool:
         context, state = self._context, self._state
-        if not context.once and time.monotonic() - self._looked >= context.mirror.engine.poll_interval:
+        pause = QUIET_LOOK_SECONDS if self._quiet else context.mirror.engine.poll_interval
+        if not context.once and time.monotonic() - self._looked >= pause:
             self.refresh_ends()
         if self._buffer_full():
             context.stop.wait(FULL_BUFFER_POLL_SECONDS)
@@ -148,6 +153,7 @@ class Staging:
     def _stage(self, terms: Sequence[RangeTerms]) -> None:
         engine = self._context.mirror.engine
         began = time.monotonic()
+        self._quiet = False
         size = planned_bytes([t.range for t in terms])
         runner = self._context.runners.of(size)
         shares = assign([(t, float(t.range.max_bytes)) for t in terms], runner.tasks)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
-from mirror_pipeline.buffer.compact import SmallFile, groups, write_joined
+from mirror_pipeline.buffer.compact import JOINED_BYTES, SmallFile, groups, write_joined
 from mirror_pipeline.buffer.delta import DeltaLog, LiveFile, add_action
 from mirror_pipeline.buffer.evict import FoundFile, SpanKey, StagedBatch, choose, produced_batches, removable_files
 from mirror_pipeline.buffer.files import READ_ATTEMPTS, found_files, remove_files
@@ -220,19 +220,30 @@ class SpanTable:
                 self._evicted[file.path] = time.time()
                 self._spans.pop(file.path, None)
 
-    def join(self, done: Collection[int], *, most: int = JOIN_FILES) -> int:
+    def join(self, done: Collection[int], *, most: int = JOIN_FILES, room: int = JOINED_BYTES) -> int:
         """Join small part files when more than ``most`` are live; how many were joined.
 
         Only files of ``done`` micro-batches are touched: no task reads them any more, and whoever still does finds the old
         files until :meth:`vacuum`. To be called by the keeper of the house alone (``house_lock``).
+
+        Args:
+            done: micro-batches that may be forgotten already.
+            most: so many files may stay small.
+            room: bytes that may be written: until the old files are removed the disk holds their spans twice.
         """
         files = self._log.files()
         if len(files) <= most:
             return 0
         self.spans()
         with self._lock:
-            chosen = groups(SmallFile(f, len(self._spans.get(f.path, ()))) for f in files.values() if f.micro_batch in set(done))
-        return sum(self._join(group) for group in chosen)
+            small = [SmallFile(f, len(self._spans.get(f.path, ()))) for f in files.values() if f.micro_batch in set(done)]
+        joined = 0
+        for group in groups(small, most_bytes=min(JOINED_BYTES, room)):
+            room -= sum(file.size for file in group)
+            if room < 0:
+                break
+            joined += self._join(group)
+        return joined
 
     def _join(self, group: Sequence[LiveFile]) -> int:
         joined = write_joined(self._store, group, durable=self._durable)

@@ -18,7 +18,8 @@ from mirror_pipeline.buffer.lock import house_kept, house_lock
 from mirror_pipeline.buffer.maintain import MIN_AGE, READER_GRACE, Upkeep
 from mirror_pipeline.buffer.spans import JOIN_FILES, ORPHAN_AGE, SpanTable
 from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.engine.room import drop_ballast, lay_ballast
+from mirror_pipeline.buffer.usage import buffer_use, free_bytes
+from mirror_pipeline.engine.room import ROOM_SHARE, SPARE_BYTES, drop_ballast, lay_ballast
 from mirror_pipeline.errors import BufferDamaged, BufferUnusable, MirrorError
 from mirror_pipeline.faults import crash_point
 
@@ -136,7 +137,7 @@ class House:
         gone = self.spans.evict(safe, older_than=self._before, target_bytes=target)
         crash_point("evict.after")
         freed += self.spans.vacuum(grace=grace, orphan_age=orphan_age)
-        total, joined = (self.ledger.maintain(), self.spans.join(safe)) if upkeep else (Upkeep(), 0)
+        total, joined = (self.ledger.maintain(), self.spans.join(safe, room=self._room())) if upkeep else (Upkeep(), 0)
         if upkeep:
             lay_ballast(self.store, cap=self.cap)
         house_kept(self.store)
@@ -144,6 +145,11 @@ class House:
             self.done, micro_batches=len(gone), freed_bytes=freed + total.freed,
             joined_files=joined + total.joined, removed_files=total.removed,
         )  # fmt: skip
+
+    def _room(self) -> int:
+        """Bytes that may be written twice for a while."""
+        used = sum(lane.total for lane in buffer_use(self.store).values())
+        return max(0, min(int(ROOM_SHARE * self.cap) - used, free_bytes(self.store) - SPARE_BYTES))
 
     @property
     def _before(self) -> int:

@@ -79,6 +79,7 @@ class RoomWatch:
         self._largest = 0
         self._running = 1
         self._staged = 0
+        self._fixed = 0
         self._seen: Room | None = None
         self._at = 0.0
         self._lock = threading.Lock()
@@ -93,6 +94,7 @@ class RoomWatch:
         used = sum(lane.total for lane in lanes.values())
         with self._lock:
             self._running = max(1, sum(lane.running for lane in lanes.values()))
+            self._fixed = used - sum(lane.spans for lane in lanes.values())
             since = self._staged - staged  # while the folder was read: it may have been missed, and counting it twice does no harm
             self._seen = Room(used + since, self._cap, free - since, self._reserve)
             self._at = time.monotonic()
@@ -100,8 +102,9 @@ class RoomWatch:
 
     @property
     def _reserve(self) -> int:
-        """Every running lane may be staging now; but never so much that nobody could."""
-        return min(max(self._micro_batch, self._largest) * self._running, max(self._micro_batch, self._cap * 3 // 4))
+        """Every running lane may be staging now; but never so much that nobody could once all spans have left."""
+        most = min(self._cap * 3 // 4, self._cap - self._fixed)
+        return min(max(self._micro_batch, self._largest) * self._running, max(self._micro_batch, most))
 
     def glance(self, staged: int) -> Room:
         """The room as of a moment ago, less ``staged`` bytes that were written since (0 looks again when it is time)."""

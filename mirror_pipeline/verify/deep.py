@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -14,11 +14,13 @@ from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.model import SpanRef, TopicPartition
 from mirror_pipeline.verify.align import Alignment, align
 from mirror_pipeline.verify.folding import SOURCE_LINE, TARGET_LINE, Chunk
-from mirror_pipeline.verify.join import join, keys_seen
+from mirror_pipeline.verify.join import join, keys_seen, last_seen
 from mirror_pipeline.verify.pieces import Piece, Trace
 from mirror_pipeline.verify.read import READ_COMMITTED, READ_UNCOMMITTED, read_log
 from mirror_pipeline.verify.search import find_digests
+from mirror_pipeline.wire.answers import LATEST
 from mirror_pipeline.wire.header import headers
+from mirror_pipeline.wire.offsets import offsets_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +142,18 @@ def _staged_pieces(left: StagedSource, start: int, end: int, timeless: bool) -> 
 
 @dataclass(frozen=True, slots=True)
 class LookTask:
-    """Source offsets in which surplus records are looked for, and target offsets in which keys are; either may be empty."""
+    """Source offsets in which surplus records are looked for, and target offsets behind which keys are; either may be empty.
+
+    Keys are looked for up to the target's end as it is then: the cleaner takes a record away as soon as a later one is
+    there, and records go on arriving while a verification reads.
+    """
 
     left: ClusterSettings | StagedSource
     right: ClusterSettings
     source: TopicPartition
     target: TopicPartition
     source_range: tuple[int, int]
-    target_range: tuple[int, int]
+    target_start: int
     surplus: tuple[Trace, ...]
     keys: tuple[bytes, ...]
     terms: Terms
@@ -156,18 +162,27 @@ class LookTask:
 
 @dataclass(frozen=True, slots=True)
 class LookResult:
-    """Digests of surplus records that occur on the source, and digests of keys that occur on the target."""
+    """Digests of surplus records that occur on the source, digests of keys that occur on the target, and for
+    the other keys the source offset at which they occur last: their last record may be a tombstone that is gone, too."""
 
     source: TopicPartition
     known: frozenset[bytes]
     keys: frozenset[bytes]
+    last: Mapping[bytes, int] = field(default_factory=dict)
+
+    def excuses(self, record: Trace) -> bool:
+        """Whether compaction may have taken away a source record."""
+        return record.key in self.keys or self.last.get(record.key, -1) > record.offset
 
 
 def run_look(task: LookTask) -> LookResult:
     """Search a partition: the last word on records that differ."""
-    read: Callable[..., Iterable[Piece]]
     read = partial(source_pieces, task.left, task.source, *task.source_range, task.terms, task.timeout)
     known = find_digests(read(), task.surplus) if task.surplus else set()
-    read = partial(target_pieces, task.right, task.target, *task.target_range, task.terms, task.timeout)
-    seen = keys_seen(read(), task.keys) if task.keys else set()
-    return LookResult(task.source, frozenset(known), frozenset(seen))
+    if not task.keys:
+        return LookResult(task.source, frozenset(known), frozenset())
+    client = worker.client_of(task.right, timeout=task.timeout)
+    end = offsets_at(client, [task.target], LATEST, isolation=0)[task.target]
+    seen = keys_seen(target_pieces(task.right, task.target, task.target_start, end, task.terms, task.timeout), task.keys)
+    others = set(task.keys) - seen
+    return LookResult(task.source, frozenset(known), frozenset(seen), last_seen(read(), others) if others else {})

@@ -178,7 +178,7 @@ class ExternalCheck:
 
         def whole(source: TopicPartition) -> Whole:
             task = self._pairs[source].task
-            return Whole(self._source, source, task.target, task.ours, task.theirs, task.terms)
+            return Whole(self._source, source, task.target, task.ours, task.theirs[0], task.terms)
 
         for source, settled in settle(self._runner, self._target, results, whole, timeout=self._timeout).items():
             self._pairs[source].settled = settled

@@ -1,7 +1,7 @@
 """Comparing a partition with its copy place by place, through the offset map: for logs that compaction thins out. Pure.
 
 Compaction (KIP-58's cleaner) takes records away on either side at any time. A record that is gone on the source is no
-difference; one that is gone on the target is none when a later record with its key is there, or when it is a tombstone.
+difference; one that is gone on the target is none when a later record with its key is there or on the source, or when it is a tombstone.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class _Join:
         elif full.value is not None:
             kept = trace(full)
             self.waiting.setdefault(kept.key, []).append(kept)
+        else:  # a tombstone takes its key's earlier records along, and then goes itself
+            self.waiting.pop(key_digest(full.key), None)
 
     def seen_on_target(self, record: OpenRecord) -> None:
         if self.waiting and (key := content(record).key) is not None:
@@ -134,6 +136,18 @@ def _step(left: Side, right: Side, state: _Join) -> None:
     else:
         state.lost.append(content(ours))
         state.more.append(content(theirs))
+
+
+def last_seen(source: Iterable[Piece], keys: Iterable[bytes]) -> dict[bytes, int]:
+    """The last offset at which each of the key digests occurs in a stream; those that do not are left out."""
+    wanted = set(keys)
+    last: dict[bytes, int] = {}
+    for piece in source:
+        for record in piece.opened():
+            key = content(record).key
+            if key is not None and (mark := key_digest(key)) in wanted:
+                last[mark] = record.offset
+    return last
 
 
 def keys_seen(target: Iterable[Piece], keys: Iterable[bytes]) -> set[bytes]:

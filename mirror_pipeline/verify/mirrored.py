@@ -172,7 +172,7 @@ class MirrorCheck:
 
         def whole(source: TopicPartition) -> Whole:
             part = parts[source].copied
-            return Whole(self._mirror.source, source, part.chunk.target, part.source_log, part.target_log, parts[source].topic.terms)
+            return Whole(self._mirror.source, source, part.chunk.target, part.source_log, part.target_log[0], parts[source].topic.terms)
 
         def seen(result: DeepResult) -> None:
             self._check_stop()

@@ -26,7 +26,7 @@ class Whole:
     source: TopicPartition
     target: TopicPartition
     source_range: tuple[int, int]
-    target_range: tuple[int, int]
+    target_start: int
     terms: Terms
 
 
@@ -101,11 +101,9 @@ def _look(
             continue
         whole = wholes(source)
         behind = min((r.chunk.runs.target_end for r in found if r.unsettled), default=0)
-        searched = (max(whole.target_range[0], behind), whole.target_range[1])
+        start = max(whole.target_start, behind)
         tasks.append(
-            LookTask(
-                whole.left, right, source, whole.target, whole.source_range, searched, tuple(more), tuple(keys), whole.terms, timeout
-            )
+            LookTask(whole.left, right, source, whole.target, whole.source_range, start, tuple(more), tuple(keys), whole.terms, timeout)
         )
     looks: dict[TopicPartition, LookResult] = {}
 
@@ -122,8 +120,8 @@ def _candidates(found: Iterable[DeepResult]) -> list[Candidate]:
 
 
 def _settle(source: TopicPartition, found: Sequence[DeepResult], look: LookResult | None) -> Settled:
-    keys = look.keys if look is not None else frozenset()
-    gone = [Candidate(record, None, "its key does not come again") for record in _unsettled(found) if record.key not in keys]
+    left = [record for record in _unsettled(found) if look is None or not look.excuses(record)]
+    gone = [Candidate(record, None, "its key does not come again") for record in left]
     findings = classify([*_candidates(found), *gone], look.known if look is not None else ())
     differences = [
         Difference(f.kind, source.topic, source.partition, f.source_offset, f.target_offset, f.detail)

@@ -170,7 +170,7 @@ def _compare(
             spans = tuple(span for group in mine for span in group.spans)
             tp = mine[0].chunk.target
             return Whole(
-                StagedSource(ledger.store, spans), source, tp, (mine[0].start, mine[-1].end), logs[tp], terms[source.topic]
+                StagedSource(ledger.store, spans), source, tp, (mine[0].start, mine[-1].end), logs[tp][0], terms[source.topic]
             )
 
         _settle(work, deep, compare_records(runner, target, tasks, whole, timeout=timeout))

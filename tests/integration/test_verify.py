@@ -22,8 +22,9 @@ from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.local.shapes import fill
 from mirror_pipeline.local.shapes_ground import FOREVER, Ground
 from mirror_pipeline.model import HoleCause, TopicPartition, Verdict
+from mirror_pipeline.verify.deep import LookTask, Terms, run_look
 from mirror_pipeline.verify.external import verify_external
-from mirror_pipeline.verify.pieces import contents
+from mirror_pipeline.verify.pieces import contents, key_digest
 from mirror_pipeline.verify.read import read_log
 from mirror_pipeline.verify.report import VerifyReport
 from mirror_pipeline.verify.staged import StagedVerdict, verify_staged
@@ -73,6 +74,21 @@ def test_what_was_staged_is_found_on_the_target(clusters: ClusterPair, tmp_path:
     assert mirror.run(once=True, session=spark).records == 30
     assert staged(mirror, spark).verified == {(topic_name, p, life): 1010 for p in range(3)}
     assert Verdict.SAME in {row.verdict for row in Ledger(mirror.lane_stores()[0]).verifications()}
+
+
+def test_keys_are_looked_for_up_to_the_end_as_it_is_by_then(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
+    """A cleaner takes a record away as soon as a later one with its key is there, which a look begun before does not know of."""
+    source, target = (c.bootstrap_servers for c in clusters)
+    create_topic(target, topic_name)
+    produce(target, topic_name, 10)
+    config = make_mirror(tmp_path, source, target, [topic_name])
+    place, key = TopicPartition(topic_name, 0), key_digest(b"key-9")
+    terms = Terms(thin_target=True)
+    look = run_look(LookTask(config.target, config.target, place, place, (0, 5), 3, (), (key,), terms, 10.0))
+    assert (look.keys, look.last) == ({key}, {})
+    earlier = key_digest(b"key-2")
+    look = run_look(LookTask(config.target, config.target, place, place, (0, 5), 3, (), (key, earlier), terms, 10.0))
+    assert (look.keys, look.last) == ({key}, {earlier: 2})
 
 
 def test_untouched_copies_of_every_shape_are_identical(clusters: ClusterPair, tmp_path: Path, spark: SparkSession) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from mirror_pipeline.buffer.ledger import Ledger
 from mirror_pipeline.buffer.lock import house_lock
 from mirror_pipeline.buffer.spans import JOIN_FILES, SpanTable
 from mirror_pipeline.buffer.store import LaneStore, open_lane
+from mirror_pipeline.buffer.usage import buffer_use
 from mirror_pipeline.buffer.write import PartFileWriter
 from mirror_pipeline.engine import housekeeping
 from mirror_pipeline.engine.housekeeper import copy_differs
@@ -198,6 +199,20 @@ def test_many_small_files_are_verified_and_joined_before_their_time(lane: Lane) 
     assert lane.live() == list(range(count))
 
 
+def test_joining_files_does_not_break_the_cap(lane: Lane) -> None:
+    """A joined file and those it replaces are on the disk together for a while."""
+    count = JOIN_FILES + 6
+    lane.stage(count, size=20_000)
+    lane.produce(count)
+    lane.house().keep(upkeep=False)  # all is verified, nothing joined yet
+    assert lane.spans.live_files() == count
+    used = sum(use.total for use in buffer_use(lane.store).values())
+    for cap in (int(used * 1.3), int(used * 3)):
+        joined = replace(lane.house(), cap=cap).keep().joined_files
+        assert (joined == count) == (cap > 2 * used)
+        assert sum(use.total for use in buffer_use(lane.store).values()) < cap
+
+
 def test_two_do_not_keep_one_house_at_a_time(lane: Lane) -> None:
     lane.stage(2)
     lane.produce(2)
@@ -281,6 +296,16 @@ def test_room_that_was_made_is_enough(room: Room) -> None:
         assert after.excess <= 1
     if not room.near:
         assert (excess, room.why_full) == (0, "")
+
+
+def test_a_buffer_without_spans_takes_the_next_micro_batch_however_large_the_last_ones_were(lane: Lane) -> None:
+    """What ledger and logs take cannot be evicted: a lane must not wait for that."""
+    watch = RoomWatch(lane.store, cap=8_000_000, micro_batch=1_000_000)
+    watch.glance(4_900_000)  # a micro-batch took whole fetches of many partitions
+    Path(lane.store.uri, "ledger-of-a-long-life").write_bytes(os.urandom(2_300_000))
+    assert watch.look().why_full == ""
+    lane.stage(1, size=1_000_000)
+    assert watch.look().why_full != "", "with spans in it that may leave, there is something to wait for"
 
 
 def test_the_watch_counts_the_whole_buffer_and_every_run(lane: Lane) -> None:

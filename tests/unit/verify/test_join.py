@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.verify.join import Joined, join, keys_seen
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.verify.deep import LookResult
+from mirror_pipeline.verify.join import Joined, join, keys_seen, last_seen
 from mirror_pipeline.verify.judge import classify
 from mirror_pipeline.verify.offsets import straight
-from mirror_pipeline.wire.batch import OpenRecord
+from mirror_pipeline.verify.pieces import key_digest, trace
+from mirror_pipeline.wire.batch import OpenRecord, content
 from tests.unit.verify.verify_samples import opened, pieces
 
 SHIFT = 1000
@@ -62,6 +65,23 @@ def test_a_tombstone_may_be_gone_on_the_target() -> None:
     log = [*LOG[:99], opened(99, None, b"key 4")]
     joined = compare(log, copy_of(log[:99]))
     assert (kinds(joined), joined.unsettled) == ([], [])
+
+
+def test_a_tombstone_that_is_gone_took_the_records_before_it_along() -> None:
+    log = [*LOG[:99], opened(99, None, b"key 4")]
+    joined = compare(log, copy_of([record for record in log if record.offset % KEYS != 4]))
+    assert (kinds(joined), joined.unsettled) == ([], [])
+
+
+def test_where_a_key_occurs_last() -> None:
+    keys = [key_digest(b"key %d" % number) for number in (0, 4)]
+    assert last_seen(pieces(LOG), [*keys, b"another key's digest"]) == {keys[0]: 95, keys[1]: 99}
+
+
+def test_a_later_record_of_the_key_excuses_one_that_is_gone() -> None:
+    seen, later, other = (trace(content(opened(50, b"x", key))) for key in (b"on the target", b"later on the source", b"nowhere"))
+    look = LookResult(TopicPartition("t", 0), frozenset(), frozenset([seen.key]), {later.key: 51, other.key: 50})
+    assert [look.excuses(record) for record in (seen, later, other)] == [True, True, False]
 
 
 def test_a_side_that_is_not_compacted_must_have_everything() -> None:

@@ -91,7 +91,7 @@ def run(
         return Job(name, lambda: _run_one(opened, name, wish, shared, view, stop))
 
     settings: Settings = context.obj
-    ended = _with_progress("reading the clusters and starting Spark", names, job, together=not once, debug=settings.debug)
+    ended = _with_progress("reading the clusters", names, job, together=not once, debug=settings.debug)
     raise typer.Exit(outcomes.show(ended, as_json=as_json, debug=settings.debug, speed=once))
 
 
@@ -143,7 +143,7 @@ def backfill(
     def job(name: str, view: View, stop: threading.Event) -> Job[Any]:
         return Job(name, lambda: opened.mirror(name).backfill(topic, start, end, into=into, observer=view.observe, stop=stop))
 
-    starting, settings = f"looking up the offsets of {topic} and starting Spark", context.obj
+    starting, settings = f"looking up the offsets of {topic}", context.obj
     (ended,) = _with_progress(starting, opened.pick([mirror]), job, together=False, debug=settings.debug)
     if ended.error is not None:
         raise ended.error

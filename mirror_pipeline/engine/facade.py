@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mirror_pipeline.buffer.decisions import Decisions
 from mirror_pipeline.buffer.ledger import Ledger
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Observer = Callable[[Progress], None]
+Session: TypeAlias = "SparkSession | Callable[[], SparkSession] | None"
 
 
 class Mirror:
@@ -87,7 +88,7 @@ class Mirror:
         idle_seconds: float | None = None,
         observer: Observer | None = None,
         stop: threading.Event | None = None,
-        session: SparkSession | None = None,
+        session: Session = None,
     ) -> RunReport:
         """Copy.
 
@@ -99,7 +100,7 @@ class Mirror:
             idle_seconds: return once nothing moved for this long.
             observer: called a few times a second, from the calling thread only.
             stop: set it to end the run after the micro-batches at work.
-            session: a Spark session to use; one is made otherwise.
+            session: a Spark session to use, or what starts one once it is needed; one is made otherwise.
 
         Raises:
             NothingSelected: the selection matches no topic.
@@ -284,11 +285,11 @@ class Mirror:
             stop=stop,
         )
 
-    def runners(self, session: SparkSession | None) -> Runners:
+    def runners(self, session: Session) -> Runners:
         """This process for small micro-batches, Spark for the others. Raises UsageError without Java."""
         if session is None:
             find_java()  # before anything is begun: Spark may be needed in the middle of a night
-        return Runners(lambda: self.runner(session), inline_bytes=self.mirror.engine.inline_bytes)
+        return Runners(lambda: self.runner(session() if callable(session) else session), inline_bytes=self.mirror.engine.inline_bytes)
 
     def runner(self, session: SparkSession | None) -> SparkRunner:
         """Spark behind a plain interface; the process's session if none is given."""

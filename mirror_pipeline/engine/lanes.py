@@ -14,9 +14,7 @@ from mirror_pipeline.engine.lane import LaneRun
 from mirror_pipeline.reports import Progress, RunReport
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from mirror_pipeline.engine.facade import Mirror
+    from mirror_pipeline.engine.facade import Mirror, Session
 
 Observer = Callable[[Progress], None]
 LOOK_SECONDS = 0.2
@@ -33,7 +31,7 @@ def run(
     idle_seconds: float | None,
     observer: Observer | None,
     stop: threading.Event,
-    session: SparkSession | None,
+    session: Session,
 ) -> RunReport:
     """Run the named lanes to their ends; see :meth:`Mirror.run`."""
     discoverers = {name: mirror.discoverer(name, topics) for name in names}

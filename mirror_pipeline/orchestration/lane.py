@@ -97,7 +97,7 @@ def lane_assets(mirror: KnownMirror, lane: str) -> dg.AssetsDefinition:
                 lane=number,
                 observer=observer,
                 stop=stop,
-                session=spark.session_for(mirrors.engine(mirror.name)),
+                session=lambda: spark.session_for(mirrors.engine(mirror.name)),
             )
 
         yield from run_lane(context, config, mirror.name, label, selected, copy)

@@ -64,7 +64,7 @@ def test_idle_topics_stay_silent_in_a_run_of_the_whole_lane(fake: FakeMirror, in
 def test_a_selection_by_hand_copies_only_what_is_selected(fake: FakeMirror, instance: dg.DagsterInstance) -> None:
     assert materialize(instance, ["orders", "other"], select=["orders"], budget_seconds=90.0, idle_seconds=7.0).success
     call = fake.calls[0]
-    assert (call["topics"], call["lane"], call["seconds"], call["idle_seconds"], call["session"]) == ({"orders"}, 0, 90.0, 7.0, "session")
+    assert (call["topics"], call["lane"], call["seconds"], call["idle_seconds"], call["session"]()) == ({"orders"}, 0, 90.0, 7.0, "session")
 
 
 def test_the_copying_leaves_the_main_thread_to_dagster(fake: FakeMirror, instance: dg.DagsterInstance) -> None:

@@ -99,7 +99,9 @@ def run(
         manifest.save(open_lane(mirror.config.buffer, mirror.name, lane))
     # The copy of the past must not be deleted by the clock of the present.
     wanted = [LaneTopic(topic, target, manifest.ranges, {"retention.ms": "-1"}, filled=True)]
-    context = mirror.context(lane, mirror.runners(session), once=True, stop=stop)
+    runners = mirror.runners(session)
+    runners.prepare()
+    context = mirror.context(lane, runners, once=True, stop=stop)
     report = LaneRun(context, lambda: wanted, observer=observer).run()
     return BackfillReport(mirror.name, topic, target, from_time, to_time, manifest.ranges, report)
 

@@ -37,6 +37,22 @@ FAST = (
         f"{JOINING}::test_a_topic_goes_on_behind_its_ledger_and_its_buffer",
     ),
     Mutant(
+        "what was read of another topic of that name is committed",
+        "engine/staging.py", "                halts.append(recreated(", "                ([]).append(recreated(",
+        f"{UNIT}/engine/test_another_log.py", r"recreated",
+    ),
+    Mutant(
+        "compaction that overtakes a verification is a difference",
+        "verify/deep.py", "        return record.key in self.keys or self.last.get(record.key, -1) > record.offset\n",
+        "        return record.key in self.keys\n",
+        f"{UNIT}/verify/test_join.py::test_a_later_record_of_the_key_excuses_one_that_is_gone",
+    ),
+    Mutant(
+        "a task that Spark runs a second time sends again",
+        "engine/spark.py", "            if _tried_before():\n", "            if _tried_before() and False:\n",
+        f"{UNIT}/engine/test_spark_tasks.py",
+    ),
+    Mutant(
         "error 45 is taken for success",
         "engine/produce.py", "    if answer.error:\n", "    if answer.error not in (0, 45):\n",
         f"{SENDING}::test_no_error_counts_as_written", r"\[45\]",

@@ -28,7 +28,7 @@ NEWS_SECONDS, MOST_NEWS_SECONDS = 0.5, 2.0
 QUIET_LOOK_SECONDS = 5.0
 """Between two looks at all end offsets while the open questions tell what is new."""
 TURN_SECONDS = 0.1
-"""From one small micro-batch to the next of a continuous run: each costs a Delta commit and a file."""
+"""From one small micro-batch to the next of a run that keeps up: each costs a Delta commit and a file."""
 PARTITION_FETCH_BYTES = 4 * 2**20
 TASK_MEMORY_BYTES = 64 * 2**20
 """Fetched bytes a task holds before it writes them out as spans."""
@@ -45,7 +45,7 @@ class Staging:
         self._patience = Patience(context.mirror.engine.source_wait)
         self._losses = Losses()
         self._looked = 0.0
-        self._quiet = False
+        self._quiet = self._behind = False
         self._watch = SourceWatch(client)
         self._room = context.room
         self._staged = 0
@@ -142,7 +142,8 @@ class Staging:
         ranges = plan_ranges(views, budget_bytes=self._context.mirror.engine.micro_batch_bytes)
         size = planned_bytes(ranges)
         most = self._context.runners.most_bytes(size)
-        return ranges if most >= size else plan_ranges(views, budget_bytes=most)
+        self._behind = most < size
+        return plan_ranges(views, budget_bytes=most) if self._behind else ranges
 
     def _terms(self, planned: OffsetRange) -> RangeTerms:
         run = self._state.topics[planned.topic]
@@ -182,7 +183,7 @@ class Staging:
         if lost is not None:
             raise lost
         self._losses.done()
-        if not self._context.once and self._context.runners.small(size):
+        if not self._context.once and not self._behind and self._context.runners.small(size):
             self._context.stop.wait(max(0.0, TURN_SECONDS - (time.monotonic() - began)))
 
     def _commit(self, results: Sequence[StageResult], began: float) -> None:

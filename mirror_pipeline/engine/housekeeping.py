@@ -20,7 +20,7 @@ from mirror_pipeline.buffer.spans import JOIN_FILES, ORPHAN_AGE, SpanTable
 from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.buffer.usage import buffer_use, free_bytes
 from mirror_pipeline.engine.room import ROOM_SHARE, SPARE_BYTES, drop_ballast, lay_ballast
-from mirror_pipeline.errors import BufferDamaged, BufferUnusable, MirrorError
+from mirror_pipeline.errors import BufferDamaged, BufferUnusable, MirrorError, SparkGone
 from mirror_pipeline.faults import crash_point
 
 log = logging.getLogger(__name__)
@@ -187,7 +187,7 @@ class House:
         before = self.ledger.verified()
         try:
             verdict = self.verify(VERIFY_BYTES)
-        except BufferUnusable:
+        except (BufferUnusable, SparkGone):
             raise
         except MirrorError as problem:
             self.done = replace(self.done, note=f"not verified: {problem.message}")
@@ -213,5 +213,8 @@ class House:
 
 
 def damage(problem: BaseException) -> bool:
-    """Whether an error of housekeeping must end the lane: all others leave the copy as it is."""
-    return isinstance(problem, BufferDamaged)
+    """Whether an error of housekeeping must end the lane: all others leave the copy as it is.
+
+    Without Spark nothing can be verified or leave: a lane that waits for room would never notice that Spark is gone.
+    """
+    return isinstance(problem, BufferDamaged | SparkGone)

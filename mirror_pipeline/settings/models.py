@@ -126,7 +126,7 @@ class EngineModel(Section):
         ge=1_000_000,
     )
     inline_bytes: Size = setting(
-        "4MB",
+        "32MB",
         "A micro-batch up to this size is run by the mirror's own process: that is quicker than two Spark jobs. Spark starts with the"
         " first larger one. `0` gives every micro-batch to Spark.",
         "size",

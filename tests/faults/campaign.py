@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import signal
@@ -20,9 +21,9 @@ from tests.faults.load import DEFAULT_STREAMS, Load, Stream
 from tests.faults.report import CampaignReport
 from tests.integration.mirrors import write_config
 
+END_SECONDS = 60.0
 MOVE_SECONDS = 150.0
 """How long nothing may arrive on the target after a fault is over: a start of Spark on a busy machine, a broker's start."""
-FINAL_SECONDS = 300.0
 LEASE_SECONDS = 5.0
 RUN_FOR = "60m"
 ENGINE = {
@@ -230,7 +231,12 @@ class Campaign:
     def _last_run(self) -> None:
         last = MirrorChild(self.config, "run", "--once", "--json")
         try:
-            code = last.wait(FINAL_SECONDS)
+            there = -1
+            while last.alive and (more := self.delivered()) > there:  # however long it takes, as long as records arrive
+                there = more
+                with contextlib.suppress(Stuck):
+                    last.wait(MOVE_SECONDS)
+            code = last.wait(END_SECONDS)
             if code != 0:
                 self.report.account.unexplain(f"the last run ended with {code}: {last.last_words()} {last.out.read_text()[-1500:]}")
         except Stuck as problem:

@@ -24,7 +24,7 @@ from mirror_pipeline.engine.housekeeper import copy_differs
 from mirror_pipeline.engine.housekeeping import Differing, House, damage
 from mirror_pipeline.engine.inline import InlineRunner, OneAtATime
 from mirror_pipeline.engine.room import BALLAST_BYTES, SPARE_BYTES, Room, RoomWatch, drop_ballast, lay_ballast
-from mirror_pipeline.errors import BufferDamaged, BufferUnusable, ClusterUnreachable
+from mirror_pipeline.errors import BufferDamaged, BufferUnusable, ClusterUnreachable, SparkGone
 from mirror_pipeline.model import Verdict, Verification
 from tests.unit.buffer.buffer_samples import LIFE, Settings, draft, life, send
 
@@ -296,6 +296,17 @@ def test_room_that_was_made_is_enough(room: Room) -> None:
         assert after.excess <= 1
     if not room.near:
         assert (excess, room.why_full) == (0, "")
+
+
+def test_a_spark_that_is_gone_ends_the_lane(lane: Lane) -> None:
+    """Nothing is verified without it, so nothing leaves: a lane that waits for room would wait for ever, and asks Spark for nothing."""
+    lane.stage(2)
+    lane.produce(2)
+    lane.verifier.error = SparkGone("Spark's Java process is gone")
+    with pytest.raises(SparkGone) as caught:
+        lane.house(retention=-1).keep()
+    assert damage(caught.value)
+    assert not damage(ClusterUnreachable("west", "silent"))
 
 
 def test_a_buffer_without_spans_takes_the_next_micro_batch_however_large_the_last_ones_were(lane: Lane) -> None:

@@ -235,8 +235,9 @@ class SpanTable:
         if len(files) <= most:
             return 0
         self.spans()
+        over = set(done)
         with self._lock:
-            small = [SmallFile(f, len(self._spans.get(f.path, ()))) for f in files.values() if f.micro_batch in set(done)]
+            small = [SmallFile(f, len(self._spans.get(f.path, ()))) for f in files.values() if f.micro_batch in over]
         joined = 0
         for group in groups(small, most_bytes=min(JOINED_BYTES, room)):
             room -= sum(file.size for file in group)

@@ -18,7 +18,8 @@ from mirror_pipeline.buffer.lock import house_kept, house_lock
 from mirror_pipeline.buffer.maintain import MIN_AGE, READER_GRACE, Upkeep
 from mirror_pipeline.buffer.spans import JOIN_FILES, ORPHAN_AGE, SpanTable
 from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.buffer.usage import buffer_use, free_bytes
+from mirror_pipeline.buffer.usage import free_bytes
+from mirror_pipeline.engine.looking import total_bytes
 from mirror_pipeline.engine.room import ROOM_SHARE, SPARE_BYTES, drop_ballast, lay_ballast
 from mirror_pipeline.errors import BufferDamaged, BufferUnusable, MirrorError, SparkGone
 from mirror_pipeline.faults import crash_point
@@ -148,8 +149,7 @@ class House:
 
     def _room(self) -> int:
         """Bytes that may be written twice for a while."""
-        used = sum(lane.total for lane in buffer_use(self.store).values())
-        return max(0, min(int(ROOM_SHARE * self.cap) - used, free_bytes(self.store) - SPARE_BYTES))
+        return max(0, min(int(ROOM_SHARE * self.cap) - total_bytes([self.store]), free_bytes(self.store) - SPARE_BYTES))
 
     @property
     def _before(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import threading
@@ -137,7 +138,7 @@ class LaneRun:
                 self._heartbeat("running", "")
             if not self._context.once and now >= discover_at and not self._context.stop.is_set():
                 preparation.rediscover(self._discover)
-                discover_at = now + min(RAREST_DISCOVER_SECONDS, max(DISCOVER_SECONDS, SHARE * (time.monotonic() - now)))
+                discover_at = rarely(now, DISCOVER_SECONDS, RAREST_DISCOVER_SECONDS)
             if self._time_is_up(now):
                 self._context.stop.set()
 
@@ -168,7 +169,7 @@ class LaneRun:
         if self._observer is not None:
             began = time.monotonic()
             self._observer(self._progress())
-            self._show_at = began + SHARE * (time.monotonic() - began)
+            self._show_at = rarely(began, 0.0, math.inf)
 
     def _heartbeat(self, state: str, message: str) -> None:
         began = time.monotonic()
@@ -192,8 +193,12 @@ class LaneRun:
             if not problem.retryable:
                 raise
             log.warning("the status of lane %s is not written: %s", self._context.lane, problem.message)
-        took = SHARE * (time.monotonic() - began)
-        self._beat_at = began + min(RAREST_HEARTBEAT_SECONDS, max(HEARTBEAT_SECONDS, took))
+        self._beat_at = rarely(began, HEARTBEAT_SECONDS, RAREST_HEARTBEAT_SECONDS)
+
+
+def rarely(began: float, least: float, most: float) -> float:
+    """When to do again what has just been done, so that it takes one part in ``SHARE`` of the time; seconds between, within bounds."""
+    return began + min(most, max(least, SHARE * (time.monotonic() - began)))
 
 
 def plain(facts: Progress | TopicProgress) -> dict[str, Any]:

@@ -180,7 +180,7 @@ class Preparation:
         found = self._targets.topic_id(known.target_topic) if decided else ""
         if not any(decision.subject == found for decision in decided):
             return False
-        bounds = self._targets.bounds([known.target_topic])[known.target_topic]
+        bounds = self._targets.bounds(known.target_topic)
         self._targets.refuse_filled(self._wanted[known.topic], bounds)
         self._live_on(started_over(known, found, {number: end for number, (_, end) in bounds.items()}))
         return True

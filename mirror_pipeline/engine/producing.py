@@ -170,28 +170,17 @@ class Producing:
         ready = [p for p in self._state.sendable() if p.pending and not p.uncertain and p.retry_at <= now]
         if not ready:
             return []
-        waiting = sum(span.bytes for part in ready for span in part.pending)
-        most = self._context.runners.most_bytes(min(waiting, self._context.mirror.engine.micro_batch_bytes))
-        share = most / len(ready)
-        work = []
-        for part in ready:
-            chosen: list[SpanRef] = []
-            size = 0
-            for span in part.pending:
-                if chosen and size + span.bytes > share:
-                    break
-                chosen.append(span)
-                size += span.bytes
-            work.append(PartitionWork(part.target, tuple(chosen), part.position))
-        return work
+        work = _choose(ready, self._context.mirror.engine.micro_batch_bytes)
+        size = sum(each.bytes for each in work)
+        most = self._context.runners.most_bytes(size)
+        return work if most >= size else _choose(ready, most)
 
     def _produce(self, work: Sequence[PartitionWork]) -> None:
         assert self._context.stamp is not None  # noqa: S101 - set before the first span can be sent
         began = time.monotonic()
         engine = self._context.mirror.engine
-        sizes = [float(sum(s.bytes for s in w.spans)) for w in work]
-        runner = self._context.runners.of(sum(sizes))
-        shares = assign(list(zip(work, sizes, strict=True)), runner.tasks)
+        runner = self._context.runners.of(sum(w.bytes for w in work))
+        shares = assign([(w, float(w.bytes)) for w in work], runner.tasks)
         tasks = [
             ProduceTask(
                 store=self._context.store,
@@ -281,3 +270,18 @@ class Producing:
         with self._state.lock:
             self._state.target_back()
 
+
+def _choose(ready: Sequence[PartitionState], budget_bytes: int) -> list[PartitionWork]:
+    """The oldest spans of every partition, an equal share of the budget each, and one span at least."""
+    share = budget_bytes / len(ready)
+    work = []
+    for part in ready:
+        chosen: list[SpanRef] = []
+        size = 0
+        for span in part.pending:
+            if chosen and size + span.bytes > share:
+                break
+            chosen.append(span)
+            size += span.bytes
+        work.append(PartitionWork(part.target, tuple(chosen), part.position))
+    return work

@@ -126,14 +126,10 @@ class TargetSide:
         """Id of a target topic, "" when there is none."""
         return self._client.metadata([target_topic]).topics[target_topic].topic_id or ""
 
-    def bounds(self, target_topics: Sequence[str]) -> dict[str, dict[int, tuple[int, int]]]:
-        """Log start and end of every partition of some target topics. Raises BrokerError."""
-        topics = self._client.metadata(list(target_topics)).topics
-        parts = [TopicPartition(name, number) for name in target_topics for number in sorted(topics[name].partitions)]
-        found: dict[str, dict[int, tuple[int, int]]] = {name: {} for name in target_topics}
-        for tp, both in log_bounds(self._client, parts).items():
-            found[tp.topic][tp.partition] = both
-        return found
+    def bounds(self, target_topic: str) -> dict[int, tuple[int, int]]:
+        """Log start and end of every partition of a target topic. Raises BrokerError."""
+        numbers = sorted(self._client.metadata([target_topic]).topics[target_topic].partitions)
+        return {tp.partition: both for tp, both in log_bounds(self._client, [TopicPartition(target_topic, n) for n in numbers]).items()}
 
     @staticmethod
     def refuse_filled(topic: LaneTopic, bounds: Mapping[int, tuple[int, int]]) -> None:

@@ -17,6 +17,11 @@ class PartitionWork:
     spans: tuple[SpanRef, ...]
     position: Position
 
+    @property
+    def bytes(self) -> int:
+        """Size of the spans together."""
+        return sum(span.bytes for span in self.spans)
+
 
 @dataclass(frozen=True, slots=True)
 class ProduceTask:

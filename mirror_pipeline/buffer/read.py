@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import os
 from collections import OrderedDict
+from collections.abc import Iterable
 from types import TracebackType
 
 import pyarrow as pa
@@ -16,6 +19,8 @@ from mirror_pipeline.model import SpanRef
 
 OPEN_FILES = 8
 """Files kept open per reader: the spans of one partition come from consecutive micro-batches."""
+LEAST_RELEASED = 1 << 20
+"""Smaller spans are not worth a system call."""
 
 
 class _Part:
@@ -25,6 +30,7 @@ class _Part:
         filesystem, base = store.filesystem()
         self.path = f"{base}/{SPANS.name}/{name}"
         self.mapped: mmap.mmap | None = None
+        self.place: int | None = None
         if store.local:
             with open(self.path, "rb") as handle:
                 self.mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
@@ -33,6 +39,8 @@ class _Part:
             self.file = pq.ParquetFile(filesystem.open_input_file(self.path))
 
     def payload(self, row_group: int, size: int) -> memoryview:
+        """The bytes of a row group's one value; ``place`` is where in the file they lie, if they are handed out from there."""
+        self.place = None
         return self._in_place(row_group, size) or self._decoded(row_group)
 
     def _in_place(self, row_group: int, size: int) -> memoryview | None:
@@ -46,6 +54,7 @@ class _Part:
         length = self.mapped[end - size - 4 : end - size] if end - size - 4 > chunk.data_page_offset else b""
         if int.from_bytes(length, "little") != size:
             return None
+        self.place = end - size
         return memoryview(self.mapped)[end - size : end]
 
     def _decoded(self, row_group: int) -> memoryview:
@@ -67,6 +76,7 @@ class SpanReader:
         self._store = store
         self._limit = open_files
         self._open: OrderedDict[str, _Part] = OrderedDict()
+        self._places: dict[tuple[str, int], tuple[str, int]] = {}
 
     def payload(self, ref: SpanRef) -> memoryview:
         """The bytes of a span, read-only; they stay valid as long as the view is held, even when the file is removed.
@@ -75,11 +85,14 @@ class SpanReader:
             BufferUnusable: the file is gone or damaged, or does not hold what ``ref`` says.
         """
         try:
-            view = self._part(ref.path).payload(ref.row_group, ref.bytes)
+            part = self._part(ref.path)
+            view = part.payload(ref.row_group, ref.bytes)
         except (OSError, ValueError, IndexError, pa.ArrowException) as error:
             raise explain(f"{self._store.table(SPANS.name)}/{ref.path}", error) from error
         if view.nbytes != ref.bytes:
             raise BufferUnusable(f"buffer {ref.path}: span {ref.source} {ref.start} holds {view.nbytes} bytes, not {ref.bytes}")
+        if ref.bytes >= LEAST_RELEASED and part.place is not None:
+            self._places[ref.path, ref.row_group] = part.path, part.place
         return view
 
     def _part(self, name: str) -> _Part:
@@ -90,6 +103,19 @@ class SpanReader:
                 self._open.popitem(last=False)
         self._open.move_to_end(name)
         return part
+
+    def release(self, refs: Iterable[SpanRef]) -> None:
+        """Spans that nobody will read soon need not stay in the machine's page cache: they are on the disk.
+
+        The next micro-batch is then written into the same memory, and what brokers on this machine keep there stays.
+        Views that were handed out must be gone; the files are let go of.
+        """
+        self.close()
+        for ref in refs:
+            place = self._places.pop((ref.path, ref.row_group), None)
+            if place is not None and hasattr(os, "posix_fadvise"):
+                with contextlib.suppress(OSError), open(place[0], "rb") as handle:  # a hint: a file that is gone needs none
+                    os.posix_fadvise(handle.fileno(), place[1], ref.bytes, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Let go of the files; views handed out stay valid."""

@@ -17,7 +17,7 @@ from mirror_pipeline.engine import backfill, evicting, lanes, looking, preview
 from mirror_pipeline.engine import resolve as resolving
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.outlook import with_outlook
-from mirror_pipeline.engine.runners import Runners
+from mirror_pipeline.engine.runners import Runners, inline_bytes
 from mirror_pipeline.engine.selection import discover, lane_names, lane_stores, select_topics
 from mirror_pipeline.engine.spark import SparkRunner, build_session
 from mirror_pipeline.errors import UsageError
@@ -289,7 +289,7 @@ class Mirror:
         """This process for small micro-batches, Spark for the others. Raises UsageError without Java."""
         if session is None:
             find_java()  # before anything is begun: Spark may be needed in the middle of a night
-        return Runners(lambda: self.runner(session() if callable(session) else session), inline_bytes=self.mirror.engine.inline_bytes)
+        return Runners(lambda: self.runner(session() if callable(session) else session), inline_bytes=inline_bytes(self.mirror.engine))
 
     def runner(self, session: SparkSession | None) -> SparkRunner:
         """Spark behind a plain interface; the process's session if none is given."""

@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from mirror_pipeline.buffer.read import SpanReader
 from mirror_pipeline.engine import worker
@@ -19,11 +18,11 @@ from mirror_pipeline.engine.work import PartitionOutcome, PartitionWork, Produce
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch
 from mirror_pipeline.faults import crash_point
 from mirror_pipeline.model import Stamp, TopicPartition
-from mirror_pipeline.wire.batch import HEADER_BYTES, check, headers, restamp
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import Action, after_produce, broker_error
 from mirror_pipeline.wire.connection import Connection
 from mirror_pipeline.wire.produce import ProduceAnswer, receive_produce, send_produce
+from mirror_pipeline.wire.stamped import StampedBatch, stamped
 
 MEMORY_SECONDS = 1.0
 """An acknowledgement this young tells that the broker still knows our producer."""
@@ -31,22 +30,12 @@ REQUESTS_IN_FLIGHT = 5
 """The broker remembers a producer's last five batches of a partition (ProducerStateEntry.NUM_BATCHES_TO_RETAIN)."""
 
 
-class _Batch(NamedTuple):
-    """A batch as it goes out: new header, untouched rest; ``newest`` is its newest record's time."""
-
-    head: bytes
-    rest: memoryview
-    records: int
-    newest: int
-    size: int
-
-
 @dataclass(slots=True)
 class _Lane:
     """One target partition while it is being sent."""
 
     work: PartitionWork
-    batches: Iterator[_Batch]
+    batches: Iterator[StampedBatch]
     in_flight: int = 0
     acked: int = 0
     acked_bytes: int = 0
@@ -85,7 +74,7 @@ class _Line:
 
     connection: Connection
     lanes: list[_Lane]
-    waiting: deque[dict[TopicPartition, tuple[_Lane, _Batch]]] = field(default_factory=deque)
+    waiting: deque[dict[TopicPartition, tuple[_Lane, StampedBatch]]] = field(default_factory=deque)
 
 
 def run_produce(task: ProduceTask) -> ProduceResult:
@@ -97,25 +86,21 @@ def run_produce(task: ProduceTask) -> ProduceResult:
         _stop_all(lanes, "the task started after its lease was over")
     else:
         _send_all(task, lanes, deadline=began + task.lease)
-    return ProduceResult(tuple(lane.outcome() for lane in lanes), time.monotonic() - began)
+    outcomes = tuple(lane.outcome() for lane in lanes)
+    sent = [span for lane in lanes if lane.empty and not lane.stopped for span in lane.work.spans]
+    del lanes  # and with them the last views into the buffer
+    reader.release(sent)
+    return ProduceResult(outcomes, time.monotonic() - began)
 
 
-def _stamped(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterator[_Batch]:
+def _stamped(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterator[StampedBatch]:
     """The batches to send."""
     sequence = work.position.ordinal
     for span in work.spans:
-        if span.records == 0:
-            continue
-        payload = reader.payload(span)
-        skip = records_before(span, work.position.source_next)
-        for at, header in headers(payload):
-            if skip:
-                skip -= header.records
-                continue
-            check(payload, at, header)  # the stamp brings a new CRC, which must not hide damage done in the buffer
-            batch = payload[at : at + header.size]
-            yield _Batch(restamp(header, batch, stamp, sequence), batch[HEADER_BYTES:], header.records, header.max_timestamp, header.size)
-            sequence += header.records
+        if span.records:
+            skip = records_before(span, work.position.source_next)
+            yield from stamped(reader.payload(span), stamp, sequence, skip=skip)
+            sequence += span.records - skip
 
 
 def _send_all(task: ProduceTask, lanes: list[_Lane], *, deadline: float) -> None:
@@ -190,9 +175,9 @@ def _collect(line: _Line, task: ProduceTask) -> None:
         _acknowledge(lane, answers.get(target), batch, task.forgotten_before)
 
 
-def _next_request(line: _Line, request_bytes: int) -> dict[TopicPartition, tuple[_Lane, _Batch]]:
+def _next_request(line: _Line, request_bytes: int) -> dict[TopicPartition, tuple[_Lane, StampedBatch]]:
     """One batch of every partition that may send, until ``request_bytes`` are together; the line's order rotates."""
-    request: dict[TopicPartition, tuple[_Lane, _Batch]] = {}
+    request: dict[TopicPartition, tuple[_Lane, StampedBatch]] = {}
     size = 0
     for _ in range(len(line.lanes)):
         if size >= request_bytes:
@@ -219,7 +204,7 @@ def _next_request(line: _Line, request_bytes: int) -> dict[TopicPartition, tuple
     return request
 
 
-def _acknowledge(lane: _Lane, answer: ProduceAnswer | None, batch: _Batch, forgotten_before: int) -> None:
+def _acknowledge(lane: _Lane, answer: ProduceAnswer | None, batch: StampedBatch, forgotten_before: int) -> None:
     if answer is None:
         lane.stop(error=f"the broker did not answer for {lane.work.target}")
         return

@@ -1,16 +1,33 @@
 """Who runs a micro-batch's tasks: this process while they are small, or while Spark is still starting; Spark otherwise.
 
 Two Spark jobs take longer than reading and sending a megabyte does. A lane of little traffic therefore answers sooner
-without them, and a mirror that only ever sees little traffic needs no Java process at all.
+without them, and a mirror that only ever sees little traffic needs no Java process at all. Nor does one whose machine has no
+more cores than its two threads fill: Spark's workers would share the same cores and cost more CPU for each byte.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable
 
+from mirror_pipeline.config import EngineConfig
 from mirror_pipeline.engine.inline import InlineRunner
 from mirror_pipeline.engine.spark import Runner
+
+INLINE_BYTES = 32_000_000
+"""Where Spark has cores that one process cannot fill."""
+CORES_OF_ONE_PROCESS = 2
+"""One thread stages, one produces, and most of their time is spent outside the interpreter's lock."""
+
+
+def inline_bytes(engine: EngineConfig) -> int:
+    """The setting of that name, or what suits the machine."""
+    if engine.inline_bytes is not None:
+        return engine.inline_bytes
+    one_process = engine.spark_master is None and (os.cpu_count() or 1) <= CORES_OF_ONE_PROCESS
+    return sys.maxsize if one_process else INLINE_BYTES
 
 
 class Runners:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.buffer.write import PartFileWriter, SpanDraft
+from mirror_pipeline.buffer.write import PartFileWriter
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine import worker
 from mirror_pipeline.engine.taking import RangeReader
@@ -19,7 +18,6 @@ from mirror_pipeline.model import BatchMark, PartFile, Quarantined, TopicPartiti
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import Action, broker_error, lookup
 from mirror_pipeline.wire.connection import Connection
-from mirror_pipeline.wire.digest import digests_of
 from mirror_pipeline.wire.fetch import FetchedPartition, receive_fetch, send_fetch
 
 EMPTY_ANSWERS_BEFORE_GIVING_UP = 20
@@ -113,11 +111,7 @@ class _Staging:
         self._halted: dict[TopicPartition, TopicHalted] = {}
         self._errors: dict[TopicPartition, str] = {}
         self._empty: dict[TopicPartition, int] = {}
-
-        def emit(span: SpanDraft, pieces: Sequence[memoryview | bytes]) -> None:
-            writer.add(replace(span, digests=digests_of(pieces)), pieces)
-
-        self._readers = {terms.range.source: RangeReader(terms, emit) for terms in task.terms}
+        self._readers = {terms.range.source: RangeReader(terms, writer.add) for terms in task.terms}
 
     def run(self, *, deadline: float) -> None:
         try:

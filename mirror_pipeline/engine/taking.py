@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.write import SpanDraft
+from mirror_pipeline.engine.plain import PlainRun, plain_run
 from mirror_pipeline.engine.terms import RangeTerms
 from mirror_pipeline.errors import CorruptBatch
 from mirror_pipeline.model import BatchMark, Hole, HoleCause, Quarantined
 from mirror_pipeline.wire.batch import BatchHeader, check, headers
 from mirror_pipeline.wire.control import ControlType, control_type
+from mirror_pipeline.wire.digest import LeafSums
 from mirror_pipeline.wire.fetch import FetchedPartition
 from mirror_pipeline.wire.merge import merge, worth_merging
 from mirror_pipeline.wire.records import OpenRecord, RecordTooLarge, open_batch, seal_runs
@@ -39,6 +41,7 @@ class RangeReader:
     _span_start: int = field(init=False)
     _pieces: list[memoryview | bytes] = field(init=False, default_factory=list)
     _holes: list[Hole] = field(init=False, default_factory=list)
+    _sums: LeafSums = field(init=False, default_factory=LeafSums)
     _span_records: int = field(init=False, default=0)
     _batches: int = field(init=False, default=0)
     _oldest: int = field(init=False, default=NO_TIMESTAMP)
@@ -72,39 +75,36 @@ class RangeReader:
         self.bytes_read += len(records)
         aborted = sorted(data.aborted, key=lambda entry: entry[1], reverse=True)
         open_aborts: set[int] = set()
-        run_start = run_end = -1
-        run_from = self._batches, self.records
-        last: BatchHeader | None = None
-        for at, header in headers(records):
-            if header.next_offset <= self.next:
-                self._passed(header, records[at : at + header.size], aborted)
-                continue
-            if header.base_offset >= self.terms.range.end:
-                self._close_hole(self.terms.range.end)
-                self.done = True
+        at = 0
+        while not self.done:
+            run = plain_run(records, at, self.next, self.terms, aborted, open_aborts)
+            if run is not None:
+                self._keep(run, records[run.start : run.stop])
+                at = run.stop
+            found = next(headers(records[at:]), None)
+            if found is None:
                 break
-            if header.magic >= 2 and not self._intact(records, at, header):
-                continue
-            if last is None and self.first_epoch < 0:
-                self.first_epoch = header.leader_epoch
-            last = header
-            while aborted and aborted[-1][1] <= header.last_offset:
-                open_aborts.add(aborted.pop()[0])
-            if not self._as_it_is(header, open_aborts):
-                self._keep(records[run_start:run_end], run_from)
-                run_start = run_end = -1
-                self._special(header, records[at : at + header.size], open_aborts)
-                continue
-            if at != run_end:
-                self._keep(records[run_start:run_end], run_from)
-                run_start, run_from = at, (self._batches, self.records)
-            self._count(header)
-            run_end = at + header.size
-        self._keep(records[run_start:run_end], run_from)
-        if last is not None and last.magic >= 2:
-            self.mark = BatchMark(last.base_offset, last.crc, last.leader_epoch)
+            batch = records[at : at + found[1].size]
+            at += len(batch)
+            self._look(found[1], batch, aborted, open_aborts)
         if self.next >= self.terms.range.end or self.bytes_read >= self.terms.range.max_bytes:
             self.done = True
+
+    def _look(self, header: BatchHeader, batch: memoryview, aborted: list[tuple[int, int]], open_aborts: set[int]) -> None:
+        """A batch that is not plain, or not in its turn."""
+        if header.next_offset <= self.next:
+            self._passed(header, batch, aborted)
+        elif header.base_offset >= self.terms.range.end:
+            self._close_hole(self.terms.range.end)
+            self.done = True
+        elif header.magic < 2 or self._intact(header, batch):
+            if self.first_epoch < 0:
+                self.first_epoch = header.leader_epoch
+            while aborted and aborted[-1][1] <= header.last_offset:
+                open_aborts.add(aborted.pop()[0])
+            if header.magic >= 2:
+                self.mark = BatchMark(header.base_offset, header.crc, header.leader_epoch)
+            self._special(header, batch, open_aborts)
 
     @staticmethod
     def _passed(header: BatchHeader, batch: memoryview, aborted: list[tuple[int, int]]) -> None:
@@ -112,16 +112,16 @@ class RangeReader:
         if header.magic >= 2 and header.is_control and control_type(batch) is ControlType.ABORT:
             aborted[:] = [entry for entry in aborted if entry[0] != header.producer_id or entry[1] > header.base_offset]
 
-    def _intact(self, records: memoryview, at: int, header: BatchHeader) -> bool:
+    def _intact(self, header: BatchHeader, batch: memoryview) -> bool:
         """Check the CRC; a damaged batch is left out only where a person, or ``on_loss``, allows it."""
         try:
-            check(records, at, header)
+            check(batch, 0, header)
         except CorruptBatch as problem:
             start, end = max(self.next, header.base_offset), max(self.next + 1, header.next_offset)
             if not self.terms.may_miss(start, end):
                 raise self.terms.corrupt(start, end, problem) from problem
             self._close_hole(start)
-            self._quarantine(start, end, "corrupt batch", bytes(records[at : at + header.size]))
+            self._quarantine(start, end, "corrupt batch", bytes(batch))
             return False
         return True
 
@@ -147,52 +147,44 @@ class RangeReader:
                 min_timestamp=self._oldest,
                 max_timestamp=self._newest,
                 holes=_joined(self._holes),
+                digests=self._sums.digests(),
             ),
             self._pieces,
         )
         self._span_start = self.next
-        self._pieces, self._holes = [], []
+        self._pieces, self._holes, self._sums = [], [], LeafSums()
         self._span_records = self._batches = 0
         self._oldest = self._newest = NO_TIMESTAMP
 
-    def _as_it_is(self, header: BatchHeader, open_aborts: set[int]) -> bool:
-        attributes = header.attributes
-        return (
-            header.magic == 2
-            and not attributes & 0x28  # control (bit 5), log append time (bit 3)
-            and header.records == header.last_offset_delta + 1
-            and header.base_offset == self.next
-            and header.size <= self.terms.max_batch_bytes
-            and not (attributes & 0x10 and header.producer_id in open_aborts)
-            and not (self.terms.range.hard_end and header.next_offset > self.terms.range.end)
-            and header.records > 0
-        )
-
-    def _keep(self, run: memoryview, before: tuple[int, int]) -> None:
-        """Take over batches that lie behind one another, as they are unless they are tiny; ``before`` are the counts in front of them."""
-        if not len(run):
-            return
-        batches, records = self._batches - before[0], self.records - before[1]
-        if worth_merging(batches, records, len(run)):
-            merged = merge(run, max_bytes=self.terms.max_batch_bytes)
-            self._batches += len(merged) - batches
-            self._pieces += merged
+    def _keep(self, run: PlainRun, piece: memoryview) -> None:
+        """Take over a plain run as it is, unless its batches are tiny."""
+        pieces: list[memoryview | bytes] = [piece]
+        tiny = worth_merging(run.batches, run.records, len(piece))
+        if tiny:
+            pieces = [*merge(piece, max_bytes=self.terms.max_batch_bytes)]
+        if tiny or not run.sums.records:
+            self._sums.add_all(pieces)
         else:
-            self._pieces.append(run)
+            self._sums.include(run.sums)
+        if self.first_epoch < 0:
+            self.first_epoch = run.first_epoch
+        self.mark, self.next = run.mark, run.next
+        self.records += run.records
+        self._span_records += run.records
+        self._batches += len(pieces) if tiny else run.batches
+        self._pieces += pieces
+        self._saw(run.oldest, run.newest)
 
     def _count(self, header: BatchHeader) -> None:
         self.next = header.next_offset
         self.records += header.records
         self._span_records += header.records
         self._batches += 1
-        self._saw(header.base_timestamp)
-        self._saw(header.max_timestamp)
+        self._saw(header.base_timestamp, header.max_timestamp)
 
-    def _saw(self, timestamp: int) -> None:
-        if self._batches <= 1 and self._oldest == NO_TIMESTAMP:
-            self._oldest = timestamp
-        self._oldest = min(self._oldest, timestamp)
-        self._newest = max(self._newest, timestamp)
+    def _saw(self, oldest: int, newest: int) -> None:
+        self._oldest = oldest if self._oldest == NO_TIMESTAMP else min(self._oldest, oldest)
+        self._newest = max(self._newest, newest)
 
     def _special(self, header: BatchHeader, batch: memoryview, open_aborts: set[int]) -> None:
         if header.base_offset > self.next:
@@ -205,9 +197,8 @@ class RangeReader:
             self._miss(header.next_offset, HoleCause.ABORTED)
         elif header.magic >= 2 and header.records == 0:
             self._miss(header.next_offset, HoleCause.COMPACTION)
-        elif self._as_it_is(header, open_aborts):
-            self._count(header)
-            self._pieces.append(batch)
+        elif (run := plain_run(batch, 0, self.next, self.terms, (), open_aborts)) is not None:
+            self._keep(run, batch)
         else:
             self._open(header, batch)
 
@@ -249,6 +240,7 @@ class RangeReader:
             self._close_compacted(header.base_offset)
             self._count(header)
         self._pieces.append(sealed)
+        self._sums.add_all([sealed])
 
     def _close_hole(self, to: int) -> None:
         """Offsets ``[next, to)`` were not in the log the broker answered from."""

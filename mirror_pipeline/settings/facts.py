@@ -104,7 +104,7 @@ class EngineConfig:
 
     micro_batch_bytes: int = 128_000_000
     max_batch_age: float = 10.0
-    inline_bytes: int = 32_000_000
+    inline_bytes: int | None = None
     tasks: int | None = None
     fetch_max_bytes: int = 32 * 1024 * 1024
     connections: int | None = None

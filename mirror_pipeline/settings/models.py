@@ -125,10 +125,11 @@ class EngineModel(Section):
         example="64MB",
         ge=1_000_000,
     )
-    inline_bytes: Size = setting(
-        "32MB",
-        "A micro-batch up to this size is run by the mirror's own process: that is quicker than two Spark jobs. Spark starts with the"
-        " first larger one. `0` gives every micro-batch to Spark.",
+    inline_bytes: Size | None = setting(
+        None,
+        "A micro-batch up to this size is run by the mirror's own process, without Spark. Spark starts with the first larger one. `0`"
+        " gives every micro-batch to Spark. Without it: 32MB; on a machine of one or two cores, unless `spark_master` is set, all of them:"
+        " one process fills these.",
         "size",
         unit="bytes",
         example="0",

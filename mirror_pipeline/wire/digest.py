@@ -19,8 +19,10 @@ LEAF_OFFSETS = 16_384
 """Source offsets of a leaf. Smaller ones cost rows in the buffer, larger ones make the search inside a leaf longer."""
 
 _LIMIT = 1 << 128
-_KEPT = CODEC_MASK | LOG_APPEND_TIME  # transactional and delete-horizon bits are cleared on the way
-_FACTS = Struct(">qqqih")  # source base offset, base and newest timestamp, records, attributes
+DIGESTED = CODEC_MASK | LOG_APPEND_TIME
+"""The attributes that count: transactional and delete-horizon bits are cleared on the way."""
+FACTS = Struct(">qqqih").pack
+"""What of a header counts: source base offset, base and newest timestamp, records, attributes."""
 
 
 def leaf_of(offset: int) -> int:
@@ -36,7 +38,7 @@ def batch_digest(header: BatchHeader, batch: memoryview, base_offset: int) -> in
         batch: the whole batch.
         base_offset: the *source* offset of its first record, whichever side it was read from.
     """
-    facts = _FACTS.pack(base_offset, header.base_timestamp, header.max_timestamp, header.records, header.attributes & _KEPT)
+    facts = FACTS(base_offset, header.base_timestamp, header.max_timestamp, header.records, header.attributes & DIGESTED)
     return xxh3_128_intdigest(facts + xxh3_128_digest(batch[HEADER_BYTES : header.size]))
 
 
@@ -49,23 +51,35 @@ class LeafSums:
         self.sums: dict[int, int] = {}
         self.records: dict[int, int] = {}
 
+    def put(self, leaf: int, total: int, records: int) -> None:
+        """Count in batches of one leaf: the sum of their digests, and their records."""
+        self.sums[leaf] = self.sums.get(leaf, 0) + total
+        self.records[leaf] = self.records.get(leaf, 0) + records
+
     def add(self, header: BatchHeader, batch: memoryview, base_offset: int) -> None:
         """Count one batch in."""
-        leaf = base_offset // LEAF_OFFSETS
-        self.sums[leaf] = self.sums.get(leaf, 0) + batch_digest(header, batch, base_offset)
-        self.records[leaf] = self.records.get(leaf, 0) + header.records
+        self.put(base_offset // LEAF_OFFSETS, batch_digest(header, batch, base_offset), header.records)
+
+    def add_all(self, pieces: Iterable[Buffer]) -> None:
+        """Count in whole batches that carry their source offsets."""
+        for piece in pieces:
+            view = memoryview(piece)
+            for at, header in headers(view):
+                self.add(header, view[at : at + header.size], header.base_offset)
 
     def spoil(self, offset: int, records: int) -> None:
         """Make the leaf of a source offset differ from whatever it is compared with, and count records in."""
-        leaf = offset // LEAF_OFFSETS
-        self.sums[leaf] = self.sums.get(leaf, 0) + 1
-        self.records[leaf] = self.records.get(leaf, 0) + records
+        self.put(offset // LEAF_OFFSETS, 1, records)
+
+    def include(self, other: LeafSums) -> None:
+        """Count in what another has summed up."""
+        for leaf, total in other.sums.items():
+            self.put(leaf, total, other.records[leaf])
 
     def merge(self, others: Iterable[LeafDigest]) -> None:
         """Count in what others have summed up."""
         for other in others:
-            self.sums[other.leaf] = self.sums.get(other.leaf, 0) + int.from_bytes(other.digest, "big")
-            self.records[other.leaf] = self.records.get(other.leaf, 0) + other.records
+            self.put(other.leaf, int.from_bytes(other.digest, "big"), other.records)
 
     def digests(self) -> tuple[LeafDigest, ...]:
         """The sums, by leaf."""
@@ -75,8 +89,5 @@ class LeafSums:
 def digests_of(pieces: Iterable[Buffer]) -> tuple[LeafDigest, ...]:
     """Leaf digests of whole batches that carry their source offsets, such as a span's."""
     sums = LeafSums()
-    for piece in pieces:
-        view = memoryview(piece)
-        for at, header in headers(view):
-            sums.add(header, view[at : at + header.size], header.base_offset)
+    sums.add_all(pieces)
     return sums.digests()

@@ -32,7 +32,7 @@ CODEC_MASK = 0x07
 
 HEAD = Struct(">qiibI")  # baseOffset, batchLength, partitionLeaderEpoch, magic, crc
 STAMPED = Struct(">hiqqqhii")  # attributes .. record count: what the CRC covers of the header
-_HEADER = Struct(">qiibIhiqqqhii")
+HEADER = Struct(">qiibIhiqqqhii")  # both
 _LENGTH = Struct(">8xi")
 _LEGACY = Struct(">qiIbb")
 _LEGACY_TIMESTAMP = Struct(">18xq")
@@ -108,7 +108,7 @@ def headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     Raises:
         CorruptBatch: A length is negative or too small, or the magic byte is unknown.
     """
-    unpack, make = _HEADER.unpack_from, tuple.__new__
+    unpack, make = HEADER.unpack_from, tuple.__new__
     position, end = 0, len(buffer)
     fast_end = end - HEADER_BYTES
     while position <= fast_end:

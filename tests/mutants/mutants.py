@@ -80,8 +80,13 @@ FAST = (
     ),
     Mutant(
         "a stamp used twice",
-        "engine/produce.py", "            sequence += header.records\n", "",
+        "wire/stamped.py", "        sequence += records\n", "",
         f"{SENDING}::test_every_batch_carries_the_number_of_records_before_it",
+    ),
+    Mutant(
+        "the second span begins with the first one's sequence",
+        "engine/produce.py", "            sequence += span.records - skip\n", "",
+        f"{SENDING}::test_the_numbers_go_on_from_span_to_span",
     ),
     Mutant(
         "a stamp used twice, searched",
@@ -90,7 +95,7 @@ FAST = (
     ),
     Mutant(
         "the sequence is not cut to 31 bits",
-        "wire/header.py", "        sequence & MAX_SEQUENCE,\n", "        sequence,\n",
+        "wire/stamped.py", "sequence & MAX_SEQUENCE, records\n", "sequence, records\n",
         f"{SENDING}::test_every_batch_carries_the_number_of_records_before_it",
     ),
     Mutant(
@@ -169,22 +174,27 @@ FAST = (
     ),
     Mutant(
         "checksums are not checked when staging",
-        "engine/taking.py", "            check(records, at, header)\n", "            pass\n",
+        "engine/plain.py", "        if crc32c(data[at + CRC_START : stop], 0, -1) != crc:\n", "        if False:\n",
         f"{TAKING}::test_a_flipped_bit_is_found",
     ),
     Mutant(
+        "checksums of batches that are opened are not checked",
+        "engine/taking.py", "            check(batch, 0, header)\n", "            pass\n",
+        f"{TAKING}::test_a_flipped_bit_is_found_in_a_batch_that_is_opened",
+    ),
+    Mutant(
         "checksums are not checked before stamping",
-        "engine/produce.py", "            check(payload, at, header)", "            pass",
+        "wire/stamped.py", " or crc32c(payload[at + CRC_START : stop], 0, -1) != crc\n", "\n",
         f"{SENDING}::test_damage_done_in_the_buffer_is_not_hidden_under_a_new_checksum",
     ),
     Mutant(
         "aborted records are copied",
-        "engine/taking.py", "            and not (attributes & 0x10 and header.producer_id in open_aborts)\n", "",
-        f"{TAKING}::test_markers_and_aborted_batches_become_holes_and_their_producer_goes_on",
+        "engine/plain.py", "(attributes & _NEVER_PLAIN or producer in open_aborts)", "attributes & _NEVER_PLAIN",
+        f"{TAKING}::test_every_batch_of_an_aborted_transaction_becomes_a_hole",
     ),
     Mutant(
         "transaction markers count as records",
-        "engine/taking.py", "            and not attributes & 0x28", "            and not attributes & 0x08",
+        "engine/taking.py", "        if header.magic >= 2 and header.is_control:\n", "        if False:\n",
         f"{TAKING}::test_markers_and_aborted_batches_become_holes_and_their_producer_goes_on",
     ),
     Mutant(

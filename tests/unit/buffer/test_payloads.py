@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import subprocess
@@ -153,3 +154,44 @@ def test_a_file_that_somebody_removed_while_it_was_written_is_no_part(store: Lan
     Path(writer.path).unlink()
     with pytest.raises(BufferUnusable, match="vanished"):
         writer.close()
+
+
+def resident(path: Path) -> float:
+    """The share of a file's pages that are in the page cache."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(path, "rb") as handle, mmap.mmap(handle.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as view:
+        pages = (len(view) + mmap.PAGESIZE - 1) // mmap.PAGESIZE
+        flags, first = (ctypes.c_ubyte * pages)(), ctypes.c_char.from_buffer(view)
+        assert libc.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(len(view)), flags) == 0
+        del first
+    return sum(flag & 1 for flag in flags) / pages
+
+
+def drops_pages(folder: Path) -> bool:
+    """Whether the file system does what fadvise asks for; one in memory cannot."""
+    path = folder / "probe"
+    with open(path, "wb") as handle:
+        handle.write(b"x" * (1 << 20))
+        handle.flush()
+        os.fsync(handle.fileno())
+        os.posix_fadvise(handle.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return resident(path) < 0.1
+
+
+def test_what_was_sent_leaves_the_page_cache_and_nothing_else_does(store: LaneStore, spans: SpanTable) -> None:
+    if not hasattr(os, "posix_fadvise") or not drops_pages(Path(store.uri)):
+        pytest.skip("this file system keeps pages whatever fadvise says")
+    spans.ensure()
+    writer = PartFileWriter(store, 0, 0)
+    for first in (0, 10):
+        writer.add(draft(first, first + 10), os.urandom(4 << 20))
+    part = writer.close()
+    assert part is not None
+    path = Path(store.table("spans"), part.path)
+    reader = SpanReader(store)
+    for ref in part.spans:
+        bytes(reader.payload(ref))
+    assert resident(path) == 1
+    reader.release(part.spans[:1])
+    assert 0.4 < resident(path) < 0.6
+    assert len(reader.payload(part.spans[0])) == 4 << 20

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from mirror_pipeline.config import EngineConfig
 from mirror_pipeline.engine.inline import InlineRunner
-from mirror_pipeline.engine.runners import Runners
+from mirror_pipeline.engine.runners import Runners, inline_bytes
 from mirror_pipeline.errors import UsageError
 
 SMALL, LARGE = 1_000, 1_001
@@ -33,6 +36,21 @@ class Starting:
         self.count += 1
         assert self.done.wait(30)
         return Spark()
+
+
+@pytest.mark.parametrize(
+    ("cores", "settings", "expected"),
+    [
+        (2, {}, sys.maxsize),
+        (3, {}, 32_000_000),
+        (2, {"spark_master": "local[4]"}, 32_000_000),
+        (2, {"inline_bytes": 0}, 0),
+        (8, {"inline_bytes": 5}, 5),
+    ],
+)
+def test_how_much_one_process_does(monkeypatch: pytest.MonkeyPatch, cores: int, settings: dict[str, Any], expected: int) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert inline_bytes(EngineConfig(**settings)) == expected
 
 
 def ran(runners: Runners, size: int) -> str:

@@ -15,7 +15,6 @@ from mirror_pipeline.engine.produce import (
     PartitionWork,
     ProduceTask,
     _acknowledge,
-    _Batch,
     _fill,
     _Lane,
     _Line,
@@ -27,6 +26,7 @@ from mirror_pipeline.model import Position, SpanRef, Stamp, TopicPartition
 from mirror_pipeline.wire.batch import OpenRecord, headers, seal, tail_of
 from mirror_pipeline.wire.codes import CODES, Action, after_produce
 from mirror_pipeline.wire.produce import ProduceAnswer
+from mirror_pipeline.wire.stamped import StampedBatch
 from tests.model.cluster import ModelCluster, ModelConnection
 from tests.model.processes import Clock
 
@@ -76,7 +76,7 @@ def task() -> ProduceTask:
 
 
 def acknowledge(lane: _Lane, answer: ProduceAnswer | None, records: int, *, newest: int = YOUNG) -> None:
-    _acknowledge(lane, answer, _Batch(b"", memoryview(b""), records, newest, 0), FORGOTTEN)
+    _acknowledge(lane, answer, StampedBatch(b"", memoryview(b""), records, newest, 0), FORGOTTEN)
 
 
 def stamps(lane: _Lane) -> list[tuple[int, int, int]]:
@@ -90,6 +90,25 @@ def stamps(lane: _Lane) -> list[tuple[int, int, int]]:
 def test_every_batch_carries_the_number_of_records_before_it() -> None:
     assert stamps(lane_of([2, 3, 1])) == [(4711, 3, 0), (4711, 3, 2), (4711, 3, 5)]
     assert [sequence for *_, sequence in stamps(lane_of([2, 3, 1], ordinal=2**31 - 2))] == [2**31 - 2, 0, 3]
+
+
+def test_the_numbers_go_on_from_span_to_span() -> None:
+    spans = tuple(SpanRef("t", 0, "id", 0, 6 * n, 6 * n + 6, 6, 3, 1, 0, 0, (), "p", n) for n in range(2))
+    work = PartitionWork(TARGET, spans, Position(2, 2, 2))
+    lane = _Lane(work, _stamped(work, Payloads(b"".join(batches([2, 3, 1]))), STAMP))  # type: ignore[arg-type]
+    assert [sequence for *_, sequence in stamps(lane)] == [2, 5, 6, 8, 11]
+
+
+def test_a_span_that_ends_within_a_batch_is_damaged() -> None:
+    sending = _stamped(work_of([2, 2]), Payloads(b"".join(batches([2, 2]))[:-1]), STAMP)  # type: ignore[arg-type]
+    next(sending)
+    with pytest.raises(CorruptBatch, match="middle of a batch"):
+        next(sending)
+
+
+def test_a_batch_is_never_sent_in_part() -> None:
+    with pytest.raises(CorruptBatch, match="only a part"):
+        next(_stamped(work_of([2, 2], at=1, ordinal=1), Payloads(b"".join(batches([2, 2]))), STAMP))  # type: ignore[arg-type]
 
 
 def test_what_is_on_the_target_is_not_sent_again() -> None:

@@ -10,6 +10,7 @@ from mirror_pipeline.engine.terms import RangeTerms
 from mirror_pipeline.errors import TopicHalted
 from mirror_pipeline.model import HoleCause, OffsetRange, Stamp
 from mirror_pipeline.wire.batch import BatchHeader, OpenRecord, headers, open_batch, restamp, seal
+from mirror_pipeline.wire.digest import LEAF_OFFSETS, digests_of
 from mirror_pipeline.wire.fetch import FetchedPartition
 
 TAIL = b"\x01\x02k\x00"  # null key, one byte of value, no headers
@@ -54,6 +55,7 @@ class Taken:
         self.reader = RangeReader(terms, self._emit)
 
     def _emit(self, span: SpanDraft, pieces: Sequence[memoryview | bytes]) -> None:
+        assert span.digests == digests_of(pieces)
         self.spans.append(span)
         self.payload += b"".join(bytes(piece) for piece in pieces)
 
@@ -102,6 +104,13 @@ def test_markers_and_aborted_batches_become_holes_and_their_producer_goes_on() -
     taken = Taken(0, 7).take(*data, aborted=[(7, 0)])
     assert taken.holes == [(0, 2, HoleCause.ABORTED), (2, 3, HoleCause.MARKER), (5, 6, HoleCause.MARKER)]
     assert taken.offsets == [3, 4, 6]
+
+
+def test_every_batch_of_an_aborted_transaction_becomes_a_hole() -> None:
+    data = [marked(batch(first, 2), 0x10, 7) for first in (0, 2, 4)]
+    taken = Taken(0, 8).take(*data, control(6, 7, abort=True), batch(7, 1), aborted=[(7, 0)])
+    assert taken.holes == [(0, 6, HoleCause.ABORTED), (6, 7, HoleCause.MARKER)]
+    assert taken.offsets == [7]
 
 
 @pytest.mark.parametrize("start", [1, 2, 3, 4, 5, 6, 7, 9])
@@ -180,6 +189,27 @@ def test_a_flipped_bit_is_found() -> None:
     with pytest.raises(TopicHalted) as halt:
         Taken(0, 3).take(bytes(data))
     assert (halt.value.code, halt.value.span) == ("corrupt", (0, 3))
+
+
+def test_a_flipped_bit_is_found_in_a_batch_that_is_opened() -> None:
+    data = bytearray(marked(batch(0, 3), 0x08, 0))  # log append time: opened and sealed anew
+    data[-3] ^= 1
+    with pytest.raises(TopicHalted) as halt:
+        Taken(0, 3).take(bytes(data))
+    assert (halt.value.code, halt.value.span) == ("corrupt", (0, 3))
+
+
+def test_digests_and_counts_do_not_depend_on_how_a_log_was_answered() -> None:
+    first = LEAF_OFFSETS - 7
+    log = [batch(first + 5 * n, 5) for n in range(6)] + [batch(first + 30 + n, 1) for n in range(9)] + [batch(first + 39, 40)]
+    whole = Taken(first, first + 79).take(*log)
+    assert sum(span.records for span in whole.spans) == 79
+    assert {leaf.leaf for leaf in whole.spans[0].digests} == {0, 1}
+    for cut in range(1, len(log)):
+        parts = Taken(first, first + 79).take(*log[:cut]).take(*log[cut:])
+        assert parts.offsets == whole.offsets
+        assert sum(span.batches for span in parts.spans) == len(parts.heads)
+        assert (parts.reader.records, parts.reader.mark) == (79, whole.reader.mark)
 
 
 def test_a_damaged_batch_that_was_accepted_goes_to_quarantine() -> None:

@@ -48,7 +48,7 @@ class OffsetRange:
 
     A range without ``hard_end`` may overrun ``end`` to the end of the batch that holds it, and may stop
     before it once ``max_bytes`` are read. With ``hard_end`` the batch that straddles ``end`` is split.
-    ``bytes_per_offset`` is an estimate.
+    ``bytes_per_offset`` is an estimate, and so is ``bytes_per_batch``, 0 when nothing is known.
     """
 
     topic: str
@@ -59,6 +59,7 @@ class OffsetRange:
     incarnation: str
     hard_end: bool = False
     bytes_per_offset: float = 1024.0
+    bytes_per_batch: float = 0.0
 
     @property
     def source(self) -> TopicPartition:

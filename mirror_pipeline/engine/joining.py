@@ -31,7 +31,7 @@ def resumed_runs(context: LaneContext, known: Mapping[str, Incarnation], wanted:
         part = run.partitions[span.partition]
         part.pending.append(span)
         part.staged = max(part.staged, span.end)
-        part.learned(span.end - span.start, span.bytes)
+        part.learned(span)
     _remember(context, runs)
     return runs
 

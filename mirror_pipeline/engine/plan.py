@@ -30,6 +30,7 @@ class PartitionView:
     end: int
     bytes_per_offset: float = UNKNOWN_BYTES_PER_OFFSET
     hard_end: bool = False
+    bytes_per_batch: float = 0.0
 
     @property
     def wanted_bytes(self) -> float:
@@ -52,7 +53,10 @@ def plan_ranges(views: Iterable[PartitionView], *, budget_bytes: int) -> list[Of
         take = max(float(LEAST_SHARE_BYTES), min(view.wanted_bytes * ESTIMATE_SLACK, share))
         left = max(0.0, left - take)
         ranges.append(
-            OffsetRange(view.topic, view.partition, view.next, view.end, int(take), view.incarnation, view.hard_end, view.bytes_per_offset)
+            OffsetRange(
+                view.topic, view.partition, view.next, view.end, int(take), view.incarnation, view.hard_end,
+                view.bytes_per_offset, view.bytes_per_batch,
+            )  # fmt: skip
         )
     return ranges
 

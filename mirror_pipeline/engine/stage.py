@@ -11,7 +11,7 @@ from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine import worker
 from mirror_pipeline.engine.taking import RangeReader
 from mirror_pipeline.engine.terms import RangeTerms
-from mirror_pipeline.engine.wide import Gathering, Stretch, Throttle, lines_for, stretches
+from mirror_pipeline.engine.wide import Gathering, Stretch, Throttle, stretches
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch, MirrorError, TopicHalted
 from mirror_pipeline.faults import crash_point
 from mirror_pipeline.model import BatchMark, PartFile, Quarantined, TopicPartition
@@ -31,7 +31,8 @@ class StageTask:
     """Everything one stage task needs; picklable, free of secrets.
 
     ``seconds`` bounds how long the task goes on fetching, ``memory_bytes`` what it holds before it writes.
-    ``connections`` to each broker: None lets the round trip decide. ``bytes_per_second`` is the task's share of a limit.
+    ``connections`` to each broker: None lets the round trip decide, and what ``tasks`` tasks that read at once bring.
+    ``bytes_per_second`` is the task's share of a limit.
     """
 
     store: LaneStore
@@ -46,6 +47,7 @@ class StageTask:
     seconds: float
     durable: bool
     connections: int | None = None
+    tasks: int = 1
     bytes_per_second: float | None = None
 
 
@@ -144,9 +146,12 @@ class _Staging:
         lines = self._lines(client)
         # A busy moment makes any round trip look long: the shortest one that was seen counts.
         round_trip = min((connection.round_trip for connection, _ in lines), default=0.0)
-        count = lines_for(round_trip, self._task.connections)
+        learnt = worker.lines_of(self._task.cluster)
+        count = learnt.now(round_trip, self._task.connections, tasks=self._task.tasks)
         if count:
+            began = time.monotonic()
             self._fetch_wide(client, count, deadline)
+            learnt.brought(sum(reader.bytes_read for reader in self._readers.values()), time.monotonic() - began)
             return
         waiting: list[tuple[Connection, list[TopicPartition]]] = []
         for connection, sources in lines:

@@ -11,12 +11,14 @@ from mirror_pipeline.engine import worker
 from mirror_pipeline.engine.awaiting import SourceWatch
 from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
 from mirror_pipeline.engine.continuity import diverged, recreated, truncated
+from mirror_pipeline.engine.lines import is_long
 from mirror_pipeline.engine.plan import assign, plan_ranges, planned_bytes
 from mirror_pipeline.engine.stage import RangeOutcome, StageResult, StageTask, run_stage
 from mirror_pipeline.engine.terms import RangeTerms
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost
 from mirror_pipeline.faults import crash_point
 from mirror_pipeline.model import OffsetRange, PartFile, TopicPartition, topic_id_of
+from mirror_pipeline.settings.checks import BATCHES_IN_BUFFER
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import Action, lookup
 
@@ -30,6 +32,8 @@ QUIET_LOOK_SECONDS = 5.0
 TURN_SECONDS = 0.1
 """From one small micro-batch to the next of a run that keeps up: each costs a Delta commit and a file."""
 PARTITION_FETCH_BYTES = 4 * 2**20
+MOST_REACH, FULL_SHARE = 8, 0.9
+"""Over a long link micro-batches that are full, to this share at least, grow up to so many times the usual size."""
 TASK_MEMORY_BYTES = 64 * 2**20
 """Fetched bytes a task holds before it writes them out as spans."""
 
@@ -46,6 +50,7 @@ class Staging:
         self._losses = Losses()
         self._looked = 0.0
         self._quiet = self._behind = False
+        self._reach = 1
         self._watch = SourceWatch(client)
         self._room = context.room
         self._staged = 0
@@ -139,8 +144,12 @@ class Staging:
 
     def _plan(self) -> list[OffsetRange]:
         views = [p.view() for p in self._state.live()]
-        ranges = plan_ranges(views, budget_bytes=self._context.mirror.engine.micro_batch_bytes)
+        budget = min(self._context.mirror.engine.micro_batch_bytes * self._reach, self._context.buffer.max_bytes // BATCHES_IN_BUFFER)
+        ranges = plan_ranges(views, budget_bytes=budget)
         size = planned_bytes(ranges)
+        # Many connections take several round trips until all of them flow, and again until the last has ended.
+        far = is_long(self._client.round_trip) and size >= FULL_SHARE * budget
+        self._reach = min(MOST_REACH, 2 * self._reach) if far else 1
         most = self._context.runners.most_bytes(size)
         self._behind = most < size
         return plan_ranges(views, budget_bytes=most) if self._behind else ranges
@@ -173,6 +182,7 @@ class Staging:
                 seconds=engine.max_batch_age,
                 durable=self._context.buffer.durable,
                 connections=engine.connections,
+                tasks=len(shares),
                 bytes_per_second=limit / len(shares) if limit else None,
             )
             for index, share in enumerate(shares)
@@ -245,7 +255,7 @@ class Staging:
                 partition = run.partitions[span.partition]
                 partition.pending.append(span)
                 partition.staged = span.end
-                partition.learned(span.end - span.start, span.bytes)
+                partition.learned(span)
                 self._state.staged_records += span.records
                 self._state.staged_bytes += span.bytes
         if parts:

@@ -32,6 +32,7 @@ class PartitionState:
     hard_end: int | None = None
     pending: deque[SpanRef] = field(default_factory=deque)
     bytes_per_offset: float = UNKNOWN_BYTES_PER_OFFSET
+    bytes_per_batch: float = 0.0
     uncertain: bool = True
     met: bool = False
     mark: BatchMark | None = None
@@ -53,13 +54,14 @@ class PartitionState:
         """What the planner gets to see."""
         return PartitionView(
             self.source.topic, self.source.partition, self.incarnation, self.staged, self.readable_end,
-            self.bytes_per_offset, self.hard_end is not None,
+            self.bytes_per_offset, self.hard_end is not None, self.bytes_per_batch,
         )  # fmt: skip
 
-    def learned(self, offsets: int, size: int) -> None:
-        """Update the estimate of bytes per offset from what one range brought."""
-        if offsets > 0 and size > 0:
-            self.bytes_per_offset = 0.5 * self.bytes_per_offset + 0.5 * (size / offsets)
+    def learned(self, span: SpanRef) -> None:
+        """Update the estimates of bytes per offset and per batch from what one range brought."""
+        if span.end > span.start and span.bytes:
+            self.bytes_per_offset = 0.5 * self.bytes_per_offset + 0.5 * (span.bytes / (span.end - span.start))
+            self.bytes_per_batch = span.bytes / max(1, span.batches)
 
     def failed(self, error: str, *, delay: float) -> None:
         """Nothing more is sent before ``delay`` seconds have passed and the tail was read."""

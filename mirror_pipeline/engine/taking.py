@@ -72,13 +72,13 @@ class RangeReader:
             TopicHalted: source offsets are missing without an explanation.
         """
         records = data.records
-        self.bytes_read += len(records)
         aborted = sorted(data.aborted, key=lambda entry: entry[1], reverse=True)
         open_aborts: set[int] = set()
         at = 0
         while not self.done:
             run = plain_run(records, at, self.next, self.terms, aborted, open_aborts)
             if run is not None:
+                self.bytes_read += run.stop - run.start
                 self._keep(run, records[run.start : run.stop])
                 at = run.stop
             found = next(headers(records[at:]), None)
@@ -94,7 +94,9 @@ class RangeReader:
         """A batch that is not plain, or not in its turn."""
         if header.next_offset <= self.next:
             self._passed(header, batch, aborted)
-        elif header.base_offset >= self.terms.range.end:
+            return
+        self.bytes_read += len(batch)
+        if header.base_offset >= self.terms.range.end:
             self._close_hole(self.terms.range.end)
             self.done = True
         elif header.magic < 2 or self._intact(header, batch):

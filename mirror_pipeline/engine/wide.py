@@ -19,14 +19,12 @@ from mirror_pipeline.wire.batch import headers
 from mirror_pipeline.wire.connection import Connection
 from mirror_pipeline.wire.fetch import FetchedPartition, receive_fetch, send_fetch
 
-LONG_SECONDS = 0.015
-"""Round trips above this are a long link; below, two connections fill a line."""
-SECONDS_PER_LINE = 0.002
-"""One connection for so much of a round trip: with 100 KiB a round trip each, that is 50 MB/s a task at any distance."""
-MOST_LINES = 128
-STRETCH_BYTES = 512 * 1024
-SLACK_BYTES = 64 * 1024
-"""Asked for on top of what is left of a stretch, so that its last batch comes whole."""
+STRETCH_BYTES = 256 * 1024
+STRETCH_BATCHES = 8
+"""A stretch has at least so many bytes, and batches: those at its edges are read twice."""
+UNKNOWN_BATCH_BYTES = 32 * 1024
+SLACK_BATCHES = 2
+"""Asked for on top of what is left of a stretch, so that its first and last batches come whole."""
 AHEAD = 2
 """Requests on the way on one connection, and stretches read or being read for each connection."""
 WAIT_MS = 500
@@ -45,6 +43,7 @@ class Stretch:
     start: int
     end: int
     size: int
+    slack: int
     answers: list[FetchedPartition] = field(default_factory=list)
     problem: Exception | None = None
     ready: threading.Event = field(default_factory=threading.Event)
@@ -56,14 +55,7 @@ class Stretch:
     def left(self) -> int:
         """Bytes to ask for next, by the estimate."""
         share = (self.end - self.next) / max(1, self.end - self.start)
-        return int(self.size * share) + SLACK_BYTES
-
-
-def lines_for(round_trip: float, asked: int | None) -> int:
-    """How many connections a task opens to one broker; 0 says that the link is short."""
-    if asked is not None:
-        return asked if asked > 2 else 0
-    return 0 if round_trip < LONG_SECONDS else max(4, min(MOST_LINES, round(round_trip / SECONDS_PER_LINE)))
+        return int(self.size * share) + self.slack
 
 
 def stretches(ranges: Iterable[OffsetRange]) -> list[Stretch]:
@@ -75,10 +67,11 @@ def stretches(ranges: Iterable[OffsetRange]) -> list[Stretch]:
 def _cut(planned: OffsetRange) -> Iterator[Stretch]:
     per_offset = max(1.0, planned.bytes_per_offset)
     stop = min(planned.end, planned.start + max(1, round(planned.max_bytes / per_offset)))
-    step = max(1, round(STRETCH_BYTES / per_offset))
+    batch = planned.bytes_per_batch or UNKNOWN_BATCH_BYTES
+    step = max(1, round(max(STRETCH_BYTES, STRETCH_BATCHES * batch) / per_offset))
     for start in range(planned.start, stop, step):
         end = min(start + step, stop)
-        yield Stretch(planned.source, start, end, int((end - start) * per_offset), next=start)
+        yield Stretch(planned.source, start, end, int((end - start) * per_offset), int(SLACK_BATCHES * batch), next=start)
 
 
 class Gathering:

@@ -10,6 +10,7 @@ import os
 import threading
 
 from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.engine.lines import LineCount
 from mirror_pipeline.wire.client import WireClient
 
 _local = threading.local()
@@ -24,6 +25,14 @@ def client_of(cluster: ClusterSettings, *, timeout: float) -> WireClient:
     if cluster not in clients:
         clients[cluster] = WireClient(cluster, timeout=timeout)
     return clients[cluster]
+
+
+def lines_of(cluster: ClusterSettings) -> LineCount:
+    """What this process (and thread) has learned about the way to a cluster."""
+    if not hasattr(_local, "lines"):
+        _local.lines = {}
+    learnt: dict[ClusterSettings, LineCount] = _local.lines
+    return learnt.setdefault(cluster, LineCount())
 
 
 def close() -> None:

@@ -128,6 +128,11 @@ class WireClient:
         self._connections[node_id, lane] = opened
         return opened
 
+    @property
+    def round_trip(self) -> float:
+        """Seconds: the shortest that opening a connection has shown, 0 before there is one. A busy moment makes any look long."""
+        return min((connection.round_trip for connection in self._connections.values()), default=0.0)
+
     def take(self, node_id: int, lane: int) -> Connection | None:
         """Take the connection number ``lane`` to a broker out of the cache, for use in another thread; None if there is none."""
         cached = self._connections.pop((node_id, lane), None)

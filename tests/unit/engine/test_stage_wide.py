@@ -43,7 +43,7 @@ def read(*stretches: Stretch) -> tuple[_Staging, list[SpanDraft]]:
 
 
 def stretch(start: int, end: int, *, begun: bool = True, problem: Exception | None = None) -> Stretch:
-    made = Stretch(SOURCE, start, end, 1000, begun=begun, problem=problem)
+    made = Stretch(SOURCE, start, end, 1000, 0, begun=begun, problem=problem)
     if begun and problem is None:
         made.answers.append(FetchedPartition(0, 30, 30, 0, [], memoryview(batch(start, end - start))))
     return made

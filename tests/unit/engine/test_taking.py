@@ -245,6 +245,13 @@ def test_a_range_ends_after_its_bytes() -> None:
     assert (reader.done, reader.next) == (True, 2)
 
 
+def test_what_is_answered_twice_counts_once() -> None:
+    """Stretches of a wide read overlap by the batches at their edges."""
+    one, two = batch(0, 2), batch(2, 2)
+    taken = Taken(0, 1000, size=len(one) + len(two) + 1).take(one).take(one, two)
+    assert (taken.reader.bytes_read, taken.reader.done) == (len(one) + len(two), False)
+
+
 def test_everything_taken_can_be_stamped() -> None:
     taken = Taken(0, 9, compacted=True).take(marked(batch(0, 2), 0x10, 7), control(2, 7, abort=False), batch(5, 4, codec=2))
     for header, at in ((header, at) for at, header in headers(memoryview(taken.payload))):

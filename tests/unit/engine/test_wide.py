@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_pipeline.config import EngineConfig
-from mirror_pipeline.engine.wide import MOST_LINES, STRETCH_BYTES, Gathering, Throttle, lines_for, stretches
+from mirror_pipeline.engine.lines import MOST_LINES, LineCount
+from mirror_pipeline.engine.wide import STRETCH_BYTES, Gathering, Throttle, stretches
 from mirror_pipeline.errors import ConnectionLost
 from mirror_pipeline.model import OffsetRange
 from mirror_pipeline.wire.connection import Connection
@@ -42,12 +43,36 @@ def test_partitions_take_turns() -> None:
     assert [(s.source.partition, s.start) for s in cut] == [(0, 0), (1, 0), (0, 100), (1, 100), (0, 200), (1, 200)]
 
 
+def test_batches_at_the_edges_of_stretches_are_few() -> None:
+    large = 10**6
+    cut = stretches([OffsetRange("t", 0, 0, 1000, 10**9, "id", bytes_per_offset=1000, bytes_per_batch=large)])
+    assert all(stretch.size >= 8 * large or stretch.end == 1000 for stretch in cut)
+    assert all(stretch.left >= min(stretch.size, 8 * large) + 2 * large for stretch in cut)
+
+
 @pytest.mark.parametrize(
-    ("round_trip", "asked", "lines"),
-    [(0.0005, None, 0), (0.02, None, 10), (0.2, None, 100), (2.0, None, MOST_LINES), (0.2, 1, 0), (0.0005, 8, 8)],
-)
-def test_how_many_connections(round_trip: float, asked: int | None, lines: int) -> None:
-    assert lines_for(round_trip, asked) == lines
+    ("round_trip", "asked", "tasks", "lines"),
+    [
+        (0.0005, None, 1, 0), (0.02, None, 1, 20), (0.2, None, 1, 200), (0.2, None, 2, 100), (2.0, None, 1, MOST_LINES),
+        (2.0, None, 4, MOST_LINES // 4), (0.2, 1, 1, 0), (0.0005, 8, 1, 8),
+    ],
+)  # fmt: skip
+def test_how_many_connections(round_trip: float, asked: int | None, tasks: int, lines: int) -> None:
+    assert LineCount().now(round_trip, asked, tasks=tasks) == lines
+
+
+@pytest.mark.parametrize(("each", "line", "enough"), [(1.0, 100.0, 100), (0.5, 100.0, 200), (0.1, 100.0, MOST_LINES), (9.0, 100.0, 20)])
+def test_connections_are_added_while_they_bring_more(each: float, line: float, enough: int) -> None:
+    """Connections that bring ``each`` to a line that takes ``line``: as many as fill it, and a step or two more."""
+    count = LineCount()
+    for _ in range(50):
+        count.brought(int(1e7 * min(line, each * count.now(0.02, None))), 10.0)
+    learnt = count.now(0.02, None)
+    assert enough <= learnt <= min(MOST_LINES, 1.7 * max(enough, 20))
+    for _ in range(1000):
+        count.brought(10_000, 1.0)  # little traffic
+    count.brought(10**9, 1.0)
+    assert count.now(0.02, None) <= min(MOST_LINES, 1.3 * learnt)
 
 
 def test_the_limit_holds_for_all_threads_together() -> None:

@@ -22,7 +22,6 @@ from mirror_pipeline.engine.daemons import DaemonPool
 from mirror_pipeline.errors import MirrorError, SparkGone, TaskLost
 
 if TYPE_CHECKING:
-    from pyspark import RDD
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
@@ -173,12 +172,15 @@ class SparkRunner:
     @property
     def tasks(self) -> int:
         """Half of the slots, as many as there are now: staging and producing share them, and executors come and go."""
-        return self._tasks or max(1, self._context.defaultParallelism // LOCAL_SLOTS_PER_CORE)
+        return self._tasks or max(1, self._slots() // LOCAL_SLOTS_PER_CORE)
+
+    def _slots(self) -> int:
+        with _spark_answers():
+            return self._context.defaultParallelism
 
     def warm(self) -> None:
         """Start a Python worker for every slot and let it import what the tasks need, before the clock of a copy starts."""
-        slots = self._context.defaultParallelism
-        self.run(_import_tasks, [WARM_SECONDS] * slots, name="start Python workers")
+        self.run(_import_tasks, [WARM_SECONDS] * self._slots(), name="start Python workers")
 
     def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
         """One task for each spec; the driver's thread waits. Raises what the first failing task raised, TaskLost or SparkGone."""
@@ -205,9 +207,10 @@ class SparkRunner:
             except Exception as problem:  # noqa: BLE001 - raised by the driver, as it is; whatever Spark itself reports is a lost worker
                 return [_Raised(problem)]
 
-        self._context.setLocalProperty("spark.job.description", name)
         try:
-            (answer,) = self._collect(self._base.mapPartitions(one))
+            with _spark_answers():
+                self._context.setLocalProperty("spark.job.description", name)
+                (answer,) = self._base.mapPartitions(one).collect()
         except TaskLost as lost:
             return lost
         if isinstance(answer, _Raised):
@@ -216,16 +219,19 @@ class SparkRunner:
             raise answer.problem
         return answer
 
-    def _collect(self, job: RDD[R | _Raised]) -> list[R | _Raised]:
-        from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
-        try:
-            return job.collect()
-        except Py4JJavaError as problem:
-            causes = re.findall(r"Exception: ([^.\n]*)", str(problem.java_exception).partition("\n")[0])
-            raise TaskLost(f"a Spark worker died: {causes[-1] if causes else problem.java_exception}") from problem
-        except (Py4JNetworkError, Py4JError, OSError) as problem:
-            raise SparkGone("Spark's Java process is gone", hint="run again: it goes on where the target's log ends") from problem
+@contextmanager
+def _spark_answers() -> Iterator[None]:
+    """Around whatever asks the JVM: TaskLost when a worker died, SparkGone when there is nobody left to ask."""
+    from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+
+    try:
+        yield
+    except Py4JJavaError as problem:
+        causes = re.findall(r"Exception: ([^.\n]*)", str(problem.java_exception).partition("\n")[0])
+        raise TaskLost(f"a Spark worker died: {causes[-1] if causes else problem.java_exception}") from problem
+    except (Py4JNetworkError, Py4JError, OSError) as problem:
+        raise SparkGone("Spark's Java process is gone", hint="run again: it goes on where the target's log ends") from problem
 
 
 def _tried_before() -> bool:

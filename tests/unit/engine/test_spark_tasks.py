@@ -9,7 +9,7 @@ import pytest
 from pyspark import TaskContext
 
 from mirror_pipeline.engine.spark import SparkRunner
-from mirror_pipeline.errors import TaskLost
+from mirror_pipeline.errors import SparkGone, TaskLost
 
 
 class Here:
@@ -46,3 +46,17 @@ def test_a_second_attempt_is_a_lost_task(monkeypatch: pytest.MonkeyPatch) -> Non
     (answer,) = SparkRunner(Here(1, monkeypatch)).run_each(sent.append, [1], name="x")  # type: ignore[arg-type]
     assert isinstance(answer, TaskLost)
     assert sent == []
+
+
+@pytest.mark.parametrize("asked", ["setLocalProperty", "mapPartitions", "collect", "defaultParallelism"])
+def test_a_jvm_that_died_is_told_whatever_it_is_asked(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    """Nobody listens where it did; the next question meets that, and it is not always the job itself."""
+
+    def refused(*_: object) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    here = Here(0, monkeypatch)
+    monkeypatch.setattr(Here, asked, property(refused) if asked == "defaultParallelism" else refused)
+    runner = SparkRunner(here)  # type: ignore[arg-type]
+    with pytest.raises(SparkGone):
+        runner.run_each(lambda n: n, [1] * runner.tasks, name="x")

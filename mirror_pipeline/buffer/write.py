@@ -1,4 +1,4 @@
-"""Writing spans: one Parquet file per task, one row group per span, payload bytes copied once (runs in tasks)."""
+"""Writing spans: one Parquet file per task, one row group per span, payload bytes copied only by the kernel (runs in tasks)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirror_pipeline.buffer import columns
+from mirror_pipeline.buffer.footer import Placed, page_header, place_pages, write_all
 from mirror_pipeline.buffer.schema import SPANS
 from mirror_pipeline.buffer.store import LaneStore, explain, sync_path
 from mirror_pipeline.errors import UsageError
@@ -23,6 +24,8 @@ Buffer = bytes | bytearray | memoryview
 MAX_PAYLOAD = 2**31 - 1 - 2**16
 """Bytes: a Parquet value's length is a signed 32-bit number."""
 PAGE = 2**20
+PLACED_BYTES = 64 * 1024
+"""Larger payloads go past the Parquet writer, to local files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +45,8 @@ class SpanDraft:
     digests: tuple[LeafDigest, ...] = ()
 
 
-def _contiguous(payload: Buffer | Sequence[Buffer]) -> Buffer:
-    if isinstance(payload, bytes | bytearray | memoryview):
-        return payload
-    return payload[0] if len(payload) == 1 else b"".join(payload)
-
-
-def _row(draft: SpanDraft, data: Buffer, size: int, staged_at: int) -> pa.RecordBatch:
+def _row(draft: SpanDraft, data: bytes, size: int, staged_at: int) -> pa.RecordBatch:
+    """A span's row; ``data`` is the payload of ``size`` bytes, or empty where that is placed."""
     numbers = (draft.start, draft.end, draft.records, draft.batches, size, draft.min_timestamp, draft.max_timestamp)
     arrays = [
         columns.strings([draft.topic]),
@@ -58,7 +56,7 @@ def _row(draft: SpanDraft, data: Buffer, size: int, staged_at: int) -> pa.Record
         columns.times([staged_at]),
         columns.holes([draft.holes]),
         columns.digests([draft.digests]),
-        columns.payload(data, size),
+        columns.payload(data, len(data)),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=SPANS.file_schema)
 
@@ -97,6 +95,7 @@ class PartFileWriter:
         self._durable = durable and store.local
         self._spans: list[SpanRef] = []
         self._sink: pa.NativeFile | None = None
+        self._placed: dict[int, Placed] = {}
         self._writer: pq.ParquetWriter | None = None
 
     @property
@@ -105,7 +104,10 @@ class PartFileWriter:
         return f"{self._store.filesystem()[1]}/{SPANS.name}/{self._name}"
 
     def _open(self) -> pq.ParquetWriter:
-        self._sink = self._store.filesystem()[0].open_output_stream(self.path)
+        if self._store.local:
+            self._sink = pa.OSFile(self.path, "wb")
+        else:
+            self._sink = self._store.filesystem()[0].open_output_stream(self.path)
         return part_writer(self._sink)
 
     def add(self, span: SpanDraft, payload: Buffer | Sequence[Buffer]) -> None:
@@ -113,23 +115,36 @@ class PartFileWriter:
 
         Args:
             span: what the payload is.
-            payload: the bytes, as one buffer (not copied here) or a sequence of them (joined once).
+            payload: the bytes, as one buffer or a sequence of them.
 
         Raises:
             BufferUnusable: cannot be written (``retryable`` when the disk is full).
             UsageError: more bytes than one Parquet value may hold.
         """
-        data = _contiguous(payload)
-        size = memoryview(data).nbytes
+        pieces = [payload] if isinstance(payload, bytes | bytearray | memoryview) else payload
+        size = sum(map(len, pieces))
         if size > MAX_PAYLOAD:
             raise UsageError(f"span of {size} bytes: at most {MAX_PAYLOAD} fit into one row", hint="lower the micro-batch size")
         try:
             if self._writer is None:
                 self._writer = self._open()
-            self._writer.write_batch(_row(span, data, size, int(time.time() * 1000)))
+            staged_at = int(time.time() * 1000)
+            if self._store.local and size >= PLACED_BYTES:
+                self._writer.write_batch(_row(span, b"", size, staged_at))
+                self._placed[len(self._spans)] = self._place([page_header(size), *pieces])
+            else:
+                self._writer.write_batch(_row(span, b"".join(pieces), size, staged_at))
         except OSError as error:
             raise explain(self._store.uri, error) from error
         self._spans.append(self._ref(span, size))
+
+    def _place(self, pieces: list[Buffer]) -> Placed:
+        """Write a page behind what was written last; the sink takes the descriptor's position for its own."""
+        assert self._sink is not None  # noqa: S101 - opened with the writer
+        handle, size = self._sink.fileno(), sum(map(len, pieces))
+        at = os.lseek(handle, 0, os.SEEK_CUR)
+        write_all(handle, pieces)
+        return Placed(at, size)
 
     def _ref(self, span: SpanDraft, size: int) -> SpanRef:
         return SpanRef(
@@ -160,6 +175,8 @@ class PartFileWriter:
             return None
         try:
             self._writer.close()
+            if self._placed:
+                place_pages(self.path, self._sink.fileno(), self._placed)
             self._sink.close()
             if self._durable:
                 sync_path(self.path)
@@ -184,4 +201,5 @@ class PartFileWriter:
             with contextlib.suppress(OSError):
                 self._store.filesystem()[0].delete_file(self.path)
         self._writer = self._sink = None
+        self._placed = {}
         self._spans = []

@@ -23,6 +23,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "buffer.md"
 BLOCK = re.compile(r"^### (?P<title>[^\n]+)\n(?:(?!^#)[^\n]*\n)*?```sql\n(?P<sql>.*?)```", re.M | re.S)
 QUESTIONS = {found["title"]: found["sql"] for found in BLOCK.finditer(DOCS.read_text())}
 LIFE = "source-topic-id"
+LARGE = b"b" * 500_000  # goes past the Parquet writer
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
@@ -65,7 +66,7 @@ def lane(store: LaneStore) -> LaneStore:
     ledger.add_incarnation(Incarnation("orders", LIFE, "east", "west", "east.orders", "t", {0: 5, 1: 0, 2: 9}, {0: 100, 1: 0, 2: 4}, 2_000))
     ledger.save_stamp(Stamp(4_000, 1), "west")
     holes = (Hole(15, 16, HoleCause.MARKER),)
-    for number, part in enumerate([(span(5, 16, holes=holes), b"a" * 100), (span(16, 20), b"b" * 50), (span(0, 7, 1), b"\x00\xff" * 10)]):
+    for number, part in enumerate([(span(5, 16, holes=holes), b"a" * 100), (span(16, 20), LARGE), (span(0, 7, 1), b"\x00\xff" * 10)]):
         assert spans.commit(number, [stage(store, number, part)])
     gap = Gap("east-to-west", "orders", 0, LIFE, 20, 25, HoleCause.RETENTION, "policy", 3_000)
     assert ledger.record(0, [send(5, 15, 100, 0), send(15, 16, 110, 10, cause=HoleCause.MARKER)])
@@ -122,7 +123,7 @@ def test_the_documented_questions_have_the_right_answers(spark: SparkSession, la
     assert pick(missing, "partition", "start_offset", "end_offset", "offsets") == [(0, 20, 25, 5)]
     assert pick(missing, "cause", "decided_by") == [("retention", "policy")]
     assert ask("Why offsets have no record") == [{"topic": "orders", "cause": "transaction_marker", "offsets": 1}]
-    assert pick(ask("What the buffer holds"), "topic", "spans", "records", "bytes", "waiting_bytes") == [("orders", 3, 22, 170, 20)]
+    assert pick(ask("What the buffer holds"), "topic", "spans", "records", "bytes", "waiting_bytes") == [("orders", 3, 22, 500_120, 20)]
     assert ask("Does the offset map tile") == []
     assert asked == {}, "a question in docs/buffer.md that no test asks"
 
@@ -158,7 +159,7 @@ def test_spark_sees_payloads_holes_and_evictions(spark: SparkSession, lane: Lane
     with SpanReader(lane) as reader:
         ours = [bytes(reader.payload(ref)) for ref in sorted(spans.pending({}), key=lambda ref: ref.micro_batch)]
     rows = seen()
-    assert [bytes(row.payload) for row in rows] == ours == [b"a" * 100, b"b" * 50, b"\x00\xff" * 10]
+    assert [bytes(row.payload) for row in rows] == ours == [b"a" * 100, LARGE, b"\x00\xff" * 10]
     assert [row.micro_batch for row in rows] == [0, 1, 2]
     assert [hole.asDict() for hole in rows[0].holes] == [{"start": 15, "end": 16, "cause": "transaction_marker"}]
     skipped = spark.read.format("delta").load(lane.table("spans")).where("micro_batch >= 1 AND partition = 1 AND end_offset > 5")

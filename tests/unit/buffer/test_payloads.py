@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirror_pipeline.buffer import write
 from mirror_pipeline.buffer.read import SpanReader
 from mirror_pipeline.buffer.spans import SpanTable
 from mirror_pipeline.buffer.store import LaneStore
@@ -28,8 +30,16 @@ payloads = st.binary(max_size=300) | st.lists(st.binary(max_size=50), max_size=5
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.lists(payloads, min_size=1, max_size=6))
-def test_payloads_come_back_byte_for_byte(tmp_path_factory: pytest.TempPathFactory, rows: list[bytes | list[bytes]]) -> None:
+@given(st.lists(payloads, min_size=1, max_size=6), st.sampled_from([1, 100, 2**30]))
+def test_payloads_come_back_byte_for_byte(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[bytes | list[bytes]], placed_bytes: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(write, "PLACED_BYTES", placed_bytes)
+        _write_and_read(tmp_path_factory, rows)
+
+
+def _write_and_read(tmp_path_factory: pytest.TempPathFactory, rows: list[bytes | list[bytes]]) -> None:
     store = LaneStore(str(tmp_path_factory.mktemp("lane")))
     Path(store.table("spans")).mkdir()
     writer = PartFileWriter(store, 3, 1, durable=False)
@@ -42,8 +52,16 @@ def test_payloads_come_back_byte_for_byte(tmp_path_factory: pytest.TempPathFacto
     with SpanReader(store) as reader:
         assert [bytes(reader.payload(ref)) for ref in part.spans] == wanted
     assert [ref.bytes for ref in part.spans] == [len(row) for row in wanted]
-    read = pq.read_table(Path(store.table("spans"), part.path), columns=["payload"])  # any Parquet reader sees the same
-    assert read["payload"].to_pylist() == wanted
+    read = pq.read_table(Path(store.table("spans"), part.path), columns=["bytes", "payload"])  # any Parquet reader sees the same
+    assert (read["payload"].to_pylist(), read["bytes"].to_pylist()) == (wanted, [len(row) for row in wanted])
+    dataset = ds.dataset(str(Path(store.table("spans"), part.path))).to_table(columns=["start_offset", "payload"])
+    assert dict(zip(dataset["start_offset"].to_pylist(), dataset["payload"].to_pylist(), strict=True)) == dict(enumerate(wanted))
+    metadata = pq.read_metadata(Path(store.table("spans"), part.path))
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        columns = [group.column(number) for number in range(group.num_columns)]
+        assert group.total_byte_size == sum(column.total_uncompressed_size for column in columns)
+        assert columns[-1].total_compressed_size >= len(wanted[index])
 
 
 def test_a_file_has_one_plain_row_group_per_span(store: LaneStore, spans: SpanTable, stage: Stage) -> None:

@@ -218,6 +218,10 @@ class ModelClient:
         wanted = {found.name: found} if topics is None or found.name in list(topics) else {}
         return ClusterMetadata(f"{self._model.alias}-id", NODE, {NODE: ("model", 9092)}, wanted)
 
+    @property
+    def round_trip(self) -> float:
+        return 0.0
+
     def leader(self, tp: TopicPartition) -> int:
         return NODE
 

@@ -18,7 +18,7 @@ class Here:
     defaultParallelism = 2
 
     def __init__(self, attempt: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        context = TaskContext()
+        context = object.__new__(TaskContext)  # the constructor would leave it in the class, for all tests that follow
         context._attemptNumber = attempt
         monkeypatch.setattr(TaskContext, "_taskContext", context)
         self.sparkContext = self

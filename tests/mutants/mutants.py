@@ -158,7 +158,12 @@ FAST = (
     ),
     Mutant(
         "committed before the file is written",
-        "buffer/write.py", "            self._writer.close()\n            self._sink.close()\n", "",
+        "buffer/write.py", "            self._writer.close()\n            if self._placed:\n", "            if self._placed:\n",
+        f"{UNIT}/buffer/test_payloads.py::test_payloads_come_back_byte_for_byte",
+    ),
+    Mutant(
+        "the footer does not tell where the payloads lie",
+        "buffer/write.py", "                place_pages(self.path, self._sink.fileno(), self._placed)\n", "                pass\n",
         f"{UNIT}/buffer/test_payloads.py::test_payloads_come_back_byte_for_byte",
     ),
     Mutant(

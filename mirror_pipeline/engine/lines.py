@@ -13,9 +13,9 @@ SECONDS_PER_LINE = 0.001
 LEAST_LINES, MOST_LINES = 4, 384
 """For all tasks together, to one broker."""
 GROWTH, WORTH = 1.3, 1.05
-"""More connections are tried as long as each such step brings at least so much more."""
+"""More connections are tried as long as each such step brings at least so much more; what brings less is taken back."""
 FORGETTING = 0.98
-"""The best rate seen counts a little less each time: the line may have become worse."""
+"""The best rate seen counts a little less each time, so that another step is tried now and then: lines change."""
 LEAST_SECONDS, LEAST_BYTES = 0.5, 256 * 1024
 """Measurements that are shorter, or in which a connection brought less, tell nothing: there was too little to read."""
 
@@ -29,7 +29,7 @@ class LineCount:
     """The number of connections one task opens to each broker of a cluster."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self._count = self._best_count = 0
         self._best = 0.0
 
     def now(self, round_trip: float, asked: int | None, *, tasks: int = 1) -> int:
@@ -57,5 +57,7 @@ class LineCount:
         rate = size / seconds
         self._best *= FORGETTING
         if rate >= self._best * WORTH:
+            self._best, self._best_count = rate, self._count
             self._count = max(self._count + 1, int(self._count * GROWTH))
-        self._best = max(self._best, rate)
+        else:
+            self._count = self._best_count

@@ -157,7 +157,8 @@ class EngineModel(Section):
     )
     connections: int | None = setting(
         None,
-        "Connections of each reading task to each source broker. Without it: two, and on a long link as many as the round trip asks for and the line rewards.",
+        "Connections of each reading task to each source broker. Without it: two, and on a long link "
+        "as many as the round trip asks for and the line rewards.",
         "number",
         unit="connections",
         example="32",

@@ -21,6 +21,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 IOV_MAX = 1024  # buffers one sendmsg call takes, POSIX's usual limit
 TLS_CHUNK = 64 * 1024  # small parts are joined up to this size; larger ones go to TLS as they are
 NO_TIME_LEFT = 0.000001  # settimeout(0) would mean "do not block"
+WAKE_BYTES, LEAST_WAKE_BYTES = 64 * 1024, 16 * 1024
+"""Of a large answer so many bytes, if they are still due, are waited for at a time: a slow line brings a packet at a time, and
+waking a thread for each costs more than all else that is done with its bytes."""
 
 
 class Transport:
@@ -43,6 +46,7 @@ class Transport:
         self._socket: socket.socket | None = None
         plain = self._connect(host, port, receive_buffer, send_buffer)
         self._tls = context is not None
+        self._wakes_at = 1
         self._socket = plain if context is None else self._wrap(plain, context, host)
 
     @property
@@ -95,10 +99,13 @@ class Transport:
         try:
             while filled < total:
                 connected = self._ready(self._idle if filled or idle is None else idle)
-                count = connected.recv_into(view[filled:] if filled else view)
+                self._wake_for(connected, total - filled)
+                count = self._receive(connected, view[filled:] if filled else view)
                 if count == 0:
                     raise EOFError
                 filled += count
+            if self._wakes_at != 1 and self._socket is not None:
+                self._wake_for(self._socket, 0)  # whoever waits for the next answer wakes with its first byte
         except EOFError:
             raise self._lost("receiving", EOFError("the broker closed the connection")) from None
         except OSError as error:
@@ -138,6 +145,24 @@ class Transport:
             attempt.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         if send_buffer:
             attempt.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+
+    def _receive(self, connected: socket.socket, view: memoryview) -> int:
+        try:
+            return connected.recv_into(view)
+        except TimeoutError as silence:
+            if self._wakes_at == 1 or (self.deadline is not None and time.monotonic() >= self.deadline):
+                raise
+            connected.settimeout(0)  # less than was waited for may have come: it moves
+            try:
+                return connected.recv_into(view)
+            except BlockingIOError:
+                raise silence from None
+
+    def _wake_for(self, connected: socket.socket, due: int) -> None:
+        wanted = 1 if self._tls or due < LEAST_WAKE_BYTES else min(due, WAKE_BYTES)
+        if wanted != self._wakes_at:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+            self._wakes_at = wanted
 
     def _wrap(self, plain: socket.socket, context: ssl.SSLContext, host: str) -> socket.socket:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import threading
@@ -195,6 +196,52 @@ def test_a_slow_line_that_still_moves_is_not_cut() -> None:
     with ScriptedBroker(script) as broker, connect(broker, timeout=0.8) as connection:
         ask(connection)
         assert bytes(connection.receive().body) == b"z" * 20
+
+
+def test_a_large_answer_over_a_slow_line_is_not_cut() -> None:
+    """It is waited for in large pieces; less than one of them arrives within the limit."""
+    body = bytes(range(256)) * 400
+
+    def script(client: socket.socket) -> None:
+        negotiate(client)
+        frame = reply(read_request(client), body)
+        for position in range(0, len(frame), 10_000):
+            client.sendall(frame[position : position + 10_000])
+            time.sleep(0.15)
+
+    with ScriptedBroker(script) as broker, connect(broker, timeout=0.4) as connection:
+        ask(connection)
+        assert bytes(connection.receive().body) == body
+
+
+def test_a_large_answer_that_stops_in_the_middle_is_a_lost_connection() -> None:
+    released = threading.Event()
+
+    def script(client: socket.socket) -> None:
+        negotiate(client)
+        client.sendall(reply(read_request(client), bytes(200_000))[:30_000])
+        released.wait(20)
+
+    with ScriptedBroker(script) as broker, connect(broker, timeout=0.4) as connection:
+        ask(connection)
+        with pytest.raises(ConnectionLost, match="timed out"):
+            connection.receive()
+        released.set()
+
+
+def test_after_a_large_answer_whoever_waits_for_the_next_wakes_with_its_first_bytes() -> None:
+    def script(client: socket.socket) -> None:
+        negotiate(client)
+        client.sendall(reply(read_request(client), bytes(300_000)))
+        client.sendall(reply(read_request(client), b"small"))
+        client.recv(1)
+
+    with ScriptedBroker(script) as broker, connect(broker) as connection:
+        ask(connection)
+        assert len(connection.receive().body) == 300_000
+        ask(connection)
+        assert select.select([connection.fileno()], [], [], 10)[0]
+        assert bytes(connection.receive().body) == b"small"
 
 
 def test_the_brokers_own_waiting_time_comes_on_top() -> None:

@@ -5,7 +5,7 @@
     python -m benchmarks.versus --only 1kb,latency --rounds 5
     python -m benchmarks.page build/bench/versus.json      takes a full run over into docs/benchmarks.md
 
-The results file is written after every workload. With --resume the workloads it has already are kept.
+The results file is written after every workload. With --resume those that it has already are not measured again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no-warm-up", action="store_true", help="no unmeasured round first: brokers are not compiled yet")
     parser.add_argument("--folder", type=Path, help="where clusters and buffers lie; a temporary folder otherwise")
     parser.add_argument("--output", type=Path, default=OUTPUT)
-    parser.add_argument("--resume", action="store_true", help="keep the workloads that the output has already")
+    parser.add_argument("--resume", action="store_true", help="measure only the workloads that the output does not have yet")
     options = parser.parse_args(given)
     if options.quick:
         options.only, options.rounds, options.scale = options.only or ",".join(QUICK), 1, min(options.scale, QUICK_SCALE)
@@ -141,6 +141,8 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Measure everything that is asked for; the output is written after each workload."""
     workloads = [scaled(w, options) for w in chosen(name for name in options.only.split(",") if name)]
     before = results.load(options.output) if options.resume else None
+    there = {entry["workload"]["name"] for entry in before["workloads"]} if before else set()
+    workloads = [workload for workload in workloads if workload.name not in there]
     document: dict[str, Any] = {
         "schema": results.SCHEMA, "started_at": now(), "machine": machine.facts(), "versions": machine.versions(), "mm2": reasons(),
         "options": {"rounds": options.rounds, "scale": options.scale, "sides": options.sides, "quick": options.quick}, "workloads": [],

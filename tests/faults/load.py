@@ -107,7 +107,11 @@ class Load:
         return self._client(stream, **{"transactional.id": f"load-{stream.topic}", **times})
 
     def _put(self, client: Producer, stream: Stream, chance: random.Random, delivered: Callable[..., None] | None) -> None:
-        partition = chance.randrange(stream.partitions)
+        self._put_into(client, stream, chance.randrange(stream.partitions), chance, delivered)
+
+    def _put_into(
+        self, client: Producer, stream: Stream, partition: int, chance: random.Random, delivered: Callable[..., None] | None
+    ) -> None:
         key = (stream.topic, partition)
         value = f"{stream.topic}/{partition}/{self.sent[key]} ".encode().ljust(chance.randrange(200, 2000), b"x")
         when = {"timestamp": int((time.time() - stream.age) * 1000)} if stream.age else {}
@@ -121,6 +125,11 @@ class Load:
             key = (stream.topic, message.partition())  # type: ignore[attr-defined]
             (self.failed if error else self.acked)[key] += 1
 
+        # A broker takes any first sequence of a producer it does not know: were several batches under way and the first refused, the
+        # second would be taken, the first then be a "duplicate", and the producer told that records are safe which no log holds.
+        for partition in range(stream.partitions):
+            self._put_into(client, stream, partition, chance, delivered)
+        client.flush(FLUSH_SECONDS)
         due = 0.0
         while not self._stop.wait(TICK_SECONDS):
             client.poll(0)

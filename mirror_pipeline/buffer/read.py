@@ -30,7 +30,6 @@ class _Part:
         filesystem, base = store.filesystem()
         self.path = f"{base}/{SPANS.name}/{name}"
         self.mapped: mmap.mmap | None = None
-        self.place: int | None = None
         if store.local:
             with open(self.path, "rb") as handle:
                 self.mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
@@ -38,24 +37,25 @@ class _Part:
         else:
             self.file = pq.ParquetFile(filesystem.open_input_file(self.path))
 
-    def payload(self, row_group: int, size: int) -> memoryview:
-        """The bytes of a row group's one value; ``place`` is where in the file they lie, if they are handed out from there."""
-        self.place = None
-        return self._in_place(row_group, size) or self._decoded(row_group)
+    def payload(self, row_group: int, size: int) -> tuple[memoryview, int | None]:
+        """The bytes of a row group's one value, and where in the file they lie if they are handed out from there."""
+        at = self._place(row_group, size)
+        if self.mapped is None or at is None:
+            return self._decoded(row_group), None
+        return memoryview(self.mapped)[at : at + size], at
 
-    def _in_place(self, row_group: int, size: int) -> memoryview | None:
+    def _place(self, row_group: int, size: int) -> int | None:
         """The one uncompressed value of a column chunk is the last thing in it, behind its length."""
         group = self.file.metadata.row_group(row_group)
         chunk = group.column(group.num_columns - 1)
         plain = chunk.path_in_schema == "payload" and chunk.compression == "UNCOMPRESSED" and not chunk.has_dictionary_page
         if self.mapped is None or not plain or group.num_rows != 1 or not size:
             return None
-        end = chunk.data_page_offset + chunk.total_compressed_size
+        end: int = chunk.data_page_offset + chunk.total_compressed_size
         length = self.mapped[end - size - 4 : end - size] if end - size - 4 > chunk.data_page_offset else b""
         if int.from_bytes(length, "little") != size:
             return None
-        self.place = end - size
-        return memoryview(self.mapped)[end - size : end]
+        return end - size
 
     def _decoded(self, row_group: int) -> memoryview:
         column = self.file.read_row_group(row_group, columns=["payload"]).column(0)
@@ -86,13 +86,13 @@ class SpanReader:
         """
         try:
             part = self._part(ref.path)
-            view = part.payload(ref.row_group, ref.bytes)
+            view, at = part.payload(ref.row_group, ref.bytes)
         except (OSError, ValueError, IndexError, pa.ArrowException) as error:
             raise explain(f"{self._store.table(SPANS.name)}/{ref.path}", error) from error
         if view.nbytes != ref.bytes:
             raise BufferUnusable(f"buffer {ref.path}: span {ref.source} {ref.start} holds {view.nbytes} bytes, not {ref.bytes}")
-        if ref.bytes >= LEAST_RELEASED and part.place is not None:
-            self._places[ref.path, ref.row_group] = part.path, part.place
+        if ref.bytes >= LEAST_RELEASED and at is not None:
+            self._places[ref.path, ref.row_group] = part.path, at
         return view
 
     def _part(self, name: str) -> _Part:

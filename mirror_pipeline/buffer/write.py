@@ -131,20 +131,20 @@ class PartFileWriter:
             staged_at = int(time.time() * 1000)
             if self._store.local and size >= PLACED_BYTES:
                 self._writer.write_batch(_row(span, b"", size, staged_at))
-                self._placed[len(self._spans)] = self._place([page_header(size), *pieces])
+                self._placed[len(self._spans)] = self._place(size, pieces)
             else:
                 self._writer.write_batch(_row(span, b"".join(pieces), size, staged_at))
         except OSError as error:
             raise explain(self._store.uri, error) from error
         self._spans.append(self._ref(span, size))
 
-    def _place(self, pieces: list[Buffer]) -> Placed:
+    def _place(self, size: int, pieces: Sequence[Buffer]) -> Placed:
         """Write a page behind what was written last; the sink takes the descriptor's position for its own."""
         assert self._sink is not None  # noqa: S101 - opened with the writer
-        handle, size = self._sink.fileno(), sum(map(len, pieces))
+        handle, head = self._sink.fileno(), page_header(size)
         at = os.lseek(handle, 0, os.SEEK_CUR)
-        write_all(handle, pieces)
-        return Placed(at, size)
+        write_all(handle, [head, *pieces])
+        return Placed(at, len(head) + size)
 
     def _ref(self, span: SpanDraft, size: int) -> SpanRef:
         return SpanRef(

@@ -8,33 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from struct import Struct
 
 from crc32c import crc32c
-from xxhash import xxh3_128_digest, xxh3_128_intdigest
 
 from mirror_pipeline.engine.terms import RangeTerms
 from mirror_pipeline.model import BatchMark
-from mirror_pipeline.wire.digest import DIGESTED, FACTS, LEAF_OFFSETS, LeafSums
-from mirror_pipeline.wire.header import CONTROL, CRC_START, HEADER_BYTES, LOG_APPEND_TIME, LOG_OVERHEAD, TRANSACTIONAL
+from mirror_pipeline.wire.digest import LEAF_OFFSETS, LeafSums, digest
+from mirror_pipeline.wire.header import CONTROL, CRC_START, HEADER, HEADER_BYTES, LOG_APPEND_TIME, LOG_OVERHEAD, TRANSACTIONAL
 from mirror_pipeline.wire.merge import WORTH_BYTES, WORTH_RECORDS
 
-_HEADER = Struct(">qiibIhiqqq6xi")  # base offset .. producer id, records
 _LOOK_AGAIN = CONTROL | LOG_APPEND_TIME | TRANSACTIONAL
 _NEVER_PLAIN = CONTROL | LOG_APPEND_TIME
 
 
 @dataclass(slots=True)
 class PlainRun:
-    """Plain batches that lie behind one another: bytes ``[start, stop)`` of an answer, source offsets up to ``next``.
+    """Plain batches that lie behind one another, up to byte ``stop`` of an answer.
 
     ``oldest`` and ``newest`` are in milliseconds since the epoch, ``first_epoch`` is the first batch's leader epoch.
     ``sums`` is empty where batches are so tiny that they will be merged: what they become is to be digested.
     """
 
-    start: int
     stop: int
-    next: int
     batches: int
     records: int
     oldest: int
@@ -60,14 +55,14 @@ def plain_run(
         aborted: aborted transactions that have not begun yet, (producer id, first offset), the next one last.
         open_aborts: producer ids whose transaction that is open here was aborted.
     """
-    unpack, wanted, most = _HEADER.unpack_from, terms.range, terms.max_batch_bytes
+    unpack, wanted, most = HEADER.unpack_from, terms.range, terms.max_batch_bytes
     end, limit = wanted.end, wanted.end if wanted.hard_end else 1 << 63
     at, last_start, next_abort = start, len(data) - HEADER_BYTES, aborted[-1][1] if aborted else 1 << 63
     batches = records = leaf_sum = leaf_records = 0
     sums, leaf, tiny = LeafSums(), offset // LEAF_OFFSETS, False
     oldest, newest, first_epoch, head = 1 << 63, -1, -1, None
     while at <= last_start and offset < end:
-        base, length, epoch, magic, crc, attributes, delta, first, latest, producer, count = found = unpack(data, at)
+        base, length, epoch, magic, crc, attributes, delta, first, latest, producer, _, _, count = found = unpack(data, at)
         size, behind = length + LOG_OVERHEAD, offset + count
         stop = at + size
         if (
@@ -86,9 +81,7 @@ def plain_run(
             if offset // LEAF_OFFSETS != leaf:
                 sums.put(leaf, leaf_sum, leaf_records)
                 leaf, leaf_sum, leaf_records = offset // LEAF_OFFSETS, 0, 0
-            leaf_sum += xxh3_128_intdigest(
-                FACTS(offset, first, latest, count, attributes & DIGESTED) + xxh3_128_digest(data[at + HEADER_BYTES : stop])
-            )
+            leaf_sum += digest(offset, first, latest, count, attributes, data[at + HEADER_BYTES : stop])
             leaf_records += count
         if first < oldest:
             oldest = first
@@ -101,5 +94,5 @@ def plain_run(
         return None
     if leaf_records:
         sums.put(leaf, leaf_sum, leaf_records)
-    return PlainRun(start, at, offset, batches, records, oldest, newest, first_epoch, BatchMark(head[0], head[4], head[2]), sums)
+    return PlainRun(at, batches, records, oldest, newest, first_epoch, BatchMark(head[0], head[4], head[2]), sums)
 

@@ -78,8 +78,8 @@ class RangeReader:
         while not self.done:
             run = plain_run(records, at, self.next, self.terms, aborted, open_aborts)
             if run is not None:
-                self.bytes_read += run.stop - run.start
-                self._keep(run, records[run.start : run.stop])
+                self.bytes_read += run.stop - at
+                self._keep(run, records[at : run.stop])
                 at = run.stop
             found = next(headers(records[at:]), None)
             if found is None:
@@ -170,7 +170,8 @@ class RangeReader:
             self._sums.include(run.sums)
         if self.first_epoch < 0:
             self.first_epoch = run.first_epoch
-        self.mark, self.next = run.mark, run.next
+        self.mark = run.mark
+        self.next += run.records
         self.records += run.records
         self._span_records += run.records
         self._batches += len(pieces) if tiny else run.batches

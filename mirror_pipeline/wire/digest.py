@@ -19,15 +19,18 @@ LEAF_OFFSETS = 16_384
 """Source offsets of a leaf. Smaller ones cost rows in the buffer, larger ones make the search inside a leaf longer."""
 
 _LIMIT = 1 << 128
-DIGESTED = CODEC_MASK | LOG_APPEND_TIME
-"""The attributes that count: transactional and delete-horizon bits are cleared on the way."""
-FACTS = Struct(">qqqih").pack
-"""What of a header counts: source base offset, base and newest timestamp, records, attributes."""
+_KEPT = CODEC_MASK | LOG_APPEND_TIME  # transactional and delete-horizon bits are cleared on the way
+_FACTS = Struct(">qqqih").pack  # source base offset, base and newest timestamp, records, attributes
 
 
 def leaf_of(offset: int) -> int:
     """Number of the leaf that holds a source offset."""
     return offset // LEAF_OFFSETS
+
+
+def digest(base_offset: int, base_timestamp: int, max_timestamp: int, records: int, attributes: int, body: memoryview) -> int:
+    """Digest of a batch by the fields of its header that count, and what lies behind the header; the *source* offset."""
+    return xxh3_128_intdigest(_FACTS(base_offset, base_timestamp, max_timestamp, records, attributes & _KEPT) + xxh3_128_digest(body))
 
 
 def batch_digest(header: BatchHeader, batch: memoryview, base_offset: int) -> int:
@@ -38,8 +41,8 @@ def batch_digest(header: BatchHeader, batch: memoryview, base_offset: int) -> in
         batch: the whole batch.
         base_offset: the *source* offset of its first record, whichever side it was read from.
     """
-    facts = FACTS(base_offset, header.base_timestamp, header.max_timestamp, header.records, header.attributes & DIGESTED)
-    return xxh3_128_intdigest(facts + xxh3_128_digest(batch[HEADER_BYTES : header.size]))
+    body = batch[HEADER_BYTES : header.size]
+    return digest(base_offset, header.base_timestamp, header.max_timestamp, header.records, header.attributes, body)
 
 
 class LeafSums:

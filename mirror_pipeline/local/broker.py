@@ -20,6 +20,8 @@ FORMAT_SECONDS = 90.0  # a JVM that writes two small files: 2 s, longer on a sta
 STOP_SECONDS = 30.0  # a clean stop flushes every log; 1-3 s for an embedded broker
 KILL_SECONDS = 10.0  # the kernel's part
 _POLL_SECONDS = 0.05
+_STOP_POLL_SECONDS = 0.001
+_HALTED = frozenset("TtZX")  # stopped, traced, zombie, dead: proc(5), /proc/pid/stat
 
 _children: dict[int, subprocess.Popen[bytes]] = {}  # started by this process: must be reaped by it
 
@@ -109,11 +111,25 @@ class LocalBroker:
         return [str(find_java()), *options, *quiet, self._marker, log_settings, "-cp", f"{jars}/*"]
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process, if there is one."""
+        """Send a signal to the process, if there is one; SIGSTOP returns when it has stopped (Linux).
+
+        Raises:
+            MirrorError: it does not stop.
+        """
         pid = self.pid
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
+            if number == signal.SIGSTOP:
+                self._stopped(pid)
+
+    def _stopped(self, pid: int) -> None:
+        """Wait until no thread runs: the first one to see the signal tells the others, on a busy machine tens of ms later."""
+        deadline = time.monotonic() + KILL_SECONDS
+        while self.pid == pid and not thread_states(pid) <= _HALTED:
+            if time.monotonic() >= deadline:
+                raise MirrorError(f"process {pid} of {self.folder} does not stop", hint="look at it with ps")
+            time.sleep(_STOP_POLL_SECONDS)
 
     def ask_to_stop(self) -> None:
         """SIGTERM; a paused process is woken for it."""
@@ -152,6 +168,15 @@ def command_line(pid: int) -> str:
         ["/bin/ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
     return found.stdout
+
+
+def thread_states(pid: int) -> set[str]:
+    """The states of a process's threads, letters of proc(5); empty when there is none, or no /proc."""
+    states = set()
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # this thread has just ended
+            states.add(stat.read_text(errors="replace").rpartition(")")[2].split()[0])
+    return states
 
 
 _ERROR = re.compile(r"^(?:\[[^\]]*\] )?(?:ERROR|FATAL) (?P<text>.*?)(?: \([\w.$]+\))?$")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirror_pipeline.local.broker import LocalBroker, cause_in, command_line
+from mirror_pipeline.local.broker import LocalBroker, cause_in, command_line, thread_states
 from mirror_pipeline.local.settings import ClusterSpec, new_cluster_id, properties, server_properties
 
 INVALID = "org.apache.kafka.common.config.ConfigException: Invalid value x for configuration num.io.threads: Not a number of type INT"
@@ -78,6 +81,41 @@ def test_folder_that_begins_like_another_is_not_taken_for_it(tmp_path: Path) -> 
             (tmp_path / name / "pid").write_text(str(process.pid))
             assert LocalBroker(tmp_path / name, 1, "4.3.0", "512m").pid == pid
         process.communicate(b"\n")
+
+
+MANY_THREADS = """
+import threading, time
+def work():
+    while True:
+        time.sleep(0.001)
+for _ in range(30):
+    threading.Thread(target=work, daemon=True).start()
+print(flush=True)
+input()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc: whether a process has stopped cannot be seen")
+def test_a_stopped_process_runs_no_more_when_the_signal_returns(tmp_path: Path) -> None:
+    """kill(2) returns before the threads stop: on a busy machine a paused broker answered one more request."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            hog = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            stack.callback(hog.kill)
+        command = [sys.executable, "-c", MANY_THREADS, f"-Dmirror.broker={tmp_path}", "more"]
+        process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        process.stdout.readline()
+        (tmp_path / "pid").write_text(str(process.pid))
+        broker = LocalBroker(tmp_path, 1, "4.3.0", "512m")
+        seen = []
+        for _ in range(20):
+            time.sleep(0.05)
+            broker.signal(signal.SIGSTOP)
+            seen.append(thread_states(process.pid))
+            broker.signal(signal.SIGCONT)
+    assert seen == [{"T"}] * 20
 
 
 def test_settings_of_three_brokers_name_each_other() -> None:

@@ -6,6 +6,7 @@ MirrorError                 everything this project raises on purpose
 ├── ProblemFound            the work was done as asked and found a problem              (exit 1)
 │   ├── NothingSelected     topic selection matches no topic
 │   ├── LaneBusy            another run holds the lane
+│   ├── LaneLost            another run has taken the lane over while this one could not be heard of
 │   ├── TopicHalted         one topic cannot go on; carries the reason and the command that resolves it
 │   └── BufferUnusable      buffer folder missing, not writable, not ours
 │       └── BufferDamaged   what lies there is not what was written
@@ -74,6 +75,12 @@ class BufferUnusable(ProblemFound):
 
 class BufferDamaged(BufferUnusable):
     """What lies in the buffer is not what was written there: no maintenance goes on over it."""
+
+
+class LaneLost(ProblemFound):
+    """Another run has taken this lane over: this one must not touch it any more. Started again it waits its turn."""
+
+    retryable = True
 
 
 class TopicHalted(ProblemFound):

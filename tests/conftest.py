@@ -22,6 +22,7 @@ from hypothesis import settings as hypothesis_settings
 
 from mirror_pipeline.local.cluster import LocalCluster, cluster_status, start_clusters, stop_clusters
 from tests.kafka_source import GivenCluster, choose, docker_answers, start_container
+from tests.object_store import ObjectStore
 
 # A machine that also runs brokers is slow now and then: no example fails for that.
 hypothesis_settings.register_profile("mirror", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -194,6 +195,16 @@ def cluster_factory(request: pytest.FixtureRequest) -> Iterator[Callable[..., li
         cluster.kill()
         for broker in cluster.brokers:
             shutil.rmtree(broker.data, ignore_errors=True)
+
+
+@pytest.fixture
+def object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    """An S3 server of the test's own; this process and those it starts find it by their environment."""
+    store = ObjectStore(tmp_path / "objects")
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+    yield store
+    store.kill()
 
 
 @pytest.fixture

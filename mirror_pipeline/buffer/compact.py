@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from mirror_pipeline.buffer.delta import LiveFile
 from mirror_pipeline.buffer.schema import SPANS
-from mirror_pipeline.buffer.store import LaneStore, explained, sync_path
+from mirror_pipeline.buffer.store import LaneStore, sync_path
+from mirror_pipeline.buffer.trouble import explained
 from mirror_pipeline.buffer.write import part_writer
 
 JOINED_BYTES = 64 * 2**20
@@ -72,7 +73,7 @@ def write_joined(store: LaneStore, group: Sequence[LiveFile], *, durable: bool =
                 sync_path(os.path.dirname(path))
             size: int = filesystem.get_file_info(path).size
     except BaseException:
-        with explained(path):
+        with explained(store.table(SPANS.name)):
             if filesystem.get_file_info(path).type.name != "NotFound":
                 filesystem.delete_file(path)
         raise

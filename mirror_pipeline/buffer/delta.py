@@ -21,13 +21,16 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction, Transaction
 
 from mirror_pipeline.buffer.schema import TableSpec
-from mirror_pipeline.buffer.store import LaneStore, explain, sync_path
+from mirror_pipeline.buffer.store import LaneStore, sync_path
+from mirror_pipeline.buffer.trouble import explain
 from mirror_pipeline.errors import BufferUnusable
 
 COMMIT_ATTEMPTS = 20
 """A commit is lost only to another commit: one process runs a lane, a second one may evict. Twenty in a row is a fault."""
 CHECKPOINT_EVERY = 50
 """Commits between checkpoints: what a reader must replay stays small, and a checkpoint is paid rarely."""
+REMOTE_CHECKPOINT_EVERY = 10
+"""In an object store each refresh reads every commit since the last one, a request each."""
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
@@ -59,6 +62,7 @@ class DeltaLog:
         self._durable = durable and store.local
         self._schema = Schema.from_arrow(spec.schema)
         self._table: DeltaTable | None = None
+        self._every = CHECKPOINT_EVERY if store.local else REMOTE_CHECKPOINT_EVERY
         self._checkpointed = -1
         self._steps = 0
 
@@ -98,8 +102,11 @@ class DeltaLog:
             self.reopen()
 
     def exists(self) -> bool:
-        """Whether the table has been created."""
-        return DeltaTable.is_deltatable(self.uri, self.store.storage_options)
+        """Whether the table has been created. Raises BufferUnusable."""
+        with self._explained():
+            if not self.store.local:  # deltalake would hold the interpreter's lock while it waits: the lease could not be renewed
+                return bool(self.store.objects().entries(f"{self.spec.name}/_delta_log")[1])
+            return DeltaTable.is_deltatable(self.uri, self.store.storage_options)
 
     def reopen(self) -> DeltaTable:
         """Read the log afresh; the only way to know after a commit with an unknown outcome."""
@@ -120,7 +127,7 @@ class DeltaLog:
             if self._table is None:
                 return self.reopen()
             self._steps += 1
-            if self._steps > 2 * CHECKPOINT_EVERY:
+            if self._steps > 2 * self._every:
                 return self.reopen()
             try:
                 self._table.update_incremental()
@@ -163,6 +170,28 @@ class DeltaLog:
             return known is not None and known >= version
 
         return self._commit(lambda: [*adds], transactions, landed, {add.path for add in adds})
+
+    def fence(self, app_id: str, number: int) -> None:
+        """Take a transaction number, or a later one, with nothing in it: whoever still means to commit under it comes too late.
+
+        Raises:
+            BufferUnusable: the commit cannot be written.
+        """
+        last: Exception | None = None
+        with self.lock:
+            for _ in range(COMMIT_ATTEMPTS):
+                number = max(number, self.transaction(app_id) + 1)
+                try:
+                    self._write(self.table(), [], [Transaction(app_id, number)])
+                except (DeltaError, OSError) as error:
+                    last = error
+                    if explain(self.uri, error).retryable:
+                        break
+                    self.reopen()
+                    continue
+                self.refresh()
+                return
+        raise explain(self.uri, last or RuntimeError("commit failed")) from last
 
     def replace(self, removes: Sequence[LiveFile], adds: Sequence[AddAction] = (), *, data_change: bool = True) -> list[LiveFile]:
         """Remove files, and add others that hold the same rows when ``data_change`` is False, in one transaction.
@@ -263,7 +292,7 @@ class DeltaLog:
             sync_path(f"{self.uri}/_delta_log")
 
     def _checkpoint_when_due(self, version: int) -> None:
-        if version - self._checkpointed >= CHECKPOINT_EVERY:
+        if version - self._checkpointed >= self._every:
             with contextlib.suppress(BufferUnusable):  # the commit itself has landed; the next one tries again
                 self.checkpoint()
 

@@ -13,14 +13,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow import fs
 
 from mirror_pipeline.buffer.delta import DeltaLog
 from mirror_pipeline.buffer.evict import FoundFile
 from mirror_pipeline.buffer.schema import TableSpec
-from mirror_pipeline.buffer.store import LaneStore, explained, sync_path
+from mirror_pipeline.buffer.store import LaneStore, sync_path
+from mirror_pipeline.buffer.trouble import explained
 from mirror_pipeline.errors import BufferUnusable
 
+SKEW_SECONDS = 900.0
+"""An object's age is told by two clocks. A store refuses requests whose clock differs by more (S3: RequestTimeTooSkewed), so files
+there count as younger by so much."""
 READ_ATTEMPTS = 5
 """Upkeep may join files while somebody reads; twice in a row is rare, more is not."""
 
@@ -28,9 +31,9 @@ READ_ATTEMPTS = 5
 def found_files(store: LaneStore, table: str) -> list[FoundFile]:
     """Every Parquet file in the table's folder, referred to or not; all lie directly in it."""
     if not store.local:
-        filesystem, base = store.filesystem()
-        listed = filesystem.get_file_info(fs.FileSelector(f"{base}/{table}", allow_not_found=True))
-        return [FoundFile(f.base_name, f.size, f.mtime.timestamp()) for f in listed if f.base_name.endswith(".parquet")]
+        with explained(store.table(table)):
+            listed = store.objects().listed(table)
+        return [FoundFile(f.name, f.size, f.modified + SKEW_SECONDS) for f in listed if f.name.endswith(".parquet") and "/" not in f.name]
     found = []
     with explained(store.table(table)), contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(store.table(table)):

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 from mirror_pipeline.buffer.delta import LiveFile
 from mirror_pipeline.buffer.files import statistics
 from mirror_pipeline.buffer.schema import SPANS
-from mirror_pipeline.buffer.store import LaneStore, explained
+from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.buffer.trouble import explained
 from mirror_pipeline.errors import BufferDamaged
 from mirror_pipeline.model import Hole, HoleCause, LeafDigest, SpanRef
 

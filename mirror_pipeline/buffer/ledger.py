@@ -68,6 +68,16 @@ class Ledger:
         """Number of the newest record, -1 before the first; the next one takes a greater number."""
         return max(self._sends.transaction(APP_ID), self._gaps.transaction(APP_ID))
 
+    def fence(self) -> None:
+        """As :meth:`SpanTable.fence`, for records."""
+        number = self.last_record() + 1
+        for log in (self._gaps, self._sends):
+            log.fence(APP_ID, number)
+
+    def recorded(self, number: int) -> bool:
+        """Whether the sends of that record are in the ledger, for a record whose outcome is not known. Raises BufferUnusable."""
+        return self._sends.transaction(APP_ID) >= number
+
     def record(self, number: int, sends: Sequence[Send], gaps: Sequence[Gap] = ()) -> bool:
         """Write down what one micro-batch did: all its sends in one transaction.
 
@@ -104,6 +114,13 @@ class Ledger:
     def _append(self, log: DeltaLog, table: pa.Table, app_id: str = "", number: int = -1) -> bool:
         path, size, stats = write_rows(log, table, durable=self._durable)
         return log.commit([add_action(path, size, stats, {})], app_id=app_id, version=number)
+
+    def _take(self, log: DeltaLog, table: pa.Table, revision: int) -> None:
+        """Append under a revision that nobody else may take: a run that was stopped in between must not have the last word."""
+        if not self._append(log, table, APP_ID, revision):
+            raise BufferUnusable(
+                f"ledger {log.uri}: revision {revision} was written by another run", hint="two runs of one lane? end one of them"
+            )
 
     def positions(self) -> dict[TopicPartition, Position]:
         """Where each partition of every topic's present incarnation stands, by the ledger alone (the target's log may be further)."""
@@ -156,7 +173,7 @@ class Ledger:
         """Bind topics to new lives, or present lives to more partitions (the latest form counts); one transaction."""
         with self._lock:
             revision = self._next_revision(self._incarnations)
-            self._append(self._incarnations, rows.incarnations_table(self._store, revision, lives))
+            self._take(self._incarnations, rows.incarnations_table(self._store, revision, lives), revision)
 
     def stamp(self, target_cluster_id: str) -> Stamp | None:
         """The producer id this lane holds on a target cluster."""
@@ -166,7 +183,7 @@ class Ledger:
         """Keep the producer id taken on a target cluster; the latest counts."""
         with self._lock:
             revision = self._next_revision(self._producers)
-            self._append(self._producers, rows.stamp_table(self._store, revision, stamp, target_cluster_id, _now()))
+            self._take(self._producers, rows.stamp_table(self._store, revision, stamp, target_cluster_id, _now()), revision)
 
     def verifications(self) -> list[Verification]:
         """Every verification, in order of time."""

@@ -1,4 +1,5 @@
-"""Reading spans back: the payload is handed out from the mapped file, not copied (runs in tasks)."""
+"""Reading spans back (runs in tasks): from a local buffer the payload is handed out from the mapped file, not copied; from an object
+store it is fetched by ranges, as much at a time as whoever sends it asks for."""
 
 from __future__ import annotations
 
@@ -6,53 +7,78 @@ import contextlib
 import mmap
 import os
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirror_pipeline.buffer.schema import SPANS
-from mirror_pipeline.buffer.store import LaneStore, explain
+from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.buffer.trouble import explain
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import SpanRef
 
 OPEN_FILES = 8
 """Files kept open per reader: the spans of one partition come from consecutive micro-batches."""
+STRETCH = 4 * 2**20
+"""Bytes of a span that are fetched at a time: so much is in memory for each partition that is being sent."""
 LEAST_RELEASED = 1 << 20
 """Smaller spans are not worth a system call."""
 
 
 class _Part:
-    """One open part file."""
+    """One open part file: mapped, or in an object store."""
 
     def __init__(self, store: LaneStore, name: str) -> None:
         filesystem, base = store.filesystem()
         self.path = f"{base}/{SPANS.name}/{name}"
         self.mapped: mmap.mmap | None = None
+        self._remote: pa.NativeFile | None = None
+        self._places: dict[int, int | None] = {}
         if store.local:
             with open(self.path, "rb") as handle:
                 self.mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
             self.file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(self.mapped)))
         else:
-            self.file = pq.ParquetFile(filesystem.open_input_file(self.path))
+            self._remote = filesystem.open_input_file(self.path)
+            self.file = pq.ParquetFile(self._remote)
 
     def payload(self, row_group: int, size: int) -> tuple[memoryview, int | None]:
-        """The bytes of a row group's one value, and where in the file they lie if they are handed out from there."""
+        """The bytes of a row group's one value, and where in the mapped file they lie if they are handed out from there."""
         at = self._place(row_group, size)
-        if self.mapped is None or at is None:
+        if at is None:
             return self._decoded(row_group), None
+        if self.mapped is None:
+            return memoryview(self._bytes(at, size)), None
         return memoryview(self.mapped)[at : at + size], at
 
+    def stretch(self, row_group: int, size: int, start: int, length: int) -> bytes | None:
+        """A stretch of that value; None where it can only be read as a whole."""
+        at = self._place(row_group, size)
+        return None if at is None else self._bytes(at + start, length)
+
+    def _bytes(self, at: int, length: int) -> bytes:
+        if self._remote is None:
+            return self.mapped[at : at + length] if self.mapped is not None else b""
+        self._remote.seek(at)
+        found: bytes = self._remote.read(length)
+        return found
+
     def _place(self, row_group: int, size: int) -> int | None:
+        if row_group not in self._places:
+            self._places[row_group] = self._look(row_group, size)
+        return self._places[row_group]
+
+    def _look(self, row_group: int, size: int) -> int | None:
         """The one uncompressed value of a column chunk is the last thing in it, behind its length."""
         group = self.file.metadata.row_group(row_group)
         chunk = group.column(group.num_columns - 1)
         plain = chunk.path_in_schema == "payload" and chunk.compression == "UNCOMPRESSED" and not chunk.has_dictionary_page
-        if self.mapped is None or not plain or group.num_rows != 1 or not size:
+        if not plain or group.num_rows != 1 or not size:
             return None
         end: int = chunk.data_page_offset + chunk.total_compressed_size
-        length = self.mapped[end - size - 4 : end - size] if end - size - 4 > chunk.data_page_offset else b""
+        length = self._bytes(end - size - 4, 4) if end - size - 4 > chunk.data_page_offset else b""
         if int.from_bytes(length, "little") != size:
             return None
         return end - size
@@ -94,6 +120,28 @@ class SpanReader:
         if ref.bytes >= LEAST_RELEASED and at is not None:
             self._places[ref.path, ref.row_group] = part.path, at
         return view
+
+    def stretches(self, ref: SpanRef, most: int = STRETCH) -> Iterator[memoryview]:
+        """The bytes of a span one after the other, cut anywhere: at once where they are mapped, else at most ``most`` in memory.
+
+        Raises:
+            BufferUnusable: as :meth:`payload`.
+        """
+        if self._store.local or ref.bytes <= most:
+            yield self.payload(ref)
+            return
+        for start in range(0, ref.bytes, most):
+            length = min(most, ref.bytes - start)
+            try:
+                piece = self._part(ref.path).stretch(ref.row_group, ref.bytes, start, length)
+            except (OSError, ValueError, IndexError, pa.ArrowException) as error:
+                raise explain(f"{self._store.table(SPANS.name)}/{ref.path}", error) from error
+            if piece is None:
+                yield self.payload(ref)
+                return
+            if len(piece) != length:
+                raise BufferUnusable(f"buffer {ref.path}: span {ref.source} {ref.start} ends early")
+            yield memoryview(piece)
 
     def _part(self, name: str) -> _Part:
         part = self._open.get(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
@@ -15,7 +15,8 @@ from mirror_pipeline.buffer.evict import FoundFile, SpanKey, StagedBatch, choose
 from mirror_pipeline.buffer.files import READ_ATTEMPTS, found_files, remove_files
 from mirror_pipeline.buffer.index import read_index, span_statistics
 from mirror_pipeline.buffer.schema import SPANS
-from mirror_pipeline.buffer.store import LaneStore, explained
+from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.buffer.trouble import explained
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import PartFile, SpanRef, TopicPartition
 
@@ -86,6 +87,18 @@ class SpanTable:
     def last_micro_batch(self) -> int:
         """Number of the micro-batch committed last, -1 before the first."""
         return self._log.transaction(APP_ID)
+
+    def holds(self, parts: Sequence[PartFile]) -> bool:
+        """Whether all of these are in the table, for a commit whose outcome is not known. Raises BufferUnusable."""
+        return {part.path for part in parts} <= self._log.files().keys()
+
+    def fence(self) -> None:
+        """Skip a number, so that a holder of the lane before us, who may wake in the middle of a commit, can commit nothing any more.
+
+        Raises:
+            BufferUnusable: the commit cannot be written.
+        """
+        self._log.fence(APP_ID, 0)
 
     def spans(self, above: int = -1) -> list[SpanRef]:
         """All live spans of micro-batches greater than ``above``, ordered by topic, partition and start. Reads no payload."""
@@ -260,9 +273,15 @@ class SpanTable:
             remove_files(self._store, SPANS.name, [FoundFile(joined.path, joined.size, 0.0)])
         return len(removed)
 
-    def discard_uncommitted(self) -> int:
-        """Remove part files of a micro-batch that was never committed; the bytes freed. Only while no task is at work."""
+    def discard_uncommitted(self, still_ours: Callable[[], None] = lambda: None) -> int:
+        """Remove part files of a micro-batch that was never committed; the bytes freed. Only while no task is at work.
+
+        Args:
+            still_ours: raises when the lane is not held any more. It is asked when the files are listed: what another holder
+                writes from then on is not among them.
+        """
         found = found_files(self._store, SPANS.name)
+        still_ours()
         last, live = self.last_micro_batch(), self._log.files()
         return remove_files(self._store, SPANS.name, [f for f in found if _micro_batch(f.path) > last and f.path not in live])
 

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from mirror_pipeline.buffer.store import LaneStore, explained, replace_file
+from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.buffer.trouble import explained
 
 STATUS = "status.json"
 
@@ -14,13 +15,15 @@ STATUS = "status.json"
 def write_status(store: LaneStore, status: Mapping[str, Any]) -> None:
     """Replace the lane's status as a whole: a reader sees the old or the new one. Raises BufferUnusable."""
     with explained(store.uri):
-        replace_file(store.file(STATUS), json.dumps(dict(status)))
+        store.write_file(STATUS, json.dumps(dict(status)))
 
 
 def read_status(store: LaneStore) -> dict[str, Any] | None:
-    """The lane's last status, or None when it never ran (or a power failure left the file empty)."""
+    """The lane's last status, or None when it never ran (or a power failure left the file empty). Raises BufferUnusable."""
+    with explained(store.uri):
+        text = store.read_file(STATUS)
     try:
-        body = json.loads(store.file(STATUS).read_text())
-    except (FileNotFoundError, ValueError):
+        body = json.loads(text or b"")
+    except ValueError:
         return None
     return body if isinstance(body, dict) else None

@@ -1,15 +1,18 @@
-"""How much of the disk the buffer takes, as the file system counts it."""
+"""How much the buffer takes: of its disk, as the file system counts it, or of its bucket, as a listing tells."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from mirror_pipeline.buffer.lock import LOCK
+from mirror_pipeline.buffer.objects import Listed, Objects
 from mirror_pipeline.buffer.schema import SPANS
 from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.buffer.trouble import explained
 
 LOG = "_delta_log"
 
@@ -48,8 +51,30 @@ def _size(entry: os.DirEntry[str]) -> int:
     return max(status.st_size, status.st_blocks * 512)  # a small file takes a whole block; a new one may have none yet
 
 
-def lane_use(folder: str | Path) -> LaneUse:
-    """Look at one lane's folder; files that come and go meanwhile may be counted or not."""
+def lane_use(store: LaneStore) -> LaneUse:
+    """Look at one lane; files that come and go meanwhile may be counted or not. Raises BufferUnusable."""
+    with explained(store.uri):
+        return _folder_use(store.uri) if store.local else _listed_use(store.objects().listed())
+
+
+def _listed_use(objects: Iterable[Listed]) -> LaneUse:
+    spans = ledger = logs = other = log_files = 0
+    running = False
+    for each in objects:
+        table, _, rest = each.name.partition("/")
+        if not rest:
+            other += each.size
+            running = running or (table == LOCK and each.size > 0)
+        elif rest.startswith(f"{LOG}/"):
+            logs, log_files = logs + each.size, log_files + 1
+        elif table == SPANS.name:
+            spans += each.size
+        else:
+            ledger += each.size
+    return LaneUse(spans, ledger, logs, other, log_files, running)
+
+
+def _folder_use(folder: str | Path) -> LaneUse:
     spans = ledger = logs = other = log_files = 0
     running = False
     for table in _entries(folder):
@@ -72,18 +97,33 @@ def lane_use(folder: str | Path) -> LaneUse:
 
 
 def buffer_use(store: LaneStore) -> dict[str, LaneUse]:
-    """All lanes of all mirrors in the buffer that ``store`` is a lane of, by ``mirror/lane``; local buffers only."""
-    root = Path(store.uri).parent.parent
-    return {
-        f"{mirror.name}/{lane.name}": lane_use(lane.path)
-        for mirror in _entries(root)
-        if mirror.is_dir(follow_symlinks=False)
-        for lane in _entries(mirror.path)
-        if lane.is_dir(follow_symlinks=False)
-    }
+    """All lanes of all mirrors in the buffer that ``store`` is a lane of, by ``mirror/lane``. Raises BufferUnusable."""
+    if not store.local:
+        return _bucket_use(Objects(store.root, store.options))
+    with explained(store.uri):
+        return {
+            f"{mirror.name}/{lane.name}": _folder_use(lane.path)
+            for mirror in _entries(store.root)
+            if mirror.is_dir(follow_symlinks=False)
+            for lane in _entries(mirror.path)
+            if lane.is_dir(follow_symlinks=False)
+        }
+
+
+def _bucket_use(root: Objects) -> dict[str, LaneUse]:
+    with explained(root.uri):
+        listed = root.listed()
+    lanes: dict[str, list[Listed]] = {}
+    for each in listed:
+        mirror, lane, rest = (*each.name.split("/", 2), "", "")[:3]
+        if rest:
+            lanes.setdefault(f"{mirror}/{lane}", []).append(Listed(rest, each.size, each.modified))
+    return {name: _listed_use(found) for name, found in lanes.items()}
 
 
 def free_bytes(store: LaneStore) -> int:
-    """Bytes that a user without privileges may still write to the buffer's disk."""
+    """Bytes that a user without privileges may still write to the buffer's disk; a bucket has no end."""
+    if not store.local:
+        return sys.maxsize
     found = os.statvfs(store.uri)
     return found.f_bavail * found.f_frsize

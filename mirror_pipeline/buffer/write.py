@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from mirror_pipeline.buffer import columns
 from mirror_pipeline.buffer.footer import Placed, page_header, place_pages, write_all
 from mirror_pipeline.buffer.schema import SPANS
-from mirror_pipeline.buffer.store import LaneStore, explain, sync_path
+from mirror_pipeline.buffer.store import LaneStore, sync_path
+from mirror_pipeline.buffer.trouble import explain
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.model import Hole, LeafDigest, PartFile, SpanRef
 

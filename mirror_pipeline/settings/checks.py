@@ -17,6 +17,7 @@ from mirror_pipeline.settings.yaml_lines import Path
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", re.ASCII)
 BATCHES_IN_BUFFER = 4  # one is read while one is written, and room for what waits between
 _REFERENCE_START = re.compile(r"\$\{(env|file):")
+_BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/[A-Za-z0-9._-]+)*/?", re.ASCII)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _OWN_CLIENT_KEYS = {
     "bootstrap.servers": "bootstrap_servers",
@@ -152,10 +153,13 @@ def check_options(options: object, path: Path, problems: Problems) -> None:
 
 
 def check_buffer(buffer: BufferModel, problems: Problems) -> None:
-    """Only folders for now."""
+    """A folder, or a bucket of an S3-compatible store: what is not tried is refused."""
     scheme = _SCHEME.match(buffer.uri)
-    if scheme and scheme.group(1) != "file":
-        problems.add(("buffer", "uri"), f"{scheme.group(1)}:// is not there yet; name a local or mounted folder")
+    if scheme and scheme.group(1) == "s3":
+        if not _BUCKET.fullmatch(buffer.uri):
+            problems.add(("buffer", "uri"), "write s3://bucket/prefix, in letters, digits, . _ - and /")
+    elif scheme and scheme.group(1) != "file":
+        problems.add(("buffer", "uri"), f"{scheme.group(1)}:// is not there yet; name a local or mounted folder, or s3://bucket/prefix")
     elif not buffer.uri:
         problems.add(("buffer", "uri"), "must not be empty")
 

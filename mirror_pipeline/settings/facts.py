@@ -150,13 +150,15 @@ class MirrorConfig:
 class BufferConfig:
     """Where staged data lies (absolute folder), how long it is kept after it was copied (seconds), and its cap (bytes).
 
-    ``durable``: files are flushed to the disk before they count.
+    ``durable``: files are flushed to the disk before they count. ``lease``: seconds after which a silent run loses its lane, in an
+    object store.
     """
 
     uri: str
     retention: int = 86_400
     max_bytes: int = 50_000_000_000
     durable: bool = True
+    lease: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,9 +214,11 @@ class _Facts:
 
     def _buffer(self, buffer: BufferModel) -> BufferConfig:
         plain = unquote(urlsplit(buffer.uri).path) if buffer.uri.startswith("file://") else buffer.uri
+        remote = buffer.uri.startswith("s3://")
         return BufferConfig(
-            uri=str(self._folder / Path(plain).expanduser()),
+            uri=buffer.uri.rstrip("/") if remote else str(self._folder / Path(plain).expanduser()),
             retention=int(buffer.retention),
             max_bytes=buffer.max_bytes,
             durable=buffer.durable,
+            lease=buffer.lease,
         )

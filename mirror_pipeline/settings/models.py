@@ -273,9 +273,10 @@ class BufferModel(Section):
 
     uri: Text = setting(
         "./mirror_buffer",
-        "Folder of the buffer; a relative path counts from the folder of mirror.yaml. May hold `${env:NAME}`. Only "
-        "local (or mounted) folders in this release.",
-        "path",
+        "Folder of the buffer; a relative path counts from the folder of mirror.yaml. Or `s3://bucket/prefix`, in a store that knows "
+        "conditional puts; how it is reached comes from the environment (`AWS_ENDPOINT_URL`, `AWS_REGION`, "
+        "`AWS_ACCESS_KEY_ID`, ...), see [object stores](buffer.md#object-stores). May hold `${env:NAME}`.",
+        "path or s3:// URI",
         example="/data/mirror_buffer",
     )
     retention: Duration = setting(
@@ -292,10 +293,19 @@ class BufferModel(Section):
     durable: bool = setting(
         True,
         "Whether files are flushed to the disk before they count. With `false` writing is faster, and a power loss "
-        "(not the end of a process) can leave the buffer unreadable.",
+        "(not the end of a process) can leave the buffer unreadable. No effect in an object store.",
         "true or false",
         example="false",
         strict=True,
+    )
+    lease: Duration = setting(
+        "30s",
+        "Object stores only: for how long a run that is not heard of keeps others from its lane. After a crash the next run waits so "
+        "long; a store that is away for longer pauses the run.",
+        "duration",
+        example="1m",
+        ge=2,
+        le=600,
     )
 
 

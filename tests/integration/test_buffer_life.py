@@ -62,7 +62,7 @@ class Running:
             self.problem = problem
 
     def look(self) -> int:
-        size = sum(lane_use(store.uri).total for store in self.mirror.lane_stores())
+        size = sum(lane_use(store).total for store in self.mirror.lane_stores())
         self.peak = max(self.peak, size)
         return size
 

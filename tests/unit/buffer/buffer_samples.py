@@ -13,6 +13,7 @@ LIFE = "AAAAAAAAAAAAAAAAAAAAAA"
 @dataclass(frozen=True)
 class Settings:
     uri: str
+    lease: float = 30.0
 
 
 def draft(start: int, end: int, *, topic: str = "orders", partition: int = 0, incarnation: str = LIFE) -> SpanDraft:

@@ -163,7 +163,7 @@ def test_the_house_has_one_keeper(store: LaneStore) -> None:
 
 def test_the_disk_is_counted_as_it_is(store: LaneStore, spans: SpanTable, stage: Stage) -> None:
     fill(spans, stage, 3, lambda n: b"x" * 100_000)
-    use = lane_use(store.uri)
+    use = lane_use(store)
     assert use.spans >= spans.disk_bytes() >= 600_000
     assert use.logs > 0 and use.log_files == 4
     assert not use.running
@@ -173,7 +173,7 @@ def test_the_disk_is_counted_as_it_is(store: LaneStore, spans: SpanTable, stage:
     assert whole["east-to-west/lane-0"].running
     assert use.total < whole["east-to-west/lane-0"].total < use.total + 10_000
     assert free_bytes(store) > 0
-    assert lane_use(store.uri + "/nowhere").total == 0
+    assert lane_use(LaneStore(store.uri + "/nowhere")).total == 0
 
 
 def test_produced_and_verified_together_decide(spans: SpanTable, stage: Stage) -> None:

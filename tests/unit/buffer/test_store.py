@@ -12,7 +12,8 @@ import pytest
 
 from mirror_pipeline.buffer.lock import lane_lock
 from mirror_pipeline.buffer.status import read_status, write_status
-from mirror_pipeline.buffer.store import MARKER, LaneStore, explain, find_lanes, open_lane
+from mirror_pipeline.buffer.store import MARKER, LaneStore, find_lanes, open_lane
+from mirror_pipeline.buffer.trouble import explain
 from mirror_pipeline.errors import BufferUnusable, LaneBusy, UsageError
 from tests.unit.buffer.buffer_samples import Settings
 
@@ -161,8 +162,9 @@ def test_a_killed_holder_lets_go(store: LaneStore) -> None:
         pass
 
 
-def test_remote_buffers_cannot_hold_a_lane_yet() -> None:
-    store = open_lane(Settings("s3://bucket/buffer/"), "m", "lane-0")
-    assert store.table("spans") == "s3://bucket/buffer/m/lane-0/spans"
-    with pytest.raises(UsageError, match="only local folders"), lane_lock(store):
-        pass
+@pytest.mark.parametrize("uri", ["gs://bucket/buffer", "abfss://container/buffer", "hdfs://name/buffer", "s3a://bucket/buffer"])
+def test_stores_that_nobody_has_tried_are_refused(uri: str) -> None:
+    with pytest.raises(UsageError, match="only folders and s3:// are tried"):
+        open_lane(Settings(uri), "m", "lane-0")
+    with pytest.raises(UsageError, match="only folders and s3:// are tried"):
+        find_lanes(Settings(uri), "m")

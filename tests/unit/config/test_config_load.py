@@ -207,7 +207,8 @@ def test_a_wrong_key_of_a_mirror_is_one_line(tmp_path: Path, added: str, message
     [
         ("buffer: {retention: 24}", '9: buffer.retention: not a duration; write "24h", "30m", "90s" or "7d"; did you mean "24s"?'),
         ("buffer: {max_bytes: 50XB}", '9: buffer.max_bytes: not a size; write "256MB", "50GB", "512KiB" or a number of bytes'),
-        ("buffer: {uri: 's3://b/c'}", "9: buffer.uri: s3:// is not there yet; name a local or mounted folder"),
+        ("buffer: {uri: 'gs://b/c'}", "9: buffer.uri: gs:// is not there yet; name a local or mounted folder, or s3://bucket/prefix"),
+        ("buffer: {uri: 's3://b/c d'}", "9: buffer.uri: write s3://bucket/prefix, in letters, digits, . _ - and /"),
         ("bufer: {}", '9: bufer: unknown key, did you mean "buffer"?'),
         ("engine: {spark_master: '${env:X}'}", "9: engine.spark_master: ${...} is not replaced here"),
         (

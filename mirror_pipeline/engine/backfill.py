@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.store import LaneStore, find_lanes, open_lane, replace_file
+from mirror_pipeline.buffer.store import LaneStore, find_lanes, open_lane
+from mirror_pipeline.buffer.trouble import explained
 from mirror_pipeline.engine.context import LaneTopic
 from mirror_pipeline.engine.lane import LaneRun
 from mirror_pipeline.engine.preview import backfill_blockers, filled_topics
@@ -59,15 +60,17 @@ class Manifest:
             "to_time": self.to_time,
             "ranges": {str(number): list(bounds) for number, bounds in self.ranges.items()},
         }
-        replace_file(store.file(MANIFEST), json.dumps(body), durable=True)
+        with explained(store.uri):
+            store.write_file(MANIFEST, json.dumps(body), durable=True)
 
 
 def read_manifest(store: LaneStore) -> Manifest | None:
     """The manifest of a backfill's lane, None before it has one."""
-    try:
-        body = json.loads(store.file(MANIFEST).read_text())
-    except FileNotFoundError:
+    with explained(store.uri):
+        text = store.read_file(MANIFEST)
+    if text is None:
         return None
+    body = json.loads(text)
     ranges = {int(number): (bounds[0], bounds[1]) for number, bounds in body["ranges"].items()}
     return Manifest(body["topic"], body["target_topic"], body["from_time"], body["to_time"], ranges)
 

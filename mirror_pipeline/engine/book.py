@@ -27,11 +27,12 @@ class Book:
         self._number = context.ledger.last_record() + 1
         self._unwritten: list[Send] = []
         self._due = 0.0
+        self._doubtful = 0
 
     def add(self, sends: Sequence[Send]) -> None:
         """Take ``sends`` in; they are written down together with others, a second later at most, by :meth:`write`."""
         if sends and not self._unwritten:
-            self._due = time.monotonic() + TOGETHER_SECONDS
+            self._due = time.monotonic() + self._context.store.spaced(TOGETHER_SECONDS)
         self._unwritten += sends
 
     @property
@@ -48,6 +49,7 @@ class Book:
             BufferUnusable: the ledger cannot be written for another reason.
         """
         try:
+            self._end_doubt()
             self._record(self._unwritten)
         except BufferUnusable as problem:
             if not problem.retryable:
@@ -60,12 +62,25 @@ class Book:
         self._unwritten = []
         return True
 
+    def _end_doubt(self) -> None:
+        """A record whose answer was lost with the store: is it there?"""
+        if self._doubtful:
+            self._context.hold.check()  # a number that is taken is ours only as long as the lane is
+            if self._context.ledger.recorded(self._number):
+                del self._unwritten[: self._doubtful]
+                self._number += 1
+            self._doubtful = 0
+
     def _record(self, sends: Sequence[Send]) -> None:
         if not sends:
             return
         gaps = self._gaps(sends)
+        self._context.hold.check()
         crash_point("record.before")
-        if not self._context.ledger.record(self._number, sends, gaps):
+        self._doubtful = len(sends)
+        landed = self._context.ledger.record(self._number, sends, gaps)
+        self._doubtful = 0
+        if not landed:
             raise BufferUnusable(
                 f"ledger record {self._number} of lane {self._context.lane} was already written by another run",
                 hint="two runs of one lane? end one of them",

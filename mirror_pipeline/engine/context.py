@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.decisions import Decisions
 from mirror_pipeline.buffer.ledger import Ledger
+from mirror_pipeline.buffer.lock import HELD, Hold
 from mirror_pipeline.buffer.spans import SpanTable
 from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig
@@ -43,6 +44,7 @@ class LaneContext:
     """Collaborators of one lane's run.
 
     ``once`` ends the run at the end offsets seen at its start; ``room_wanted`` calls the housekeeper.
+    ``hold`` is asked before whatever only the lane's one run may do.
     ``memory_seconds`` is how old records may be until the target's brokers forget their producer.
     """
 
@@ -62,6 +64,7 @@ class LaneContext:
     stamp: Stamp | None = None
     memory_seconds: float = 86_400.0
     room_wanted: threading.Event = field(default_factory=threading.Event)
+    hold: Hold = HELD
     _room: RoomWatch | None = None
     decisions: tuple[Decision, ...] = ()
 

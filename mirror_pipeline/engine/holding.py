@@ -36,7 +36,7 @@ def buffer_use(store: LaneStore, status: Mapping[str, Any]) -> BufferUse:
         status: what the lane's run wrote down last; empty when it never ran.
     """
     ledger, spans = ledger_of(store), span_table(store)
-    use = lane_use(store.uri)
+    use = lane_use(store)
     house = status.get("house") or {}
     running = status.get("state") == "running"
     facts: dict[str, Any] = {

@@ -9,13 +9,13 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from mirror_pipeline.buffer.lock import house_lock, last_kept
+from mirror_pipeline.buffer.lock import found_house, last_kept
 from mirror_pipeline.engine import worker
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.housekeeping import Differing, Eviction, House, Verify, damage
 from mirror_pipeline.engine.inline import OneAtATime
 from mirror_pipeline.engine.room import lay_ballast
-from mirror_pipeline.errors import MirrorError, TopicHalted
+from mirror_pipeline.errors import BufferUnusable, MirrorError, TopicHalted
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +58,7 @@ class Housekeeper:
     def start(self) -> None:
         """Begin."""
         lay_ballast(self.context.store, cap=self.context.buffer.max_bytes)
-        with house_lock(self.context.store):  # makes the file whose time says when the house was last kept
-            pass
+        found_house(self.context.store)
         self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
         self._thread.start()
 
@@ -73,7 +72,11 @@ class Housekeeper:
             self._round(excess=0, upkeep=True)
 
     def _overdue(self) -> bool:
-        kept = last_kept(self.context.store)
+        try:
+            kept = last_kept(self.context.store)
+        except BufferUnusable as problem:
+            log.warning("housekeeping: %s", problem.message)
+            return False
         return kept is not None and time.time() - max(kept, self.facts.last or 0.0) > OVERDUE_SECONDS
 
     def status(self) -> dict[str, Any]:

@@ -8,7 +8,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from typing import Any
 
@@ -20,7 +21,7 @@ from mirror_pipeline.engine.prepare import Preparation
 from mirror_pipeline.engine.producing import Producing
 from mirror_pipeline.engine.snapshot import progress_of, report_of
 from mirror_pipeline.engine.staging import Staging
-from mirror_pipeline.errors import BufferUnusable, MirrorError
+from mirror_pipeline.errors import BufferUnusable, LaneLost, MirrorError
 from mirror_pipeline.reports import Progress, RunReport, TopicProgress
 from mirror_pipeline.wire.client import WireClient
 
@@ -74,7 +75,7 @@ class LaneRun:
             BufferUnusable: buffer or ledger cannot be read or written.
         """
         engine = self._context.mirror.engine
-        with lane_lock(self._context.store):
+        with lane_lock(self._context.store) as self._context.hold:
             source = WireClient(self._context.source, timeout=engine.request_timeout)
             target = WireClient(self._context.target, timeout=engine.request_timeout)
             preparation = Preparation(self._context)
@@ -92,7 +93,10 @@ class LaneRun:
         context = self._context
         context.spans.ensure()
         context.ledger.ensure()
-        context.spans.discard_uncommitted()  # what a killed run left half written
+        if not context.store.local:  # a lease may have ended under a holder that is only stopped
+            context.spans.fence()
+            context.ledger.fence()
+        context.spans.discard_uncommitted(context.hold.check)  # what a killed run left half written
         staging = Staging(context, source)
         preparation.start(self._discover())
         producing = Producing(context, target, preparation.finish)
@@ -136,8 +140,11 @@ class LaneRun:
                 self._show()
             if now >= self._beat_at:
                 self._heartbeat("running", "")
+            with buffer_may_be_away():
+                self._context.hold.check()
             if not self._context.once and now >= discover_at and not self._context.stop.is_set():
-                preparation.rediscover(self._discover)
+                with buffer_may_be_away():
+                    preparation.rediscover(self._discover)
                 discover_at = rarely(now, DISCOVER_SECONDS, RAREST_DISCOVER_SECONDS)
             if self._time_is_up(now):
                 self._context.stop.set()
@@ -187,13 +194,21 @@ class LaneRun:
             **plain(progress),
             "topics": {name: plain(topic) for name, topic in progress.topics.items()},
         }
-        try:
+        with buffer_may_be_away(), suppress(LaneLost):  # the status is the new holder's then
+            self._context.hold.check()
             write_status(self._context.store, body)
-        except BufferUnusable as problem:
-            if not problem.retryable:
-                raise
-            log.warning("the status of lane %s is not written: %s", self._context.lane, problem.message)
-        self._beat_at = rarely(began, HEARTBEAT_SECONDS, RAREST_HEARTBEAT_SECONDS)
+        self._beat_at = rarely(began, self._context.store.spaced(HEARTBEAT_SECONDS), RAREST_HEARTBEAT_SECONDS)
+
+
+@contextmanager
+def buffer_may_be_away() -> Iterator[None]:
+    """Trouble with the buffer that may pass is left to the next time; staging and producing wait meanwhile."""
+    try:
+        yield
+    except BufferUnusable as problem:
+        if not problem.retryable:
+            raise
+        log.warning("%s", problem.message)
 
 
 def rarely(began: float, least: float, most: float) -> float:

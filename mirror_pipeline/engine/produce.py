@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from mirror_pipeline.buffer.read import SpanReader
 from mirror_pipeline.engine import worker
 from mirror_pipeline.engine.mapping import records_before
+from mirror_pipeline.engine.pieces import whole_batches
 from mirror_pipeline.engine.work import PartitionOutcome, PartitionWork, ProduceResult, ProduceTask
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch
 from mirror_pipeline.faults import crash_point
@@ -99,8 +100,11 @@ def _stamped(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterator[
     for span in work.spans:
         if span.records:
             skip = records_before(span, work.position.source_next)
-            yield from stamped(reader.payload(span), stamp, sequence, skip=skip)
-            sequence += span.records - skip
+            for piece, records in whole_batches(reader.stretches(span), span):
+                known = min(skip, records)
+                yield from stamped(piece, stamp, sequence, skip=known)
+                sequence += records - known
+                skip -= known
 
 
 def _send_all(task: ProduceTask, lanes: list[_Lane], *, deadline: float) -> None:

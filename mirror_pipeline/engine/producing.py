@@ -15,7 +15,7 @@ from mirror_pipeline.engine.produce import run_produce
 from mirror_pipeline.engine.state import PartitionState
 from mirror_pipeline.engine.tail import Tail, read_tails
 from mirror_pipeline.engine.work import PartitionOutcome, PartitionWork, ProduceResult, ProduceTask
-from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, TaskLost, TopicHalted
+from mirror_pipeline.errors import BrokerError, BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost, TopicHalted
 from mirror_pipeline.faults import crash_point
 from mirror_pipeline.model import Send, SpanRef
 from mirror_pipeline.wire.client import WireClient
@@ -53,6 +53,10 @@ class Producing:
                         break
                 except (ConnectionLost, ClusterUnreachable) as problem:
                     self._target_lost(problem)
+                except BufferUnusable as problem:
+                    if not problem.retryable:
+                        raise
+                    self._buffer_away(problem)
             self._book.write()
         except Exception as problem:  # noqa: BLE001 - handed to the run's own thread, which raises it
             self._context.fail(problem)
@@ -130,6 +134,7 @@ class Producing:
         return sends
 
     def _turn(self) -> bool:
+        self._context.hold.check()
         if self._book.due and not self._book.write():
             self._context.stop.wait(FULL_DISK_POLL_SECONDS)
             return True
@@ -188,14 +193,19 @@ class Producing:
                 stamp=self._context.stamp,
                 work=tuple(share),
                 timeout=engine.request_timeout,
-                lease=engine.lease,
+                lease=min(engine.lease, self._context.hold.left),
                 issued=time.time(),
                 request_bytes=REQUEST_BYTES,
                 forgotten_before=int((time.time() - self._context.memory_seconds / 2) * 1000),
             )
             for share in shares
         ]
-        answers = runner.run_each(run_produce, tasks, name="produce")
+        try:
+            answers = runner.run_each(run_produce, tasks, name="produce")
+        except BufferUnusable:  # in the middle of its spans: others may be on their way, or there
+            with self._state.lock:
+                self._doubt(work)
+            raise
         lost = self._mourn([(share, answer) for share, answer in zip(shares, answers, strict=True) if isinstance(answer, TaskLost)])
         self._settle(work, [answer for answer in answers if not isinstance(answer, TaskLost)], began)
         if lost is not None:
@@ -208,10 +218,14 @@ class Producing:
         with self._state.lock:
             for share, problem in lost:
                 log.warning("producing: %s", problem.message)
-                for work in share:
-                    source = work.spans[0].source
-                    self._state.topics[source.topic].partitions[source.partition].uncertain = True
+                self._doubt(share)
         return lost[0][1] if lost else None
+
+    def _doubt(self, sent: Sequence[PartitionWork]) -> None:
+        """What came of this is not known; with the state locked."""
+        for work in sent:
+            source = work.spans[0].source
+            self._state.topics[source.topic].partitions[source.partition].uncertain = True
 
     def _settle(self, work: Sequence[PartitionWork], results: Sequence[ProduceResult], began: float) -> None:
         by_target = {w.target: w.spans[0].source for w in work}
@@ -263,6 +277,13 @@ class Producing:
             forever=not self._context.once,
         )
         self._context.stop.wait(backoff(self._failures))
+
+    def _buffer_away(self, problem: BufferUnusable) -> None:
+        """Nothing can be read from the buffer, or it is not sure to be ours: wait, as for a full disk."""
+        log.warning("producing waits: %s", problem.message)
+        with self._state.lock:
+            self._state.buffer_is(problem.message)
+        self._context.stop.wait(FULL_DISK_POLL_SECONDS)
 
     def _target_found(self) -> None:
         self._failures = 0

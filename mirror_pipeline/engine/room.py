@@ -8,11 +8,12 @@ import threading
 import time
 from dataclasses import dataclass
 
-from mirror_pipeline.buffer.store import LaneStore, explained
+from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.buffer.trouble import explained
 from mirror_pipeline.buffer.usage import buffer_use, free_bytes
 
 LOOK_SECONDS = 1.0
-"""Between two looks at the folder; what was staged meanwhile is added."""
+"""Between two looks at a local folder; what was staged meanwhile is added."""
 OVERRUN = 1.25
 """A micro-batch may become larger than planned: a range takes whole fetches. The largest one seen counts, and a bit more."""
 SPARE_BYTES = 16 * 2**20
@@ -114,12 +115,14 @@ class RoomWatch:
             room = self._seen
             if room is not None:
                 room = self._seen = Room(room.used + staged, room.cap, room.free - staged, self._reserve)
-            fresh = room is not None and time.monotonic() - self._at < LOOK_SECONDS and not room.why_full
+            fresh = room is not None and time.monotonic() - self._at < self._store.spaced(LOOK_SECONDS) and not room.why_full
         return room if room is not None and fresh else self.look()
 
 
 def lay_ballast(store: LaneStore, *, cap: int) -> None:
-    """Keep some bytes of the disk for the moment when it is full; no error when there are none."""
+    """Keep some bytes of the disk for the moment when it is full; no error when there are none. A bucket is never full."""
+    if not store.local:
+        return
     path = store.file(BALLAST)
     with contextlib.suppress(OSError):
         if not path.exists() and free_bytes(store) > SPARE_BYTES:
@@ -128,6 +131,8 @@ def lay_ballast(store: LaneStore, *, cap: int) -> None:
 
 def drop_ballast(store: LaneStore) -> bool:
     """Give them up, so that what is needed to free more can be written; whether there were any."""
+    if not store.local:
+        return False
     try:
         store.file(BALLAST).unlink()
     except OSError:

@@ -59,6 +59,10 @@ class Runners:
         if not self._inline_bytes:
             self._wait()
 
+    def reads_here(self, size: float, *, far: bool) -> bool:
+        """Whether ``size`` bytes are read in this process: small ones, and all that come over a long link, which it can fill alone."""
+        return self.small(size) or (far and self._inline_bytes > 0)
+
     def most_bytes(self, wanted: int) -> int:
         """Bytes a micro-batch may have now: ``wanted``, or less while Spark is starting for it. Raises what its start raised."""
         return wanted if wanted <= self._inline_bytes or self._is_up() else self._inline_bytes
@@ -69,9 +73,12 @@ class Runners:
 
     def of(self, size: float) -> Runner:
         """Who runs tasks of ``size`` bytes together. Raises what Spark's start raised."""
-        if self.small(size) or not self._is_up():
-            return self._inline
-        return self._wait()
+        return self.here if self.small(size) or not self._is_up() else self._wait()
+
+    @property
+    def here(self) -> Runner:
+        """Runs tasks in this process, in the thread that asks."""
+        return self._inline
 
     def beside(self) -> Runner:
         """For work beside the copy: Spark if it is there, this process otherwise."""

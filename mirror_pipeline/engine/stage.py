@@ -9,9 +9,12 @@ from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.buffer.write import PartFileWriter
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine import worker
+from mirror_pipeline.engine.plan import ESTIMATE_SLACK
+from mirror_pipeline.engine.reading import Reading
+from mirror_pipeline.engine.stretches import Stretch
 from mirror_pipeline.engine.taking import RangeReader
 from mirror_pipeline.engine.terms import RangeTerms
-from mirror_pipeline.engine.wide import Gathering, Stretch, Throttle, stretches
+from mirror_pipeline.engine.throttle import Throttle
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch, MirrorError, TopicHalted
 from mirror_pipeline.faults import crash_point
 from mirror_pipeline.model import BatchMark, PartFile, Quarantined, TopicPartition
@@ -24,6 +27,8 @@ EMPTY_ANSWERS_BEFORE_GIVING_UP = 20
 FETCH_WAIT_MS = 100
 LEAST_FETCH_BYTES = 1_048_588
 """The largest batch of a topic with Kafka's own settings."""
+USUAL_FETCH_BYTES, FETCHED_BATCHES = 512 * 1024, 4
+"""Of a partition at a time: what many partitions bring together should still be in the processor's cache when it is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,7 @@ class StageTask:
 
     ``seconds`` bounds how long the task goes on fetching, ``memory_bytes`` what it holds before it writes.
     ``connections`` to each broker: None lets the round trip decide, and what ``tasks`` tasks that read at once bring.
-    ``bytes_per_second`` is the task's share of a limit.
+    ``bytes_per_second`` is the task's share of a limit. ``onward``: the next task of this thread goes on where this one ends.
     """
 
     store: LaneStore
@@ -49,6 +54,7 @@ class StageTask:
     connections: int | None = None
     tasks: int = 1
     bytes_per_second: float | None = None
+    onward: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +148,23 @@ class _Staging:
         return [s for s, r in self._readers.items() if not r.done and s not in self._halted and s not in self._errors]
 
     def _fetch_all(self, client: WireClient, deadline: float) -> None:
-        """Keep one request per connection on the way while the answer before it is worked on."""
-        lines = self._lines(client)
+        ranges = [terms.range for terms in self._task.terms]
+        reading = worker.take_reading(self._task.cluster)
+        if reading is not None and not (self._task.onward and reading.goes_on(ranges)):
+            reading.end()
+            reading = None
+        lines = self._lines(client) if reading is None else []
         # A busy moment makes any round trip look long: the shortest one that was seen counts.
-        round_trip = min((connection.round_trip for connection, _ in lines), default=0.0)
+        round_trip = reading.round_trip if reading else min((connection.round_trip for connection, _ in lines), default=0.0)
         learnt = worker.lines_of(self._task.cluster)
         count = learnt.now(round_trip, self._task.connections, tasks=self._task.tasks)
         if count:
-            began = time.monotonic()
-            self._fetch_wide(client, count, deadline)
-            learnt.brought(sum(reader.bytes_read for reader in self._readers.values()), time.monotonic() - began)
-            return
+            self._fetch_wide(client, reading or Reading(client, round_trip), count, deadline)
+        else:
+            self._fetch_short(client, lines, deadline)
+
+    def _fetch_short(self, client: WireClient, lines: list[tuple[Connection, list[TopicPartition]]], deadline: float) -> None:
+        """Keep one request per connection on the way while the answer before it is worked on."""
         waiting: list[tuple[Connection, list[TopicPartition]]] = []
         for connection, sources in lines:
             if self._ask(connection, sources):
@@ -174,25 +186,27 @@ class _Staging:
                 connection.close()
             raise
 
-    def _fetch_wide(self, client: WireClient, count: int, deadline: float) -> None:
+    def _fetch_wide(self, client: WireClient, reading: Reading, count: int, deadline: float) -> None:
         """Read over many connections; what they bring is taken over in the order of offsets."""
-        planned = {terms.range.source: terms.range for terms in self._task.terms if terms.range.source in self._open()}
-        order = stretches(planned.values())
-        gatherings = {}
-        for leader in {client.leader(source) for source in planned}:
-            mine = [stretch for stretch in order if client.leader(stretch.source) == leader]
-            lines = [client.take(leader, lane) or client.opener(leader) for lane in range(min(count, len(mine)))]
-            gatherings[leader] = Gathering(mine, lines, deadline=deadline, pause=self._throttle.pause)
         try:
-            for stretch in order:
-                stretch.ready.wait()
+            ranges = [self._readers[source].terms.range for source in self._open()]
+            for reader in self._readers.values():
+                reader.most_bytes *= ESTIMATE_SLACK  # the stretches that were cut for it are taken as a whole
+            until = None  # the first stretch is waited for in any case: a slow link must not stand still
+            for stretch in reading.share(ranges, count=count, ahead=self._task.onward, pause=self._throttle.pause):
+                if not reading.wait_for(stretch, until):
+                    break
                 self._take_stretch(client, stretch)
-                gatherings[client.leader(stretch.source)].taken()
-        finally:
-            for leader, gathering in gatherings.items():
-                gathering.end()
-                for lane, connection in enumerate(gathering.open):
-                    client.keep(leader, lane, connection)
+                reading.taken(stretch)
+                until = deadline
+            worker.lines_of(self._task.cluster).brought(*reading.brought())
+        except BaseException:
+            reading.end()
+            raise
+        if self._task.onward and reading.unfinished and not self._errors and not self._halted:
+            worker.keep_reading(self._task.cluster, reading)
+        else:
+            reading.end()
 
     def _take_stretch(self, client: WireClient, stretch: Stretch) -> None:
         source, reader = stretch.source, self._readers[stretch.source]
@@ -200,7 +214,7 @@ class _Staging:
             raise stretch.problem
         if stretch.problem is not None:
             self._errors.setdefault(source, str(stretch.problem))
-        if not stretch.begun or source in self._errors or source in self._halted or reader.next < stretch.start:
+        if not stretch.answers or source in self._errors or source in self._halted or reader.next < stretch.start:
             return  # what lies before is missing: the next micro-batch reads on from there
         for answer in stretch.answers:
             self._answer(client, source, answer)
@@ -227,7 +241,9 @@ class _Staging:
         reader, most = self._readers[source], self._task.partition_fetch_bytes
         if self._empty.get(source):
             return most
-        return min(most, max(reader.terms.range.max_bytes - reader.bytes_read, LEAST_FETCH_BYTES))
+        batch = reader.terms.range.bytes_per_batch
+        usual = max(USUAL_FETCH_BYTES, int(FETCHED_BATCHES * batch)) if batch else LEAST_FETCH_BYTES
+        return min(most, usual, max(reader.terms.range.max_bytes - reader.bytes_read, LEAST_FETCH_BYTES))
 
     def _ask(self, connection: Connection, sources: list[TopicPartition]) -> bool:
         still = set(self._open())

@@ -32,8 +32,9 @@ QUIET_LOOK_SECONDS = 5.0
 TURN_SECONDS = 0.1
 """From one small micro-batch to the next of a run that keeps up: each costs a Delta commit and a file."""
 PARTITION_FETCH_BYTES = 4 * 2**20
-MOST_REACH, FULL_SHARE = 8, 0.9
-"""Over a long link micro-batches that are full, to this share at least, grow up to so many times the usual size."""
+ONWARD_REACH, MOST_REACH, FULL_SHARE = 2, 8, 0.9
+"""Over a long link the micro-batch behind one that was full, to this share at least, may have so many times the usual size: each
+asks questions, and Spark's tasks, which do not read on into the next, take several round trips until all their connections flow."""
 TASK_MEMORY_BYTES = 64 * 2**20
 """Fetched bytes a task holds before it writes them out as spans."""
 
@@ -49,12 +50,13 @@ class Staging:
         self._patience = Patience(context.mirror.engine.source_wait)
         self._losses = Losses()
         self._looked = 0.0
-        self._quiet = self._behind = False
+        self._quiet = self._behind = self._far = False
         self._reach = 1
         self._watch = SourceWatch(client)
         self._room = context.room
         self._staged = 0
         self._failures = 0
+        self._doubtful: tuple[Sequence[PartFile], Sequence[RangeOutcome], float] | None = None
 
     def run(self) -> None:
         """Stage until stopped or, with ``once``, until all ends are reached; errors end the lane."""
@@ -71,7 +73,7 @@ class Staging:
                 except BufferUnusable as problem:
                     if not problem.retryable:
                         raise
-                    self._disk_full(problem)
+                    self._buffer_away(problem)
                     continue
                 if not more:
                     break
@@ -122,7 +124,10 @@ class Staging:
 
     def _turn(self) -> bool:
         context, state = self._context, self._state
-        pause = QUIET_LOOK_SECONDS if self._quiet else context.mirror.engine.poll_interval
+        context.hold.check()
+        self._end_doubt()
+        # What is read tells where its partition ends, and over a long link a question takes the time of megabytes.
+        pause = QUIET_LOOK_SECONDS if self._quiet or self._reach > 1 else context.mirror.engine.poll_interval
         if not context.once and time.monotonic() - self._looked >= pause:
             self.refresh_ends()
         if self._buffer_full():
@@ -147,9 +152,13 @@ class Staging:
         budget = min(self._context.mirror.engine.micro_batch_bytes * self._reach, self._context.buffer.max_bytes // BATCHES_IN_BUFFER)
         ranges = plan_ranges(views, budget_bytes=budget)
         size = planned_bytes(ranges)
-        # Many connections take several round trips until all of them flow, and again until the last has ended.
-        far = is_long(self._client.round_trip) and size >= FULL_SHARE * budget
-        self._reach = min(MOST_REACH, 2 * self._reach) if far else 1
+        self._far = is_long(self._client.round_trip)
+        full = self._far and size >= FULL_SHARE * budget
+        if self._context.runners.reads_here(size, far=self._far):
+            self._behind = False
+            self._reach = ONWARD_REACH if full else 1
+            return ranges
+        self._reach = MOST_REACH if full else 1
         most = self._context.runners.most_bytes(size)
         self._behind = most < size
         return plan_ranges(views, budget_bytes=most) if self._behind else ranges
@@ -165,7 +174,9 @@ class Staging:
         began = time.monotonic()
         self._quiet = False
         size = planned_bytes([t.range for t in terms])
-        runner = self._context.runners.of(size)
+        runners = self._context.runners
+        here = runners.reads_here(size, far=self._far)
+        runner = runners.here if here else runners.of(size)
         shares = assign([(t, float(t.range.max_bytes)) for t in terms], runner.tasks)
         limit = engine.bandwidth_at(datetime.now().time())
         tasks = [
@@ -184,6 +195,7 @@ class Staging:
                 connections=engine.connections,
                 tasks=len(shares),
                 bytes_per_second=limit / len(shares) if limit else None,
+                onward=runner is runners.here,
             )
             for index, share in enumerate(shares)
         ]
@@ -194,10 +206,9 @@ class Staging:
             raise lost
         self._losses.done()
         if not self._context.once and not self._behind and self._context.runners.small(size):
-            self._context.stop.wait(max(0.0, TURN_SECONDS - (time.monotonic() - began)))
+            self._context.stop.wait(max(0.0, self._context.store.spaced(TURN_SECONDS) - (time.monotonic() - began)))
 
     def _commit(self, results: Sequence[StageResult], began: float) -> None:
-        state = self._state
         outcomes = [outcome for result in results for outcome in result.outcomes]
         self._context.cases.keep([q for outcome in outcomes for q in outcome.quarantined])
         refused = self._refused(outcomes)
@@ -205,12 +216,22 @@ class Staging:
         parts = [r.part for r in results if r.part is not None and not {span.topic for span in r.part.spans} & refused]
         outcomes = [o for r in results if r.part is None or r.part in parts for o in r.outcomes]
         if parts:
+            self._context.hold.check()
             crash_point("commit.before")
-            if not self._context.spans.commit(self._micro_batch, parts):
+            self._doubtful = parts, outcomes, began
+            landed = self._context.spans.commit(self._micro_batch, parts)
+            self._doubtful = None
+            if not landed:
                 raise BufferUnusable(
                     f"micro-batch {self._micro_batch} of lane {self._context.lane} was already committed by another run",
                     hint="two runs of one lane? end one of them",
                 )
+        self._committed(parts, outcomes, began)
+
+    def _committed(self, parts: Sequence[PartFile], outcomes: Sequence[RangeOutcome], began: float) -> None:
+        """Take over what is in the buffer now."""
+        state = self._state
+        if parts:
             self._staged += sum(part.size for part in parts)
             crash_point("commit.after")
             self._micro_batch += 1
@@ -221,6 +242,15 @@ class Staging:
             state.seconds_staging += time.monotonic() - began
             state.lock.notify_all()
         self._judge(outcomes, bool(parts))
+
+    def _end_doubt(self) -> None:
+        """A commit whose answer was lost with the store: is it there? Raises BufferUnusable while that cannot be told."""
+        if self._doubtful is not None:
+            parts, outcomes, began = self._doubtful
+            landed = self._context.spans.holds(parts)
+            self._doubtful = None
+            if landed:
+                self._committed(parts, outcomes, began)
 
     def _refused(self, outcomes: Sequence[RangeOutcome]) -> set[str]:
         """Topics whose log, as it was read now, does not go on from what was read before; they are halted.
@@ -294,12 +324,17 @@ class Staging:
         log.warning("staging: %s", problem.message)
         self._context.stop.wait(self._losses.lost(problem))
 
-    def _disk_full(self, problem: BufferUnusable) -> None:
-        """Staging pauses; producing goes on, and what it has sent may leave the buffer."""
+    def _buffer_away(self, problem: BufferUnusable) -> None:
+        """Staging pauses. On a full disk producing goes on, and what it has sent may leave the buffer."""
         log.warning("staging waits: %s", problem.message)
         with self._state.lock:
             self._state.buffer_is(problem.message)
-        self._context.spans.discard_uncommitted()
+        try:
+            self._end_doubt()
+            self._context.spans.discard_uncommitted(self._context.hold.check)
+        except BufferUnusable as worse:
+            if not worse.retryable:
+                raise
         self._context.room_wanted.set()
         self._context.stop.wait(FULL_BUFFER_POLL_SECONDS)
 

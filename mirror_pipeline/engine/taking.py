@@ -35,6 +35,7 @@ class RangeReader:
     bytes_read: int = field(init=False, default=0)
     records: int = field(init=False, default=0)
     done: bool = field(init=False, default=False)
+    most_bytes: float = field(init=False)
     first_epoch: int = field(init=False, default=-1)
     mark: BatchMark | None = field(init=False, default=None)
     quarantined: list[Quarantined] = field(init=False, default_factory=list)
@@ -49,6 +50,7 @@ class RangeReader:
 
     def __post_init__(self) -> None:
         self.next = self._span_start = self.terms.range.start
+        self.most_bytes = self.terms.range.max_bytes
 
     @property
     def fetch_offset(self) -> int:
@@ -87,7 +89,7 @@ class RangeReader:
             batch = records[at : at + found[1].size]
             at += len(batch)
             self._look(found[1], batch, aborted, open_aborts)
-        if self.next >= self.terms.range.end or self.bytes_read >= self.terms.range.max_bytes:
+        if self.next >= self.terms.range.end or self.bytes_read >= self.most_bytes:
             self.done = True
 
     def _look(self, header: BatchHeader, batch: memoryview, aborted: list[tuple[int, int]], open_aborts: set[int]) -> None:

@@ -3,201 +3,358 @@
 A connection carries at most its send buffer per round trip (brokers set 100 KiB by default), whatever the line could
 do: 0.5 MB/s at 200 ms. So a partition's range is cut into stretches of offsets by an estimate of their size, many are
 read at once, and the reader gets them one behind the other, as if they had come over one connection.
+
+One thread serves all connections to a broker: hundreds of threads would spend more on waiting for the interpreter than on
+what arrives. Some of many connections crawl for seconds, after a loss or a bad guess of the sender's congestion control, and
+everything would wait for their stretches: what takes much longer than usual is asked for again over another
+connection, and a connection that was beaten is replaced.
 """
 
 from __future__ import annotations
 
+import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 
-from mirror_pipeline.errors import ConnectionLost
-from mirror_pipeline.model import OffsetRange, TopicPartition
-from mirror_pipeline.wire.batch import headers
+from mirror_pipeline.engine.dialling import Dialling
+from mirror_pipeline.engine.pace import Line, Pace
+from mirror_pipeline.engine.stretches import Attempt, Stretch
+from mirror_pipeline.errors import ConnectionLost, MirrorError
+from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.wire.connection import Connection
-from mirror_pipeline.wire.fetch import FetchedPartition, receive_fetch, send_fetch
+from mirror_pipeline.wire.fetch import FetchedPartition, arrived_fetch, send_fetch
 
-STRETCH_BYTES = 256 * 1024
-STRETCH_BATCHES = 8
-"""A stretch has at least so many bytes, and batches: those at its edges are read twice."""
-UNKNOWN_BATCH_BYTES = 32 * 1024
-SLACK_BATCHES = 2
-"""Asked for on top of what is left of a stretch, so that its first and last batches come whole."""
-AHEAD = 2
-"""Requests on the way on one connection, and stretches read or being read for each connection."""
+ASKED = 2
+"""Requests on the way on one connection."""
+ROOM_BYTES = 256 * 2**20
+"""Read or being read, and not taken over yet: two seconds of a line of 1 Gbit/s."""
 WAIT_MS = 500
-EMPTY_ANSWERS = 3
-
-
-Line = Connection | Callable[[], Connection]
-"""A connection, or what opens it: opening takes round trips, too, and is done by all threads at once."""
-
-
-@dataclass(slots=True, eq=False)
-class Stretch:
-    """Offsets ``[start, end)`` of one partition, on their way; ``answers`` begin at or before ``start``."""
-
-    source: TopicPartition
-    start: int
-    end: int
-    size: int
-    slack: int
-    answers: list[FetchedPartition] = field(default_factory=list)
-    problem: Exception | None = None
-    ready: threading.Event = field(default_factory=threading.Event)
-    next: int = 0
-    empty: int = 0
-    begun: bool = False
-
-    @property
-    def left(self) -> int:
-        """Bytes to ask for next, by the estimate."""
-        share = (self.end - self.next) / max(1, self.end - self.start)
-        return int(self.size * share) + self.slack
-
-
-def stretches(ranges: Iterable[OffsetRange]) -> list[Stretch]:
-    """Cut ranges into stretches, in the order in which they are read: all partitions in turn."""
-    cut = [list(_cut(planned)) for planned in ranges]
-    return [row[turn] for turn in range(max(map(len, cut), default=0)) for row in cut if turn < len(row)]
-
-
-def _cut(planned: OffsetRange) -> Iterator[Stretch]:
-    per_offset = max(1.0, planned.bytes_per_offset)
-    stop = min(planned.end, planned.start + max(1, round(planned.max_bytes / per_offset)))
-    batch = planned.bytes_per_batch or UNKNOWN_BATCH_BYTES
-    step = max(1, round(max(STRETCH_BYTES, STRETCH_BATCHES * batch) / per_offset))
-    for start in range(planned.start, stop, step):
-        end = min(start + step, stop)
-        yield Stretch(planned.source, start, end, int((end - start) * per_offset), int(SLACK_BATCHES * batch), next=start)
+LOOK_SECONDS, IDLE_SECONDS = 0.1, 1.0
+"""Between two looks for connections that crawl, and while nothing is due."""
+LOSSES = 3
+"""So many lost connections are the end of a stretch."""
 
 
 class Gathering:
-    """Reads the stretches of one broker's partitions over several connections, each in a thread of its own."""
+    """Reads the stretches of one broker's partitions over several connections, in a thread of its own.
 
-    def __init__(self, waiting: Sequence[Stretch], lines: Sequence[Line], *, deadline: float, pause: Callable[[int], None]) -> None:
-        self._waiting = deque(waiting)
-        self._deadline = deadline
-        self._pause = pause
+    Args:
+        kept: connections that are open already.
+        open_line: opens another; called in other threads.
+        news: is set whenever a stretch has become ready.
+        pause: told how many bytes have come; may wait.
+    """
+
+    def __init__(
+        self, kept: Sequence[Connection], open_line: Callable[[], Connection], *, news: threading.Event, pause: Callable[[int], None]
+    ) -> None:
+        self.pause = pause
+        self._news = news
+        self.received = 0
+        self.was_idle = False
         self._lock = threading.Lock()
-        self._room = threading.Semaphore(AHEAD * max(1, len(lines)))
-        self._over = threading.Event()
-        self._reading = len(lines)
+        self._waiting: deque[Stretch] = deque()
+        self._again: deque[Stretch] = deque()
+        self._held = 0
+        self._count = len(kept)
+        self._over = self._ended = self._starved = False
+        self._lines: dict[int, Line] = {}
+        self._idle: dict[Line, None] = {}
+        self._half: dict[Line, None] = {}
+        self._more: list[Line] = []
+        self._pace = Pace()
+        self._batches: dict[TopicPartition, int] = {}
+        self._looked = 0.0
+        self._problem: Exception = ConnectionLost("reading ended before the answer came")
+        self._selector = selectors.DefaultSelector()
+        self._dialling = Dialling(open_line)
+        self._selector.register(self._dialling.news, selectors.EVENT_READ)
+        for connection in kept:
+            self._add(connection)
         self.open: list[Connection] = []
-        self._threads = [threading.Thread(target=self._work, args=(line,), daemon=True) for line in lines]
-        for thread in self._threads:
-            thread.start()
+        self._thread = threading.Thread(target=self._work, name="wide", daemon=True)
 
-    def taken(self) -> None:
-        """The oldest stretch has been taken over: there is room for another."""
-        self._room.release()
+    def start(self, count: int) -> None:
+        """Begin to read, over so many connections."""
+        self.resize(count)
+        self._thread.start()
+
+    @property
+    def count(self) -> int:
+        """Connections it uses, or will once they are open."""
+        return self._count
+
+    def resize(self, count: int) -> None:
+        """Use so many connections: more are opened now, those that are too many are closed when they have nothing to do."""
+        more, self._count = count - self._count, count
+        self._dialling.want(more)
+
+    def add(self, stretches: Iterable[Stretch]) -> None:
+        """Read these as well, behind all others."""
+        with self._lock:
+            self._waiting.extend(stretches)
+            if self._ended:
+                self._give_up_waiting()
+        self._dialling.wake()
+
+    def passed(self, stretch: Stretch) -> None:
+        """This stretch has been taken over, or has to wait for its reader: there is room for another."""
+        with self._lock:
+            stretch.passed = True
+            if stretch.counted:
+                stretch.counted = False
+                self._held -= stretch.size
+        if self._starved:
+            self._dialling.wake()
+
+    @property
+    def reads(self) -> bool:
+        """False once it was ended or has lost its last connection."""
+        return self._thread.is_alive()
 
     def end(self) -> None:
-        """Begin nothing more and wait for what is on the way."""
-        self._over.set()
-        for _ in self._threads:
-            self._room.release()
-        for thread in self._threads:
-            thread.join()
+        """Read nothing more. Connections that are still being opened, or have an answer due, are given up."""
+        self._over = True
+        self._dialling.wake()
+        if self._thread.ident is not None:
+            self._thread.join()
 
-    def _next(self, *, wait: bool) -> Stretch | None:
-        """The next stretch to ask for; None when there is none, no time or, unless ``wait``, no room now.
+    def _work(self) -> None:
+        self._looked = time.monotonic()
+        try:
+            while not self._over and (self._lines or self._dialling.busy):
+                self._turn()
+        except Exception as fault:  # noqa: BLE001 - raised by the thread that waits for a stretch
+            self._problem = fault
+        finally:
+            self._finish()
 
-        A connection with an answer due must not wait for room: its answer may be the one that makes it.
-        """
-        if not self._room.acquire(blocking=wait):
-            return None
+    def _turn(self) -> None:
+        """Ask, wait a moment for answers, take them."""
+        self._ask_all()
+        due = len(self._lines) > len(self._idle)
+        more, self._more = self._more, []
+        wait = 0.0 if more else LOOK_SECONDS if due else IDLE_SECONDS
+        ready = dict.fromkeys([*more, *(key.data for key, _ in self._selector.select(wait) if key.data is not None)])
+        for line in ready:
+            if self._over:
+                return  # a limit may make this take long
+            if line.connected:
+                self._serve(line)
+        for opened in self._dialling.opened():
+            if isinstance(opened, Exception):
+                self._problem = opened
+                self._count -= 1
+            else:
+                self._add(opened)
+        now = time.monotonic()
+        if now - self._looked >= LOOK_SECONDS:
+            stood = max(0.0, now - self._looked - 2 * LOOK_SECONDS) if due else 0.0
+            self._looked = now
+            for line in list(self._lines.values()):
+                self._look(line, now, stood)
+
+    def _finish(self) -> None:
+        """Whoever waits for a stretch that nobody reads any more shall see that."""
+        self._dialling.end()
+        self._selector.close()
+        for line in self._lines.values():
+            if line.asked:
+                line.connection.close()
+            else:
+                self.open.append(line.connection)
+        for stretch in (*(attempt.stretch for line in self._lines.values() for attempt in line.asked), *self._again):
+            self._give_up(stretch, self._problem)
         with self._lock:
-            if self._over.is_set() or time.monotonic() >= self._deadline or not self._waiting:
-                for stretch in self._waiting:
-                    stretch.ready.set()  # nobody begins it: whoever waits for it shall see that
-                self._waiting.clear()
-                self._room.release()
+            self._ended = True
+            self._give_up_waiting()
+
+    def _give_up_waiting(self) -> None:
+        for stretch in self._waiting:
+            self._give_up(stretch, self._problem)
+        self._waiting.clear()
+
+    def _add(self, connection: Connection) -> None:
+        line = Line(connection, connection.fileno())
+        self._lines[line.fileno] = line
+        self._selector.register(line.fileno, selectors.EVENT_READ, line)
+        self._idle[line] = None
+
+    def _ask_all(self) -> None:
+        """Every connection gets something to do before one gets more."""
+        self._starved = False
+        for row in (self._idle, self._half):
+            for line in [*row]:
+                if line not in row:
+                    continue  # a late stretch went to the fastest of them
+                if line.crawls or line.connection.ends_soon:
+                    self._rest(line)
+                    continue
+                if (stretch := self._late()) is not None:
+                    line = min((each for each in row if not each.crawls), key=lambda each: each.pace)
+                else:
+                    stretch = self._next()
+                if stretch is None:
+                    self._starved = self.was_idle = True
+                    self._shrink()
+                    return
+                self._ask(line, stretch.attempt())
+
+    def _late(self) -> Stretch | None:
+        while self._again:
+            stretch = self._again.popleft()
+            if not stretch.ready:
+                return stretch
+        return None
+
+    def _next(self) -> Stretch | None:
+        """The next stretch to begin; None when there is none or no room now."""
+        with self._lock:
+            if not self._waiting or (self._held and self._held + self._waiting[0].size > ROOM_BYTES):
                 return None
             stretch = self._waiting.popleft()
-            stretch.begun = True
+            if not stretch.passed:
+                stretch.counted = True
+                self._held += stretch.size
             return stretch
 
-    def _work(self, line: Line) -> None:
-        asked: deque[Stretch] = deque()
+    def _shrink(self) -> None:
+        for line in list(self._idle)[: max(0, len(self._lines) - self._count)]:
+            self._remove(line)
+
+    def _ask(self, line: Line, attempt: Attempt) -> None:
+        source = attempt.stretch.source
+        size = attempt.left(self._batches.get(source, 0))
+        now = time.monotonic()
+        if not line.asked:
+            attempt.since = line.moved = now
+        line.asked.append(attempt)
         try:
-            connection = line if isinstance(line, Connection) else line()
-        except Exception as problem:  # noqa: BLE001 - raised, or told, by the thread that waits for the stretch
-            self._lost(problem, asked)
+            send_fetch(line.connection, {source: (attempt.next, size)}, max_wait_ms=WAIT_MS, min_bytes=1, max_bytes=size)
+        except MirrorError as problem:
+            self._lost(line, problem)
             return
+        self._place(line)
+
+    def _place(self, line: Line) -> None:
+        self._idle.pop(line, None)
+        self._half.pop(line, None)
+        if len(line.asked) < ASKED:
+            (self._half if line.asked else self._idle)[line] = None
+
+    def _serve(self, line: Line) -> None:
+        """Take what has come over a connection."""
+        line.moved = time.monotonic()
         try:
-            self._read(connection, asked)
-            with self._lock:
-                self._reading -= 1
-                self.open.append(connection)
-        except Exception as problem:  # noqa: BLE001 - as above
-            connection.close()
-            self._lost(problem, asked)
+            if not line.asked:
+                raise ConnectionLost(f"{line.connection.peer}: the broker closed the connection")
+            answers = arrived_fetch(line.connection)
+            if answers is not None:
+                self._answered(line, answers)
+                if line.connected and line.asked:
+                    self._more.append(line)  # TLS may hold the next, of which the selector knows nothing; but others come first
+        except MirrorError as problem:
+            self._lost(line, problem)
 
-    def _lost(self, problem: Exception, asked: Iterable[Stretch]) -> None:
-        """This connection reads no more; others go on, unless it was the last."""
-        for stretch in asked:
-            stretch.problem = problem
-            stretch.ready.set()
-        with self._lock:
-            self._reading -= 1  # counted, not looked up: a thread that has just given up is still alive for a moment
-            if self._reading:
-                return
-            for stretch in self._waiting:
-                stretch.problem = problem
-                stretch.ready.set()
-            self._waiting.clear()
-
-    def _read(self, connection: Connection, asked: deque[Stretch]) -> None:
-        while True:
-            while len(asked) < AHEAD and (stretch := self._next(wait=not asked)) is not None:
-                _ask(connection, stretch)
-                asked.append(stretch)
-            if not asked:
-                return
-            self._receive(connection, asked)
-
-    def _receive(self, connection: Connection, asked: deque[Stretch]) -> None:
-        stretch = asked[0]
-        answer = receive_fetch(connection).get(stretch.source)
+    def _answered(self, line: Line, answers: dict[TopicPartition, FetchedPartition]) -> None:
+        attempt = line.asked[0]
+        stretch = attempt.stretch
+        answer = answers.get(stretch.source)
         if answer is None:
-            raise ConnectionLost(f"{connection.peer}: the answer leaves {stretch.source} out")
-        asked.popleft()
-        self._pause(len(answer.records))
-        stretch.answers.append(answer)
-        before = stretch.next
-        for _, header in headers(answer.records):
-            stretch.next = max(stretch.next, header.next_offset)
-        stretch.empty = stretch.empty + 1 if stretch.next == before else 0
-        if answer.error or stretch.next >= stretch.end or stretch.empty >= EMPTY_ANSWERS:
-            stretch.ready.set()
+            raise ConnectionLost(f"{line.connection.peer}: the answer leaves {stretch.source} out")
+        complete = attempt.take(answer)
+        size = len(answer.records)
+        self.received += size
+        self.pause(size)
+        now = time.monotonic()
+        line.asked.popleft()
+        if size:
+            line.pace = (now - attempt.since) / size
+            self._pace.learn(line.pace, busy=not self._starved)
+        if line.asked:
+            line.asked[0].since = now
+        if stretch.ready:
+            self._place(line)  # another connection was faster
+        elif complete:
+            self._complete(attempt)
+            self._place(line)
         else:
-            _ask(connection, stretch)
-            asked.append(stretch)
+            self._ask(line, attempt)
 
+    def _complete(self, attempt: Attempt) -> None:
+        stretch = attempt.stretch
+        stretch.answers = attempt.answers
+        self._batches[stretch.source] = attempt.batch
+        stretch.ready = True
+        self._news.set()
+        for other in stretch.attempts:
+            if other is not attempt and other.late:
+                for line in [line for line in self._lines.values() if other in line.asked]:
+                    self._replace(line)
+        stretch.attempts = []
 
-def _ask(connection: Connection, stretch: Stretch) -> None:
-    wants = {stretch.source: (stretch.next, stretch.left)}
-    send_fetch(connection, wants, max_wait_ms=WAIT_MS, min_bytes=1, max_bytes=stretch.left)
-
-
-class Throttle:
-    """Keeps the bytes of all threads together below a rate; no limit when the rate is None."""
-
-    def __init__(self, bytes_per_second: float | None) -> None:
-        self._rate = bytes_per_second
-        self._free_at = time.monotonic()
-        self._lock = threading.Lock()
-
-    def pause(self, size: int) -> None:
-        """Account for ``size`` bytes that have come, and wait as long as they should have taken."""
-        if not self._rate:
+    def _look(self, line: Line, now: float, stood: float) -> None:
+        """Is an answer late, or has the connection fallen silent? Seconds in which this thread stood still do not count."""
+        if not line.asked:
             return
-        with self._lock:
-            now = time.monotonic()
-            self._free_at = max(self._free_at, now) + size / self._rate
-            wait = self._free_at - now
-        if wait > 0:
-            time.sleep(wait)
+        line.asked[0].since += stood
+        line.moved += stood
+        if now - line.moved > line.connection.timeout + WAIT_MS / 1000:
+            self._lost(line, ConnectionLost(f"{line.connection.peer}: timed out while receiving"))
+            return
+        attempt = line.asked[0]
+        if not attempt.late and self._pace.is_late(attempt, now, busy=not self._starved):
+            attempt.late = True
+            self._half.pop(line, None)
+            stretch = attempt.stretch
+            if all(other.late for other in stretch.attempts):
+                self._again.append(stretch)
+
+    def _rest(self, line: Line) -> None:
+        """Ask it nothing more for now. Where its session ends soon, a new connection is opened beside the work, not in front of it."""
+        self._half.pop(line, None)
+        if not line.asked:
+            self._replace(line)
+
+    def _replace(self, line: Line) -> None:
+        self._remove(line)
+        for attempt in line.asked:
+            self._release(attempt, None)
+        self._dialling.want(1)
+
+    def _lost(self, line: Line, problem: Exception) -> None:
+        """This connection reads no more; others go on, unless it was the last. The next ``resize`` makes up for it."""
+        self._problem = problem
+        self._count -= 1
+        self._remove(line)
+        for attempt in line.asked:
+            self._release(attempt, problem)
+
+    def _remove(self, line: Line) -> None:
+        self._idle.pop(line, None)
+        self._half.pop(line, None)
+        del self._lines[line.fileno]
+        self._selector.unregister(line.fileno)
+        line.connected = False
+        line.connection.close()
+
+    def _release(self, attempt: Attempt, problem: Exception | None) -> None:
+        """An attempt that will not come to its end: another goes on, or is made."""
+        stretch = attempt.stretch
+        if attempt in stretch.attempts:
+            stretch.attempts.remove(attempt)
+        if stretch.ready or stretch.attempts:
+            return
+        stretch.losses += problem is not None
+        if problem is not None and stretch.losses >= LOSSES:
+            self._give_up(stretch, problem)
+        else:
+            self._again.append(stretch)
+
+    def _give_up(self, stretch: Stretch, problem: Exception) -> None:
+        if not stretch.ready:
+            stretch.problem = problem
+            stretch.ready = True
+            self._news.set()

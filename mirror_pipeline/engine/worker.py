@@ -11,6 +11,7 @@ import threading
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.lines import LineCount
+from mirror_pipeline.engine.reading import Reading
 from mirror_pipeline.wire.client import WireClient
 
 _local = threading.local()
@@ -35,8 +36,23 @@ def lines_of(cluster: ClusterSettings) -> LineCount:
     return learnt.setdefault(cluster, LineCount())
 
 
+def keep_reading(cluster: ClusterSettings, reading: Reading) -> None:
+    """Leave to this thread's next task what is on its way from a cluster."""
+    if not hasattr(_local, "readings"):
+        _local.readings = {}
+    _local.readings[cluster] = reading
+
+
+def take_reading(cluster: ClusterSettings) -> Reading | None:
+    """What this thread's last task has left on its way from a cluster; whoever takes it ends it, or keeps it again."""
+    readings: dict[ClusterSettings, Reading] = getattr(_local, "readings", {})
+    return readings.pop(cluster, None)
+
+
 def close() -> None:
     """Close this thread's clients; for threads of the driver, which end while the process goes on."""
+    for cluster in list(getattr(_local, "readings", {})):
+        _end_reading(cluster)
     clients: dict[ClusterSettings, WireClient] = getattr(_local, "clients", {})
     for client in clients.values():
         client.close()
@@ -45,8 +61,15 @@ def close() -> None:
 
 def forget(cluster: ClusterSettings) -> None:
     """Close and drop the client of a cluster, so that the next task starts from its bootstrap servers again."""
+    _end_reading(cluster)
     clients: dict[ClusterSettings, WireClient] = getattr(_local, "clients", {})
     client = clients.pop(cluster, None)
     if client is not None:
         client.close()
 
+
+
+def _end_reading(cluster: ClusterSettings) -> None:
+    reading = take_reading(cluster)
+    if reading is not None:
+        reading.end()

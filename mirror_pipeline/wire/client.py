@@ -39,6 +39,10 @@ ASK_AGAIN = {Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME}  # harmless h
 
 T = TypeVar("T")
 
+LONG_RECEIVE_BYTES = 512 * 1024
+"""Of a connection that shares a long way with many: the kernel would begin with a window of 64 KiB and widen it by and by, while
+brokers send up to 100 KiB in each round trip. Linux grants at most ``net.core.rmem_max`` (208 KiB by default), twice."""
+
 
 class WireClient:
     """Talks to one cluster. Not thread-safe: one client per thread (its connections are its own).
@@ -142,9 +146,9 @@ class WireClient:
         return cached
 
     def opener(self, node_id: int) -> Callable[[], Connection]:
-        """Opens a further connection to a broker that is known; may be called in another thread."""
+        """Opens a further connection over a long way to a broker that is known; may be called in another thread."""
         address = self._brokers[node_id]
-        return lambda: self._dialler.open(*address, open_timeout=OPEN_TIMEOUT)
+        return lambda: self._dialler.open(*address, open_timeout=OPEN_TIMEOUT, receive_buffer=LONG_RECEIVE_BYTES, kept_replies=0)
 
     def keep(self, node_id: int, lane: int, opened: Connection) -> None:
         """Make ``opened`` the connection number ``lane`` to a broker."""

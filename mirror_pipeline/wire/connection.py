@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-from mirror_pipeline.errors import BrokerError, ConnectionLost, WireError
+from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.wire import messages, sasl
-from mirror_pipeline.wire.buffers import BufferPool
+from mirror_pipeline.wire.arriving import SIZE, Arriving
+from mirror_pipeline.wire.buffers import KEPT, BufferPool
 from mirror_pipeline.wire.codes import UNSUPPORTED_VERSION, broker_error
 from mirror_pipeline.wire.messages import SPOKEN, Api
 from mirror_pipeline.wire.tls import tls_context
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from mirror_pipeline.config import Security
 
 CLIENT_ID = "mirror-pipeline"
+FRAME_MAX = 2**31 - 1
 FIRST_REPLY_MAX = 1 << 20  # a larger first frame means that the other side does not speak Kafka
 RENEW_AT = (0.80, 0.90)  # part of a SASL session after which it is renewed (KIP-368), spread over connections
 THROTTLE_MAX = 60.0  # seconds; a broker mutes for a few quota windows at most
-SIZE = struct.Struct(">i")
 T = TypeVar("T")
 
 
@@ -61,6 +61,7 @@ class Connection:
         timeout: Seconds without any byte moving after which a reply or send is given up.
         open_timeout: Seconds for connecting, TLS, negotiation and authentication together; ``timeout`` when None.
         receive_buffer, send_buffer: socket buffers in bytes; None leaves the kernel to grow them.
+        kept_replies: memory of so many replies is used again; 0 where there are many connections, whose replies wait for each other.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Connection:
         open_timeout: float | None = None,
         receive_buffer: int | None = None,
         send_buffer: int | None = None,
+        kept_replies: int = KEPT,
     ) -> None:
         self.host, self.port, self.timeout = host, port, timeout
         self._open_timeout = timeout if open_timeout is None else open_timeout
@@ -84,18 +86,24 @@ class Connection:
         self._client_id = client_id.encode()
         self._socket_buffers = (receive_buffer, send_buffer)
         self._context = tls_context(security) if security is not None and security.protocol in {"SSL", "SASL_SSL"} else None
-        self._pool = BufferPool()
+        self._pool = BufferPool(kept_replies)
         self._correlation_id = 0
         self._pending: deque[Pending] = deque()
         self._backlog: deque[Reply] = deque()
         self._muted_until = 0.0
         self._renew_at: float | None = None
+        self._arriving: Arriving | None = None
         self._transport = self._open()
 
     @property
     def closed(self) -> bool:
         """True after ``close`` and after any failure."""
         return self._transport.closed
+
+    @property
+    def ends_soon(self) -> bool:
+        """True when the SASL session is due for renewal, which ``version`` does and which takes several round trips."""
+        return self._renew_at is not None and time.monotonic() >= self._renew_at
 
     @property
     def in_flight(self) -> int:
@@ -115,7 +123,7 @@ class Connection:
 
         Call it before building a request. Raises BrokerError 35 when there is no common version.
         """
-        if self._renew_at is not None and time.monotonic() >= self._renew_at:
+        if self.ends_soon:
             self._renew()
         ours, theirs = SPOKEN[api], self.brokers_versions.get(api)
         highest = min(ours.highest, theirs[1]) if theirs else -1
@@ -152,6 +160,15 @@ class Connection:
             return self._backlog.popleft()
         return self._read()
 
+    def arrived(self) -> Reply | None:
+        """The next reply if all of it is here, else None: never waits. Ask again when ``fileno`` is readable."""
+        if self._backlog:
+            return self._backlog.popleft()
+        reply = self._guarded(self._frame, self._oldest(), False)
+        if reply is not None:
+            self._pending.popleft()
+        return reply
+
     def request(self, message: Any, *, wait: float = 0.0, timeout: float | None = None) -> Any:
         """Send a kafka-python request and return its decoded response; ``timeout`` bounds the whole exchange.
 
@@ -184,6 +201,7 @@ class Connection:
         self._transport.close()
         self._pending.clear()
         self._backlog.clear()
+        self._arriving = None
 
     def __enter__(self) -> Self:
         return self
@@ -207,21 +225,28 @@ class Connection:
         return reply
 
     def _read(self) -> Reply:
-        if not self._pending:
-            if self.closed:
-                raise ConnectionLost(f"{self.peer}: the connection is closed")
-            raise RuntimeError("receive() without a request in flight")
-        reply = self._guarded(self._frame, self._pending[0])
+        while (reply := self._guarded(self._frame, self._oldest(), True)) is None:
+            pass
         self._pending.popleft()
         return reply
 
-    def _frame(self, expected: Pending) -> Reply:
-        self._transport.receive_into(memoryview(head := bytearray(4)), idle=self.timeout + expected.wait)
-        size, header_size = SIZE.unpack(head)[0], messages.reply_header_size(expected.api, expected.version)
-        if size < header_size or (not self.brokers_versions and size > FIRST_REPLY_MAX):
-            raise WireError(f"{self.peer}: this is not a Kafka broker's answer", hint="check port and security.protocol")
-        frame = self._pool.take(size)
-        self._transport.receive_into(frame)
+    def _oldest(self) -> Pending:
+        if not self._pending:
+            if self.closed:
+                raise ConnectionLost(f"{self.peer}: the connection is closed")
+            raise RuntimeError("a reply is asked for without a request in flight")
+        return self._pending[0]
+
+    def _frame(self, expected: Pending, wait: bool) -> Reply | None:
+        """A reply; None when some of it is still to come, which with ``wait`` it never is."""
+        header_size = messages.reply_header_size(expected.api, expected.version)
+        if self._arriving is None:
+            most = FRAME_MAX if self.brokers_versions else FIRST_REPLY_MAX
+            self._arriving = Arriving(self._pool, least=header_size, most=most)
+        frame = self._arriving.receive(self._transport, self.timeout + expected.wait if wait else None)
+        if frame is None:
+            return None
+        self._arriving = None
         correlation_id = SIZE.unpack_from(frame)[0]
         if correlation_id != expected.correlation_id:
             raise ConnectionLost(f"{self.peer}: reply {correlation_id} where {expected.correlation_id} was due")

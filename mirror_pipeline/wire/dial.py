@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, ConnectionLost, WireError
+from mirror_pipeline.wire.buffers import KEPT
 from mirror_pipeline.wire.connection import CLIENT_ID, Connection
 from mirror_pipeline.wire.tls import TlsFailed
 
@@ -25,8 +26,10 @@ class Dialler:
         self._timeout = timeout
         self._last: Connection | None = None
 
-    def open(self, host: str, port: int, *, open_timeout: float) -> Connection:
-        """A new connection; ``client.id`` and the socket buffer sizes of the cluster's client settings apply."""
+    def open(
+        self, host: str, port: int, *, open_timeout: float, receive_buffer: int | None = None, kept_replies: int = KEPT
+    ) -> Connection:
+        """A new connection; ``client.id`` and the socket buffer sizes of the cluster's client settings apply before ``receive_buffer``."""
         settings = self._cluster.client
         return Connection(
             host,
@@ -35,8 +38,9 @@ class Dialler:
             client_id=str(settings.get("client.id", CLIENT_ID)),
             timeout=self._timeout,
             open_timeout=min(open_timeout, self._timeout),
-            receive_buffer=_bytes(settings.get("socket.receive.buffer.bytes")),
+            receive_buffer=_bytes(settings.get("socket.receive.buffer.bytes")) or receive_buffer,
             send_buffer=_bytes(settings.get("socket.send.buffer.bytes")),
+            kept_replies=kept_replies,
         )
 
     def ask(self, message: Any, seconds: float, known: Iterable[tuple[str, int]]) -> Any:

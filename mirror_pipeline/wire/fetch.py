@@ -113,7 +113,16 @@ def send_fetch(
 
 def receive_fetch(connection: Connection) -> dict[TopicPartition, FetchedPartition]:
     """Read the answer to the oldest unanswered ``send_fetch`` on this connection."""
-    reply = connection.receive()
+    return _answered(connection, connection.receive())
+
+
+def arrived_fetch(connection: Connection) -> dict[TopicPartition, FetchedPartition] | None:
+    """As ``receive_fetch``, but None, without waiting, while not all of the answer is here."""
+    reply = connection.arrived()
+    return None if reply is None else _answered(connection, reply)
+
+
+def _answered(connection: Connection, reply: Reply) -> dict[TopicPartition, FetchedPartition]:
     if reply.api != Api.FETCH:
         raise RuntimeError(f"the next answer on this connection is not a fetch (request key {reply.api})")
     try:

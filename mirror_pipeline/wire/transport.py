@@ -21,9 +21,10 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 IOV_MAX = 1024  # buffers one sendmsg call takes, POSIX's usual limit
 TLS_CHUNK = 64 * 1024  # small parts are joined up to this size; larger ones go to TLS as they are
 NO_TIME_LEFT = 0.000001  # settimeout(0) would mean "do not block"
-WAKE_BYTES, LEAST_WAKE_BYTES = 64 * 1024, 16 * 1024
+WAKE_BYTES, LEAST_WAKE_BYTES = 32 * 1024, 16 * 1024
 """Of a large answer so many bytes, if they are still due, are waited for at a time: a slow line brings a packet at a time, and
-waking a thread for each costs more than all else that is done with its bytes."""
+waking a thread for each costs more than all else that is done with its bytes. Linux clamps the window of a connection that
+waits for more than its first receive buffer (128 KiB) can surely hold (``tcp_set_rcvlowat``)."""
 
 
 class Transport:
@@ -110,6 +111,28 @@ class Transport:
             raise self._lost("receiving", EOFError("the broker closed the connection")) from None
         except OSError as error:
             raise self._lost("receiving", error) from error
+
+    def receive_ready(self, view: memoryview) -> int:
+        """Put what has arrived into ``view`` and do not wait for more; the bytes taken, which may be none."""
+        connected, filled, total = self._socket, 0, view.nbytes
+        try:
+            if connected is None:
+                raise OSError("the connection is closed")
+            if connected.gettimeout() != 0:
+                connected.settimeout(0)
+            with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
+                # TLS hands out a record at a time, and of those it holds a selector knows nothing.
+                while filled < total and (self._tls or not filled):
+                    count = connected.recv_into(view[filled:])
+                    if count == 0:
+                        raise EOFError
+                    filled += count
+            self._wake_for(connected, total - filled)
+        except EOFError:
+            raise self._lost("receiving", EOFError("the broker closed the connection")) from None
+        except OSError as error:
+            raise self._lost("receiving", error) from error
+        return filled
 
     def close(self) -> None:
         """Close the socket; calling it again does nothing."""

@@ -49,6 +49,10 @@ BACKFILL_STATE = """
 query($id: String!) { partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill {
   status error { message } runs { runId status } } } }
 """
+FAILURES = """
+query($id: ID!) { runOrError(runId: $id) { ... on Run { eventConnection { events {
+  __typename ... on RunFailureEvent { message } } } } } }
+"""
 TERMINATE = """
 mutation($ids: [String!]!) { terminateRuns(runIds: $ids) { __typename } }
 """
@@ -87,6 +91,11 @@ class Up:
         tags = [{"key": names.KIND_TAG, "value": names.KIND_LANE}]
         chosen = {"statuses": list(statuses)} if statuses else {}
         return self.ask(RUNS, filter={"tags": tags, **chosen})["runsOrError"]["results"]
+
+    def failures(self, run_id: str) -> list[str]:
+        """Why a run failed, as whoever failed it told Dagster."""
+        events = self.ask(FAILURES, id=run_id)["runOrError"]["eventConnection"]["events"]
+        return [event["message"] for event in events if event["__typename"] == "RunFailureEvent"]
 
     def reasons(self, sensor: str) -> list[str]:
         """Skip reasons of the sensors whose name begins so, newest first; an error of a tick fails the test."""

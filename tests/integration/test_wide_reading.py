@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from mirror_pipeline.engine.reading import Reading
 from mirror_pipeline.local.shapes import fill
 from mirror_pipeline.local.shapes_bulk import fill_bulk
 from tests.conftest import ClusterPair
@@ -21,6 +22,34 @@ def test_all_odd_shapes_over_many_connections(clusters: ClusterPair, tmp_path: P
     mirror = make_mirror(tmp_path, east, west, [f"{prefix}.*"], engine={"connections": 6})
     assert mirror.run(once=True, session=spark).state == "ok"
     assert_identical(mirror, topics)
+
+
+@pytest.mark.slow
+def test_all_odd_shapes_read_ahead_from_micro_batch_to_micro_batch(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
+    """In the mirror's own process, where reading does not stop between micro-batches: here each is a few batches long."""
+    east, west = (cluster.bootstrap_servers for cluster in clusters)
+    prefix = f"{topic_name}-"
+    topics = [made.name for made in fill(east, scale=2000, prefix=prefix)]
+    engine = {"connections": 6, "inline_bytes": "1GB", "micro_batch_bytes": "1MB"}
+    mirror = make_mirror(tmp_path, east, west, [f"{prefix}.*"], engine=engine)
+    assert mirror.run(once=True).state == "ok"
+    assert_identical(mirror, topics)
+
+
+def test_what_is_read_ahead_is_not_read_again(
+    clusters: ClusterPair, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    east, west = (cluster.bootstrap_servers for cluster in clusters)
+    records = fill_bulk(east, topic_name, 3, 60_000_000)
+    made: list[Reading] = []
+    begin = Reading.__init__
+    monkeypatch.setattr(Reading, "__init__", lambda self, *given: (made.append(self), begin(self, *given))[1])
+    engine = {"connections": 24, "inline_bytes": "1GB", "micro_batch_bytes": "8MB"}
+    mirror = make_mirror(tmp_path, east, west, [topic_name], engine=engine)
+    report = mirror.run(once=True)
+    assert (report.state, report.records) == ("ok", records)
+    assert_identical(mirror, [topic_name])
+    assert len(made) <= 3, "one for the first micro-batch, whose batches nobody knew, one for the rest, one for its end"
 
 
 def test_stretches_of_one_partition_are_put_together_in_order(

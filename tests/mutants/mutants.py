@@ -7,6 +7,7 @@ from dataclasses import dataclass
 UNIT = "tests/unit"
 SENDING, TAIL, JOINING = (f"{UNIT}/engine/test_{name}.py" for name in ("sending", "tail", "joining"))
 TAKING, MAPPING, HOUSE = (f"{UNIT}/engine/test_{name}.py" for name in ("taking", "mapping", "housekeeping"))
+LEASE, BUCKET = (f"{UNIT}/buffer/test_{name}.py" for name in ("lease", "bucket"))
 MODEL = "tests/model/test_model_search.py::test_no_long_story_breaks_the_lane"
 COPY = "tests/integration/test_mirror_copy.py"
 
@@ -85,7 +86,7 @@ FAST = (
     ),
     Mutant(
         "the second span begins with the first one's sequence",
-        "engine/produce.py", "            sequence += span.records - skip\n", "",
+        "engine/produce.py", "                sequence += records - known\n", "",
         f"{SENDING}::test_the_numbers_go_on_from_span_to_span",
     ),
     Mutant(
@@ -173,8 +174,8 @@ FAST = (
     ),
     Mutant(
         "a record is written twice under one number",
-        "engine/book.py", "        if not self._context.ledger.record(self._number, sends, gaps):\n",
-        "        if not self._context.ledger.record(self._context.ledger.last_record() + 1, sends, gaps):\n",
+        "engine/book.py", "        landed = self._context.ledger.record(self._number, sends, gaps)\n",
+        "        landed = self._context.ledger.record(self._context.ledger.last_record() + 1, sends, gaps)\n",
         f"{JOINING}::test_of_two_runs_that_write_one_number_the_second_ends",
     ),
     Mutant(
@@ -213,6 +214,11 @@ FAST = (
         "tests/unit/engine/test_stage_wide.py::test_nothing_behind_a_missing_stretch_is_taken",
     ),
     Mutant(
+        "what was read ahead is used wherever it begins",
+        "engine/reading.py", "fits = all(stretch.start <= starts[source] for", "fits = all(True for",
+        "tests/unit/engine/test_reading.py::test_what_does_not_fit_does_not_go_on",
+    ),
+    Mutant(
         "a hole loses its cause",
         "engine/mapping.py", "        cause=cause,\n", "        cause=None,\n",
         f"{MAPPING}::test_trailing_holes_are_passed_with_the_last_record",
@@ -247,6 +253,31 @@ FAST = (
         "not all replicas are waited for",
         "wire/produce.py", "ALL_REPLICAS = -1\n", "ALL_REPLICAS = 1\n",
         MODEL, "acks=1",
+    ),
+    Mutant(
+        "a lease is taken over from a holder that is alive",
+        "buffer/lease.py", "            if now - since < length:\n", "            if False:\n",
+        f"{LEASE}::test_only_a_lease_that_was_seen_unchanged_for_its_whole_length_is_taken_over",
+    ),
+    Mutant(
+        "a holder goes on when its lease is over",
+        "buffer/lease.py", "        if not self.left:\n", "        if False:\n",
+        f"{LEASE}::test_a_holder_stops_before_anybody_can_have_taken_over_and_goes_on_if_nobody_has",
+    ),
+    Mutant(
+        "a holder goes on when another one has its lane",
+        "buffer/lease.py", "                self._lost = True\n", "                self._lost = False\n",
+        f"{LEASE}::test_a_holder_that_wakes_late_finds_that_it_is_none",
+    ),
+    Mutant(
+        "a lease is written whatever lies there",
+        "buffer/objects.py", 'self._put_if(name, data, {"e_tag": etag})', 'self._put_if(name, data, "overwrite")',
+        f"{LEASE}::test_of_two_who_take_over_one_succeeds",
+    ),
+    Mutant(
+        "a new holder leaves the number to the last one",
+        "buffer/spans.py", "        self._log.fence(APP_ID, 0)\n", "        pass\n",
+        f"{BUCKET}::test_a_holder_that_wakes_in_its_commit_comes_too_late",
     ),
 )  # fmt: skip
 

@@ -106,3 +106,11 @@ def test_a_spark_that_does_not_start_ends_the_run_as_soon_as_it_is_needed() -> N
             threading.Event().wait(0.01)
     with pytest.raises(UsageError, match="no Java"):
         Runners(fail, inline_bytes=0).prepare()
+
+
+@pytest.mark.parametrize(
+    ("limit", "size", "far", "here"),
+    [(SMALL, SMALL, False, True), (SMALL, LARGE, False, False), (SMALL, LARGE, True, True), (0, SMALL, True, False)],
+)
+def test_what_comes_over_a_long_link_is_read_here_unless_all_is_sparks(limit: int, size: int, far: bool, here: bool) -> None:
+    assert Runners(Starting(), inline_bytes=limit).reads_here(size, far=far) is here

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -50,6 +50,9 @@ class Payloads:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
+
+    def stretches(self, span: SpanRef) -> Iterator[memoryview]:
+        yield self.payload(span)
 
     def payload(self, span: SpanRef) -> memoryview:
         return memoryview(self._data)

@@ -10,8 +10,8 @@ from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.buffer.write import SpanDraft
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.stage import StageTask, _Staging
+from mirror_pipeline.engine.stretches import Stretch
 from mirror_pipeline.engine.terms import RangeTerms
-from mirror_pipeline.engine.wide import Stretch
 from mirror_pipeline.errors import ConnectionLost
 from mirror_pipeline.model import OffsetRange, TopicPartition
 from mirror_pipeline.wire.fetch import FetchedPartition
@@ -42,9 +42,9 @@ def read(*stretches: Stretch) -> tuple[_Staging, list[SpanDraft]]:
     return staging, written.spans
 
 
-def stretch(start: int, end: int, *, begun: bool = True, problem: Exception | None = None) -> Stretch:
-    made = Stretch(SOURCE, start, end, 1000, 0, begun=begun, problem=problem)
-    if begun and problem is None:
+def stretch(start: int, end: int, *, read: bool = True, problem: Exception | None = None) -> Stretch:
+    made = Stretch(SOURCE, start, end, 1000, 0, problem=problem)
+    if read and problem is None:
         made.answers.append(FetchedPartition(0, 30, 30, 0, [], memoryview(batch(start, end - start))))
     return made
 
@@ -54,7 +54,7 @@ def test_stretches_one_behind_the_other_are_one_span() -> None:
     assert [(s.start, s.end, s.records, s.holes) for s in spans] == [(0, 30, 30, ())]
 
 
-@pytest.mark.parametrize("lost", [stretch(10, 20, begun=False), stretch(10, 20, problem=ConnectionLost("gone"))], ids=["not read", "lost"])
+@pytest.mark.parametrize("lost", [stretch(10, 20, read=False), stretch(10, 20, problem=ConnectionLost("gone"))], ids=["not read", "lost"])
 def test_nothing_behind_a_missing_stretch_is_taken(lost: Stretch) -> None:
     """Else its offsets would pass for compacted ones: lost without a word."""
     staging, spans = read(stretch(0, 10), lost, stretch(20, 30))

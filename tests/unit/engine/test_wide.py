@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from datetime import time as moment
 
@@ -12,10 +11,9 @@ from hypothesis import strategies as st
 
 from mirror_pipeline.config import EngineConfig
 from mirror_pipeline.engine.lines import MOST_LINES, LineCount
-from mirror_pipeline.engine.wide import STRETCH_BYTES, Gathering, Throttle, stretches
-from mirror_pipeline.errors import ConnectionLost
+from mirror_pipeline.engine.stretches import SLACK_BATCHES, STRETCH_BYTES, Attempt, Stretch, cut, in_turn, stop_of
+from mirror_pipeline.engine.throttle import Throttle
 from mirror_pipeline.model import OffsetRange
-from mirror_pipeline.wire.connection import Connection
 
 RANGES = st.builds(
     lambda number, start, length, size, each: OffsetRange("t", number, start, start + length, size, "id", bytes_per_offset=each),
@@ -23,31 +21,33 @@ RANGES = st.builds(
 )  # fmt: skip
 
 
-@given(st.lists(RANGES, max_size=5, unique_by=lambda r: r.partition))
-def test_stretches_tile_what_the_bytes_allow(ranges: list[OffsetRange]) -> None:
-    cut = stretches(ranges)
-    for planned in ranges:
-        mine = [s for s in cut if s.source == planned.source]
-        assert mine[0].start == mine[0].next == planned.start
-        assert all(a.end == b.start for a, b in zip(mine, mine[1:], strict=False))
-        assert mine[-1].end <= planned.end
-        expected = (mine[-1].end - planned.start) * max(1.0, planned.bytes_per_offset)
-        assert mine[-1].end == planned.end or expected >= 0.5 * planned.max_bytes
-    for stretch in cut:
-        assert stretch.start < stretch.end
+def whole(planned: OffsetRange) -> list[Stretch]:
+    return cut(planned, planned.start, stop_of(planned))
+
+
+@given(RANGES)
+def test_stretches_tile_what_the_bytes_allow(planned: OffsetRange) -> None:
+    mine = whole(planned)
+    assert mine[0].start == planned.start
+    assert all(a.end == b.start for a, b in zip(mine, mine[1:], strict=False))
+    assert all(stretch.start < stretch.end and stretch.source == planned.source for stretch in mine)
+    assert mine[-1].end == stop_of(planned) <= planned.end
+    expected = (mine[-1].end - planned.start) * max(1.0, planned.bytes_per_offset)
+    assert mine[-1].end == planned.end or expected >= 0.5 * planned.max_bytes
 
 
 def test_partitions_take_turns() -> None:
     each = STRETCH_BYTES / 100
-    cut = stretches([OffsetRange("t", n, 0, 300, 10**9, "id", bytes_per_offset=each) for n in range(2)])
-    assert [(s.source.partition, s.start) for s in cut] == [(0, 0), (1, 0), (0, 100), (1, 100), (0, 200), (1, 200)]
+    rows = [whole(OffsetRange("t", n, 0, 100 * (n + 2), 10**9, "id", bytes_per_offset=each)) for n in range(2)]
+    assert [(s.source.partition, s.start) for s in in_turn(rows)] == [(0, 0), (1, 0), (0, 100), (1, 100), (1, 200)]
 
 
 def test_batches_at_the_edges_of_stretches_are_few() -> None:
     large = 10**6
-    cut = stretches([OffsetRange("t", 0, 0, 1000, 10**9, "id", bytes_per_offset=1000, bytes_per_batch=large)])
-    assert all(stretch.size >= 8 * large or stretch.end == 1000 for stretch in cut)
-    assert all(stretch.left >= min(stretch.size, 8 * large) + 2 * large for stretch in cut)
+    for stretch in whole(OffsetRange("t", 0, 0, 1000, 10**9, "id", bytes_per_offset=1000, bytes_per_batch=large)):
+        assert stretch.size >= 8 * large or stretch.end == 1000
+        assert Attempt(stretch, stretch.start).left(0) == stretch.size + SLACK_BATCHES * large
+        assert Attempt(stretch, stretch.start).left(1000) == stretch.size + SLACK_BATCHES * 1000, "as batches have turned out to be"
 
 
 @pytest.mark.parametrize(
@@ -88,18 +88,3 @@ def test_the_limit_of_the_hour() -> None:
     assert [engine.bandwidth_at(moment(*at)) for at in ((8, 0), (17, 59), (18, 0), (23, 0), (5, 59), (6, 0), (7, 10))] == [
         20, 20, 100, 50, 50, 100, None,
     ]  # fmt: skip
-
-
-def test_when_all_connections_fail_at_once_nobody_waits_for_ever() -> None:
-    """Two threads that give up together must not each take the other for one that goes on."""
-    for _ in range(50):
-        together = threading.Barrier(4)
-
-        def fail(together: threading.Barrier = together) -> Connection:
-            together.wait(10)
-            raise ConnectionLost("gone")
-
-        waiting = stretches([OffsetRange("t", n, 0, 1000, 10**9, "id", bytes_per_offset=STRETCH_BYTES / 10) for n in range(2)])
-        gathering = Gathering(waiting, [fail] * 4, deadline=time.monotonic() + 60, pause=lambda size: None)
-        assert all(stretch.ready.wait(10) and isinstance(stretch.problem, ConnectionLost) for stretch in waiting)
-        gathering.end()

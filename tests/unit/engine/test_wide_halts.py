@@ -7,8 +7,8 @@ import pytest
 from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.stage import StageTask, _Staging
+from mirror_pipeline.engine.stretches import Stretch
 from mirror_pipeline.engine.terms import RangeTerms
-from mirror_pipeline.engine.wide import Stretch
 from mirror_pipeline.model import OffsetRange
 from mirror_pipeline.wire.batch import OpenRecord, seal, tail_of
 from mirror_pipeline.wire.fetch import FetchedPartition
@@ -23,7 +23,7 @@ def test_what_lies_behind_a_record_that_is_too_large_is_not_taken(compacted: boo
     task = StageTask(LaneStore("/nowhere"), ClusterSettings("east", ("a:1",)), 0, 0, (terms,), 1, 1, 10**9, 5.0, 5.0, False)
     written = Written()
     staging = _Staging(task, written)  # type: ignore[arg-type]
-    stretch = Stretch(SOURCE, 0, 10, 6000, 0, begun=True)
+    stretch = Stretch(SOURCE, 0, 10, 6000, 0)
     stretch.answers += [FetchedPartition(0, 10, 10, 0, [], memoryview(piece)) for piece in (large, small)]
     staging._take_stretch(None, stretch)  # type: ignore[arg-type]
     staging._flush()

@@ -244,6 +244,75 @@ def test_after_a_large_answer_whoever_waits_for_the_next_wakes_with_its_first_by
         assert bytes(connection.receive().body) == b"small"
 
 
+def readable(connection: Connection) -> None:
+    assert select.select([connection.fileno()], [], [], 10)[0]
+
+
+def test_what_has_arrived_is_put_together_without_waiting() -> None:
+    may_go = threading.Semaphore(0)
+
+    def script(client: socket.socket) -> None:
+        negotiate(client)
+        first, second = read_request(client), read_request(client)
+        frames = reply(first, bytes(range(256)) * 400) + reply(second, b"small")
+        for piece in (frames[:2], frames[2:9], frames[9:70_000], frames[70_000:]):
+            assert may_go.acquire(timeout=20)
+            client.sendall(piece)
+        client.recv(1)
+
+    with ScriptedBroker(script) as broker, connect(broker) as connection:
+        ask(connection)
+        ask(connection)
+        assert connection.arrived() is None
+        for _ in range(3):
+            may_go.release()
+            readable(connection)
+            time.sleep(0.1)
+            assert connection.arrived() is None
+        may_go.release()
+        readable(connection)
+        found = None
+        while found is None:
+            found = connection.arrived()
+        assert bytes(found.body) == bytes(range(256)) * 400
+        assert bytes(connection.receive().body) == b"small", "waiting goes on where arriving has ended"
+
+
+def test_a_reply_that_has_begun_to_arrive_can_be_waited_for() -> None:
+    may_go = threading.Event()
+
+    def script(client: socket.socket) -> None:
+        negotiate(client)
+        frame = reply(read_request(client), bytes(50_000))
+        client.sendall(frame[:1000])
+        assert may_go.wait(20)
+        client.sendall(frame[1000:])
+        client.recv(1)
+
+    with ScriptedBroker(script) as broker, connect(broker) as connection:
+        ask(connection)
+        readable(connection)
+        assert connection.arrived() is None
+        may_go.set()
+        assert len(connection.receive().body) == 50_000
+
+
+def test_an_end_while_a_reply_arrives_is_a_lost_connection() -> None:
+    def script(client: socket.socket) -> None:
+        negotiate(client)
+        client.sendall(reply(read_request(client), bytes(50_000))[:1000])
+
+    with ScriptedBroker(script) as broker, connect(broker) as connection:
+        ask(connection)
+        with pytest.raises(ConnectionLost, match="closed the connection"):
+            for _ in range(20):
+                readable(connection)
+                assert connection.arrived() is None
+        assert connection.closed
+        with pytest.raises(ConnectionLost, match="is closed"):
+            connection.arrived()
+
+
 def test_the_brokers_own_waiting_time_comes_on_top() -> None:
     def script(client: socket.socket) -> None:
         negotiate(client)

@@ -1,0 +1,326 @@
+"""One thread reads over many connections: what is slow, lost or beaten, and what is held."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from mirror_pipeline.engine import wide
+from mirror_pipeline.engine.dialling import OPENING, Dialling
+from mirror_pipeline.engine.stretches import Stretch
+from mirror_pipeline.engine.wide import LOSSES, Gathering
+from mirror_pipeline.errors import ConnectionLost
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.wire.fetch import FetchedPartition
+from tests.unit.engine.test_taking import batch
+
+pytestmark = pytest.mark.timeout(60)
+SOURCE = TopicPartition("t", 0)
+EACH, SIZE = 10, 1000
+
+
+class Line:
+    """Stands in for a connection; ``answer`` is told each question and says what comes of it and when, None for silence."""
+
+    timeout = 30.0
+    round_trip = 0.01
+    ends_soon = False
+    peer = "a:1"
+
+    def __init__(self, answer: Callable[[Line, int], float | Exception | None]) -> None:
+        self.answer = answer
+        self.near, self.far = socket.socketpair()
+        self.near.setblocking(False)
+        self.asked: deque[int] = deque()
+        self.due: deque[float | Exception] = deque()
+        self.closed = False
+
+    def fileno(self) -> int:
+        return self.near.fileno()
+
+    def close(self) -> None:
+        self.closed = True
+        self.near.close()
+
+    def ask(self, offset: int) -> None:
+        found = self.answer(self, offset)
+        if isinstance(found, Exception):
+            self.due.append(found)
+            self.far.send(b"x")
+        elif found is not None:
+            self.asked.append(offset)
+            self.due.append(0.0)
+            threading.Timer(found, self._ring).start()
+
+    def _ring(self) -> None:
+        if not self.closed:
+            self.far.send(b"x")
+
+    def arrived(self) -> dict[TopicPartition, FetchedPartition] | None:
+        try:
+            self.near.recv(1)
+        except BlockingIOError:
+            return None
+        found = self.due.popleft()
+        if isinstance(found, Exception):
+            raise found
+        offset = self.asked.popleft()
+        return {SOURCE: FetchedPartition(0, 10**6, 10**6, 0, [], memoryview(batch(offset, EACH)))}
+
+
+@pytest.fixture(autouse=True)
+def wire(monkeypatch: pytest.MonkeyPatch) -> None:
+    def send(line: Line, wants: dict[TopicPartition, tuple[int, int]], **_: Any) -> None:
+        line.ask(wants[SOURCE][0])
+
+    monkeypatch.setattr(wide, "send_fetch", send)
+    monkeypatch.setattr(wide, "arrived_fetch", Line.arrived)
+
+
+def stretches(count: int, *, size: int = SIZE) -> list[Stretch]:
+    return [Stretch(SOURCE, n * EACH, (n + 1) * EACH, size, 0) for n in range(count)]
+
+
+class Reader:
+    """A gathering of lines that all answer as ``answer`` says."""
+
+    def __init__(self, answer: Callable[[Line, int], float | Exception | None], count: int) -> None:
+        self.answer = answer
+        self.lines: list[Line] = []
+        self.news = threading.Event()
+        self.gathering = Gathering([], self.open, news=self.news, pause=lambda size: None)  # type: ignore[arg-type]
+        self.count = count
+
+    def open(self) -> Any:
+        self.lines.append(Line(self.answer))
+        return self.lines[-1]
+
+    def read(self, wanted: list[Stretch], seconds: float = 20.0) -> None:
+        self.gathering.add(wanted)
+        self.gathering.start(self.count)
+        self.wait(wanted, seconds)
+
+    def wait(self, wanted: list[Stretch], seconds: float = 20.0) -> None:
+        deadline = time.monotonic() + seconds
+        for stretch in wanted:
+            while not stretch.ready:
+                assert time.monotonic() < deadline, f"{stretch.start} is not ready"
+                self.news.clear()
+                if not stretch.ready:
+                    self.news.wait(0.2)
+
+
+@pytest.fixture
+def reader() -> Iterator[Callable[..., Reader]]:
+    made: list[Reader] = []
+
+    def make(answer: Callable[[Line, int], float | Exception | None], count: int) -> Reader:
+        made.append(Reader(answer, count))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.gathering.end()
+
+
+def assert_read(wanted: list[Stretch]) -> None:
+    for stretch in wanted:
+        assert stretch.problem is None
+        assert [answer.records.obj for answer in stretch.answers] == [batch(stretch.start, EACH)]
+
+
+def test_every_stretch_gets_its_own_answer(reader: Callable[..., Reader]) -> None:
+    wanted = stretches(50)
+    made = reader(lambda line, offset: 0.001 * (offset % 7), 5)
+    made.read(wanted)
+    assert_read(wanted)
+    made.gathering.end()
+    assert len(made.gathering.open) == len(made.lines) == 5, "all connections can be used again"
+
+
+def test_a_connection_that_crawls_is_beaten_and_replaced(reader: Callable[..., Reader]) -> None:
+    wanted = stretches(60)
+    made = reader(lambda line, offset: None if line is made.lines[0] else 0.01, 4)
+    made.read(wanted)
+    assert_read(wanted)
+    deadline = time.monotonic() + 10
+    while len(made.lines) < 5 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert made.lines[0].closed
+    assert len(made.lines) == 5, "another was opened in its place"
+
+
+def test_what_a_lost_connection_was_asked_for_is_read_over_another(reader: Callable[..., Reader]) -> None:
+    wanted = stretches(40)
+    made = reader(lambda line, offset: ConnectionLost("gone") if line is made.lines[0] else 0.005, 3)
+    made.read(wanted)
+    assert_read(wanted)
+    assert made.lines[0].closed
+
+
+def test_a_stretch_that_loses_every_connection_is_given_up(reader: Callable[..., Reader]) -> None:
+    wanted = stretches(20)
+    made = reader(lambda line, offset: ConnectionLost("gone") if offset == 50 else 0.005, LOSSES + 2)
+    made.read(wanted)
+    assert [stretch.start for stretch in wanted if isinstance(stretch.problem, ConnectionLost)] == [50]
+    assert_read([stretch for stretch in wanted if stretch.start != 50])
+
+
+def test_when_no_connection_is_left_nobody_waits_for_ever(reader: Callable[..., Reader]) -> None:
+    wanted = stretches(20)
+    made = reader(lambda line, offset: ConnectionLost("gone"), 3)
+    made.read(wanted)
+    assert all(isinstance(stretch.problem, ConnectionLost) for stretch in wanted)
+
+
+def test_what_is_added_after_the_last_connection_was_lost_is_given_up(reader: Callable[..., Reader]) -> None:
+    made = reader(lambda line, offset: ConnectionLost("gone"), 2)
+    made.read(stretches(5))
+    made.gathering._thread.join(10)
+    assert not made.gathering.reads
+    more = stretches(3)
+    made.gathering.add(more)
+    assert [str(stretch.problem) for stretch in more] == ["gone"] * 3
+
+
+def test_the_next_micro_batch_opens_connections_for_those_that_were_lost(reader: Callable[..., Reader]) -> None:
+    wanted = stretches(40)
+    made = reader(lambda line, offset: ConnectionLost("gone") if line is made.lines[0] else 0.005, 3)
+    made.read(wanted)
+    assert (made.gathering.count, len(made.lines)) == (2, 3)
+    made.gathering.resize(3)
+    deadline = time.monotonic() + 10
+    while len(made.lines) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (made.gathering.count, len(made.lines)) == (3, 4)
+
+
+def test_a_limit_makes_no_connection_silent(reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the thread waits for the limit's sake, answers lie in the sockets: nobody has fallen silent."""
+    monkeypatch.setattr(Line, "timeout", 0.4)
+    monkeypatch.setattr(wide, "WAIT_MS", 0)
+    wanted = stretches(32)
+    made = reader(lambda line, offset: 0.001, 8)
+    made.gathering.pause = lambda size: time.sleep(0.08)
+    made.read(wanted)
+    assert_read(wanted)
+    assert (made.gathering.count, len(made.lines)) == (8, 8)
+
+
+def test_when_no_connection_can_be_opened_nobody_waits_for_ever() -> None:
+    def refused() -> Any:
+        raise ConnectionLost("refused")
+
+    for _ in range(20):
+        wanted = stretches(3)
+        gathering = Gathering([], refused, news=threading.Event(), pause=lambda size: None)
+        gathering.add(wanted)
+        gathering.start(4)
+        gathering._thread.join(10)
+        assert [str(stretch.problem) for stretch in wanted] == ["refused"] * 3
+
+
+def test_a_fault_of_ours_is_handed_over_with_what_was_being_taken(reader: Callable[..., Reader]) -> None:
+    """Not taken for a lost connection, and the stretch it happened in is not forgotten."""
+    wanted = stretches(10)
+    made = reader(lambda line, offset: 0.001, 1)
+    made.gathering.pause = lambda size: 1 // 0  # type: ignore[assignment,return-value]
+    made.read(wanted)
+    assert all(isinstance(stretch.problem, ZeroDivisionError) for stretch in wanted)
+
+
+def test_an_answer_that_cannot_be_walked_is_left_to_the_reader(reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch) -> None:
+    garbage = memoryview(b"\x00" * 8 + b"\xff" * 60)
+    monkeypatch.setattr(wide, "arrived_fetch", lambda line: Line.arrived(line) and {SOURCE: FetchedPartition(0, 9, 9, 0, [], garbage)})
+    wanted = stretches(3)
+    reader(lambda line, offset: 0.001, 1).read(wanted)
+    assert [[answer.records for answer in stretch.answers] for stretch in wanted] == [[garbage]] * 3
+
+
+def test_no_more_is_held_than_there_is_room_for(reader: Callable[..., Reader]) -> None:
+    wanted = stretches(10, size=wide.ROOM_BYTES // 3)
+    made = reader(lambda line, offset: 0.001, 4)
+    made.read(wanted[:3])
+    time.sleep(0.3)
+    assert [stretch.ready for stretch in wanted] == [True] * 3 + [False] * 7
+    made.gathering.passed(wanted[0])
+    made.gathering.add(wanted[3:])
+    made.wait(wanted[:4])
+    time.sleep(0.3)
+    assert [stretch.ready for stretch in wanted] == [True] * 4 + [False] * 6
+
+
+def test_connections_that_are_too_many_are_closed(reader: Callable[..., Reader]) -> None:
+    made = reader(lambda line, offset: 0.001, 6)
+    made.read(stretches(30))
+    made.gathering.resize(2)
+    more = [Stretch(SOURCE, n * EACH, (n + 1) * EACH, SIZE, 0) for n in range(30, 40)]
+    made.gathering.add(more)
+    made.wait(more)
+    deadline = time.monotonic() + 10
+    while sum(not line.closed for line in made.lines) > 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sum(not line.closed for line in made.lines) == 2
+
+
+def test_the_end_waits_for_nothing(reader: Callable[..., Reader]) -> None:
+    made = reader(lambda line, offset: None, 2)
+    made.gathering.add(stretches(5))
+    made.gathering.start(2)
+    began = time.monotonic()
+    made.gathering.end()
+    assert time.monotonic() - began < 5
+    assert made.gathering.open == [] or not any(line.asked for line in made.lines)
+
+
+def test_a_broker_is_not_asked_for_more_connections_at_once_than_it_lets_wait() -> None:
+    opening = most = done = 0
+    lock = threading.Lock()
+
+    def slow() -> Any:
+        nonlocal opening, most, done
+        with lock:
+            opening += 1
+            most = max(most, opening)
+        time.sleep(0.02)
+        with lock:
+            opening -= 1
+            done += 1
+        raise ConnectionLost("only counted")
+
+    dialling = Dialling(slow)
+    dialling.want(3 * OPENING)
+    found: list[Any] = []
+    deadline = time.monotonic() + 20
+    while len(found) < 3 * OPENING and time.monotonic() < deadline:
+        found += dialling.opened()
+        time.sleep(0.01)
+    dialling.end()
+    assert len(found) == done == 3 * OPENING
+    assert 2 <= most <= OPENING
+    assert not dialling.busy
+
+
+def test_a_connection_that_is_open_after_the_end_is_closed() -> None:
+    may_go, closed = threading.Event(), threading.Event()
+
+    class Opened:
+        def close(self) -> None:
+            closed.set()
+
+    def slow() -> Any:
+        may_go.wait(10)
+        return Opened()
+
+    dialling = Dialling(slow)
+    dialling.want(1)
+    dialling.end()
+    assert not closed.is_set()
+    may_go.set()
+    assert closed.wait(10)

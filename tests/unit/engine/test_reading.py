@@ -1,0 +1,171 @@
+"""What is read ahead goes on into the next micro-batch, if it is what that needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_pipeline.engine import reading as module
+from mirror_pipeline.engine.reading import Reading
+from mirror_pipeline.engine.stretches import STRETCH_BYTES, Stretch
+from mirror_pipeline.model import OffsetRange, TopicPartition
+
+PER_OFFSET = STRETCH_BYTES / 10
+END = 5000
+
+
+class Client:
+    """Stands in for the wire client: partition n is led by broker n modulo 2."""
+
+    def __init__(self) -> None:
+        self.moved: set[int] = set()
+        self.kept: list[Any] = []
+
+    def leader(self, source: TopicPartition) -> int:
+        return source.partition % 2 + 10 * (source.partition in self.moved)
+
+    def take(self, leader: int, lane: int) -> None:
+        return None
+
+    def opener(self, leader: int) -> None:
+        return None
+
+    def keep(self, leader: int, lane: int, connection: Any) -> None:
+        self.kept.append(connection)
+
+
+class Gathering:
+    """Stands in for the reading thread: reads in the order of adding, as far as there is room."""
+
+    room = 3 * STRETCH_BYTES
+
+    def __init__(self, kept: Any, opener: Any, *, news: Any, pause: Any) -> None:
+        self.queue: list[Stretch] = []
+        self.held, self.received, self.was_idle, self.reads, self.count = 0, 0, False, True, 0
+        self.open: list[Any] = ["connection"]
+
+    def add(self, stretches: Iterable[Stretch]) -> None:
+        self.queue += stretches
+        self.go_on()
+
+    def start(self, count: int) -> None:
+        self.count = count
+
+    resize = start
+
+    def passed(self, stretch: Stretch) -> None:
+        stretch.passed = True
+        if stretch.counted:
+            stretch.counted = False
+            self.held -= stretch.size
+        self.go_on()
+
+    def go_on(self) -> None:
+        while self.queue and (not self.held or self.held + self.queue[0].size <= self.room):
+            stretch = self.queue.pop(0)
+            stretch.counted = not stretch.passed
+            self.held += stretch.size * stretch.counted
+            stretch.ready = True
+
+    def end(self) -> None:
+        self.reads = False
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
+    monkeypatch.setattr(module, "Gathering", Gathering)
+    return Reading(Client(), 0.2)  # type: ignore[arg-type]
+
+
+def planned(partition: int, start: int, stretches: int, *, end: int = END) -> OffsetRange:
+    return OffsetRange("t", partition, start, end, int(stretches * STRETCH_BYTES), "id", bytes_per_offset=PER_OFFSET)
+
+
+def take(reading: Reading, ranges: list[OffsetRange], *, ahead: bool = True) -> dict[int, int]:
+    """Take a whole share; how far each partition came."""
+    reached = {r.partition: r.start for r in ranges}
+    for stretch in reading.share(ranges, count=4, ahead=ahead, pause=lambda size: None):
+        assert reading.wait_for(stretch, 0.0), "nothing that is needed may wait for room that is never given"
+        assert stretch.start <= reached[stretch.source.partition] <= stretch.end, "one behind the other"
+        reached[stretch.source.partition] = stretch.end
+        reading.taken(stretch)
+    return reached
+
+
+def test_the_next_share_goes_on_where_the_last_one_ended(reading: Reading) -> None:
+    first = take(reading, [planned(0, 0, 4), planned(1, 0, 4)])
+    assert first == {0: 40, 1: 40}
+    ranges = [planned(0, 40, 4), planned(1, 40, 4)]
+    assert reading.unfinished
+    assert reading.goes_on(ranges)
+    assert take(reading, ranges) == {0: 80, 1: 80}
+
+
+def test_a_batch_over_the_edge_is_no_gap(reading: Reading) -> None:
+    """The last batch of a share reaches into the first stretch of the next, or over all of it."""
+    take(reading, [planned(0, 0, 4)])
+    for start in (43, 50, 57):
+        assert reading.goes_on([planned(0, start, 4)])
+    assert take(reading, [planned(0, 57, 4)])[0] >= 90
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [planned(0, 30, 4), planned(1, 40, 4)],
+        [planned(0, 40, 4)],
+        [planned(0, 40, 4), planned(1, 40, 4), planned(2, 0, 4)],
+    ],
+    ids=["read again", "a partition is left out", "a partition is new"],
+)
+def test_what_does_not_fit_does_not_go_on(reading: Reading, ranges: list[OffsetRange]) -> None:
+    take(reading, [planned(0, 0, 4), planned(1, 0, 4)])
+    assert not reading.goes_on(ranges)
+
+
+def test_a_leader_that_moved_or_a_reader_that_ended_does_not_go_on(reading: Reading) -> None:
+    take(reading, [planned(0, 0, 4)])
+    assert reading.goes_on([planned(0, 40, 4)])
+    reading._client.moved.add(0)  # type: ignore[attr-defined]
+    assert not reading.goes_on([planned(0, 40, 4)])
+    reading._client.moved.clear()  # type: ignore[attr-defined]
+    reading._gatherings[0].end()
+    assert not reading.goes_on([planned(0, 40, 4)])
+
+
+def test_without_ahead_nothing_is_read_behind_the_share(reading: Reading) -> None:
+    take(reading, [planned(0, 0, 4)], ahead=False)
+    assert not reading.unfinished
+
+
+def test_nothing_is_read_behind_the_end(reading: Reading) -> None:
+    assert take(reading, [planned(0, 0, 4, end=35)]) == {0: 35}
+    assert not reading.unfinished
+
+
+def test_the_end_gives_the_connections_back(reading: Reading) -> None:
+    take(reading, [planned(0, 0, 4), planned(1, 0, 4)])
+    reading.end()
+    assert reading._client.kept == ["connection"] * 2  # type: ignore[attr-defined]
+    assert not reading.unfinished
+
+
+@given(st.lists(st.lists(st.integers(1, 12), min_size=3, max_size=3), min_size=1, max_size=8))
+def test_shares_of_any_size_follow_each_other_without_gap_or_standstill(budgets: list[list[int]]) -> None:
+    """Whatever each partition may take in each micro-batch, with room for three stretches."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "Gathering", Gathering)
+        patch.setattr(module, "ROOM_BYTES", 12 * STRETCH_BYTES)
+        reading = Reading(Client(), 0.2)  # type: ignore[arg-type]
+        at = {0: 0, 1: 0, 2: 0}
+        for budget in budgets:
+            ranges = [planned(part, at[part], size) for part, size in enumerate(budget)]
+            assert reading.goes_on(ranges) or not reading._gatherings
+            reached = take(reading, ranges)
+            for r in ranges:
+                assert reached[r.partition] >= min(END, r.start + 10 * budget[r.partition])
+            at = reached

@@ -67,8 +67,8 @@ HOW = """
 - A round counts only when every target partition holds exactly as many records as its source, the log shows no error and the process ended
   cleanly. Failed rounds stay in the JSON with their reason. With `--verify` each copy is also compared record by record.
 - Brokers: one for each cluster, 1 GB of heap, the JVM's server compiler as in production (embedded clusters otherwise use the quick
-  one). An unmeasured copy by two of the sides comes first, so that brokers are warm. Mirrors always start cold: that is what `start s`
-  and the difference between `MB/s` and `warm` show.
+  one). Two unmeasured copies of 1.2 GB by each of two sides come first, so that brokers are warm. Mirrors always start
+  cold: that is what `start s` and the difference between `MB/s` and `warm` show.
 - The target's end offsets are asked a few times a second over one connection, CPU accounts are read at the same moments. What that costs
   itself stands in the JSON as `watch_cpu_seconds`; it is much the same for every side, and part of none.
 - Most of the machine's free memory is written to once and given back first. In a virtual machine the first use of a page is also a fault

@@ -36,6 +36,7 @@ from mirror_pipeline.local.jars import ensure_jars, terminal_progress
 
 OUTPUT = Path("build/bench/versus.json")
 QUICK_SCALE = 0.3
+WARM_UPS, WARM_UP_SCALE = 2, 2.0  # times, and of the first workload's bytes: a broker's CPU-seconds for a copy no longer fall after that
 QUICK_SECONDS = {"latency": 8.0, "idle": 8.0}
 QUICK_TOPICS = 200
 
@@ -92,11 +93,12 @@ class Bench:
         return f"r{self._number}{side.name[0]}"
 
     def warm_up(self) -> None:
-        """An unmeasured copy by each kind of client, so that the brokers' compilers have seen both."""
+        """Unmeasured copies by each kind of client, so that the brokers' compilers have done their work on both, as they have on
+        brokers that are up for more than a minute."""
         workload = replace(WORKLOADS[0], name="warm-up")
         say("warm-up")
-        fill(self.place.source, workload, min(1.0, self.options.scale))
-        for side in self.sides[:2]:
+        fill(self.place.source, workload, WARM_UP_SCALE * min(1.0, self.options.scale))
+        for side in self.sides[:2] * (1 if self.options.quick else WARM_UPS):
             self._try(side, workload, 0)
         remove(self.place.source, workload.names)
 

@@ -23,6 +23,9 @@ from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.local.cluster import start_clusters, stop_clusters
 from mirror_pipeline.local.embedded import LocalCluster
 
+WARMERS = 2
+"""Sides that copy once before anything is measured."""
+
 
 def measure(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     """All rounds over the link that is up."""
@@ -41,6 +44,8 @@ def measure(task: dict[str, Any], folder: Path) -> dict[str, Any]:
         entry: dict[str, Any] = {"workload": workload.facts(), "scale": task["scale"], "rounds": []}
         entry["log_bytes"] = place.size(workload.names)
         chosen_sides = sides(task["sides"])
+        for side in chosen_sides[:WARMERS]:  # a broker's first copies cost it several times the CPU of later ones
+            _try(place, side, workload, f"warm{side.name[0]}", task["seconds"])
         for number in range(task["rounds"]):
             turn = number % len(chosen_sides)
             for side in [*chosen_sides[turn:], *chosen_sides[:turn]]:

@@ -57,7 +57,7 @@ def kill_at_once(up: Up) -> None:
     while new := (family(up) | {up.process.pid}) - stopped:
         for pid in new:
             os.kill(pid, signal.SIGSTOP)
-        stopped |= new
+        stopped.update(new)
         until("all have stopped", lambda: all(thread_states(pid) <= set("TZX") for pid in stopped), 30)
     for pid in stopped:
         os.kill(pid, signal.SIGKILL)

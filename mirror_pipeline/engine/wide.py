@@ -34,7 +34,7 @@ WAIT_MS = 500
 LOOK_SECONDS, IDLE_SECONDS = 0.1, 1.0
 """Between two looks for connections that crawl, and while nothing is due."""
 LOSSES = 3
-"""So many lost connections are the end of a stretch."""
+"""So many connections lost over its answer are the end of a stretch."""
 
 
 class Gathering:
@@ -329,8 +329,8 @@ class Gathering:
         self._problem = problem
         self._count -= 1
         self._remove(line)
-        for attempt in line.asked:
-            self._release(attempt, problem)
+        for place, attempt in enumerate(line.asked):
+            self._release(attempt, problem if place == 0 else None)  # what was asked for behind it is not to blame
 
     def _remove(self, line: Line) -> None:
         self._idle.pop(line, None)

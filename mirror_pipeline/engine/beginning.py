@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
@@ -12,9 +12,9 @@ from mirror_pipeline.engine.state import TopicRun
 from mirror_pipeline.engine.targets import TargetSide
 from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, MirrorError, TopicHalted
 from mirror_pipeline.faults import crash_point
-from mirror_pipeline.model import Incarnation, TopicPartition
+from mirror_pipeline.model import Incarnation
 from mirror_pipeline.topics.plan import TargetPlan
-from mirror_pipeline.wire.answers import LATEST, ClusterMetadata
+from mirror_pipeline.wire.answers import ClusterMetadata
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import broker_error
 
@@ -45,15 +45,6 @@ class Beginning:
                 if topic.topic not in plans:
                     self._refuse(topic.topic, TopicHalted(topic.topic, f"source topic {topic.topic} does not exist any more"))
             self._begin_some([topic for topic in chunk if topic.topic in plans], plans)
-
-    def first_ends(self, runs: Iterable[tuple[TopicRun, Iterable[int]]]) -> None:
-        """A ``once`` run reads up to the ends seen when the topic joined; runs with the partitions that are new in them."""
-        parts = {TopicPartition(run.topic, number): run.partitions[number] for run, numbers in runs for number in numbers}
-        answers = self._source.list_offsets(dict.fromkeys(parts, LATEST), isolation=1) if parts else {}
-        with self._state.lock:
-            for source, answer in answers.items():
-                if not answer.error:
-                    parts[source].end = answer.offset
 
     def checked_runs(self, lives: Sequence[Incarnation], ranges: dict[str, Ranges]) -> list[TopicRun]:
         """Runs of topics whose targets have just been looked at."""
@@ -116,7 +107,6 @@ class Beginning:
         crash_point("begin.before")
         self._context.ledger.add_incarnations(lives)
         crash_point("begin.after")
-        begun = []
         fresh = self.checked_runs(lives, ranges)
         with self._state.lock:
             for made in fresh:
@@ -124,8 +114,6 @@ class Beginning:
                 for number in new[made.topic]:
                     run.partitions.setdefault(number, made.partitions[number])
                 self._state.unready.pop(made.topic, None)
-                begun.append((run, new[made.topic]))
-        self.first_ends(begun)
 
     def _refuse(self, name: str, problem: MirrorError) -> None:
         halt = problem if isinstance(problem, TopicHalted) else TopicHalted(name, problem.message, hint=problem.hint)

@@ -214,4 +214,3 @@ class Preparation:
         with self._state.lock:
             self._state.topics[life.topic] = run
             self._state.unready.pop(life.topic, None)
-        self._beginning.first_ends([(run, sorted(run.partitions))])

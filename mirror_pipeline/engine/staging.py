@@ -19,6 +19,7 @@ from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, Connectio
 from mirror_pipeline.faults import crash_point
 from mirror_pipeline.model import OffsetRange, PartFile, TopicPartition, topic_id_of
 from mirror_pipeline.settings.checks import BATCHES_IN_BUFFER
+from mirror_pipeline.wire.answers import LATEST
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import Action, lookup
 
@@ -86,14 +87,29 @@ class Staging:
                 self._state.lock.notify_all()
 
     def refresh_ends(self) -> None:
-        """Ask the source for the last stable offsets of all partitions that go on."""
+        """Ask the source for the last stable offsets of all partitions that go on; a ``once`` run asks for each until it is told."""
         with self._state.lock:
-            wanted = {p.source: -1 for p in self._state.live()}
+            wanted = {p.source: LATEST for p in self._state.live() if not (self._context.once and p.told)}
         if not wanted:
             return
         answers = self._client.list_offsets(wanted, isolation=1)
         self._looked = time.monotonic()
         self._ends({source: (answer.error, answer.offset) for source, answer in answers.items()})
+
+    def _untold(self) -> TopicPartition | None:
+        """A partition whose end the source has not told yet."""
+        with self._state.lock:
+            return next((part.source for part in self._state.live() if not part.told), None)
+
+    def _ask_untold(self) -> bool:
+        """A ``once`` run is not over before it knows every end; whether there was one to ask for. Raises ConnectionLost while there is."""
+        if self._untold() is None:
+            return False
+        self.refresh_ends()
+        source = self._untold()
+        if source is not None:
+            raise ConnectionLost(f"{source} has no leader that tells where it ends")
+        return True
 
     def _ends(self, told: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Take over error code and last stable offset of partitions."""
@@ -105,7 +121,7 @@ class Staging:
                 elif 0 <= end < part.staged and part.hard_end is None:
                     self._state.halt(part.source.topic, truncated(part.source, end, part.staged), sendable=True)
                 elif end >= 0:
-                    part.end = end
+                    part.end, part.told = end, True
 
     def _await_source(self) -> None:
         """Nothing is left to read: wait until the source has news."""
@@ -137,14 +153,21 @@ class Staging:
             ranges = self._plan()
             terms = [self._terms(r) for r in ranges]
         if not ranges:
-            if context.once and not state.unready:
-                return False  # topics whose target is not there yet may still join a `once` run
-            if context.once:
-                context.stop.wait(context.mirror.engine.poll_interval)
-            else:
-                self._await_source()
-            return True
+            return self._nothing_to_read()
         self._stage(terms)
+        return True
+
+    def _nothing_to_read(self) -> bool:
+        """Wait until there is; False when a ``once`` run has read all it is to read."""
+        context = self._context
+        if not context.once:
+            self._await_source()
+        elif not self._ask_untold():
+            with self._state.lock:
+                unready = bool(self._state.unready)  # topics whose target is not there yet may still join
+            if not unready:
+                return self._untold() is not None  # one that joined meanwhile has its end asked for in the next turn
+            context.stop.wait(context.mirror.engine.poll_interval)
         return True
 
     def _plan(self) -> list[OffsetRange]:

@@ -19,8 +19,8 @@ DEFAULT_MAX_MESSAGE_BYTES = 1048588
 class PartitionState:
     """One partition between source and target.
 
-    ``staged`` is the next source offset to read, ``mark`` the last batch read, ``position`` what the target has, ``uncertain`` that the
-    target's tail must be read before anything is sent, ``met`` that this run has read it once.
+    ``staged`` is the next source offset to read, ``told`` that the source has told ``end``, ``mark`` the last batch read, ``position``
+    what the target has, ``uncertain`` that the target's tail must be read before anything is sent, ``met`` that this run has read it once.
     """
 
     source: TopicPartition
@@ -29,6 +29,7 @@ class PartitionState:
     position: Position
     staged: int
     end: int = 0
+    told: bool = False
     hard_end: int | None = None
     pending: deque[SpanRef] = field(default_factory=deque)
     bytes_per_offset: float = UNKNOWN_BYTES_PER_OFFSET

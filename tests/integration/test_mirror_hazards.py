@@ -16,14 +16,18 @@ from mirror_pipeline import Mirror
 from mirror_pipeline.buffer.decisions import Decisions
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.local.cluster import LocalCluster
-from mirror_pipeline.model import HoleCause
+from mirror_pipeline.model import HoleCause, TopicPartition
 from mirror_pipeline.reports import RunReport
+from mirror_pipeline.wire.answers import LATEST, OffsetAnswer
 from mirror_pipeline.wire.batch import headers
+from mirror_pipeline.wire.client import WireClient
 from tests.conftest import ClusterPair
 from tests.integration.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, values
 from tests.integration.processes import wait_until
 
 Case = Callable[..., Mirror]
+LEADER_NOT_AVAILABLE = 5
+LIST_OFFSETS = WireClient.list_offsets
 
 
 @pytest.fixture
@@ -229,3 +233,42 @@ def test_plan_warns_of_records_that_the_target_would_delete_at_once(case: Case, 
     produce(east, topic_name, 5, at=int(time.time() * 1000) - 86_400_000)
     (topic,) = mirror.plan().topics
     assert any("it may delete them once they are copied" in warning for warning in topic.warnings), topic.warnings
+
+
+def slow_ends(monkeypatch: pytest.MonkeyPatch, refused: int = 0) -> None:
+    """A source that takes its time to tell where partitions end, as over a long link; the first answers are refusals."""
+    ask, left = LIST_OFFSETS, [refused]
+
+    def asked(client: WireClient, at: dict[TopicPartition, int], *, isolation: int = 1) -> dict[TopicPartition, OffsetAnswer]:
+        found = ask(client, at, isolation=isolation)
+        if isolation == 1 and set(at.values()) == {LATEST}:
+            time.sleep(1.5)
+            if left[0]:
+                left[0] -= 1
+                return {tp: OffsetAnswer(-1, -1, LEADER_NOT_AVAILABLE) for tp in at}
+        return found
+
+    monkeypatch.setattr(WireClient, "list_offsets", asked)
+
+
+@pytest.mark.parametrize("refused", [0, 1, 2])
+def test_a_run_once_ends_with_what_was_there_when_the_source_told_it(
+    case: Case, topic_name: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    """First a new topic, then one that is known, then one with a new life: none of them is over before its end is known."""
+    mirror = case()
+    east = mirror.source.bootstrap_servers[0]
+    create_topic(east, topic_name)
+    slow_ends(monkeypatch, refused)
+    expected: list[int] = []
+    for life in range(3):
+        if life == 2:
+            recreate(east, topic_name)
+            halted(once(mirror, spark), "recreated")
+            mirror.resolve(topic_name, "recreated")
+        produce(east, topic_name, 10, start=100 * life)
+        expected += range(100 * life, 100 * life + 10)
+        slow_ends(monkeypatch, refused)
+        report = once(mirror, spark)
+        assert (report.state, report.records) == ("ok", 10), report
+        assert values(mirror, f"east.{topic_name}") == [f"value-{n}".ljust(20, ".") for n in expected]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirror_pipeline.buffer.footer import MOST_PIECES, placed, write_all
+from mirror_pipeline.buffer.footer import MOST_PIECES, WRITE_BYTES, placed, write_all
 
 
 def footer_of(table: pa.Table, *, row_group: int, keep_schema: bool) -> bytes:
@@ -50,3 +50,19 @@ def test_many_pieces_are_written_in_order_however_the_system_cuts_them(tmp_path:
     with open(tmp_path / "file", "wb", buffering=0) as file:
         write_all(file.fileno(), pieces)
     assert (tmp_path / "file").read_bytes() == b"".join(pieces)
+
+
+def test_large_pieces_are_written_a_part_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = [os.urandom(size) for size in (3 * WRITE_BYTES + 1, 10, WRITE_BYTES - 1, WRITE_BYTES, 0, 5)]
+    real, sizes = os.writev, []
+
+    def writev(handle: int, views: list[memoryview]) -> int:
+        sizes.append(sum(map(len, views)))
+        return real(handle, views)
+
+    monkeypatch.setattr(os, "writev", writev)
+    with open(tmp_path / "file", "wb", buffering=0) as file:
+        write_all(file.fileno(), pieces)
+    assert (tmp_path / "file").read_bytes() == b"".join(pieces)
+    assert max(sizes) == WRITE_BYTES
+    assert sizes[:-1] == [WRITE_BYTES] * (len(sizes) - 1), "no call is wasted on less"

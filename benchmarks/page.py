@@ -36,11 +36,12 @@ def page(versus: Document | None, wan: Document | None) -> str:
 def _machine(document: Document) -> str:
     """What the figures were measured on."""
     m, v, o = document["machine"], document["versions"], document["options"]
+    rounds = "One round" if o["rounds"] == 1 else f"Up to {o['rounds']} rounds, medians"
     return (
         f"Measured {document['started_at'][:10]} on {m['cores']} cores ({m['processor']}) with {m['memory_bytes'] / 1e9:.0f} GB of memory, "
         f"{m['system']}; Kafka {v['kafka']}, MirrorMaker {v['mirrormaker']}, Mirror Pipeline {v['mirror_pipeline']} "
         f"(commit {v['commit'] or 'unknown'}), Java {v['java']}, Python {v['python']}, PySpark {v['pyspark']}, deltalake {v['deltalake']}. "
-        f"Up to {o['rounds']} rounds, medians. "
+        f"{rounds}. "
         "These cores ran both brokers as well."
     )
 
@@ -93,7 +94,13 @@ def _size(count: int) -> str:
 
 def _wan(document: Document) -> str:
     rows = _rows("bulk", document["workloads"], bars.link_label)
-    return "\n".join([f"![{bars.WAN_TITLE}](images/bench-wan.svg)", "", *rows])
+    failures = [
+        f"\n{bars.link_label(entry)}, {bars.TITLES[found['side']]}, round {found['round']}: **{found['failed'].rstrip('.')}**."
+        for entry in document["workloads"]
+        for found in entry["rounds"]
+        if "failed" in found
+    ]
+    return "\n".join([f"![{bars.WAN_TITLE}](images/bench-wan.svg)", "", *rows, *failures])
 
 
 def _settings(variants: Mapping[str, Mapping[str, Mapping[str, str]]]) -> str:
@@ -106,13 +113,15 @@ def _settings(variants: Mapping[str, Mapping[str, Mapping[str, str]]]) -> str:
 
 
 def wan_missing(document: Document) -> list[str]:
-    """Why results over a link are no full run; empty when they are."""
+    """Why results over a link are no full run; empty when they are. MirrorMaker 2 as it comes may fail there, but must be tried."""
     found = [f"scale {entry['scale']}" for entry in document["workloads"] if entry["scale"] != 1.0]
     losses = {entry["link"]["loss"] for entry in document["workloads"]}
     found += [f"loss {loss:.1%} was not measured" for loss in (0.0, 0.001) if loss not in losses]
     for entry in document["workloads"]:
-        bad = [side for side in ("ours", *results.RIVALS) if side not in entry["medians"]]
+        bad = [side for side in ("ours", "tuned") if side not in entry["medians"]]
         found += [f"{bars.link_label(entry)}: no good round of {side}" for side in bad]
+    if not any(each["side"] == "default" for entry in document["workloads"] for each in entry["rounds"]):
+        found.append("MirrorMaker 2 as it comes was not tried")
     return found
 
 

@@ -81,6 +81,32 @@ def test_what_is_no_full_run_is_not_taken_over(broken: dict[str, Any], tmp_path:
     assert "is no full run" in capsys.readouterr().err
 
 
+def far(default: str = "no record on the target after 9 s: no error in its log") -> dict[str, Any]:
+    """Results over a link of two losses where MirrorMaker 2 as it comes, where it was tried, fails."""
+    entries = []
+    for loss in (0.0, 0.001):
+        found = [{**entry, "round": 1} for side, rate in (("ours", 60.0), ("tuned", 20.0)) for entry in rounds(side, rate)]
+        found += [{"side": "default", "failed": default, "round": 1}] if default and not loss else []
+        link = {"round_trip_ms": 200.0, "bits_per_second": 1e9, "loss": loss, "tls": False}
+        entry = {"workload": WORKLOADS[0].facts(), "scale": 1.0, "log_bytes": 1_000, "records": 10, "rounds": found, "link": link}
+        entries.append(results.finished(entry))
+    return {**document(), "workloads": entries}
+
+
+def test_over_a_link_a_rival_that_fails_is_shown_with_its_reason() -> None:
+    assert page.wan_missing(far()) == []
+    text = page.page(None, far())
+    assert "MirrorMaker 2, default, round 1: **no record on the target after 9 s: no error in its log**." in text
+    assert text.count("**3.00**") == 2  # 60 against 20 records a second, over both links
+
+
+def test_over_a_link_no_side_may_be_left_out() -> None:
+    assert page.wan_missing(far(default="")) == ["MirrorMaker 2 as it comes was not tried"]
+    half = far()
+    half["workloads"].pop()
+    assert page.wan_missing(half) == ["loss 0.1% was not measured"]
+
+
 def test_a_failed_round_counts_for_nothing() -> None:
     found = [*rounds("ours", 4.0, 6.0), *rounds("tuned", 2.0), {"side": "tuned", "failed": "why"}]
     done = results.finished({"workload": WORKLOADS[0].facts(), "rounds": found})

@@ -80,10 +80,11 @@ def report_of(context: LaneContext, *, seconds: float) -> RunReport:
     rows = []
     for name, topic in sorted(progress.topics.items()):
         state, reason = topic.state, topic.reason
-        if state == "ok" and context.once and topic.lag_records:
-            state, reason = "behind", reason or f"{topic.lag_records} offsets are not on the target yet"
-        elif state == "ok" and context.once and any(not part.told for part in context.state.topics[name].partitions.values()):
-            state, reason = "behind", "the source has not told where it ends"
+        if state == "ok" and context.once:
+            if topic.lag_records:
+                state, reason = "behind", reason or f"{topic.lag_records} offsets are not on the target yet"
+            elif not all(part.told for part in context.state.topics[name].partitions.values()):
+                state, reason = "behind", "the source has not told where it ends"
         rows.append(TopicState(name, state, reason, topic.hint, topic.target_topic, topic.records, topic.bytes, topic.code))
     states = {row.state for row in rows}
     return RunReport(

@@ -96,21 +96,6 @@ class Staging:
         self._looked = time.monotonic()
         self._ends({source: (answer.error, answer.offset) for source, answer in answers.items()})
 
-    def _untold(self) -> TopicPartition | None:
-        """A partition whose end the source has not told yet."""
-        with self._state.lock:
-            return next((part.source for part in self._state.live() if not part.told), None)
-
-    def _ask_untold(self) -> bool:
-        """A ``once`` run is not over before it knows every end; whether there was one to ask for. Raises ConnectionLost while there is."""
-        if self._untold() is None:
-            return False
-        self.refresh_ends()
-        source = self._untold()
-        if source is not None:
-            raise ConnectionLost(f"{source} has no leader that tells where it ends")
-        return True
-
     def _ends(self, told: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Take over error code and last stable offset of partitions."""
         with self._state.lock:
@@ -158,17 +143,21 @@ class Staging:
         return True
 
     def _nothing_to_read(self) -> bool:
-        """Wait until there is; False when a ``once`` run has read all it is to read."""
-        context = self._context
-        if not context.once:
+        """Wait until there is; False when a ``once`` run has read all it is to read. Raises ConnectionLost while it cannot tell."""
+        if not self._context.once:
             self._await_source()
-        elif not self._ask_untold():
+            return True
+        with self._state.lock:  # together: a topic that joins leaves the one for the other
+            untold, unready = self._state.untold(), bool(self._state.unready)
+        if untold is not None:
+            self.refresh_ends()
             with self._state.lock:
-                unready = bool(self._state.unready)  # topics whose target is not there yet may still join
-            if not unready:
-                return self._untold() is not None  # one that joined meanwhile has its end asked for in the next turn
-            context.stop.wait(context.mirror.engine.poll_interval)
-        return True
+                silent = self._state.untold()
+            if silent is not None:
+                raise ConnectionLost(f"{silent} has no leader that tells where it ends")
+        elif unready:  # topics whose target is not there yet may still join
+            self._context.stop.wait(self._context.mirror.engine.poll_interval)
+        return untold is not None or unready
 
     def _plan(self) -> list[OffsetRange]:
         views = [p.view() for p in self._state.live()]

@@ -125,6 +125,10 @@ class LaneState:
         """Partitions that go on being staged."""
         return [p for t in self.topics.values() if t.halted is None and not t.draining for p in t.partitions.values()]
 
+    def untold(self) -> TopicPartition | None:
+        """A source partition that goes on being staged and whose end the source has not told yet."""
+        return next((part.source for part in self.live() if not part.told), None)
+
     def sendable(self) -> list[PartitionState]:
         """Partitions whose staged spans go on being sent."""
         return [p for t in self.topics.values() if t.sendable for p in t.partitions.values()]

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mirror_pipeline.errors import MirrorError
@@ -125,11 +125,8 @@ class LocalBroker:
 
     def _stopped(self, pid: int) -> None:
         """Wait until no thread runs: the first one to see the signal tells the others, on a busy machine tens of ms later."""
-        deadline = time.monotonic() + KILL_SECONDS
-        while self.pid == pid and not thread_states(pid) <= _HALTED:
-            if time.monotonic() >= deadline:
-                raise MirrorError(f"process {pid} of {self.folder} does not stop", hint="look at it with ps")
-            time.sleep(_STOP_POLL_SECONDS)
+        if not _by(time.monotonic() + KILL_SECONDS, lambda: self.pid != pid or has_stopped(pid), pause=_STOP_POLL_SECONDS):
+            raise MirrorError(f"process {pid} of {self.folder} does not stop", hint="look at it with ps")
 
     def ask_to_stop(self) -> None:
         """SIGTERM; a paused process is woken for it."""
@@ -145,16 +142,21 @@ class LocalBroker:
         (self.folder / "pid").unlink(missing_ok=True)
 
     def _gone_by(self, deadline: float) -> bool:
-        while self.alive:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_POLL_SECONDS)
-        return True
+        return _by(deadline, lambda: not self.alive, pause=_POLL_SECONDS)
 
     def failure(self) -> str:
         """The cause of a failed start in one line, from the broker's own output."""
         texts = [path.read_text(errors="replace") for path in (self.log, self.folder / "stdout.log") if path.exists()]
         return next((cause for text in texts if (cause := cause_in(text))), "it said nothing")
+
+
+def _by(deadline: float, condition: Callable[[], bool], *, pause: float) -> bool:
+    """Look again and again; whether the condition held before ``deadline`` (of ``time.monotonic``)."""
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(pause)
+    return True
 
 
 def command_line(pid: int) -> str:
@@ -177,6 +179,11 @@ def thread_states(pid: int) -> set[str]:
         with contextlib.suppress(OSError):  # this thread has just ended
             states.add(stat.read_text(errors="replace").rpartition(")")[2].split()[0])
     return states
+
+
+def has_stopped(pid: int) -> bool:
+    """Whether no thread of the process runs any more: it is paused, or gone."""
+    return thread_states(pid) <= _HALTED
 
 
 _ERROR = re.compile(r"^(?:\[[^\]]*\] )?(?:ERROR|FATAL) (?P<text>.*?)(?: \([\w.$]+\))?$")

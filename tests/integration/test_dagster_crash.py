@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_pipeline.local.broker import thread_states
+from mirror_pipeline.local.broker import has_stopped
 from tests.conftest import ClusterPair
 from tests.integration.dagster_page import Up, configure, consume, end, family, prefix_of, produce, start, until
 
@@ -58,7 +58,7 @@ def kill_at_once(up: Up) -> None:
         for pid in new:
             os.kill(pid, signal.SIGSTOP)
         stopped.update(new)
-        until("all have stopped", lambda: all(thread_states(pid) <= set("TZX") for pid in stopped), 30)
+        until("all have stopped", lambda: all(has_stopped(pid) for pid in stopped), 30)
     for pid in stopped:
         os.kill(pid, signal.SIGKILL)
     up.process.wait(30)

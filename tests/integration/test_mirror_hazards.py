@@ -235,12 +235,12 @@ def test_plan_warns_of_records_that_the_target_would_delete_at_once(case: Case, 
     assert any("it may delete them once they are copied" in warning for warning in topic.warnings), topic.warnings
 
 
-def slow_ends(monkeypatch: pytest.MonkeyPatch, refused: int = 0) -> None:
+def slow_ends(monkeypatch: pytest.MonkeyPatch, refused: int) -> None:
     """A source that takes its time to tell where partitions end, as over a long link; the first answers are refusals."""
-    ask, left = LIST_OFFSETS, [refused]
+    left = [refused]
 
     def asked(client: WireClient, at: dict[TopicPartition, int], *, isolation: int = 1) -> dict[TopicPartition, OffsetAnswer]:
-        found = ask(client, at, isolation=isolation)
+        found = LIST_OFFSETS(client, at, isolation=isolation)
         if isolation == 1 and set(at.values()) == {LATEST}:
             time.sleep(1.5)
             if left[0]:
@@ -259,7 +259,6 @@ def test_a_run_once_ends_with_what_was_there_when_the_source_told_it(
     mirror = case()
     east = mirror.source.bootstrap_servers[0]
     create_topic(east, topic_name)
-    slow_ends(monkeypatch, refused)
     expected: list[int] = []
     for life in range(3):
         if life == 2:

@@ -14,8 +14,8 @@ from crc32c import crc32c
 from mirror_pipeline.engine.terms import RangeTerms
 from mirror_pipeline.model import BatchMark
 from mirror_pipeline.wire.digest import LEAF_OFFSETS, LeafSums, digest
-from mirror_pipeline.wire.header import CONTROL, CRC_START, HEADER, HEADER_BYTES, LOG_APPEND_TIME, LOG_OVERHEAD, TRANSACTIONAL
-from mirror_pipeline.wire.merge import WORTH_BYTES, WORTH_RECORDS
+from mirror_pipeline.wire.header import CODEC_MASK, CONTROL, CRC_START, HEADER, HEADER_BYTES, LOG_APPEND_TIME, LOG_OVERHEAD, TRANSACTIONAL
+from mirror_pipeline.wire.merge import worth_merging
 
 _LOOK_AGAIN = CONTROL | LOG_APPEND_TIME | TRANSACTIONAL
 _NEVER_PLAIN = CONTROL | LOG_APPEND_TIME
@@ -26,7 +26,8 @@ class PlainRun:
     """Plain batches that lie behind one another, up to byte ``stop`` of an answer.
 
     ``oldest`` and ``newest`` are in milliseconds since the epoch, ``first_epoch`` is the first batch's leader epoch.
-    ``sums`` is empty where batches are so tiny that they will be merged: what they become is to be digested.
+    ``sums`` is empty where batches are so small that they will be merged: what they become is to be digested.
+    ``codecs`` is 0 when no batch is compressed.
     """
 
     stop: int
@@ -37,6 +38,7 @@ class PlainRun:
     first_epoch: int
     mark: BatchMark
     sums: LeafSums
+    codecs: int
 
 
 def plain_run(
@@ -58,7 +60,7 @@ def plain_run(
     unpack, wanted, most = HEADER.unpack_from, terms.range, terms.max_batch_bytes
     end, limit = wanted.end, wanted.end if wanted.hard_end else 1 << 63
     at, last_start, next_abort = start, len(data) - HEADER_BYTES, aborted[-1][1] if aborted else 1 << 63
-    batches = records = leaf_sum = leaf_records = 0
+    batches = records = leaf_sum = leaf_records = seen = 0
     sums, leaf, tiny = LeafSums(), offset // LEAF_OFFSETS, False
     oldest, newest, first_epoch, head = 1 << 63, -1, -1, None
     while at <= last_start and offset < end:
@@ -75,7 +77,7 @@ def plain_run(
         if crc32c(data[at + CRC_START : stop], 0, -1) != crc:
             break
         if head is None:
-            first_epoch, tiny = epoch, count <= WORTH_RECORDS and size <= WORTH_BYTES
+            first_epoch, tiny = epoch, worth_merging(1, count, size, packed=bool(attributes & CODEC_MASK))
         head = found
         if not tiny:
             if offset // LEAF_OFFSETS != leaf:
@@ -87,6 +89,7 @@ def plain_run(
             oldest = first
         if latest > newest:
             newest = latest
+        seen |= attributes
         batches += 1
         records += count
         offset, at = behind, stop
@@ -94,5 +97,5 @@ def plain_run(
         return None
     if leaf_records:
         sums.put(leaf, leaf_sum, leaf_records)
-    return PlainRun(at, batches, records, oldest, newest, first_epoch, BatchMark(head[0], head[4], head[2]), sums)
+    return PlainRun(at, batches, records, oldest, newest, first_epoch, BatchMark(head[0], head[4], head[2]), sums, seen & CODEC_MASK)
 

@@ -161,12 +161,12 @@ class RangeReader:
         self._oldest = self._newest = NO_TIMESTAMP
 
     def _keep(self, run: PlainRun, piece: memoryview) -> None:
-        """Take over a plain run as it is, unless its batches are tiny."""
+        """Take over a plain run as it is, unless its batches are small."""
         pieces: list[memoryview | bytes] = [piece]
-        tiny = worth_merging(run.batches, run.records, len(piece))
-        if tiny:
+        small = run.batches > 1 and worth_merging(run.batches, run.records, len(piece), packed=bool(run.codecs))
+        if small:
             pieces = [*merge(piece, max_bytes=self.terms.max_batch_bytes)]
-        if tiny or not run.sums.records:
+        if small or not run.sums.records:
             self._sums.add_all(pieces)
         else:
             self._sums.include(run.sums)
@@ -176,7 +176,7 @@ class RangeReader:
         self.next += run.records
         self.records += run.records
         self._span_records += run.records
-        self._batches += len(pieces) if tiny else run.batches
+        self._batches += len(pieces) if small else run.batches
         self._pieces += pieces
         self._saw(run.oldest, run.newest)
 

@@ -17,20 +17,22 @@ from mirror_pipeline.wire.header import CODEC_MASK, HEAD, HEADER_BYTES, LOG_APPE
 from mirror_pipeline.wire.records import int64, open_batch
 from mirror_pipeline.wire.varint import read_varint, read_varlong, varint
 
-MERGED_BYTES = 64 * 1024
+MERGED_BYTES = 128 * 1024
 MERGED_RECORDS = 4096
 """Merged batches end at these sizes: large enough that headers and requests cost little, small enough to cut again."""
 WORTH_RECORDS = 4
-WORTH_BYTES = 2048
-"""Batches with more records, or more bytes, than this on average are left as they are."""
+WORTH_BYTES = 32 * 1024
+WORTH_PACKED_BYTES = 2048
+"""Batches with more records, or more bytes, than this on average are left as they are; bytes that are compressed have to
+be unpacked and packed again, which soon costs more than the broker's work for another batch."""
 
 _HEADER = Struct(">qi9xh4xqq14xi")  # base offset, length, attributes, base and newest time, records
 _SMALL = [varint(number) for number in range(MERGED_RECORDS)]
 
 
-def worth_merging(batches: int, records: int, size: int) -> bool:
-    """Whether a run of untouched batches is tiny enough."""
-    return batches > 1 and records <= WORTH_RECORDS * batches and size <= WORTH_BYTES * batches
+def worth_merging(batches: int, records: int, size: int, *, packed: bool) -> bool:
+    """Whether untouched batches, some of them compressed (``packed``) or none, are small enough."""
+    return records <= WORTH_RECORDS * batches and size <= (WORTH_PACKED_BYTES if packed else WORTH_BYTES) * batches
 
 
 def merge(run: memoryview, *, max_bytes: int) -> list[bytes]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -9,7 +10,7 @@ from mirror_pipeline.engine.taking import RangeReader
 from mirror_pipeline.engine.terms import RangeTerms
 from mirror_pipeline.errors import TopicHalted
 from mirror_pipeline.model import HoleCause, OffsetRange, Stamp
-from mirror_pipeline.wire.batch import BatchHeader, OpenRecord, headers, open_batch, restamp, seal
+from mirror_pipeline.wire.batch import BatchHeader, OpenRecord, headers, open_batch, restamp, seal, tail_of
 from mirror_pipeline.wire.digest import LEAF_OFFSETS, digests_of
 from mirror_pipeline.wire.fetch import FetchedPartition
 
@@ -71,7 +72,11 @@ class Taken:
 
     @property
     def offsets(self) -> list[int]:
-        return [r.offset for at, h in headers(memoryview(self.payload)) for r in open_batch(self.payload[at : at + h.size])]
+        return [record.offset for record in self.opened]
+
+    @property
+    def opened(self) -> list[OpenRecord]:
+        return [r for at, h in headers(memoryview(self.payload)) for r in open_batch(self.payload[at : at + h.size])]
 
     @property
     def holes(self) -> list[tuple[int, int, HoleCause]]:
@@ -84,6 +89,25 @@ def test_dense_batches_are_taken_byte_for_byte() -> None:
     assert taken.payload == data
     assert (taken.reader.next, taken.reader.done) == (12, True)
     assert [(s.start, s.end, s.records, s.batches, s.holes) for s in taken.spans] == [(5, 12, 7, 2, ())]
+
+
+def single(offset: int, size: int, *, codec: int = 0) -> bytes:
+    """A batch of one record whose value is so long."""
+    value = random.Random(offset).randbytes(size)
+    return seal([OpenRecord(offset, 1000 + offset, tail_of(None, value))], codec=codec)
+
+
+@pytest.mark.parametrize(("size", "codec", "batches"), [(100, 0, 1), (100, 3, 1), (10_000, 0, 4), (10_000, 3, 40), (40_000, 0, 40)])
+def test_small_batches_of_few_records_are_merged_unless_that_means_much_unpacking(size: int, codec: int, batches: int) -> None:
+    data = [single(offset, size, codec=codec) for offset in range(40)]
+    taken = Taken(0, 40).take(*data)
+    assert taken.spans[0].batches == len(taken.heads) == batches
+    assert taken.opened == [record for one in data for record in open_batch(one)]
+
+
+def test_one_compressed_batch_among_others_is_not_unpacked() -> None:
+    data = [single(offset, 10_000, codec=3 if offset == 7 else 0) for offset in range(40)]
+    assert Taken(0, 40).take(*data).payload == b"".join(data)
 
 
 def test_what_lies_before_the_range_is_left_out_and_a_straddling_batch_is_cut() -> None:

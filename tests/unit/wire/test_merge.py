@@ -78,8 +78,9 @@ def test_a_base_time_that_is_not_the_records_own() -> None:
 
 
 def test_what_is_worth_it() -> None:
-    assert worth_merging(100, 100, 10_000)
-    assert worth_merging(100, 400, 10_000)
-    assert not worth_merging(100, 500, 10_000)
-    assert not worth_merging(100, 100, 1_000_000)
-    assert not worth_merging(1, 1, 100)
+    assert worth_merging(100, 100, 10_000, packed=True)
+    assert worth_merging(100, 400, 10_000, packed=True)
+    assert not worth_merging(100, 500, 10_000, packed=False)
+    assert worth_merging(100, 100, 1_000_000, packed=False)
+    assert not worth_merging(100, 100, 1_000_000, packed=True)
+    assert not worth_merging(100, 100, 10_000_000, packed=False)

@@ -6,11 +6,13 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from mirror_pipeline.engine.stretches import Attempt
+from mirror_pipeline.engine.stretches import Attempt, Stretch
 from mirror_pipeline.wire.connection import Connection
 
 LATE, LATE_WHILE_IDLE, LEAST_LATE_SECONDS = 3.0, 2.0, 0.25
 """A stretch is late after so many times the usual time for its bytes, sooner where connections have nothing else to do."""
+MOST_ATTEMPTS = 3
+"""At once, of a stretch that is asked for before it is late because everything waits for it."""
 LEARNING = 0.02
 """What is usual is the median: each answer moves it by so much."""
 
@@ -52,3 +54,9 @@ class Pace:
         """Whether an answer takes so much longer than usual that the stretch should be asked for over another connection, too."""
         allowed = max(LEAST_LATE_SECONDS, (LATE if busy else LATE_WHILE_IDLE) * self._usual * attempt.stretch.size)
         return bool(self._usual) and now - attempt.since > allowed * len(attempt.stretch.attempts)
+
+    def keeps_waiting(self, stretch: Stretch, now: float) -> bool:
+        """Whether a stretch that everything waits for has been asked for longer ago than one usually takes, wherever it stands."""
+        if not self._usual or not 0 < len(stretch.attempts) < MOST_ATTEMPTS:
+            return False
+        return now - stretch.attempts[-1].asked > max(LEAST_LATE_SECONDS, self._usual * stretch.size)

@@ -91,6 +91,8 @@ class Reading:
             if before is stretch:
                 break
             self._pass(before)
+        if not stretch.ready:
+            self._gatherings[self._leaders[stretch.source]].hurry(stretch)
         while not stretch.ready:
             self._news.clear()
             left = None if deadline is None else deadline - time.monotonic()

@@ -50,14 +50,15 @@ class Stretch:
 class Attempt:
     """One connection's way through a stretch. The first attempt that comes to the end gives its answers to the stretch.
 
-    ``since`` is when its connection began to work on nothing else; ``late`` that others may try as well; ``batch`` the
-    size of the largest batch that came.
+    ``asked`` is when it was last asked for, ``since`` when its connection began to work on nothing else; ``late`` that
+    others may try as well; ``batch`` the size of the largest batch that came.
     """
 
     stretch: Stretch
     next: int
     answers: list[FetchedPartition] = field(default_factory=list)
     empty: int = 0
+    asked: float = 0.0
     since: float = 0.0
     late: bool = False
     batch: int = 0

@@ -28,8 +28,8 @@ from mirror_pipeline.wire.fetch import FetchedPartition, arrived_fetch, send_fet
 
 ASKED = 2
 """Requests on the way on one connection."""
-ROOM_BYTES = 256 * 2**20
-"""Read or being read, and not taken over yet: two seconds of a line of 1 Gbit/s."""
+ROOM_BYTES = 320 * 2**20
+"""Asked for, and not taken over yet. At 1 Gbit/s and 200 ms half of it is on its way, the rest is what comes in over a second."""
 WAIT_MS = 500
 LOOK_SECONDS, IDLE_SECONDS = 0.1, 1.0
 """Between two looks for connections that crawl, and while nothing is due."""
@@ -57,6 +57,7 @@ class Gathering:
         self._lock = threading.Lock()
         self._waiting: deque[Stretch] = deque()
         self._again: deque[Stretch] = deque()
+        self._urgent: Stretch | None = None
         self._held = 0
         self._count = len(kept)
         self._over = self._ended = self._starved = False
@@ -109,6 +110,10 @@ class Gathering:
         if self._starved:
             self._dialling.wake()
 
+    def hurry(self, stretch: Stretch) -> None:
+        """The reader waits for this stretch, whatever else has come: it is asked for again sooner than others are."""
+        self._urgent = stretch
+
     @property
     def reads(self) -> bool:
         """False once it was ended or has lost its last connection."""
@@ -155,6 +160,7 @@ class Gathering:
             self._looked = now
             for line in list(self._lines.values()):
                 self._look(line, now, stood)
+            self._hurry(now)
 
     def _finish(self) -> None:
         """Whoever waits for a stretch that nobody reads any more shall see that."""
@@ -230,6 +236,7 @@ class Gathering:
         now = time.monotonic()
         if not line.asked:
             attempt.since = line.moved = now
+        attempt.asked = now
         line.asked.append(attempt)
         try:
             send_fetch(line.connection, {source: (attempt.next, size)}, max_wait_ms=WAIT_MS, min_bytes=1, max_bytes=size)
@@ -301,6 +308,8 @@ class Gathering:
             return
         line.asked[0].since += stood
         line.moved += stood
+        for attempt in line.asked:
+            attempt.asked += stood
         if now - line.moved > line.connection.timeout + WAIT_MS / 1000:
             self._lost(line, ConnectionLost(f"{line.connection.peer}: timed out while receiving"))
             return
@@ -311,6 +320,14 @@ class Gathering:
             stretch = attempt.stretch
             if all(other.late for other in stretch.attempts):
                 self._again.append(stretch)
+
+    def _hurry(self, now: float) -> None:
+        urgent = self._urgent
+        if urgent is None or urgent.ready or urgent in self._again or not self._pace.keeps_waiting(urgent, now):
+            return
+        for attempt in urgent.attempts:
+            attempt.late = True
+        self._again.append(urgent)
 
     def _rest(self, line: Line) -> None:
         """Ask it nothing more for now. Where its session ends soon, a new connection is opened beside the work, not in front of it."""

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.engine import wide
+from mirror_pipeline.engine import pace, wide
 from mirror_pipeline.engine.dialling import OPENING, Dialling
+from mirror_pipeline.engine.pace import LEAST_LATE_SECONDS, MOST_ATTEMPTS
 from mirror_pipeline.engine.stretches import Stretch
 from mirror_pipeline.engine.wide import LOSSES, Gathering
 from mirror_pipeline.errors import ConnectionLost
@@ -154,6 +155,47 @@ def test_a_connection_that_crawls_is_beaten_and_replaced(reader: Callable[..., R
         time.sleep(0.01)
     assert made.lines[0].closed
     assert len(made.lines) == 5, "another was opened in its place"
+
+
+@pytest.fixture
+def never_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "LATE", 1e9)
+    monkeypatch.setattr(pace, "LATE_WHILE_IDLE", 1e9)
+
+
+@pytest.mark.usefixtures("never_late")
+def test_what_the_reader_waits_for_is_asked_for_again_before_it_is_late(reader: Callable[..., Reader]) -> None:
+    silent: list[Line] = []
+
+    def answer(line: Line, offset: int) -> float | None:
+        if offset == 50 and not silent:
+            silent.append(line)
+        return None if line in silent else 0.01
+
+    wanted = stretches(40)
+    made = reader(answer, 3)
+    made.gathering.add(wanted)
+    made.gathering.start(3)
+    for stretch in wanted:
+        made.gathering.hurry(stretch)
+        made.wait([stretch])
+    assert_read(wanted)
+    assert silent[0].closed, "it was beaten"
+
+
+@pytest.mark.usefixtures("never_late")
+def test_what_the_reader_waits_for_is_not_asked_for_over_all_connections(reader: Callable[..., Reader]) -> None:
+    asked: list[int] = []
+    wanted = stretches(40)
+    made = reader(lambda line, offset: asked.append(offset) or (None if offset == 390 else 0.01), 9)  # type: ignore[func-returns-value]
+    made.read(wanted[:-1])
+    made.gathering.hurry(wanted[-1])
+    made.gathering.add(wanted[-1:])
+    deadline = time.monotonic() + 20
+    while asked.count(390) < MOST_ATTEMPTS and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(3 * LEAST_LATE_SECONDS)
+    assert asked.count(390) == MOST_ATTEMPTS
 
 
 def test_what_a_lost_connection_was_asked_for_is_read_over_another(reader: Callable[..., Reader]) -> None:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from benchmarks import bars, machine, results, table
 from benchmarks.mm2 import reasons
 from benchmarks.versus import now, say
 from benchmarks.wan.far import WORKLOADS
-from benchmarks.wan.link import Ends, Line, link, needed
+from benchmarks.wan.link import CONGESTION, Ends, Line, link, needed
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.local.jars import ensure_jars, terminal_progress
 
@@ -38,6 +39,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--round-trip-ms", type=float, default=200.0)
     parser.add_argument("--bits-per-second", type=float, default=1e9)
     parser.add_argument("--loss", default="0,0.001", metavar="SHARE,...", help="of packets, in each direction; one link after another")
+    parser.add_argument("--congestion", default=CONGESTION, metavar="NAME", help="congestion control of both ends, as cubic or bbr")
     parser.add_argument("--tls", action="store_true", help="the mirrors read over TLS")
     parser.add_argument("--workload", default=WORKLOADS[0].name, choices=[w.name for w in WORKLOADS])
     parser.add_argument("--sides", default="ours,tuned,default")
@@ -55,7 +57,10 @@ def over(line: Line, options: argparse.Namespace, folder: Path) -> dict[str, Any
     folder.mkdir(parents=True)
     names = ("workload", "sides", "rounds", "scale", "seconds", "tls")
     (folder / "task.json").write_text(json.dumps({name: getattr(options, name) for name in names}))
-    say(f"link: {line.round_trip_ms:g} ms, {line.bits_per_second / 1e6:g} Mbit/s, loss {line.loss:.1%}{', TLS' if options.tls else ''}")
+    say(
+        f"link: {line.round_trip_ms:g} ms, {line.bits_per_second / 1e6:g} Mbit/s, loss {line.loss:.1%}, {line.congestion}"
+        f"{', TLS' if options.tls else ''}"
+    )
     with link(line) as ends:
         try:
             _inside(ends, ends.far, "benchmarks.wan.far", "start", str(folder), *(["tls"] if options.tls else []))
@@ -65,8 +70,7 @@ def over(line: Line, options: argparse.Namespace, folder: Path) -> dict[str, Any
             _inside(ends, ends.far, "benchmarks.wan.far", "stop", str(folder), check=False)
     entry = json.loads((folder / "result.json").read_text())
     shutil.rmtree(folder)
-    link_facts = {"round_trip_ms": line.round_trip_ms, "bits_per_second": line.bits_per_second, "loss": line.loss, "tls": options.tls}
-    return {"link": link_facts, **entry, "taken_at": now()}
+    return {"link": {**asdict(line), "tls": options.tls}, **entry, "taken_at": now()}
 
 
 def _inside(ends: Ends, end: str, module: str, *words: str, check: bool = True) -> None:
@@ -93,7 +97,7 @@ def main(given: Sequence[str] | None = None) -> int:
     folder = (options.folder or Path(tempfile.mkdtemp(prefix="mirror-wan-"))).absolute()
     try:
         for number, loss in enumerate(float(text) for text in options.loss.split(",")):
-            line = Line(options.round_trip_ms, options.bits_per_second, loss)
+            line = Line(options.round_trip_ms, options.bits_per_second, loss, options.congestion)
             document["workloads"].append(over(line, options, folder / f"link-{number}"))
             results.save(options.output, document)
     finally:

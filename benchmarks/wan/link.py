@@ -19,16 +19,19 @@ SOURCE = Path(__file__).parent / "link.c"
 MTU = 1500  # link.c has room for packets of up to 2,048 bytes
 QUEUE_BYTES = 50_000_000  # in front of the line, as long as its bandwidth-delay product twice over
 UP_SECONDS = 20.0
+CONGESTION = "cubic"
+"""Linux's own choice. A host may be set to another, which would make figures of two hosts different things."""
 ROOT_HINT = "run it with sudo, or in a container with the capabilities NET_ADMIN and SYS_ADMIN"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A link: round trip, rate of each direction, share of packets lost in each."""
+    """A link: round trip, rate of each direction, share of packets lost in each; the senders' congestion control."""
 
     round_trip_ms: float
     bits_per_second: float
     loss: float = 0.0
+    congestion: str = CONGESTION
 
 
 def needed(*more: str) -> None:
@@ -88,6 +91,7 @@ def link(line: Line) -> Iterator[Ends]:
         for end, own, other in ((ends.near, NEAR_ADDRESS, FAR_ADDRESS), (ends.far, FAR_ADDRESS, NEAR_ADDRESS)):
             _ip("-n", end, "addr", "add", own, "peer", other, "dev", "wan")
             _ip("-n", end, "link", "set", "wan", "mtu", str(MTU), "txqueuelen", "10000", "up")
+            _ip("-n", end, "route", "replace", other, "dev", "wan", "src", own, "congctl", line.congestion)
         yield ends
     finally:
         if emulator is not None:

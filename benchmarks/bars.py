@@ -76,7 +76,7 @@ def charts(document: Mapping[str, Any]) -> dict[str, str]:
 def link_label(entry: Mapping[str, Any]) -> str:
     """A long link in a few words."""
     link = entry["link"]
-    return f"{link['round_trip_ms']:g} ms, loss {link['loss'] * 100:g} %{', TLS' if link['tls'] else ''}"
+    return f"{link['round_trip_ms']:g} ms, {link['congestion']}, loss {link['loss'] * 100:g} %{', TLS' if link['tls'] else ''}"
 
 
 def wan_charts(document: Mapping[str, Any]) -> dict[str, str]:

@@ -87,7 +87,7 @@ def far(default: str = "no record on the target after 9 s: no error in its log")
     for loss in (0.0, 0.001):
         found = [{**entry, "round": 1} for side, rate in (("ours", 60.0), ("tuned", 20.0)) for entry in rounds(side, rate)]
         found += [{"side": "default", "failed": default, "round": 1}] if default and not loss else []
-        link = {"round_trip_ms": 200.0, "bits_per_second": 1e9, "loss": loss, "tls": False}
+        link = {"round_trip_ms": 200.0, "bits_per_second": 1e9, "loss": loss, "congestion": "cubic", "tls": False}
         entry = {"workload": WORKLOADS[0].facts(), "scale": 1.0, "log_bytes": 1_000, "records": 10, "rounds": found, "link": link}
         entries.append(results.finished(entry))
     return {**document(), "workloads": entries}

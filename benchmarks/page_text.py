@@ -30,11 +30,11 @@ WAN_HEAD = """
 
 Source broker at one end, target broker and mirror at the other, `benchmarks/wan/link.c` between them: fixed delay, fixed rate with a
 drop-tail queue, random loss in each direction. Brokers keep Kafka's own socket settings (100 KiB buffers), which is what limits a single
-connection on such a link. Both ends use the congestion control that the link's title names. A copy that takes too long is ended some seconds after its first record; its rate is that of what arrived.
-The emulated link takes its share of the same cores. MirrorMaker 2 tuned has one task for each of the 12 partitions here. As it comes its
-one consumer asks for up to 1 MiB of each of them at once: on one connection of this link such an answer takes about 30 s, its
-`request.timeout.ms`, and one that takes longer is thrown away and asked for again, without an end (its log tells of a request timeout
-every 30 seconds).
+connection on such a link. Both ends use the congestion control that the link's title names. A copy that takes too long is ended some
+seconds after its first record; its rate is that of what arrived. The emulated link takes its share of the same cores. MirrorMaker 2 tuned
+has one task for each of the 12 partitions here. As it comes its one consumer asks for up to 1 MiB of each of them at once: on one
+connection of this link such an answer takes about 30 s, its `request.timeout.ms`, and one that takes longer is thrown away and asked for
+again, without an end (its log tells of a request timeout every 30 seconds).
 """
 
 WAN_NOT_YET = """

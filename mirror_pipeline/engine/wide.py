@@ -111,7 +111,7 @@ class Gathering:
             self._dialling.wake()
 
     def hurry(self, stretch: Stretch) -> None:
-        """The reader waits for this stretch, whatever else has come: it is asked for again sooner than others are."""
+        """The reader waits for this stretch: while room runs out behind it, it is asked for again sooner than others are."""
         self._urgent = stretch
 
     @property
@@ -322,8 +322,11 @@ class Gathering:
                 self._again.append(stretch)
 
     def _hurry(self, now: float) -> None:
+        """On a line slower than its reader everything is waited for: asking twice is worth it only where room runs out."""
         urgent = self._urgent
-        if urgent is None or urgent.ready or urgent in self._again or not self._pace.keeps_waiting(urgent, now):
+        if urgent is None or urgent.ready or urgent in self._again or self._held <= ROOM_BYTES // 2:
+            return
+        if not self._pace.keeps_waiting(urgent, now):
             return
         for attempt in urgent.attempts:
             attempt.late = True

@@ -163,39 +163,55 @@ def never_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "LATE_WHILE_IDLE", 1e9)
 
 
+class Waiting:
+    """A reader in order over ``count`` lines, of which those of ``silent`` never answer once they are asked for offset 100."""
+
+    def __init__(self, reader: Callable[..., Reader], count: int, silent: int) -> None:
+        self.asked, self.silent = 0, list[Line]()
+        self.most = silent
+        self.made = reader(self._answer, count)
+        self.wanted = stretches(40)
+        self.made.gathering.add(self.wanted)
+        self.made.gathering.start(count)
+
+    def _answer(self, line: Line, offset: int) -> float | None:
+        self.asked += offset == 100
+        if offset == 100 and len(self.silent) < self.most:
+            self.silent.append(line)
+        return None if line in self.silent else 0.01
+
+    def read(self, count: int) -> None:
+        for stretch in self.wanted[:count]:
+            self.made.gathering.hurry(stretch)
+            self.made.wait([stretch])
+            self.made.gathering.passed(stretch)
+
+
 @pytest.mark.usefixtures("never_late")
-def test_what_the_reader_waits_for_is_asked_for_again_before_it_is_late(reader: Callable[..., Reader]) -> None:
-    silent: list[Line] = []
-
-    def answer(line: Line, offset: int) -> float | None:
-        if offset == 50 and not silent:
-            silent.append(line)
-        return None if line in silent else 0.01
-
-    wanted = stretches(40)
-    made = reader(answer, 3)
-    made.gathering.add(wanted)
-    made.gathering.start(3)
-    for stretch in wanted:
-        made.gathering.hurry(stretch)
-        made.wait([stretch])
-    assert_read(wanted)
-    assert silent[0].closed, "it was beaten"
+def test_what_the_reader_waits_for_while_room_runs_out_is_asked_for_again(
+    reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wide, "ROOM_BYTES", 8 * SIZE)
+    waiting = Waiting(reader, 3, silent=1)
+    waiting.read(40)
+    assert_read(waiting.wanted)
+    assert waiting.silent[0].closed, "it was beaten"
 
 
 @pytest.mark.usefixtures("never_late")
-def test_what_the_reader_waits_for_is_not_asked_for_over_all_connections(reader: Callable[..., Reader]) -> None:
-    asked: list[int] = []
-    wanted = stretches(40)
-    made = reader(lambda line, offset: asked.append(offset) or (None if offset == 390 else 0.01), 9)  # type: ignore[func-returns-value]
-    made.read(wanted[:-1])
-    made.gathering.hurry(wanted[-1])
-    made.gathering.add(wanted[-1:])
+@pytest.mark.parametrize(("room", "asked"), [(8, MOST_ATTEMPTS), (10**6, 1)])
+def test_it_is_asked_for_a_few_times_at_most_and_once_while_there_is_room(
+    reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch, room: int, asked: int
+) -> None:
+    monkeypatch.setattr(wide, "ROOM_BYTES", room * SIZE)
+    waiting = Waiting(reader, 9, silent=9)
+    waiting.read(10)
+    waiting.made.gathering.hurry(waiting.wanted[10])
     deadline = time.monotonic() + 20
-    while asked.count(390) < MOST_ATTEMPTS and time.monotonic() < deadline:
+    while waiting.asked < asked and time.monotonic() < deadline:
         time.sleep(0.05)
-    time.sleep(3 * LEAST_LATE_SECONDS)
-    assert asked.count(390) == MOST_ATTEMPTS
+    time.sleep(4 * LEAST_LATE_SECONDS)
+    assert waiting.asked == asked
 
 
 def test_what_a_lost_connection_was_asked_for_is_read_over_another(reader: Callable[..., Reader]) -> None:

@@ -57,10 +57,8 @@ def over(line: Line, options: argparse.Namespace, folder: Path) -> dict[str, Any
     folder.mkdir(parents=True)
     names = ("workload", "sides", "rounds", "scale", "seconds", "tls")
     (folder / "task.json").write_text(json.dumps({name: getattr(options, name) for name in names}))
-    say(
-        f"link: {line.round_trip_ms:g} ms, {line.bits_per_second / 1e6:g} Mbit/s, loss {line.loss:.1%}, {line.congestion}"
-        f"{', TLS' if options.tls else ''}"
-    )
+    facts = {"link": {**asdict(line), "tls": options.tls}}
+    say(f"link: {bars.link_label(facts)}, {line.bits_per_second / 1e6:g} Mbit/s")
     with link(line) as ends:
         try:
             _inside(ends, ends.far, "benchmarks.wan.far", "start", str(folder), *(["tls"] if options.tls else []))
@@ -70,7 +68,7 @@ def over(line: Line, options: argparse.Namespace, folder: Path) -> dict[str, Any
             _inside(ends, ends.far, "benchmarks.wan.far", "stop", str(folder), check=False)
     entry = json.loads((folder / "result.json").read_text())
     shutil.rmtree(folder)
-    return {"link": {**asdict(line), "tls": options.tls}, **entry, "taken_at": now()}
+    return {**facts, **entry, "taken_at": now()}
 
 
 def _inside(ends: Ends, end: str, module: str, *words: str, check: bool = True) -> None:

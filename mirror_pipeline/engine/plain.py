@@ -15,7 +15,7 @@ from mirror_pipeline.engine.terms import RangeTerms
 from mirror_pipeline.model import BatchMark
 from mirror_pipeline.wire.digest import LEAF_OFFSETS, LeafSums, digest
 from mirror_pipeline.wire.header import CODEC_MASK, CONTROL, CRC_START, HEADER, HEADER_BYTES, LOG_APPEND_TIME, LOG_OVERHEAD, TRANSACTIONAL
-from mirror_pipeline.wire.merge import worth_merging
+from mirror_pipeline.wire.merge import are_small
 
 _LOOK_AGAIN = CONTROL | LOG_APPEND_TIME | TRANSACTIONAL
 _NEVER_PLAIN = CONTROL | LOG_APPEND_TIME
@@ -27,7 +27,7 @@ class PlainRun:
 
     ``oldest`` and ``newest`` are in milliseconds since the epoch, ``first_epoch`` is the first batch's leader epoch.
     ``sums`` is empty where batches are so small that they will be merged: what they become is to be digested.
-    ``codecs`` is 0 when no batch is compressed.
+    ``packed`` says that a batch is compressed.
     """
 
     stop: int
@@ -38,7 +38,7 @@ class PlainRun:
     first_epoch: int
     mark: BatchMark
     sums: LeafSums
-    codecs: int
+    packed: bool
 
 
 def plain_run(
@@ -77,7 +77,7 @@ def plain_run(
         if crc32c(data[at + CRC_START : stop], 0, -1) != crc:
             break
         if head is None:
-            first_epoch, tiny = epoch, worth_merging(1, count, size, packed=bool(attributes & CODEC_MASK))
+            first_epoch, tiny = epoch, are_small(1, count, size, packed=bool(attributes & CODEC_MASK))
         head = found
         if not tiny:
             if offset // LEAF_OFFSETS != leaf:
@@ -97,5 +97,6 @@ def plain_run(
         return None
     if leaf_records:
         sums.put(leaf, leaf_sum, leaf_records)
-    return PlainRun(at, batches, records, oldest, newest, first_epoch, BatchMark(head[0], head[4], head[2]), sums, seen & CODEC_MASK)
+    mark, packed = BatchMark(head[0], head[4], head[2]), bool(seen & CODEC_MASK)
+    return PlainRun(at, batches, records, oldest, newest, first_epoch, mark, sums, packed)
 

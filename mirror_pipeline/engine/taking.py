@@ -163,7 +163,7 @@ class RangeReader:
     def _keep(self, run: PlainRun, piece: memoryview) -> None:
         """Take over a plain run as it is, unless its batches are small."""
         pieces: list[memoryview | bytes] = [piece]
-        small = run.batches > 1 and worth_merging(run.batches, run.records, len(piece), packed=bool(run.codecs))
+        small = worth_merging(run.batches, run.records, len(piece), packed=run.packed)
         if small:
             pieces = [*merge(piece, max_bytes=self.terms.max_batch_bytes)]
         if small or not run.sums.records:

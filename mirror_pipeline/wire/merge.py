@@ -31,7 +31,12 @@ _SMALL = [varint(number) for number in range(MERGED_RECORDS)]
 
 
 def worth_merging(batches: int, records: int, size: int, *, packed: bool) -> bool:
-    """Whether untouched batches, some of them compressed (``packed``) or none, are small enough."""
+    """Whether a run of untouched batches should be merged."""
+    return batches > 1 and are_small(batches, records, size, packed=packed)
+
+
+def are_small(batches: int, records: int, size: int, *, packed: bool) -> bool:
+    """Whether batches, some of them compressed (``packed``) or none, are small enough on average."""
     return records <= WORTH_RECORDS * batches and size <= (WORTH_PACKED_BYTES if packed else WORTH_BYTES) * batches
 
 

@@ -84,3 +84,4 @@ def test_what_is_worth_it() -> None:
     assert worth_merging(100, 100, 1_000_000, packed=False)
     assert not worth_merging(100, 100, 1_000_000, packed=True)
     assert not worth_merging(100, 100, 10_000_000, packed=False)
+    assert not worth_merging(1, 1, 100, packed=False)

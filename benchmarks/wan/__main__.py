@@ -45,7 +45,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sides", default="ours,tuned,default")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--seconds", type=float, default=40.0, help="after the first record: an unfinished copy is ended then")
+    parser.add_argument("--seconds", type=float, default=60.0, help="after the first record: an unfinished copy is ended then")
     parser.add_argument("--no-touch", action="store_true", help="do not write to free memory first")
     parser.add_argument("--folder", type=Path, help="where clusters and buffers lie; a temporary folder otherwise")
     parser.add_argument("--output", type=Path, default=OUTPUT)

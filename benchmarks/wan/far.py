@@ -21,7 +21,7 @@ from mirror_pipeline.local.settings import BROKER, CONTROLLER, ClusterSpec
 TLS = "TLS"
 PORTS = {BROKER: 19092, CONTROLLER: 19093, TLS: 19094}  # a namespace of its own: all ports are free
 PLAIN_ADDRESS, TLS_ADDRESS = f"{FAR_ADDRESS}:{PORTS[BROKER]}", f"{FAR_ADDRESS}:{PORTS[TLS]}"
-WORKLOADS = (Workload("wan-1kb", "bulk", total_bytes=2_000 * MB), Workload("wan-1kb-lz4", "bulk", codec="lz4", total_bytes=4_000 * MB))
+WORKLOADS = (Workload("wan-1kb", "bulk", total_bytes=4_000 * MB), Workload("wan-1kb-lz4", "bulk", codec="lz4", total_bytes=8_000 * MB))
 
 
 def start(folder: Path, *, tls: bool) -> None:

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 LONG_SECONDS = 0.015
 """Round trips above this are a long link; below, two connections fill a line."""
-SECONDS_PER_LINE = 0.001
-"""One connection for so much of a round trip to begin with: with 100 KiB a round trip each, that is 100 MB/s at any distance."""
+SECONDS_PER_LINE = 1 / 600
+"""One connection for so much of a round trip to begin with: at any distance that brings 60 MB/s with 100 KiB a round trip each.
+Linux brokers with that setting were seen to send four times as much; connections that a line does not need get in each other's way."""
 LEAST_LINES, MOST_LINES = 4, 384
 """For all tasks together, to one broker."""
-GROWTH, WORTH = 1.3, 1.05
-"""More connections are tried as long as each such step brings at least so much more; what brings less is taken back."""
-FORGETTING = 0.98
-"""The best rate seen counts a little less each time, so that another step is tried now and then: lines change."""
-LEAST_SECONDS, LEAST_BYTES = 0.5, 256 * 1024
+GROWTH, WORTH = 1.4, 1.1
+"""More connections are tried, and kept if such a step brings so much more at least."""
+REST, FALLEN = 8, 0.85
+"""Measurements after a step in vain until the next one; none once they have fallen to this part of the best: lines change, and where
+packets are lost, connections that were fast at first become slow."""
+LEAST_SECONDS, LEAST_BYTES = 1.5, 256 * 1024
 """Measurements that are shorter, or in which a connection brought less, tell nothing: there was too little to read."""
+MOST_IDLE = 0.25
+"""So do those in which connections had to wait for us for a larger share of the time."""
 
 
 def is_long(round_trip: float) -> bool:
@@ -25,12 +29,46 @@ def is_long(round_trip: float) -> bool:
     return round_trip >= LONG_SECONDS
 
 
+class Flow:
+    """What the connections to one broker bring once they have brought something each: until then they, or some, are still starting.
+
+    Told by the thread that reads, looked at by another. ``bytes`` and ``idle`` only grow: the bytes that came, and the
+    seconds for which the connections had nothing to do because of us, weighted by their share. ``began`` is monotonic.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.idle = 0.0
+        self.began: float | None = None
+        self._answers = 0
+        self._share = self._at = 0.0
+
+    def starts(self) -> None:
+        """More connections are opened."""
+        self.began, self._answers = None, 0
+
+    def brought(self, size: int, now: float, *, lines: int) -> None:
+        """An answer has come over one of so many connections."""
+        if self.began is not None:
+            self.bytes += size
+            return
+        self._answers += 1
+        if self._answers >= lines:
+            self.began = self._at = now
+
+    def stands(self, share: float, now: float) -> None:
+        """This share of the connections has nothing to do from now on."""
+        if self.began is not None:
+            self.idle += self._share * (now - self._at)
+        self._at, self._share = now, share
+
+
 class LineCount:
     """The number of connections one task opens to each broker of a cluster."""
 
     def __init__(self) -> None:
-        self._count = self._best_count = 0
-        self._best = 0.0
+        self._count = self._tried = self._rest = 0
+        self._rate = self._best = 0.0
 
     def now(self, round_trip: float, asked: int | None, *, tasks: int = 1) -> int:
         """Connections to use; 0 says that the link is short.
@@ -46,18 +84,23 @@ class LineCount:
             return 0
         least, most = max(1, LEAST_LINES // tasks), MOST_LINES // tasks
         if not self._count:
-            self._count = round(round_trip / SECONDS_PER_LINE / tasks)
-        self._count = max(least, min(most, self._count))
-        return self._count
+            self._count = max(least, min(most, round(round_trip / SECONDS_PER_LINE / tasks)))
+        self._tried = min(self._tried, most)
+        return self._tried or self._count
 
     def brought(self, size: int, seconds: float) -> None:
-        """Learn from ``size`` bytes that all connections together brought in ``seconds``."""
-        if not self._count or seconds < LEAST_SECONDS or size < self._count * LEAST_BYTES:
+        """Learn from ``size`` bytes that all connections together brought in ``seconds`` in which they had something to do."""
+        lines = self._tried or self._count
+        if not lines or seconds < LEAST_SECONDS or size < lines * LEAST_BYTES:
             return
         rate = size / seconds
-        self._best *= FORGETTING
-        if rate >= self._best * WORTH:
-            self._best, self._best_count = rate, self._count
-            self._count = max(self._count + 1, int(self._count * GROWTH))
+        if self._tried > self._count and rate < self._rate * WORTH:
+            self._tried, self._rest = 0, REST
+            return
+        if lines > self._count or rate < self._best * FALLEN:
+            self._best, self._rest = 0.0, 0
+        self._count, self._rate, self._best = lines, rate, max(self._best, rate)
+        if self._rest:
+            self._rest -= 1
         else:
-            self._count = self._best_count
+            self._tried = max(lines + 1, int(lines * GROWTH))

@@ -53,7 +53,7 @@ class Pace:
     def is_late(self, attempt: Attempt, now: float, *, busy: bool) -> bool:
         """Whether an answer takes so much longer than usual that the stretch should be asked for over another connection, too."""
         allowed = max(LEAST_LATE_SECONDS, (LATE if busy else LATE_WHILE_IDLE) * self._usual * attempt.stretch.size)
-        return bool(self._usual) and now - attempt.since > allowed * len(attempt.stretch.attempts)
+        return bool(self._usual) and now - attempt.since > allowed * max(1, len(attempt.stretch.attempts))
 
     def keeps_waiting(self, stretch: Stretch, now: float) -> bool:
         """Whether a stretch that everything waits for has been asked for longer ago than one usually takes, wherever it stands."""

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from mirror_pipeline.engine.lines import MOST_IDLE
 from mirror_pipeline.engine.stretches import Stretch, beyond, cut, in_turn, stop_of
 from mirror_pipeline.engine.wide import ROOM_BYTES, Gathering
 from mirror_pipeline.model import OffsetRange, TopicPartition
@@ -27,7 +28,7 @@ class Reading:
         self._leaders: dict[TopicPartition, int] = {}
         self._order: deque[Stretch] = deque()
         self._news = threading.Event()
-        self._measured = time.monotonic()
+        self._measured = self._idle = 0.0
         self._received = 0
 
     def goes_on(self, ranges: Sequence[OffsetRange]) -> bool:
@@ -49,15 +50,17 @@ class Reading:
         return bool(self._order)
 
     def brought(self) -> tuple[int, float]:
-        """Bytes that have come since this was asked last, and the seconds since then; none if connections had to wait for us."""
-        gatherings = self._gatherings.values()
-        received, now = sum(gathering.received for gathering in gatherings), time.monotonic()
-        size, seconds = received - self._received, now - self._measured
-        self._received, self._measured = received, now
-        waited = any([gathering.was_idle for gathering in gatherings])
-        for gathering in gatherings:
-            gathering.was_idle = False
-        return (0, 0.0) if waited else (size, seconds)
+        """Bytes that have come since this was asked last, and the seconds for which connections had something to do; none if
+        they are still starting, or often had to wait for us."""
+        flows = [gathering.flow for gathering in self._gatherings.values()]
+        began = [flow.began for flow in flows if flow.began is not None]
+        if not began or len(began) < len(flows):
+            return 0, 0.0
+        received, now = sum(flow.bytes for flow in flows), time.monotonic()
+        idle = sum(flow.idle for flow in flows) / len(flows)
+        size, seconds, stood = received - self._received, now - max(self._measured, *began), idle - self._idle
+        self._received, self._measured, self._idle = received, now, idle
+        return (size, seconds - stood) if stood <= MOST_IDLE * seconds else (0, 0.0)
 
     def share(self, ranges: Sequence[OffsetRange], *, count: int, ahead: bool, pause: Callable[[int], None]) -> list[Stretch]:
         """The stretches that these ranges need, in the order in which they are to be taken over.

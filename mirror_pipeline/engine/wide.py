@@ -7,7 +7,7 @@ read at once, and the reader gets them one behind the other, as if they had come
 One thread serves all connections to a broker: hundreds of threads would spend more on waiting for the interpreter than on
 what arrives. Some of many connections crawl for seconds, after a loss or a bad guess of the sender's congestion control, and
 everything would wait for their stretches: what takes much longer than usual is asked for again over another
-connection, and a connection that was beaten is replaced.
+connection. One that was beaten is kept, as a new one would begin more slowly still; once it is silent it is replaced.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from mirror_pipeline.engine.dialling import Dialling
+from mirror_pipeline.engine.lines import Flow
 from mirror_pipeline.engine.pace import Line, Pace
 from mirror_pipeline.engine.stretches import Attempt, Stretch
 from mirror_pipeline.errors import ConnectionLost, MirrorError
@@ -33,6 +34,8 @@ ROOM_BYTES = 320 * 2**20
 WAIT_MS = 500
 LOOK_SECONDS, IDLE_SECONDS = 0.1, 1.0
 """Between two looks for connections that crawl, and while nothing is due."""
+SILENT_SECONDS = 2.0
+"""Of a connection that was beaten, until it is replaced."""
 LOSSES = 3
 """So many connections lost over its answer are the end of a stretch."""
 
@@ -52,8 +55,7 @@ class Gathering:
     ) -> None:
         self.pause = pause
         self._news = news
-        self.received = 0
-        self.was_idle = False
+        self.flow = Flow()
         self._lock = threading.Lock()
         self._waiting: deque[Stretch] = deque()
         self._again: deque[Stretch] = deque()
@@ -90,6 +92,8 @@ class Gathering:
     def resize(self, count: int) -> None:
         """Use so many connections: more are opened now, those that are too many are closed when they have nothing to do."""
         more, self._count = count - self._count, count
+        if more > 0:
+            self.flow.starts()
         self._dialling.want(more)
 
     def add(self, stretches: Iterable[Stretch]) -> None:
@@ -155,6 +159,7 @@ class Gathering:
             else:
                 self._add(opened)
         now = time.monotonic()
+        self.flow.stands(len(self._idle) / max(1, len(self._lines)) if self._starved else 0.0, now)
         if now - self._looked >= LOOK_SECONDS:
             stood = max(0.0, now - self._looked - 2 * LOOK_SECONDS) if due else 0.0
             self._looked = now
@@ -191,6 +196,7 @@ class Gathering:
     def _ask_all(self) -> None:
         """Every connection gets something to do before one gets more."""
         self._starved = False
+        self._shrink()
         for row in (self._idle, self._half):
             for line in [*row]:
                 if line not in row:
@@ -203,8 +209,7 @@ class Gathering:
                 else:
                     stretch = self._next()
                 if stretch is None:
-                    self._starved = self.was_idle = True
-                    self._shrink()
+                    self._starved = True
                     return
                 self._ask(line, stretch.attempt())
 
@@ -227,8 +232,14 @@ class Gathering:
             return stretch
 
     def _shrink(self) -> None:
-        for line in list(self._idle)[: max(0, len(self._lines) - self._count)]:
-            self._remove(line)
+        """The slowest of those that are too many get nothing more to do; then they are closed."""
+        excess = len(self._lines) - self._count
+        if excess <= 0:
+            return
+        for line in sorted(self._lines.values(), key=lambda each: each.pace, reverse=True)[:excess]:
+            self._half.pop(line, None)
+            if not line.asked:
+                self._remove(line)
 
     def _ask(self, line: Line, attempt: Attempt) -> None:
         source = attempt.stretch.source
@@ -273,9 +284,9 @@ class Gathering:
             raise ConnectionLost(f"{line.connection.peer}: the answer leaves {stretch.source} out")
         complete = attempt.take(answer)
         size = len(answer.records)
-        self.received += size
         self.pause(size)
         now = time.monotonic()
+        self.flow.brought(size, now, lines=self._count)
         line.asked.popleft()
         if size:
             line.pace = (now - attempt.since) / size
@@ -296,10 +307,6 @@ class Gathering:
         self._batches[stretch.source] = attempt.batch
         stretch.ready = True
         self._news.set()
-        for other in stretch.attempts:
-            if other is not attempt and other.late:
-                for line in [line for line in self._lines.values() if other in line.asked]:
-                    self._replace(line)
         stretch.attempts = []
 
     def _look(self, line: Line, now: float, stood: float) -> None:
@@ -314,12 +321,25 @@ class Gathering:
             self._lost(line, ConnectionLost(f"{line.connection.peer}: timed out while receiving"))
             return
         attempt = line.asked[0]
-        if not attempt.late and self._pace.is_late(attempt, now, busy=not self._starved):
-            attempt.late = True
+        if attempt.late and attempt.stretch.ready:
+            self._beaten(line, now)
+        elif not attempt.late and self._pace.is_late(attempt, now, busy=not self._starved):
             self._half.pop(line, None)
-            stretch = attempt.stretch
-            if all(other.late for other in stretch.attempts):
-                self._again.append(stretch)
+            self._ask_elsewhere(attempt)
+
+    def _beaten(self, line: Line, now: float) -> None:
+        """Another connection was faster: what was asked for behind that must not wait as well."""
+        if now - line.moved > SILENT_SECONDS:
+            self._replace(line)
+            return
+        for behind in line.asked:
+            if not behind.late:
+                self._ask_elsewhere(behind)
+
+    def _ask_elsewhere(self, attempt: Attempt) -> None:
+        attempt.late = True
+        if not attempt.stretch.ready and all(other.late for other in attempt.stretch.attempts):
+            self._again.append(attempt.stretch)
 
     def _hurry(self, now: float) -> None:
         """On a line slower than its reader everything is waited for: asking twice is worth it only where room runs out."""

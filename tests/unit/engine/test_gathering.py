@@ -145,16 +145,38 @@ def test_every_stretch_gets_its_own_answer(reader: Callable[..., Reader]) -> Non
     assert len(made.gathering.open) == len(made.lines) == 5, "all connections can be used again"
 
 
-def test_a_connection_that_crawls_is_beaten_and_replaced(reader: Callable[..., Reader]) -> None:
+def becomes(expected: int, made: Reader) -> None:
+    """So many connections have been opened, within a while."""
+    deadline = time.monotonic() + 10
+    while len(made.lines) < expected and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(made.lines) == expected
+
+
+def test_a_connection_that_was_beaten_and_is_silent_is_replaced(reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wide, "SILENT_SECONDS", 0.5)
     wanted = stretches(60)
     made = reader(lambda line, offset: None if line is made.lines[0] else 0.01, 4)
     made.read(wanted)
     assert_read(wanted)
-    deadline = time.monotonic() + 10
-    while len(made.lines) < 5 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    becomes(5, made)
     assert made.lines[0].closed
-    assert len(made.lines) == 5, "another was opened in its place"
+
+
+def test_a_connection_that_is_only_slow_is_beaten_and_kept(reader: Callable[..., Reader]) -> None:
+    """A new one would begin more slowly still."""
+    wanted = stretches(60)
+    made = reader(lambda line, offset: 1.0 if line is made.lines[0] else 0.01, 4)
+    began = time.monotonic()
+    made.read(wanted)
+    assert_read(wanted)
+    assert time.monotonic() - began < 1.0, "nobody has waited for it"
+    time.sleep(1.5)
+    more = stretches(120)[60:]
+    made.gathering.add(more)
+    made.wait(more)
+    assert len(made.lines) == 4
+    assert not made.lines[0].closed
 
 
 @pytest.fixture
@@ -195,7 +217,6 @@ def test_what_the_reader_waits_for_while_room_runs_out_is_asked_for_again(
     waiting = Waiting(reader, 3, silent=1)
     waiting.read(40)
     assert_read(waiting.wanted)
-    assert waiting.silent[0].closed, "it was beaten"
 
 
 @pytest.mark.usefixtures("never_late")
@@ -323,6 +344,23 @@ def test_no_more_is_held_than_there_is_room_for(reader: Callable[..., Reader]) -
     made.wait(wanted[:4])
     time.sleep(0.3)
     assert [stretch.ready for stretch in wanted] == [True] * 4 + [False] * 6
+
+
+def test_more_connections_are_measured_once_all_of_them_have_brought_something(reader: Callable[..., Reader]) -> None:
+    made = reader(lambda line, offset: 0.001, 3)
+    made.read(stretches(10))
+    assert made.gathering.flow.began is not None
+    made.gathering.resize(20)
+    assert made.gathering.flow.began is None
+    wanted = stretches(60)[10:]
+    made.gathering.add(wanted[:15])
+    made.wait(wanted[:15])
+    assert made.gathering.flow.began is None
+    made.gathering.add(wanted[15:])
+    made.wait(wanted[15:])
+    assert made.gathering.flow.began is not None
+    made.gathering.resize(5)
+    assert made.gathering.flow.began is not None, "fewer start nothing"
 
 
 def test_connections_that_are_too_many_are_closed(reader: Callable[..., Reader]) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_pipeline.engine import reading as module
+from mirror_pipeline.engine.lines import MOST_IDLE, Flow
 from mirror_pipeline.engine.reading import Reading
 from mirror_pipeline.engine.stretches import STRETCH_BYTES, Stretch
 from mirror_pipeline.model import OffsetRange, TopicPartition
@@ -45,7 +46,7 @@ class Gathering:
 
     def __init__(self, kept: Any, opener: Any, *, news: Any, pause: Any) -> None:
         self.queue: list[Stretch] = []
-        self.held, self.received, self.was_idle, self.reads, self.count = 0, 0, False, True, 0
+        self.held, self.reads, self.count, self.flow = 0, True, 0, Flow()
         self.open: list[Any] = ["connection"]
 
     def add(self, stretches: Iterable[Stretch]) -> None:
@@ -169,3 +170,23 @@ def test_shares_of_any_size_follow_each_other_without_gap_or_standstill(budgets:
             for r in ranges:
                 assert reached[r.partition] >= min(END, r.start + 10 * budget[r.partition])
             at = reached
+
+
+def test_what_was_brought_is_measured_while_connections_had_something_to_do(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 0.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock)
+    reading.share([planned(0, 0, 4), planned(1, 0, 4)], count=4, ahead=True, pause=lambda size: None)
+    flows = [gathering.flow for gathering in reading._gatherings.values()]
+    clock = 9.0
+    flows[0].brought(100, clock, lines=1)
+    assert reading.brought() == (0, 0.0), "the other broker's connections are still starting"
+    flows[1].brought(100, clock, lines=1)
+    often = MOST_IDLE + 0.1
+    for second, share, expected in ((19, 0.0, (3000, 10.0)), (29, MOST_IDLE, (3000, 7.5)), (39, often, (0, 0.0)), (49, 0.0, (3000, 10.0))):
+        for flow in flows:
+            flow.stands(share, clock)
+        clock = second
+        for flow in flows:
+            flow.brought(1500, clock, lines=1)
+            flow.stands(0.0, clock)
+        assert reading.brought() == expected

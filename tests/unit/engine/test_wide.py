@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_pipeline.config import EngineConfig
-from mirror_pipeline.engine.lines import MOST_LINES, LineCount
+from mirror_pipeline.engine.lines import GROWTH, MOST_LINES, Flow, LineCount
 from mirror_pipeline.engine.stretches import SLACK_BATCHES, STRETCH_BYTES, Attempt, Stretch, cut, in_turn, stop_of
 from mirror_pipeline.engine.throttle import Throttle
 from mirror_pipeline.model import OffsetRange
@@ -53,7 +53,7 @@ def test_batches_at_the_edges_of_stretches_are_few() -> None:
 @pytest.mark.parametrize(
     ("round_trip", "asked", "tasks", "lines"),
     [
-        (0.0005, None, 1, 0), (0.02, None, 1, 20), (0.2, None, 1, 200), (0.2, None, 2, 100), (2.0, None, 1, MOST_LINES),
+        (0.0005, None, 1, 0), (0.02, None, 1, 12), (0.2, None, 1, 120), (0.2, None, 2, 60), (2.0, None, 1, MOST_LINES),
         (2.0, None, 4, MOST_LINES // 4), (0.2, 1, 1, 0), (0.0005, 8, 1, 8),
     ],
 )  # fmt: skip
@@ -61,18 +61,51 @@ def test_how_many_connections(round_trip: float, asked: int | None, tasks: int, 
     assert LineCount().now(round_trip, asked, tasks=tasks) == lines
 
 
-@pytest.mark.parametrize(("each", "line", "enough"), [(1.0, 100.0, 100), (0.5, 100.0, 200), (0.1, 100.0, MOST_LINES), (9.0, 100.0, 20)])
+def learnt(count: LineCount, each: float, line: float, measurements: int) -> list[int]:
+    """The numbers used one after the other, where connections bring ``each`` to a line that takes ``line`` MB/s."""
+    used = []
+    for _ in range(measurements):
+        used.append(count.now(0.02, None))
+        count.brought(int(1e7 * min(line, each * used[-1])), 10.0)
+    return used
+
+
+@pytest.mark.parametrize(("each", "line", "enough"), [(1.0, 100.0, 100), (0.5, 100.0, 200), (0.1, 100.0, MOST_LINES), (9.0, 100.0, 12)])
 def test_connections_are_added_while_they_bring_more(each: float, line: float, enough: int) -> None:
-    """Connections that bring ``each`` to a line that takes ``line``: as many as fill it, and a step or two more."""
+    """As many as fill the line, or a step more."""
     count = LineCount()
-    for _ in range(50):
-        count.brought(int(1e7 * min(line, each * count.now(0.02, None))), 10.0)
-    learnt = count.now(0.02, None)
-    assert 0.9 * enough <= learnt <= min(MOST_LINES, 1.7 * max(enough, 20))
+    used = learnt(count, each, line, 100)[20:]
+    settled = max(used, key=used.count)
+    assert 0.9 * enough <= settled <= min(MOST_LINES, GROWTH * enough)
+    assert used.count(settled) >= 0.85 * len(used), "more are tried now and then only"
+    before = count.now(0.02, None)
     for _ in range(1000):
-        count.brought(10_000, 1.0)  # little traffic
-    count.brought(10**9, 1.0)
-    assert count.now(0.02, None) <= min(MOST_LINES, 1.3 * learnt)
+        count.brought(10_000, 1.0)
+    assert count.now(0.02, None) == before, "little traffic tells nothing"
+
+
+def test_a_line_that_changes_is_noticed() -> None:
+    count = LineCount()
+    assert max(learnt(count, 9.0, 100.0, 50)) == int(12 * GROWTH)
+    assert max(learnt(count, 0.5, 100.0, 12)) > 150, "packets are lost now, each connection brings less: more are tried at once"
+
+
+def test_what_comes_while_connections_start_is_no_measure_of_them() -> None:
+    flow = Flow()
+    for second in (10.0, 11.0):
+        flow.stands(1.0, second)
+        flow.brought(500, second, lines=2)
+    assert (flow.began, flow.bytes, flow.idle) == (11.0, 0, 0.0)
+    flow.stands(0.25, 12.0)
+    flow.brought(700, 13.0, lines=2)
+    flow.stands(0.0, 14.0)
+    flow.stands(0.5, 20.0)
+    assert (flow.began, flow.bytes, flow.idle) == (11.0, 700, 1.0 + 0.5)
+    flow.starts()
+    for second in (21.0, 22.0, 23.0):
+        assert (flow.began, flow.bytes, flow.idle) == (None, 700, 1.0 + 0.5)
+        flow.brought(900, second, lines=3)
+    assert (flow.began, flow.bytes) == (23.0, 700)
 
 
 def test_the_limit_holds_for_all_threads_together() -> None:

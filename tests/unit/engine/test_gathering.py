@@ -376,6 +376,20 @@ def test_connections_that_are_too_many_are_closed(reader: Callable[..., Reader])
     assert sum(not line.closed for line in made.lines) == 2
 
 
+def test_the_slowest_are_closed_while_others_have_work(reader: Callable[..., Reader]) -> None:
+    """A line that is full never lets all of its connections rest."""
+    made = reader(lambda line, offset: 0.05 if line in made.lines[:3] else 0.01, 6)
+    wanted = stretches(2000)
+    made.read(wanted[:60])
+    made.gathering.add(wanted[60:])
+    made.gathering.resize(3)
+    deadline = time.monotonic() + 10
+    while sum(line.closed for line in made.lines) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not wanted[-1].ready
+    assert [line.closed for line in made.lines] == [True] * 3 + [False] * 3
+
+
 def test_the_end_waits_for_nothing(reader: Callable[..., Reader]) -> None:
     made = reader(lambda line, offset: None, 2)
     made.gathering.add(stretches(5))

@@ -67,7 +67,7 @@ class LineCount:
     """The number of connections one task opens to each broker of a cluster."""
 
     def __init__(self) -> None:
-        self._count = self._tried = self._rest = 0
+        self._count = self._lines = self._rest = 0  # settled; in use, which is more while a step is tried
         self._rate = self._best = 0.0
 
     def now(self, round_trip: float, asked: int | None, *, tasks: int = 1) -> int:
@@ -84,18 +84,18 @@ class LineCount:
             return 0
         least, most = max(1, LEAST_LINES // tasks), MOST_LINES // tasks
         if not self._count:
-            self._count = max(least, min(most, round(round_trip / SECONDS_PER_LINE / tasks)))
-        self._tried = min(self._tried, most)
-        return self._tried or self._count
+            self._count = self._lines = round(round_trip / SECONDS_PER_LINE / tasks)
+        self._count, self._lines = (max(least, min(most, lines)) for lines in (self._count, self._lines))
+        return self._lines
 
     def brought(self, size: int, seconds: float) -> None:
         """Learn from ``size`` bytes that all connections together brought in ``seconds`` in which they had something to do."""
-        lines = self._tried or self._count
+        lines = self._lines
         if not lines or seconds < LEAST_SECONDS or size < lines * LEAST_BYTES:
             return
         rate = size / seconds
-        if self._tried > self._count and rate < self._rate * WORTH:
-            self._tried, self._rest = 0, REST
+        if lines > self._count and rate < self._rate * WORTH:
+            self._lines, self._rest = self._count, REST
             return
         if lines > self._count or rate < self._best * FALLEN:
             self._best, self._rest = 0.0, 0
@@ -103,4 +103,4 @@ class LineCount:
         if self._rest:
             self._rest -= 1
         else:
-            self._tried = max(lines + 1, int(lines * GROWTH))
+            self._lines = max(lines + 1, int(lines * GROWTH))

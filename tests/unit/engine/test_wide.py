@@ -82,6 +82,16 @@ def test_connections_are_added_while_they_bring_more(each: float, line: float, e
     for _ in range(1000):
         count.brought(10_000, 1.0)
     assert count.now(0.02, None) == before, "little traffic tells nothing"
+    count.brought(10**9, 2.0)
+    assert count.now(0.02, None) <= min(MOST_LINES, GROWTH * before)
+
+
+@pytest.mark.parametrize("measurements", range(12))
+def test_tasks_that_share_a_line_never_open_more_than_one_would(measurements: int) -> None:
+    """Settled or being tried, whatever was learnt while fewer tasks read at once."""
+    count = LineCount()
+    learnt(count, 1.0, 30.0, measurements)
+    assert count.now(2.0, None, tasks=32) <= MOST_LINES // 32
 
 
 def test_a_line_that_changes_is_noticed() -> None:

@@ -145,8 +145,12 @@ class DeltaLog:
         return {row[0]: LiveFile(*row) for row in zip(*(actions[name].to_pylist() for name in names), strict=True)}
 
     def transaction(self, app_id: str) -> int:
-        """The version last committed under ``app_id``, -1 when there is none."""
-        version = self.refresh().transaction_version(app_id)
+        """The version last committed under ``app_id``, -1 when there is none. Raises BufferUnusable."""
+        return self._number(self.refresh(), app_id)
+
+    def _number(self, table: DeltaTable, app_id: str) -> int:
+        with self._explained():  # no part of the handle: the log is asked each time
+            version = table.transaction_version(app_id)
         return -1 if version is None else version
 
     def commit(self, adds: Sequence[AddAction], *, app_id: str = "", version: int = -1) -> bool:
@@ -166,8 +170,7 @@ class DeltaLog:
         transactions = [Transaction(app_id, version)] if app_id else None
 
         def landed(table: DeltaTable) -> bool:
-            known = table.transaction_version(app_id) if app_id else None
-            return known is not None and known >= version
+            return bool(app_id) and self._number(table, app_id) >= version
 
         return self._commit(lambda: [*adds], transactions, landed, {add.path for add in adds})
 

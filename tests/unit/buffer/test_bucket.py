@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import obstore
 import pytest
+from deltalake import DeltaTable
 
 from mirror_pipeline.buffer.delta import DeltaLog
 from mirror_pipeline.buffer.ledger import Ledger
@@ -151,6 +152,38 @@ def test_a_commit_whose_answer_is_lost_is_told_afterwards(
     assert problem.value.retryable
     object_store.start()
     assert spans.holds([part])
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda spans, part: spans.last_micro_batch(), id="which was last"),
+        pytest.param(lambda spans, part: spans.commit(1, [part]), id="commit"),
+        pytest.param(lambda spans, part: spans.fence(), id="fence"),
+    ],
+)
+def test_a_store_that_goes_away_while_a_number_is_looked_up(
+    lane: LaneStore, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch, ask: Callable[[SpanTable, PartFile], object]
+) -> None:
+    """deltalake asks the store for an application's number each time; the lane must be told that the trouble passes."""
+    spans = SpanTable(lane)
+    spans.ensure()
+    assert spans.commit(0, [staged(lane, 0, b"a")])
+    part = staged(lane, 1, b"b")
+    really = DeltaTable.transaction_version
+
+    def killed(self: DeltaTable, app_id: str) -> int | None:
+        object_store.kill()
+        return really(self, app_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "transaction_version", killed)
+        with pytest.raises(BufferUnusable, match="does not answer") as problem:
+            ask(spans, part)
+    assert problem.value.retryable
+    object_store.start()
+    assert spans.last_micro_batch() == 0
+    assert spans.commit(1, [part])
 
 
 def test_another_programs_bucket_is_refused(object_store: ObjectStore) -> None:

@@ -14,7 +14,7 @@ from mirror_pipeline.engine.plain import PlainRun, plain_run
 from mirror_pipeline.engine.terms import RangeTerms
 from mirror_pipeline.errors import CorruptBatch
 from mirror_pipeline.model import BatchMark, Hole, HoleCause, Quarantined
-from mirror_pipeline.wire.batch import BatchHeader, check, headers
+from mirror_pipeline.wire.batch import BatchHeader, Buffer, check, headers
 from mirror_pipeline.wire.control import ControlType, control_type
 from mirror_pipeline.wire.digest import LeafSums
 from mirror_pipeline.wire.fetch import FetchedPartition
@@ -30,7 +30,7 @@ class RangeReader:
     """Walks the batches of one range in order and hands finished spans to ``emit``."""
 
     terms: RangeTerms
-    emit: Callable[[SpanDraft, Sequence[memoryview | bytes]], None]
+    emit: Callable[[SpanDraft, Sequence[Buffer]], None]
     next: int = field(init=False)
     bytes_read: int = field(init=False, default=0)
     records: int = field(init=False, default=0)
@@ -40,7 +40,7 @@ class RangeReader:
     mark: BatchMark | None = field(init=False, default=None)
     quarantined: list[Quarantined] = field(init=False, default_factory=list)
     _span_start: int = field(init=False)
-    _pieces: list[memoryview | bytes] = field(init=False, default_factory=list)
+    _pieces: list[Buffer] = field(init=False, default_factory=list)
     _holes: list[Hole] = field(init=False, default_factory=list)
     _sums: LeafSums = field(init=False, default_factory=LeafSums)
     _span_records: int = field(init=False, default=0)
@@ -162,10 +162,10 @@ class RangeReader:
 
     def _keep(self, run: PlainRun, piece: memoryview) -> None:
         """Take over a plain run as it is, unless its batches are small."""
-        pieces: list[memoryview | bytes] = [piece]
+        pieces: list[Buffer] = [piece]
         small = worth_merging(run.batches, run.records, len(piece), packed=run.packed)
         if small:
-            pieces = [*merge(piece, max_bytes=self.terms.max_batch_bytes)]
+            pieces = [*merge(piece, records=run.records, max_bytes=self.terms.max_batch_bytes)]
         if small or not run.sums.records:
             self._sums.add_all(pieces)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine import worker
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.model import LeafDigest, TopicPartition
+from mirror_pipeline.verify.matching import Extents, Matching
 from mirror_pipeline.verify.offsets import Runs
 from mirror_pipeline.verify.read import READ_COMMITTED, READ_UNCOMMITTED, LogWalk
 from mirror_pipeline.wire.digest import LEAF_OFFSETS, LeafSums
@@ -77,6 +79,7 @@ class FoldResult:
 class _Sides:
     ours: LeafSums = field(default_factory=LeafSums)
     theirs: LeafSums = field(default_factory=LeafSums)
+    extents: Extents = field(default_factory=deque)
     bytes: int = 0
 
 
@@ -108,7 +111,7 @@ def _fold(task: FoldTask, result: FoldResult) -> None:
         worker.client_of(task.right, timeout=task.timeout), chunk.target, chunk.target_start, chunk.runs.target_end,
         isolation=READ_UNCOMMITTED, line=TARGET_LINE, deleted=target_deleted,
     )  # fmt: skip
-    walks = [_fold_target(right, chunk, sides)]
+    target = _fold_target(right, chunk, sides)
     left = None
     if task.left is not None:
         client = worker.client_of(task.left, timeout=task.timeout)
@@ -116,13 +119,14 @@ def _fold(task: FoldTask, result: FoldResult) -> None:
             client, chunk.source, chunk.start, chunk.end, isolation=READ_COMMITTED, line=SOURCE_LINE, deleted=source_deleted
         )
         left.ask()
-        walks.insert(0, _fold_source(left, chunk, sides))
     right.ask()
     try:
-        while walks:
-            walks = [walk for walk in walks if next(walk, None) is not None]
-            if left is not None and sides.bytes >= task.budget and result.end == chunk.end:
-                _end_early(left, right, chunk, result)
+        if left is not None:
+            for _ in _fold_source(left, chunk, sides, target):
+                if sides.bytes >= task.budget and result.end == chunk.end:
+                    _end_early(left, right, chunk, result)
+        for _ in target:
+            pass
     finally:
         for walk in (left, right):
             if walk is not None:
@@ -145,9 +149,10 @@ def _below(sums: LeafSums, leaf: int | None) -> tuple[LeafDigest, ...]:
     return tuple(digest for digest in sums.digests() if leaf is None or digest.leaf < leaf)
 
 
-def _fold_source(walk: LogWalk, chunk: Chunk, sides: _Sides) -> Iterator[bool]:
-    """Fold the batches whose base offset lies in the chunk; one step an answer."""
-    start, add = chunk.start, sides.ours.add
+def _fold_source(walk: LogWalk, chunk: Chunk, sides: _Sides, target: Iterator[bool]) -> Iterator[bool]:
+    """Fold the batches whose base offset lies in the chunk; one step an answer, and as much on the target as is needed for it."""
+    matching = Matching(sides.ours, sides.extents, target)
+    start, add = chunk.start, matching.add
     while (answer := walk.read()) is not None:
         records, plain, hides = answer.records, answer.plain, answer.aborted.hides
         for at, header in answer.batches:
@@ -160,11 +165,12 @@ def _fold_source(walk: LogWalk, chunk: Chunk, sides: _Sides) -> Iterator[bool]:
                 if header.base_offset < walk.floor and header.base_offset >= start:
                     sides.ours.spoil(header.base_offset, header.records)
                 elif header.base_offset >= start:
-                    add(header, batch, header.base_offset)
+                    add(header, batch)
                     sides.bytes += header.size
                 elif chunk.first and header.next_offset > start:  # only the end of it was copied, as another batch
                     sides.ours.spoil(start, chunk.runs.records(start, header.next_offset))
         yield True
+    matching.close()
 
 
 def _fold_target(walk: LogWalk, chunk: Chunk, sides: _Sides) -> Iterator[bool]:
@@ -188,4 +194,5 @@ def _fold_target(walk: LogWalk, chunk: Chunk, sides: _Sides) -> Iterator[bool]:
                 continue
             last = place
             add(header, records[at : at + header.size], place)
+            sides.extents.append((place, place + header.records))
         yield True

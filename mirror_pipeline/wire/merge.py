@@ -1,51 +1,66 @@
 """Many tiny batches as few larger ones: the same records, offsets and times, one header for hundreds of them.
 
-A producer that does not linger writes batches of one record. Each costs a header of 61 bytes, and on the way to a
-broker a request of its own for every partition. Merging keeps order, timestamps and offsets; producer ids and
-transactional bits, which the stamp replaces anyway, are dropped. This is per-record work, hence the care.
+A producer that does not linger writes batches of one record, Kafka's own settings make batches of 16 KB at most. Each costs
+a header of 61 bytes, and on the way to a broker a part of a request of its own. Merging keeps order, timestamps and offsets;
+producer ids and transactional bits, which the stamp replaces anyway, are dropped. This is per-record work, hence the care:
+many records are merged as arrays (:mod:`mirror_pipeline.wire.vectors`), few, and compressed ones, in a loop.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import Struct
 
 from crc32c import crc32c
 
 from mirror_pipeline.errors import CorruptBatch
 from mirror_pipeline.wire.compression import NONE, compress
-from mirror_pipeline.wire.header import CODEC_MASK, HEAD, HEADER_BYTES, LOG_APPEND_TIME, LOG_OVERHEAD, STAMPED
+from mirror_pipeline.wire.digest import leaf_of
+from mirror_pipeline.wire.header import CODEC_MASK, HEAD, HEADER_BYTES, LOG_APPEND_TIME, LOG_OVERHEAD, STAMPED, Buffer
 from mirror_pipeline.wire.records import int64, open_batch
 from mirror_pipeline.wire.varint import read_varint, read_varlong, varint
+from mirror_pipeline.wire.vectors import join_run, open_run
 
-MERGED_BYTES = 128 * 1024
+MERGED_BYTES = 256 * 1024
 MERGED_RECORDS = 4096
-"""Merged batches end at these sizes: large enough that headers and requests cost little, small enough to cut again."""
-WORTH_RECORDS = 4
+"""Merged batches end at these sizes: large enough that headers and requests cost little, small enough to cut again. They also end
+where a leaf does, so that :mod:`mirror_pipeline.verify.folding` finds the batches they were made of in the same leaf."""
+WORTH_RECORDS, FEW_RECORDS = 100, 4
 WORTH_BYTES = 32 * 1024
 WORTH_PACKED_BYTES = 2048
 """Batches with more records, or more bytes, than this on average are left as they are; bytes that are compressed have to
-be unpacked and packed again, which soon costs more than the broker's work for another batch."""
+be unpacked and packed again, record by record, which soon costs more than the broker's work for another batch."""
+WORTH_BATCHES = 8
+"""Of more than a few records each: fewer do not pay for the arrays."""
+MANY_RECORDS = 200
+"""From here on arrays are faster than a loop."""
 
+_NO_LIMIT = 1 << 31
+_LOOK = Struct(">8xi9xh")  # length, attributes
 _HEADER = Struct(">qi9xh4xqq14xi")  # base offset, length, attributes, base and newest time, records
 _SMALL = [varint(number) for number in range(MERGED_RECORDS)]
 
 
 def worth_merging(batches: int, records: int, size: int, *, packed: bool) -> bool:
     """Whether a run of untouched batches should be merged."""
-    return batches > 1 and are_small(batches, records, size, packed=packed)
+    least = 2 if records <= FEW_RECORDS * batches else WORTH_BATCHES
+    return batches >= least and are_small(batches, records, size, packed=packed)
 
 
 def are_small(batches: int, records: int, size: int, *, packed: bool) -> bool:
     """Whether batches, some of them compressed (``packed``) or none, are small enough on average."""
-    return records <= WORTH_RECORDS * batches and size <= (WORTH_PACKED_BYTES if packed else WORTH_BYTES) * batches
+    if packed:
+        return records <= FEW_RECORDS * batches and size <= WORTH_PACKED_BYTES * batches
+    return records <= WORTH_RECORDS * batches and size <= WORTH_BYTES * batches
 
 
-def merge(run: memoryview, *, max_bytes: int) -> list[bytes]:
+def merge(run: memoryview, *, records: int, max_bytes: int) -> list[Buffer]:
     """Merge a run of batches.
 
     Args:
         run: whole batches of magic 2, checked, dense, with offsets that follow one another, none of them control or
             LogAppendTime batches.
+        records: how many there are in the run.
         max_bytes: most bytes of a merged batch; every batch of the run is smaller.
 
     Returns:
@@ -54,18 +69,60 @@ def merge(run: memoryview, *, max_bytes: int) -> list[bytes]:
     Raises:
         CorruptBatch: a batch cannot be opened.
     """
-    limit = min(max_bytes, MERGED_BYTES) - HEADER_BYTES
-    merged: list[bytes] = []
+    return _merged(run, records, min(max_bytes, MERGED_BYTES))
+
+
+def merge_whole(run: memoryview, *, records: int) -> Buffer:
+    """The one batch that :func:`merge` makes of just these batches, for whoever compares; arguments as there.
+
+    Raises:
+        CorruptBatch: a batch cannot be opened, or they are more, or of other kinds, than are ever merged.
+    """
+    merged = _merged(run, records, _NO_LIMIT)
+    if len(merged) != 1:
+        raise CorruptBatch(f"{records} records that do not become one batch")
+    return merged[0]
+
+
+def _merged(run: memoryview, records: int, limit: int) -> list[Buffer]:
+    merged: list[Buffer] = []
+    for part, plain in _parts(run):
+        opened = open_run(part) if plain and records >= MANY_RECORDS else None
+        merged += _merge_slowly(part, limit) if opened is None else join_run(opened, max_bytes=limit, max_records=MERGED_RECORDS)
+    return merged
+
+
+def _parts(run: memoryview) -> Iterator[tuple[memoryview, bool]]:
+    """Stretches of uncompressed batches, and of others."""
+    start = position = 0
+    before = None
+    unpack = _LOOK.unpack_from
+    while position < len(run):
+        length, attributes = unpack(run, position)
+        plain = not attributes & (CODEC_MASK | LOG_APPEND_TIME)
+        if before is not None and plain is not before:
+            yield run[start:position], before
+            start = position
+        before = plain
+        position += LOG_OVERHEAD + length
+    if before is not None:
+        yield run[start:], before
+
+
+def _merge_slowly(run: memoryview, limit: int) -> list[Buffer]:
+    limit -= HEADER_BYTES
+    merged: list[Buffer] = []
     group = _Group()
-    position, end = 0, len(run)
+    position = 0
     unpack = _HEADER.unpack_from
-    while position < end:
+    while position < len(run):
         base, length, attributes, first, _, records = unpack(run, position)
         stop = position + LOG_OVERHEAD + length
         if attributes & LOG_APPEND_TIME:
             raise CorruptBatch(f"batch at offset {base} has append times and cannot be merged")
         codec = attributes & CODEC_MASK
-        if group.parts and (codec != group.codec or group.size + length > limit or group.count + records > MERGED_RECORDS):
+        full = group.size + length > limit or group.count + records > MERGED_RECORDS
+        if group.parts and (full or codec != group.codec or leaf_of(base) != leaf_of(group.base)):
             merged.append(group.close())
             group = _Group()
         if records == 1 and codec == NONE:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mirror_pipeline.wire.batch import HEADER_BYTES, OpenRecord, check, headers, open_batch, seal, tail_of
-from mirror_pipeline.wire.header import HEAD, STAMPED
+from mirror_pipeline.errors import CorruptBatch
+from mirror_pipeline.wire import merge as merge_module
+from mirror_pipeline.wire.batch import HEADER_BYTES, Buffer, OpenRecord, check, headers, open_batch, seal, tail_of
+from mirror_pipeline.wire.header import HEAD, LOG_APPEND_TIME, STAMPED
 from mirror_pipeline.wire.merge import MERGED_BYTES, MERGED_RECORDS, merge, worth_merging
+from mirror_pipeline.wire.vectors import open_run
 
 TIMES = st.one_of(st.integers(-1, 2**42), st.sampled_from([-1, 0, 2**62, 2**63 - 1]))
 TAILS = st.builds(tail_of, st.one_of(st.none(), st.binary(max_size=20)), st.one_of(st.none(), st.binary(max_size=200)))
@@ -27,15 +34,22 @@ def runs(draw: st.DrawFn) -> tuple[list[OpenRecord], bytes]:
     return records, data
 
 
-def opened(batches: list[bytes]) -> list[OpenRecord]:
+@pytest.fixture(params=["loop", "arrays"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(merge_module, "MANY_RECORDS", 0 if request.param == "arrays" else 1 << 30)
+    return str(request.param)
+
+
+def opened(batches: Sequence[Buffer]) -> list[OpenRecord]:
     return [record for batch in batches for record in open_batch(batch)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(runs(), st.integers(600, 100_000))
-def test_records_offsets_and_times_stay(run: tuple[list[OpenRecord], bytes], limit: int) -> None:
+def test_records_offsets_and_times_stay(way: str, run: tuple[list[OpenRecord], bytes], limit: int) -> None:
     records, data = run
-    merged = merge(memoryview(data), max_bytes=max(limit, max(header.size for _, header in headers(data))))
+    limit = max(limit, max(header.size for _, header in headers(data)))
+    merged = merge(memoryview(data), records=len(records), max_bytes=limit)
     assert opened(merged) == records
     for batch in merged:
         (_, header), = headers(batch)
@@ -45,27 +59,111 @@ def test_records_offsets_and_times_stay(run: tuple[list[OpenRecord], bytes], lim
         assert header.base_timestamp == mine[0].timestamp
         assert header.dense
         assert header.producer_id == -1
+        assert len(batch) <= limit or len(mine) <= 4  # a batch of the run that grew by itself
 
 
-def test_hundreds_become_few_within_the_limits() -> None:
-    records = [OpenRecord(n, 1000 + n, tail_of(b"k", b"v" * 50)) for n in range(20_000)]
-    data = b"".join(seal([record], codec=0) for record in records)
-    merged = merge(memoryview(data), max_bytes=1_000_000)
-    assert len(merged) < 40
+@pytest.mark.parametrize("many", [1, 16])
+def test_hundreds_become_few_within_the_limits(way: str, many: int) -> None:
+    records = [OpenRecord(n, 1000 + n, tail_of(b"k", b"v" * 90)) for n in range(20_000)]
+    data = b"".join(seal(records[n : n + many], codec=0) for n in range(0, len(records), many))
+    merged = merge(memoryview(data), records=len(records), max_bytes=1_000_000)
+    assert len(merged) < 20
     assert all(len(batch) <= MERGED_BYTES for batch in merged)
     assert all(header.records <= MERGED_RECORDS for batch in merged for _, header in headers(batch))
     assert opened(merged) == records
 
 
-def test_codecs_are_kept_apart() -> None:
+@pytest.mark.parametrize("size", [10, 60, 62, 63, 64, 3000, 8180, 8190, 9000, 70_000, 2_200_000])
+def test_lengths_of_every_size(way: str, size: int) -> None:
+    """A length takes one byte up to 63, two up to 8191, then three and four; batches of one run differ in it."""
+    sizes = [size - 1, size, size + 1, 7, size]
+    records = [OpenRecord(n, n, tail_of(None, b"v" * sizes[n % 5])) for n in range(23)]
+    data = b"".join(seal(records[n : n + 1 + n % 3], codec=0) for n in _starts(len(records)))
+    merged = merge(memoryview(data), records=len(records), max_bytes=16_000_000)
+    assert opened(merged) == records
+
+
+def _starts(count: int) -> list[int]:
+    starts = [0]
+    while starts[-1] + 1 + starts[-1] % 3 < count:
+        starts.append(starts[-1] + 1 + starts[-1] % 3)
+    return starts
+
+
+def test_both_ways_make_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(5)
+    records = [OpenRecord(n, 10**12 + chance.randrange(-90, 9000), tail_of(None, b"v" * chance.randrange(300))) for n in range(3000)]
+    data = memoryview(b"".join(seal(records[n : n + 16], codec=0) for n in range(0, len(records), 16)))
+    monkeypatch.setattr(merge_module, "MERGED_BYTES", 1 << 24)  # one batch: where a batch ends is estimated
+    arrays = merge(data, records=len(records), max_bytes=1 << 24)
+    monkeypatch.setattr(merge_module, "MANY_RECORDS", 1 << 30)
+    assert [bytes(batch) for batch in arrays] == merge(data, records=len(records), max_bytes=1 << 24)
+    assert len(arrays) == 1
+
+
+def _damaged(change: Callable[[bytearray], None]) -> memoryview:
+    """Two batches of 16 records, the first one changed behind its header, with the checksum that fits."""
+    records = [OpenRecord(n, n, tail_of(b"k", b"v" * 100)) for n in range(32)]
+    batches = [bytearray(seal(records[n : n + 16], codec=0)) for n in (0, 16)]
+    change(batches[0])
+    batches[0][17:21] = crc32c(bytes(batches[0][21:])).to_bytes(4, "big")
+    return memoryview(b"".join(batches))
+
+
+def _set(at: int, *values: int) -> Callable[[bytearray], None]:
+    def change(batch: bytearray) -> None:
+        batch[at : at + len(values)] = bytes(values)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(_set(HEADER_BYTES, 0xFF, 0x7F), id="a length that leads beyond the end"),
+        pytest.param(_set(HEADER_BYTES, *[0xFF] * 12), id="a number that does not end"),
+        pytest.param(_set(HEADER_BYTES, 0, 0), id="a record of no bytes"),
+        pytest.param(_set(HEADER_BYTES, 0x81), id="a negative length"),
+        pytest.param(_set(HEADER_BYTES + 4, 2), id="an offset delta that is not its place"),
+        pytest.param(_set(57, 0, 0, 0, 17), id="fewer records than the header says"),
+        pytest.param(_set(57, 0, 0, 0, 15), id="more records than the header says"),
+    ],
+)
+def test_what_is_framed_wrong_is_refused_by_the_reader_that_can_say_why(way: str, change: Callable[[bytearray], None]) -> None:
+    data = _damaged(change)
+    assert open_run(data) is None
+    with pytest.raises(CorruptBatch):
+        merge(data, records=32, max_bytes=1_000_000)
+
+
+def test_a_batch_that_compaction_emptied_is_no_run_of_arrays() -> None:
+    assert open_run(_damaged(_set(57, 0, 0, 0, 0))) is None
+
+
+@pytest.mark.parametrize("time", [2**62, -(2**62), 2**63 - 1])
+def test_times_that_overflow_are_left_to_the_loop(time: int) -> None:
+    records = [OpenRecord(n, (n % 2) * time, tail_of(None, b"x")) for n in range(8)]
+    data = memoryview(b"".join(seal(records[n : n + 2], codec=0) for n in range(0, 8, 2)))
+    assert open_run(data) is None
+    assert opened(merge(data, records=8, max_bytes=10_000)) == records
+
+
+def test_batches_with_append_times_are_not_merged(way: str) -> None:
+    batch = bytearray(seal([OpenRecord(0, 5, tail_of(None, b"x"))], codec=0))
+    batch[22] |= LOG_APPEND_TIME
+    with pytest.raises(CorruptBatch, match="append times"):
+        merge(memoryview(batch), records=1, max_bytes=10_000)
+
+
+def test_codecs_are_kept_apart(way: str) -> None:
     codecs = [0, 0, 3, 3, 3, 0, 4]
     data = b"".join(seal([OpenRecord(n, 5, tail_of(None, b"x"))], codec=codec) for n, codec in enumerate(codecs))
-    merged = merge(memoryview(data), max_bytes=1_000_000)
+    merged = merge(memoryview(data), records=len(codecs), max_bytes=1_000_000)
     assert [header.codec for batch in merged for _, header in headers(batch)] == [0, 3, 0, 4]
     assert [record.offset for record in opened(merged)] == list(range(7))
 
 
-def test_a_base_time_that_is_not_the_records_own() -> None:
+def test_a_base_time_that_is_not_the_records_own(way: str) -> None:
     """Allowed by the format, and what compaction's delete horizon leads to (KIP-534)."""
     record = seal([OpenRecord(7, 1000, tail_of(None, b"x")), OpenRecord(8, 1500, tail_of(None, b"y"))], codec=0)
     header = next(headers(record))[1]
@@ -73,14 +171,19 @@ def test_a_base_time_that_is_not_the_records_own() -> None:
     second = body[1 + body[0] // 2 :]
     stamped = STAMPED.pack(0, 0, header.base_timestamp, 1500, -1, -1, -1, 1)
     alone = HEAD.pack(8, 49 + len(second), -1, 2, crc32c(second, crc32c(stamped))) + stamped + second
-    merged = merge(memoryview(alone + seal([OpenRecord(9, 9, tail_of(None, b"z"))], codec=0)), max_bytes=10_000)
+    merged = merge(memoryview(alone + seal([OpenRecord(9, 9, tail_of(None, b"z"))], codec=0)), records=2, max_bytes=10_000)
     assert [(r.offset, r.timestamp) for r in opened(merged)] == [(8, 1500), (9, 9)]
 
 
 def test_what_is_worth_it() -> None:
     assert worth_merging(100, 100, 10_000, packed=True)
     assert worth_merging(100, 400, 10_000, packed=True)
-    assert not worth_merging(100, 500, 10_000, packed=False)
+    assert not worth_merging(100, 500, 10_000, packed=True)
+    assert worth_merging(100, 1600, 1_600_000, packed=False)
+    assert worth_merging(8, 128, 128_000, packed=False)
+    assert not worth_merging(7, 112, 112_000, packed=False)
+    assert worth_merging(2, 8, 8_000, packed=False)
+    assert not worth_merging(100, 16_000, 1_600_000, packed=False)
     assert worth_merging(100, 100, 1_000_000, packed=False)
     assert not worth_merging(100, 100, 1_000_000, packed=True)
     assert not worth_merging(100, 100, 10_000_000, packed=False)

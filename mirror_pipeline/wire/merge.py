@@ -36,6 +36,8 @@ MANY_RECORDS = 200
 """From here on arrays are faster than a loop."""
 
 _NO_LIMIT = 1 << 31
+_LONGER = 11
+"""Bytes by which a record may grow: a time delta from one to ten, an offset delta and a length by one."""
 _LOOK = Struct(">8xi9xh")  # length, attributes
 _HEADER = Struct(">qi9xh4xqq14xi")  # base offset, length, attributes, base and newest time, records
 _SMALL = [varint(number) for number in range(MERGED_RECORDS)]
@@ -55,7 +57,7 @@ def are_small(batches: int, records: int, size: int, *, packed: bool) -> bool:
 
 
 def merge(run: memoryview, *, records: int, max_bytes: int) -> list[Buffer]:
-    """Merge a run of batches.
+    """Merge a run of batches; one that finds no neighbour to be merged with stays as it is.
 
     Args:
         run: whole batches of magic 2, checked, dense, with offsets that follow one another, none of them control or
@@ -113,25 +115,29 @@ def _merge_slowly(run: memoryview, limit: int) -> list[Buffer]:
     limit -= HEADER_BYTES
     merged: list[Buffer] = []
     group = _Group()
-    position = 0
+    start = position = batches = 0
     unpack = _HEADER.unpack_from
+
+    def close() -> None:
+        merged.append(group.close() if batches > 1 else run[start:position])
+
     while position < len(run):
         base, length, attributes, first, _, records = unpack(run, position)
         stop = position + LOG_OVERHEAD + length
         if attributes & LOG_APPEND_TIME:
             raise CorruptBatch(f"batch at offset {base} has append times and cannot be merged")
         codec = attributes & CODEC_MASK
-        full = group.size + length > limit or group.count + records > MERGED_RECORDS
-        if group.parts and (full or codec != group.codec or leaf_of(base) != leaf_of(group.base)):
-            merged.append(group.close())
-            group = _Group()
+        full = group.size + length + records * _LONGER > limit or group.count + records > MERGED_RECORDS
+        if batches and (full or codec != group.codec or leaf_of(base) != leaf_of(group.base)):
+            close()
+            group, start, batches = _Group(), position, 0
         if records == 1 and codec == NONE:
             group.add_one(base, first, run[position + HEADER_BYTES : stop])
         else:
             group.add_many(base, codec, run[position:stop])
-        position = stop
-    if group.parts:
-        merged.append(group.close())
+        position, batches = stop, batches + 1
+    if batches:
+        close()
     return merged
 
 

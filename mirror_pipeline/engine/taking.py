@@ -165,7 +165,7 @@ class RangeReader:
         pieces: list[Buffer] = [piece]
         small = worth_merging(run.batches, run.records, len(piece), packed=run.packed)
         if small:
-            pieces = [*merge(piece, records=run.records, max_bytes=self.terms.max_batch_bytes)]
+            pieces = merge(piece, records=run.records, max_bytes=self.terms.max_batch_bytes)
         if small or not run.sums.records:
             self._sums.add_all(pieces)
         else:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mirror_pipeline.errors import CorruptBatch
 from mirror_pipeline.wire.digest import LeafSums
-from mirror_pipeline.wire.header import BatchHeader, headers
+from mirror_pipeline.wire.header import BatchHeader
 from mirror_pipeline.wire.merge import merge_whole
 
 Extents = deque[tuple[int, int]]
@@ -29,19 +29,17 @@ class Matching:
     def __init__(self, sums: LeafSums, extents: Extents, more: Iterator[object]) -> None:
         self._sums, self._extents, self._more = sums, extents, more
         self._held: list[tuple[BatchHeader, memoryview]] = []
-        self._next = -1
 
     def add(self, header: BatchHeader, batch: memoryview) -> None:
         """Count in one batch; in the order of offsets."""
         start, end = header.base_offset, header.next_offset
         first, behind = self._whole(start, end)
-        due = self._next if self._held else first
+        due = self._held[-1][0].next_offset if self._held else first
         if start != due or end > behind or (start, end) == (first, behind):
             self.close()
             self._sums.add(header, batch, start)
             return
         self._held.append((header, batch))
-        self._next = end
         if end == behind:
             self._merge()
 
@@ -67,6 +65,4 @@ class Matching:
             self.close()
             return
         self._held = []
-        whole = memoryview(merged)
-        for _, header in headers(whole):
-            self._sums.add(header, whole, header.base_offset)
+        self._sums.add_all([merged])

@@ -7,7 +7,6 @@ writes new ones; Arrow copies what lies between to its place, without the interp
 from __future__ import annotations
 
 from dataclasses import dataclass
-from struct import Struct
 from typing import TypeAlias
 
 import numpy as np
@@ -17,20 +16,12 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from mirror_pipeline.wire.digest import LEAF_OFFSETS
-from mirror_pipeline.wire.header import CRC_START, HEAD, HEADER_BYTES, LOG_OVERHEAD, STAMPED
+from mirror_pipeline.wire.header import CRC_START, HEAD, HEADER, HEADER_BYTES, LOG_OVERHEAD, STAMPED
 from mirror_pipeline.wire.varint import varint
 
 Numbers: TypeAlias = NDArray[np.int64]
 Octets: TypeAlias = NDArray[np.uint8]
 
-_LENGTH = Struct(">8xi")
-_HEADER = np.dtype(
-    [
-        ("base", ">i8"), ("length", ">i4"), ("epoch", ">i4"), ("magic", "i1"), ("crc", ">u4"), ("attributes", ">i2"), ("delta", ">i4"),
-        ("time", ">i8"), ("latest", ">i8"), ("producer", ">i8"), ("producer_epoch", ">i2"), ("sequence", ">i4"), ("records", ">i4"),
-    ]
-)  # fmt: skip
-_FIELDS = np.arange(HEADER_BYTES)
 _FURTHEST = 1 << 58
 """Milliseconds: times and deltas up to here, and what is made of them, do not overflow."""
 _MOST_BYTES = 1 << 30
@@ -72,19 +63,17 @@ def open_run(data: memoryview) -> Run | None:
     """
     if len(data) > _MOST_BYTES:
         return None
-    octets = np.frombuffer(data, np.uint8)
-    starts = _starts(data)
-    heads = octets[starts[:, None] + _FIELDS].view(_HEADER)[:, 0]
-    counts = heads["records"].astype(np.int64)
+    starts, bases, base_times, counts = _heads(data)
     if counts.min() <= 0:
         return None
     try:
-        return _open(data, octets, starts, heads["base"].astype(np.int64), heads["time"].astype(np.int64), counts)
+        return _open(data, starts, bases, base_times, counts)
     except IndexError:  # something points beyond the run
         return None
 
 
-def _open(data: memoryview, octets: Octets, starts: Numbers, bases: Numbers, base_times: Numbers, counts: Numbers) -> Run | None:
+def _open(data: memoryview, starts: Numbers, bases: Numbers, base_times: Numbers, counts: Numbers) -> Run | None:
+    octets = np.frombuffer(data, np.uint8)
     behind = np.cumsum(counts)
     firsts = behind - counts
     at, ends = _frames(octets, starts + HEADER_BYTES, counts)
@@ -184,12 +173,15 @@ def _column(offsets: NDArray[np.int32], data: Octets | memoryview) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-def _starts(data: memoryview) -> Numbers:
-    starts, at, end, unpack = [], 0, len(data), _LENGTH.unpack_from
-    while at < end:
-        starts.append(at)
-        at += LOG_OVERHEAD + unpack(data, at)[0]
-    return np.array(starts, np.int64)
+def _heads(data: memoryview) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Of each batch: where it begins, its base offset, its base time, its number of records."""
+    rows, at = [], 0
+    while at < len(data):
+        head = HEADER.unpack_from(data, at)
+        rows.append((at, head[0], head[7], head[12]))
+        at += LOG_OVERHEAD + head[1]
+    starts, bases, times, counts = np.array(rows, np.int64).T
+    return starts, bases, times, counts
 
 
 def _frames(octets: Octets, starts: Numbers, counts: Numbers) -> tuple[Numbers, Numbers]:

@@ -3,7 +3,7 @@
 A producer that does not linger writes batches of one record, Kafka's own settings make batches of 16 KB at most. Each costs
 a header of 61 bytes, and on the way to a broker a part of a request of its own. Merging keeps order, timestamps and offsets;
 producer ids and transactional bits, which the stamp replaces anyway, are dropped. This is per-record work, hence the care:
-many records are merged as arrays (:mod:`mirror_pipeline.wire.vectors`), few, and compressed ones, in a loop.
+many records are merged by machine code (:mod:`mirror_pipeline.wire.join`), few, and compressed ones, in a loop.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from mirror_pipeline.errors import CorruptBatch
 from mirror_pipeline.wire.compression import NONE, compress
 from mirror_pipeline.wire.digest import leaf_of
 from mirror_pipeline.wire.header import CODEC_MASK, HEAD, HEADER_BYTES, LOG_APPEND_TIME, LOG_OVERHEAD, STAMPED, Buffer
-from mirror_pipeline.wire.records import int64, open_batch
+from mirror_pipeline.wire.records import LONGER, int64, open_batch
 from mirror_pipeline.wire.varint import read_varint, read_varlong, varint
-from mirror_pipeline.wire.vectors import join_run, open_run
 
 MERGED_BYTES = 256 * 1024
 MERGED_RECORDS = 4096
@@ -31,13 +30,11 @@ WORTH_PACKED_BYTES = 2048
 """Batches with more records, or more bytes, than this on average are left as they are; bytes that are compressed have to
 be unpacked and packed again, record by record, which soon costs more than the broker's work for another batch."""
 WORTH_BATCHES = 8
-"""Of more than a few records each: fewer do not pay for the arrays."""
+"""Of more than a few records each: fewer save a broker less than they cost."""
 MANY_RECORDS = 200
-"""From here on arrays are faster than a loop."""
+"""From here on it pays to load the machine code."""
 
 _NO_LIMIT = 1 << 31
-_LONGER = 11
-"""Bytes by which a record may grow: a time delta from one to ten, an offset delta and a length by one."""
 _LOOK = Struct(">8xi9xh")  # length, attributes
 _HEADER = Struct(">qi9xh4xqq14xi")  # base offset, length, attributes, base and newest time, records
 _SMALL = [varint(number) for number in range(MERGED_RECORDS)]
@@ -87,10 +84,14 @@ def merge_whole(run: memoryview, *, records: int) -> Buffer:
 
 
 def _merged(run: memoryview, records: int, limit: int) -> list[Buffer]:
+    if records < MANY_RECORDS:
+        return _merge_slowly(run, limit)
+    from mirror_pipeline.wire.join import join  # takes long, and tens of megabytes, where nothing is merged
+
     merged: list[Buffer] = []
     for part, plain in _parts(run):
-        opened = open_run(part) if plain and records >= MANY_RECORDS else None
-        merged += _merge_slowly(part, limit) if opened is None else join_run(opened, max_bytes=limit, max_records=MERGED_RECORDS)
+        joined = join(part, records=records, max_bytes=limit, max_records=MERGED_RECORDS) if plain else None
+        merged += _merge_slowly(part, limit) if joined is None else joined
     return merged
 
 
@@ -127,7 +128,7 @@ def _merge_slowly(run: memoryview, limit: int) -> list[Buffer]:
         if attributes & LOG_APPEND_TIME:
             raise CorruptBatch(f"batch at offset {base} has append times and cannot be merged")
         codec = attributes & CODEC_MASK
-        full = group.size + length + records * _LONGER > limit or group.count + records > MERGED_RECORDS
+        full = group.size + length + records * LONGER > limit or group.count + records > MERGED_RECORDS
         if batches and (full or codec != group.codec or leaf_of(base) != leaf_of(group.base)):
             close()
             group, start, batches = _Group(), position, 0

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from crc32c import crc32c
@@ -15,8 +19,8 @@ from mirror_pipeline.wire import merge as merge_module
 from mirror_pipeline.wire.batch import HEADER_BYTES, Buffer, OpenRecord, check, headers, open_batch, seal, tail_of
 from mirror_pipeline.wire.digest import LEAF_OFFSETS
 from mirror_pipeline.wire.header import HEAD, LOG_APPEND_TIME, STAMPED
+from mirror_pipeline.wire.join import join
 from mirror_pipeline.wire.merge import MERGED_BYTES, MERGED_RECORDS, merge, worth_merging
-from mirror_pipeline.wire.vectors import open_run
 
 TIMES = st.one_of(st.integers(-1, 2**42), st.sampled_from([-1, 0, 2**62, 2**63 - 1]))
 TAILS = st.builds(tail_of, st.one_of(st.none(), st.binary(max_size=20)), st.one_of(st.none(), st.binary(max_size=200)))
@@ -35,9 +39,9 @@ def runs(draw: st.DrawFn) -> tuple[list[OpenRecord], bytes]:
     return records, data
 
 
-@pytest.fixture(params=["loop", "arrays"])
+@pytest.fixture(params=["loop", "compiled"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(merge_module, "MANY_RECORDS", 0 if request.param == "arrays" else 1 << 30)
+    monkeypatch.setattr(merge_module, "MANY_RECORDS", 0 if request.param == "compiled" else 1 << 30)
     return str(request.param)
 
 
@@ -108,15 +112,16 @@ def _starts(count: int) -> list[int]:
     return starts
 
 
-def test_both_ways_make_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("span", [300, 9000, 10**7, 2**62, 2**63])
+def test_both_ways_make_the_same_batches(monkeypatch: pytest.MonkeyPatch, span: int) -> None:
+    """Also of times so far apart that they overflow, as they would in Java."""
     chance = random.Random(5)
-    records = [OpenRecord(n, 10**12 + chance.randrange(-90, 9000), tail_of(None, b"v" * chance.randrange(300))) for n in range(3000)]
+    records = [OpenRecord(n, chance.randrange(-min(span, 90), span), tail_of(None, b"v" * chance.randrange(300))) for n in range(3000)]
     data = memoryview(b"".join(seal(records[n : n + 16], codec=0) for n in range(0, len(records), 16)))
-    monkeypatch.setattr(merge_module, "MERGED_BYTES", 1 << 24)  # one batch: where a batch ends is estimated
-    arrays = merge(data, records=len(records), max_bytes=1 << 24)
+    compiled = merge(data, records=len(records), max_bytes=1 << 24)
+    assert opened(compiled) == records
     monkeypatch.setattr(merge_module, "MANY_RECORDS", 1 << 30)
-    assert [bytes(batch) for batch in arrays] == merge(data, records=len(records), max_bytes=1 << 24)
-    assert len(arrays) == 1
+    assert [bytes(batch) for batch in compiled] == [bytes(batch) for batch in merge(data, records=len(records), max_bytes=1 << 24)]
 
 
 def _damaged(change: Callable[[bytearray], None]) -> memoryview:
@@ -149,21 +154,52 @@ def _set(at: int, *values: int) -> Callable[[bytearray], None]:
 )
 def test_what_is_framed_wrong_is_refused_by_the_reader_that_can_say_why(way: str, change: Callable[[bytearray], None]) -> None:
     data = _damaged(change)
-    assert open_run(data) is None
+    assert join(data, records=32, max_bytes=1_000_000, max_records=100) is None
     with pytest.raises(CorruptBatch):
         merge(data, records=32, max_bytes=1_000_000)
 
 
-def test_a_batch_that_compaction_emptied_is_no_run_of_arrays() -> None:
-    assert open_run(_damaged(_set(57, 0, 0, 0, 0))) is None
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(_set(57, 0, 0, 0, 0), id="no records, as compaction leaves it"),
+        pytest.param(_set(57, 0x7F, 0xFF, 0xFF, 0xFF), id="more records than there can be"),
+        pytest.param(_set(57, 0xFF, 0xFF, 0xFF, 0xFF), id="a negative number of records"),
+        pytest.param(_set(8, 0x7F, 0xFF, 0xFF, 0xFF), id="longer than the run"),
+        pytest.param(_set(8, 0, 0, 0, 48), id="shorter than a header"),
+        pytest.param(_set(8, 0xFF, 0xFF, 0xFF, 0), id="a negative length"),
+    ],
+)
+def test_machine_code_leaves_headers_that_lie_to_others(change: Callable[[bytearray], None]) -> None:
+    assert join(_damaged(change), records=32, max_bytes=1_000_000, max_records=100) is None
 
 
-@pytest.mark.parametrize("time", [2**62, -(2**62), 2**63 - 1])
-def test_times_that_overflow_are_left_to_the_loop(time: int) -> None:
-    records = [OpenRecord(n, (n % 2) * time, tail_of(None, b"x")) for n in range(8)]
-    data = memoryview(b"".join(seal(records[n : n + 2], codec=0) for n in range(0, 8, 2)))
-    assert open_run(data) is None
-    assert opened(merge(data, records=8, max_bytes=10_000)) == records
+_FUZZ = """
+import random, sys
+from mirror_pipeline.wire.batch import OpenRecord, seal, tail_of
+from mirror_pipeline.wire.join import join
+chance = random.Random(int(sys.argv[1]))
+records = [OpenRecord(n, n * 1000, tail_of(b"k", b"v" * (n % 70))) for n in range(64)]
+whole = b"".join(seal(records[n : n + 4], codec=0) for n in range(0, 64, 4))
+assert join(memoryview(whole), records=64, max_bytes=900, max_records=50)
+longer = [OpenRecord(n, n // 24 * 10**9, b"") for n in range(480)]  # their deltas need more bytes than headers save
+longer = memoryview(b"".join(seal(longer[n : n + 24], codec=0) for n in range(0, 480, 24)))
+assert join(longer, records=480, max_bytes=9000, max_records=500) and join(longer, records=0, max_bytes=9000, max_records=500) is None
+refused = 0
+for _ in range(20000):
+    data = bytearray(whole[: chance.choice([len(whole), chance.randrange(len(whole))])])
+    for _ in range(chance.randrange(1, 4)):
+        if data:
+            data[chance.randrange(len(data))] = chance.choice([0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)])
+    refused += join(memoryview(data), records=chance.choice([0, 64]), max_bytes=900, max_records=50) is None
+assert 5000 < refused < 20000, refused
+"""
+
+
+def test_machine_code_never_leaves_its_arrays(tmp_path: Path) -> None:
+    """Whatever bytes it is given. Compiled with numba's own bounds checks, which raise IndexError."""
+    surroundings = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", _FUZZ, "7"], env=surroundings, check=True, timeout=200)
 
 
 def test_batches_with_append_times_are_not_merged(way: str) -> None:

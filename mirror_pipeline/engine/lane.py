@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from mirror_pipeline.buffer.lock import lane_lock
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.2
 HEARTBEAT_SECONDS, RAREST_HEARTBEAT_SECONDS = 2.0, 8.0
-SHARE = 100
+SHARE = 200
 """Showing progress, the heartbeat and looking for new topics each take at most one part in so many of the time: with thousands of
 topics they come rarer."""
 DISCOVER_SECONDS, RAREST_DISCOVER_SECONDS = 30.0, 120.0
@@ -216,6 +217,10 @@ def rarely(began: float, least: float, most: float) -> float:
     return began + min(most, max(least, SHARE * (time.monotonic() - began)))
 
 
+_NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (Progress, TopicProgress)}
+
+
 def plain(facts: Progress | TopicProgress) -> dict[str, Any]:
     """The fields of a dataclass; ``asdict`` would copy every one of thousands of offsets."""
-    return {each.name: getattr(facts, each.name) for each in fields(facts)}
+    names = _NAMES[type(facts)]
+    return dict(zip(names, attrgetter(*names)(facts), strict=True))

@@ -143,8 +143,9 @@ class Producing:
             return True
         self.recover()
         with self._state.lock:
-            skipped = self._pass_holes()
-            work, over = self._gather(), self._over()
+            parts = self._state.sendable()
+            skipped = self._pass_holes(parts)
+            work, over = self._gather(parts), self._over(parts)
         self._book.add(skipped)
         if work:
             self._produce(work)
@@ -152,27 +153,26 @@ class Producing:
         if over:
             return not self._book.write()
         with self._state.lock:
-            if not any(p.pending for p in self._state.sendable()):
+            if not any(p.pending for p in parts):
                 self._patience.found()
             self._state.lock.wait(WAIT_SECONDS)
         return True
 
-    def _over(self) -> bool:
+    def _over(self, parts: Sequence[PartitionState]) -> bool:
         """Staging has ended and nothing is left to send."""
-        live = self._state.sendable()
-        return self._state.staging_over and not any(p.pending or p.uncertain for p in live) and not self._state.unready
+        return self._state.staging_over and not any(p.pending or p.uncertain for p in parts) and not self._state.unready
 
-    def _pass_holes(self) -> list[Send]:
+    def _pass_holes(self, parts: Sequence[PartitionState]) -> list[Send]:
         sends: list[Send] = []
-        for part in self._state.sendable():
+        for part in parts:
             if part.pending and not part.uncertain and trailing_holes_only(part.pending, part.position):
                 sends += self._account(part, 0)
         return sends
 
-    def _gather(self) -> list[PartitionWork]:
+    def _gather(self, parts: Sequence[PartitionState]) -> list[PartitionWork]:
         """Spans to send next: oldest first from every partition in turn, about one micro-batch of bytes together."""
         now = time.monotonic()
-        ready = [p for p in self._state.sendable() if p.pending and not p.uncertain and p.retry_at <= now]
+        ready = [p for p in parts if p.pending and not p.uncertain and p.retry_at <= now]
         if not ready:
             return []
         work = _choose(ready, self._context.mirror.engine.micro_batch_bytes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Lock
+
 KEPT = 2  # one being worked on, one being received into
 
 
@@ -10,14 +12,20 @@ class BufferPool:
 
     A bytearray refuses to change its size while a view of it exists; that refusal is the test, so a view that
     is still held by anyone (a slice, an Arrow buffer) is never overwritten by a later response. ``most`` are kept for use again.
+    What it saves is the kernel's work for fresh memory, which is several times that of a copy. Any thread may ask.
     """
 
     def __init__(self, most: int = KEPT) -> None:
         self._most = most
         self._kept: list[bytearray] = []
+        self._lock = Lock()
 
     def take(self, size: int) -> memoryview:
         """A writable view of exactly ``size`` bytes, content undefined."""
+        with self._lock:
+            return self._take(size)
+
+    def _take(self, size: int) -> memoryview:
         free = [buffer for buffer in self._kept if _unused(buffer)]
         for buffer in free:
             if size <= len(buffer) <= max(4 * size, 1 << 20):

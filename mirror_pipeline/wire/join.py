@@ -11,6 +11,7 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
+from mirror_pipeline.wire.buffers import BufferPool
 from mirror_pipeline.wire.compiled import compiled, types
 from mirror_pipeline.wire.digest import LEAF_OFFSETS
 from mirror_pipeline.wire.header import CODEC_MASK, CRC_START, HEADER_BYTES, LOG_APPEND_TIME, LOG_OVERHEAD
@@ -18,6 +19,7 @@ from mirror_pipeline.wire.records import LONGER
 
 _LENGTH, _CRC = Struct(">i"), Struct(">I")
 _AT_LENGTH, _AT_EPOCH, _AT_CRC, _AT_DELTA, _AT_TIME, _AT_LATEST, _AT_PRODUCER, _AT_COUNT = 8, 12, 17, 23, 27, 35, 43, 57
+_made = BufferPool(48)  # of half a megabyte: what two tasks hold before they write
 _PACKED = CODEC_MASK | LOG_APPEND_TIME
 _INT, _LONG = 5, 10  # most bytes of a varint
 _Octets = NDArray[np.uint8]
@@ -38,11 +40,11 @@ def join(run: memoryview, *, records: int, max_bytes: int, max_records: int) -> 
         None where batches are compressed, have append times or holes, or a record is not framed as producers do it:
         a slower reader has to look.
     """
-    out = np.empty(len(run) + records * LONGER, np.uint8)
-    end = _join(np.frombuffer(run, np.uint8), out, max_bytes, max_records)
+    made = _made.take(len(run) + records * LONGER)
+    end = _join(np.frombuffer(run, np.uint8), np.frombuffer(made, np.uint8), max_bytes, max_records)
     if end < 0:
         return None
-    made, at, joined = out.data, 0, []
+    at, joined = 0, []
     while at < end:
         stop = at + LOG_OVERHEAD + _LENGTH.unpack_from(made, at + _AT_LENGTH)[0]
         _CRC.pack_into(made, at + _AT_CRC, crc32c(made[at + CRC_START : stop], 0, -1))

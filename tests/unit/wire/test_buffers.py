@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,3 +53,29 @@ def test_held_views_keep_their_bytes(steps: list[tuple[int, bool]]) -> None:
         del view
     for view, number in held:
         assert bytes(view) == bytes([number]) * len(view)
+
+
+def test_threads_never_share_a_buffer() -> None:
+    pool = BufferPool(8)
+    wrong: list[int] = []
+
+    def work(mark: int) -> None:
+        for _ in range(3000):
+            view = pool.take(64)
+            view[:] = bytes([mark]) * 64
+            time.sleep(0)
+            if bytes(view) != bytes([mark]) * 64:
+                wrong.append(mark)
+            del view
+
+    threads = [threading.Thread(target=work, args=(mark,)) for mark in range(8)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert wrong == []

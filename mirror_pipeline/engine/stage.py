@@ -62,7 +62,7 @@ class RangeOutcome:
     """How far one range came. ``halt`` is final for the topic; ``error`` may pass.
 
     ``end`` is the last stable offset as the last answer told it, ``first_epoch`` the leader epoch of
-    the first batch read, ``mark`` the last batch read.
+    the first batch read, ``mark`` the last batch read, ``batches`` how many there were, before any were merged.
     """
 
     topic: str
@@ -76,6 +76,7 @@ class RangeOutcome:
     first_epoch: int = -1
     mark: BatchMark | None = None
     quarantined: tuple[Quarantined, ...] = ()
+    batches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class _Staging:
                     source.topic, source.partition, reader.next, reader.records, reader.bytes_read,
                     error=self._errors.get(source, ""), halt=self._halted.get(source),
                     end=self._ends.get(source, -1), first_epoch=reader.first_epoch,
-                    mark=reader.mark, quarantined=tuple(reader.quarantined),
+                    mark=reader.mark, quarantined=tuple(reader.quarantined), batches=reader.batches,
                 )
             )  # fmt: skip
         return tuple(rows)

@@ -306,6 +306,8 @@ class Staging:
     def _settle(self, outcome: RangeOutcome) -> None:
         part = self._state.topics[outcome.topic].partitions[outcome.partition]
         part.mark = outcome.mark or part.mark
+        if outcome.batches:  # of the source: in the buffer small ones are merged
+            part.bytes_per_batch = outcome.bytes / outcome.batches
         if not self._context.once and outcome.end >= part.staged and not outcome.error:
             part.end = outcome.end
         if outcome.halt is not None:

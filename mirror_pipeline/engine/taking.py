@@ -34,6 +34,7 @@ class RangeReader:
     next: int = field(init=False)
     bytes_read: int = field(init=False, default=0)
     records: int = field(init=False, default=0)
+    batches: int = field(init=False, default=0)
     done: bool = field(init=False, default=False)
     most_bytes: float = field(init=False)
     first_epoch: int = field(init=False, default=-1)
@@ -175,6 +176,7 @@ class RangeReader:
         self.mark = run.mark
         self.next += run.records
         self.records += run.records
+        self.batches += run.batches
         self._span_records += run.records
         self._batches += len(pieces) if small else run.batches
         self._pieces += pieces
@@ -183,6 +185,7 @@ class RangeReader:
     def _count(self, header: BatchHeader) -> None:
         self.next = header.next_offset
         self.records += header.records
+        self.batches += 1
         self._span_records += header.records
         self._batches += 1
         self._saw(header.base_timestamp, header.max_timestamp)

@@ -35,7 +35,7 @@ def staged(context: LaneContext, topic_id: str, **outcome: Any) -> tuple[int, st
     staging = Staging(context, Source(topic_id))  # type: ignore[arg-type]
     writer = PartFileWriter(context.store, 0, 0, durable=False)
     writer.add(SpanDraft("t", 0, "now", 10, 20, 10, 1, 0, 0), b"payload")
-    found = RangeOutcome("t", 0, 20, 10, 7, end=20, first_epoch=0, **outcome)
+    found = RangeOutcome("t", 0, 20, 10, **{"bytes": 7, "end": 20, "first_epoch": 0, **outcome})
     staging._commit([StageResult(writer.close(), (found,), 0.0)], time.monotonic())
     halt = context.state.topics["t"].halted
     return len(context.spans.spans()), halt.code if halt is not None else ""
@@ -53,3 +53,9 @@ def test_a_micro_batch_of_the_topic_as_it_was_is_committed(context: LaneContext)
 def test_a_micro_batch_of_the_topic_that_took_its_name_is_not(context: LaneContext, outcome: dict[str, Any]) -> None:
     assert staged(context, "another", **outcome) == (0, "recreated")
     assert context.state.topics["t"].partitions[0].staged == 10
+
+
+def test_merging_does_not_change_what_is_known_of_the_sources_batches(context: LaneContext) -> None:
+    """How much a fetch asks for, and how long links are cut into stretches, follows from the batches that the source has."""
+    staged(context, "now", mark=MARK, bytes=8000, batches=16)  # one in the buffer
+    assert context.state.topics["t"].partitions[0].bytes_per_batch == 500

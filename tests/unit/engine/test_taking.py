@@ -102,6 +102,7 @@ def test_small_batches_of_few_records_are_merged_unless_that_means_much_unpackin
     data = [single(offset, size, codec=codec) for offset in range(40)]
     taken = Taken(0, 40).take(*data)
     assert taken.spans[0].batches == len(taken.heads) == batches
+    assert taken.reader.batches == 40
     assert taken.opened == [record for one in data for record in open_batch(one)]
 
 

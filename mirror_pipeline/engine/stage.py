@@ -62,7 +62,7 @@ class RangeOutcome:
     """How far one range came. ``halt`` is final for the topic; ``error`` may pass.
 
     ``end`` is the last stable offset as the last answer told it, ``first_epoch`` the leader epoch of
-    the first batch read, ``mark`` the last batch read, ``batches`` how many there were, before any were merged.
+    the first batch read, ``mark`` the last batch read, ``batches`` how many were read: those of ``bytes``.
     """
 
     topic: str

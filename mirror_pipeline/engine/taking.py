@@ -82,6 +82,7 @@ class RangeReader:
             run = plain_run(records, at, self.next, self.terms, aborted, open_aborts)
             if run is not None:
                 self.bytes_read += run.stop - at
+                self.batches += run.batches
                 self._keep(run, records[at : run.stop])
                 at = run.stop
             found = next(headers(records[at:]), None)
@@ -99,6 +100,7 @@ class RangeReader:
             self._passed(header, batch, aborted)
             return
         self.bytes_read += len(batch)
+        self.batches += 1
         if header.base_offset >= self.terms.range.end:
             self._close_hole(self.terms.range.end)
             self.done = True
@@ -176,7 +178,6 @@ class RangeReader:
         self.mark = run.mark
         self.next += run.records
         self.records += run.records
-        self.batches += run.batches
         self._span_records += run.records
         self._batches += len(pieces) if small else run.batches
         self._pieces += pieces
@@ -185,7 +186,6 @@ class RangeReader:
     def _count(self, header: BatchHeader) -> None:
         self.next = header.next_offset
         self.records += header.records
-        self.batches += 1
         self._span_records += header.records
         self._batches += 1
         self._saw(header.base_timestamp, header.max_timestamp)

@@ -35,7 +35,8 @@ def staged(context: LaneContext, topic_id: str, **outcome: Any) -> tuple[int, st
     staging = Staging(context, Source(topic_id))  # type: ignore[arg-type]
     writer = PartFileWriter(context.store, 0, 0, durable=False)
     writer.add(SpanDraft("t", 0, "now", 10, 20, 10, 1, 0, 0), b"payload")
-    found = RangeOutcome("t", 0, 20, 10, **{"bytes": 7, "end": 20, "first_epoch": 0, **outcome})
+    size = outcome.pop("bytes", 7)
+    found = RangeOutcome("t", 0, 20, 10, size, end=20, first_epoch=0, **outcome)
     staging._commit([StageResult(writer.close(), (found,), 0.0)], time.monotonic())
     halt = context.state.topics["t"].halted
     return len(context.spans.spans()), halt.code if halt is not None else ""

@@ -129,6 +129,7 @@ def test_markers_and_aborted_batches_become_holes_and_their_producer_goes_on() -
     taken = Taken(0, 7).take(*data, aborted=[(7, 0)])
     assert taken.holes == [(0, 2, HoleCause.ABORTED), (2, 3, HoleCause.MARKER), (5, 6, HoleCause.MARKER)]
     assert taken.offsets == [3, 4, 6]
+    assert (taken.reader.batches, taken.reader.bytes_read) == (5, sum(map(len, data)))
 
 
 def test_every_batch_of_an_aborted_transaction_becomes_a_hole() -> None:

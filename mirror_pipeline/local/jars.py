@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from mirror_pipeline.caching import cache_folder
 from mirror_pipeline.errors import MirrorError, UsageError
 from mirror_pipeline.local import ivy
 
@@ -54,14 +54,6 @@ def kinds() -> dict[str, JarKind]:
     """Every pinned set, by name."""
     pinned = json.loads((Path(__file__).parent / "jars.json").read_text())
     return {name: JarKind(name, entry["title"], entry["jars"]) for name, entry in pinned.items()}
-
-
-def cache_folder() -> Path:
-    """Where jars are kept: ``$MIRROR_CACHE``, else ``$XDG_CACHE_HOME/mirror-pipeline``, else ``~/.cache/mirror-pipeline``."""
-    own = os.environ.get("MIRROR_CACHE", "")
-    if own:
-        return Path(own).absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "mirror-pipeline"
 
 
 def ensure_jars(kind: str, progress: Progress | None = None) -> Path:

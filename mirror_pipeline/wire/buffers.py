@@ -5,6 +5,9 @@ from __future__ import annotations
 from threading import Lock
 
 KEPT = 2  # one being worked on, one being received into
+STEP = 64 * 1024
+"""Buffers are multiples of it, so that the next one that is wanted, seldom of the very same size, still fits."""
+CHUNK_BYTES = 4 * 2**20
 
 
 class BufferPool:
@@ -30,12 +33,32 @@ class BufferPool:
         for buffer in free:
             if size <= len(buffer) <= max(4 * size, 1 << 20):
                 return memoryview(buffer)[:size]
-        buffer = bytearray(size)
+        buffer = bytearray(-(-size // STEP) * STEP)
         if len(self._kept) < self._most:
             self._kept.append(buffer)
         elif free:
             self._kept[next(i for i, kept in enumerate(self._kept) if kept is free[0])] = buffer
-        return memoryview(buffer)
+        return memoryview(buffer)[:size]
+
+
+class Arena:
+    """Hands out writable views that lie behind one another in chunks of 4 MiB; a chunk is used again once all its views are gone.
+
+    For what is made piece by piece, held for a while and let go together. ``most`` chunks are kept. Any thread may ask.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._chunks = BufferPool(most)
+        self._rest = memoryview(b"")
+        self._lock = Lock()
+
+    def take(self, size: int) -> memoryview:
+        """A writable view of exactly ``size`` bytes, content undefined."""
+        with self._lock:
+            if size > len(self._rest):
+                self._rest = self._chunks.take(max(size, CHUNK_BYTES))
+            taken, self._rest = self._rest[:size], self._rest[size:]
+        return taken
 
 
 def _unused(buffer: bytearray) -> bool:

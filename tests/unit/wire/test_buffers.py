@@ -9,7 +9,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.wire.buffers import KEPT, BufferPool
+from mirror_pipeline.wire.buffers import CHUNK_BYTES, KEPT, Arena, BufferPool
 
 
 def test_a_buffer_is_used_again_once_its_views_are_gone() -> None:
@@ -21,6 +21,28 @@ def test_a_buffer_is_used_again_once_its_views_are_gone() -> None:
     assert pool.take(1000).obj is not first
     del part
     assert pool.take(900).obj is first
+
+
+def test_sizes_that_differ_a_little_share_a_buffer() -> None:
+    pool = BufferPool()
+    sizes = [500_000, 500_123, 515_000, 480_000, 520_000]
+    assert len({id(pool.take(size).obj) for size in sizes}) == 1
+
+
+def test_an_arena_uses_its_chunks_again() -> None:
+    arena = Arena(3)
+    sizes = [CHUNK_BYTES // 8 + place for place in range(20)]
+    chunks: set[int] = set()
+    for _ in range(5):
+        held = [arena.take(size) for size in sizes]
+        for number, view in enumerate(held):
+            view[:] = bytes([number]) * sizes[number]
+        assert [bytes(view) for view in held] == [bytes([number]) * sizes[number] for number in range(20)]
+        chunks |= {id(view.obj) for view in held}
+        held.clear()
+        del view
+    assert len(chunks) <= 4
+    assert len(arena.take(3 * CHUNK_BYTES)) == 3 * CHUNK_BYTES
 
 
 def test_no_more_buffers_are_kept_than_needed() -> None:

@@ -1,4 +1,4 @@
-"""Machine code that is kept for the next process, and what happens when that cannot be read."""
+"""Machine code that is kept for the next process, and what happens where it cannot be."""
 
 from __future__ import annotations
 
@@ -9,35 +9,125 @@ from pathlib import Path
 
 import pytest
 
-_DOUBLED = """
-import logging
-from mirror_pipeline.wire.compiled import compiled, types
+_KERNEL = """
+import numba
+SIGNATURE = numba.types.int64(numba.types.CPointer(numba.types.uint8), numba.types.int64)
 
-logging.basicConfig()
+@numba.njit(error_model="numpy")
+def _times(number, by):
+    return number * by
 
-@compiled(types.int64(types.int64))
-def doubled(number):
-    return 2 * number
+def total(data, size):
+    found = 0
+    for place in range(size):
+        found += _times(data[place], 2)
+    return found
 
-print(doubled(21))
+def quotient(data, size):
+    if size > 5:
+        raise ValueError("too many")
+    return 7
+"""
+
+_PROGRAM = """
+import logging, sys
+from ctypes import CFUNCTYPE, c_char_p, c_int64
+from mirror_pipeline.wire.compiled import machine_code
+logging.basicConfig(format="%(message)s")
+total = CFUNCTYPE(c_int64, c_char_p, c_int64)(machine_code("kernel", sys.argv[1]))
+print(total(bytes([1, 2, 18]), 3), "numba" in sys.modules)
 """
 
 
-def _run(script: Path, kept: Path) -> tuple[str, str]:
-    surroundings = {**os.environ, "NUMBA_CACHE_DIR": str(kept)}
-    done = subprocess.run([sys.executable, script], env=surroundings, check=True, timeout=100, capture_output=True, text=True)
-    return done.stdout, done.stderr
+class Place:
+    """A folder with a kernel, and a cache folder beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder, self.cache = path / "package", path / "cache"
+        self.folder.mkdir()
+        (self.folder / "kernel.py").write_text(_KERNEL)
+
+    def run(self, function: str = "total") -> tuple[str, str]:
+        own = {"PYTHONPATH": f"{self.folder}:{os.getcwd()}", "MIRROR_CACHE": str(self.cache), "PYTHONDONTWRITEBYTECODE": "1"}
+        program = [sys.executable, "-c", _PROGRAM, function]
+        done = subprocess.run(program, env={**os.environ, **own}, timeout=100, capture_output=True, text=True)
+        return done.stdout, done.stderr
+
+    def kept(self) -> list[Path]:
+        return sorted(self.folder.parent.rglob("kernel.*.o*"))
 
 
-@pytest.mark.parametrize("ending", ["nbi", "nbc"])
-def test_a_damaged_cache_costs_time_and_nothing_else(tmp_path: Path, ending: str) -> None:
-    script, kept = tmp_path / "doubled.py", tmp_path / "kept"
-    script.write_text(_DOUBLED)
-    assert _run(script, kept) == ("42\n", "")
-    damaged = list(kept.rglob(f"*.{ending}"))
-    assert damaged
-    for path in damaged:
-        path.write_bytes(path.read_bytes()[:20])
-    said, warned = _run(script, kept)
-    assert said == "42\n"
-    assert "no kept machine code for doubled" in warned
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_the_next_process_needs_no_numba(place: Place) -> None:
+    assert place.run() == ("42 True\n", "")
+    assert place.run() == ("42 False\n", "")
+    (path,) = place.kept()
+    assert path.parent == place.folder / "__pycache__"
+
+
+def test_another_source_is_compiled_again(place: Place) -> None:
+    place.run()
+    (place.folder / "kernel.py").write_text(_KERNEL.replace("by\n", "by + 1\n"))
+    assert place.run() == ("45 True\n", "")
+    assert len(place.kept()) == 2
+
+
+@pytest.mark.parametrize("damage", [lambda code: code[:40], lambda code: code[:-1] + bytes([code[-1] ^ 1]), lambda code: b""])
+def test_damaged_code_is_never_run(place: Place, damage: object) -> None:
+    place.run()
+    (path,) = place.kept()
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))  # type: ignore[operator]
+    said, warned = place.run()
+    assert said == "42 True\n"
+    assert f"machine code kept in {path} is damaged" in warned
+    assert path.read_bytes() == whole
+
+
+def test_what_cannot_lie_beside_its_module_lies_in_the_cache_folder(place: Place) -> None:
+    (place.folder / "__pycache__").touch()  # a file where a folder should be: nobody can write there, root included
+    assert place.run() == ("42 True\n", "")
+    assert [path.parent for path in place.kept()] == [place.cache / "machine-code"]
+    assert place.run() == ("42 False\n", "")
+
+
+def test_without_a_place_every_process_compiles_and_says_so(place: Place) -> None:
+    (place.folder / "__pycache__").touch()
+    place.cache.touch()
+    for _ in range(2):
+        said, warned = place.run()
+        assert said == "42 True\n"
+        assert "every process compiles it again" in warned
+
+
+def test_code_that_does_not_stand_alone_is_refused(place: Place) -> None:
+    said, problem = place.run("quotient")
+    assert said == ""
+    assert "ValueError: kernel.quotient would call" in problem
+    assert place.kept() == []
+
+
+_WITHOUT = """
+import logging, sys
+from mirror_pipeline.wire import compiled
+from mirror_pipeline.wire.batch import OpenRecord, open_batch, seal
+from mirror_pipeline.wire.merge import merge
+logging.basicConfig(format="%(message)s")
+compiled._kept = lambda places, name: iter(())
+sys.modules["numba"] = None
+records = [OpenRecord(n, n, b"") for n in range(640)]
+data = memoryview(b"".join(seal(records[n : n + 16], codec=0) for n in range(0, 640, 16)))
+merged = merge(data, records=640, max_bytes=1 << 20)
+assert merge(data, records=640, max_bytes=1 << 20) == merged
+print(len(merged), [record for batch in merged for record in open_batch(batch)] == records)
+"""
+
+
+def test_without_numba_batches_are_merged_slowly() -> None:
+    done = subprocess.run([sys.executable, "-c", _WITHOUT], timeout=100, capture_output=True, text=True, check=True)
+    assert done.stdout == "1 True\n"
+    assert done.stderr.count("no machine code, so merging small batches takes far more CPU") == 1

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror_pipeline.caching import cache_folder
 from mirror_pipeline.errors import UsageError
+from mirror_pipeline.files import cache_folder
 
 NEAR_ADDRESS, FAR_ADDRESS = "10.77.0.1", "10.77.0.2"
 SOURCE = Path(__file__).parent / "link.c"

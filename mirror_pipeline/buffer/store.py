@@ -19,6 +19,7 @@ from mirror_pipeline.buffer.objects import Objects, Options, carried_options, de
 from mirror_pipeline.buffer.schema import FORMAT
 from mirror_pipeline.buffer.trouble import explained
 from mirror_pipeline.errors import BufferUnusable, UsageError
+from mirror_pipeline.files import replace_file
 
 MARKER = "MIRROR_BUFFER.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -123,21 +124,6 @@ def _root(settings: BufferSettings) -> str:
 def _check_name(kind: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise UsageError(f"{kind} name {name!r} cannot be a folder name", hint="use letters, digits, dot, dash and underscore")
-
-
-def replace_file(path: Path, text: str, *, durable: bool = False) -> None:
-    """Write ``text`` to ``path`` so that a reader sees the old or the new content, never a part of it."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w") as out:
-            out.write(text)
-            if durable:
-                out.flush()
-                os.fsync(out.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def sync_path(path: str | Path) -> None:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from mirror_pipeline.caching import cache_folder
 from mirror_pipeline.errors import MirrorError, UsageError
+from mirror_pipeline.files import cache_folder
 from mirror_pipeline.local import ivy
 
 # Repositories answer 429 or 503 now and then: seconds to wait before each further try, which takes only what is missing.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.config import Config, MirrorConfig
+from mirror_pipeline.files import replace_file
 from mirror_pipeline.reports import Excluded
 from mirror_pipeline.topics.naming import Claim, refuse_collisions, refuse_loops, target_names
 from mirror_pipeline.topics.select import select
@@ -71,16 +70,7 @@ def save_catalogue(config: Config, catalogue: Catalogue) -> Path:
     """Write the catalogue; a reader sees the old file or the new one, never half of it."""
     path = catalogue_path(config, catalogue.mirror)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=path.name, suffix=".new", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"version": _VERSION, **asdict(catalogue)}, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    replace_file(path, json.dumps({"version": _VERSION, **asdict(catalogue)}, indent=1), durable=True)
     return path
 
 

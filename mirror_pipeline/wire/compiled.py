@@ -7,9 +7,6 @@ types of arrays and numbers that nobody asks for then. So compiled code must sta
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterator
-from contextlib import suppress
 from hashlib import sha256
 from importlib import import_module, metadata
 from importlib.util import find_spec
@@ -17,10 +14,11 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from mirror_pipeline.caching import cache_folder
+from mirror_pipeline.files import cache_folder, replace_file
 
 _ENTRY = "entry"
 _DIGEST_BYTES = sha256().digest_size
+_CPU, _FEATURES = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 _log = logging.getLogger(__name__)
 _loaded: list[llvm.ExecutionEngine] = []  # code is gone with its engine
 
@@ -31,7 +29,7 @@ llvm.initialize_native_asmprinter()
 def machine_code(module: str, function: str) -> int:
     """The address of a compiled function of pointers and numbers, which neither raises nor makes objects.
 
-    Kept code is found beside the module or, where that cannot be written, in :func:`~mirror_pipeline.caching.cache_folder`;
+    Kept code is found beside the module or, where that cannot be written, in :func:`~mirror_pipeline.files.cache_folder`;
     where there is none yet, or a damaged one, it is compiled, which takes seconds. Constants that the module imports from
     others count as fixed for ever.
 
@@ -48,7 +46,7 @@ def machine_code(module: str, function: str) -> int:
     source = _source(module)
     name = f"{source.stem}.{function}-{_fingerprint(source)}.o"
     places = (source.parent / "__pycache__", cache_folder() / "machine-code")
-    code = next(_kept(places, name), None)
+    code = _kept(places, name)
     if code is None:
         code = _compile(module, function)
         _keep(places, name, code)
@@ -66,42 +64,37 @@ def _fingerprint(source: Path) -> str:
     """Of all that decides what the code looks like, and where it can run."""
     known = sha256(source.read_bytes() + Path(__file__).read_bytes())
     versions = [metadata.version(package) for package in ("numba", "llvmlite")]
-    for fact in (*versions, llvm.get_default_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()):
+    for fact in (*versions, llvm.get_default_triple(), _CPU, _FEATURES):
         known.update(b"\0" + fact.encode())
     return known.hexdigest()[:24]
 
 
-def _kept(places: tuple[Path, ...], name: str) -> Iterator[bytes]:
+def _kept(places: tuple[Path, ...], name: str) -> bytes | None:
     for place in places:
         try:
             data = (place / name).read_bytes()
         except OSError:
             continue
         if sha256(data[_DIGEST_BYTES:]).digest() == data[:_DIGEST_BYTES]:
-            yield data[_DIGEST_BYTES:]
-        else:
-            _log.warning("machine code kept in %s is damaged", place / name)
+            return data[_DIGEST_BYTES:]
+        _log.warning("machine code kept in %s is damaged", place / name)
+    return None
 
 
 def _keep(places: tuple[Path, ...], name: str, code: bytes) -> None:
     for place in places:
-        fresh = place / f"{name}.{os.getpid()}"
         try:
             place.mkdir(parents=True, exist_ok=True)
-            fresh.write_bytes(sha256(code).digest() + code)
-            os.replace(fresh, place / name)
+            replace_file(place / name, sha256(code).digest() + code, mode=0o644)  # for whoever may read the package
         except OSError as problem:
             _log.info("machine code cannot be kept in %s: %s", place, problem)
-            with suppress(OSError):
-                fresh.unlink()
         else:
             return
     _log.warning("machine code cannot be kept in %s: every process compiles it again", " or ".join(map(str, places)))
 
 
 def _machine() -> llvm.TargetMachine:
-    cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
-    return llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
+    return llvm.Target.from_default_triple().create_target_machine(cpu=_CPU, features=_FEATURES, opt=3, jit=True)
 
 
 def _compile(module: str, function: str) -> bytes:
@@ -118,8 +111,8 @@ def _compile(module: str, function: str) -> bytes:
     machine = _machine()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
     builder.getModulePassManager().run(code, builder)  # numba's ways to raise go, now that nobody else can call what might
-    missing = [part.name for part in (*code.functions, *code.global_variables) if part.is_declaration]
-    if missing := [name for name in missing if not name.startswith("llvm.")]:
+    parts = (*code.functions, *code.global_variables)
+    if missing := [part.name for part in parts if part.is_declaration and not part.name.startswith("llvm.")]:
         raise ValueError(f"{module}.{function} would call {', '.join(missing)}")
     return bytes(machine.emit_object(code))
 

@@ -33,7 +33,7 @@ CODEC_MASK = 0x07
 HEAD = Struct(">qiibI")  # baseOffset, batchLength, partitionLeaderEpoch, magic, crc
 STAMPED = Struct(">hiqqqhii")  # attributes .. record count: what the CRC covers of the header
 HEADER = Struct(">qiibIhiqqqhii")  # both
-_LENGTH = Struct(">8xi")
+LENGTH = Struct(">8xi")  # batchLength alone
 _LEGACY = Struct(">qiIbb")
 _LEGACY_TIMESTAMP = Struct(">18xq")
 _LEGACY_MINIMUM = {0: 26, 1: 34}
@@ -134,7 +134,7 @@ def _slow_header(buffer: Buffer, position: int) -> BatchHeader | None:
     available = len(buffer) - position
     if available < LOG_OVERHEAD:
         return None
-    size: int = LOG_OVERHEAD + _LENGTH.unpack_from(buffer, position)[0]
+    size: int = LOG_OVERHEAD + LENGTH.unpack_from(buffer, position)[0]
     if size < _LEGACY_MINIMUM[0]:
         raise CorruptBatch(f"batch at byte {position} says it is {size} bytes long")
     if available <= LEGACY_CRC_START:

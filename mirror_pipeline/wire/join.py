@@ -13,11 +13,10 @@ from crc32c import crc32c
 from mirror_pipeline.wire.buffers import Arena
 from mirror_pipeline.wire.compiled import machine_code
 from mirror_pipeline.wire.digest import LEAF_OFFSETS
-from mirror_pipeline.wire.header import CRC_START, LOG_OVERHEAD
+from mirror_pipeline.wire.header import CRC_START, LENGTH, LOG_OVERHEAD
 from mirror_pipeline.wire.records import LONGER
 
-_LENGTH, _CRC = Struct(">8xi"), Struct(">I")
-_AT_CRC = 17
+_CRC = Struct(">I")
 _made = Arena(17)  # what a task holds before it writes
 _log = logging.getLogger(__name__)
 
@@ -41,8 +40,8 @@ def join(run: memoryview, *, records: int, max_bytes: int, max_records: int) -> 
         return None
     at, joined = 0, []
     while at < end:
-        stop = at + LOG_OVERHEAD + _LENGTH.unpack_from(made, at)[0]
-        _CRC.pack_into(made, at + _AT_CRC, crc32c(made[at + CRC_START : stop], 0, -1))
+        stop = at + LOG_OVERHEAD + LENGTH.unpack_from(made, at)[0]
+        _CRC.pack_into(made, at + CRC_START - _CRC.size, crc32c(made[at + CRC_START : stop], 0, -1))
         joined.append(made[at:stop])
         at = stop
     return joined

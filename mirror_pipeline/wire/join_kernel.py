@@ -21,7 +21,7 @@ SIGNATURE = _number64(_pointer, _number64, _pointer, *[_number64] * 5)
 _AT_LENGTH, _AT_EPOCH, _AT_CRC, _AT_DELTA, _AT_TIME, _AT_LATEST, _AT_PRODUCER, _AT_COUNT = 8, 12, 17, 23, 27, 35, 43, 57
 _PACKED = CODEC_MASK | LOG_APPEND_TIME
 _INT, _LONG = 5, 10  # most bytes of a varint
-_inner = numba.njit(nogil=True, error_model="numpy")
+_inner = numba.njit(error_model="numpy")
 
 
 @_inner

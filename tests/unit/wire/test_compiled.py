@@ -117,7 +117,7 @@ from mirror_pipeline.wire import compiled
 from mirror_pipeline.wire.batch import OpenRecord, open_batch, seal
 from mirror_pipeline.wire.merge import merge
 logging.basicConfig(format="%(message)s")
-compiled._kept = lambda places, name: iter(())
+compiled._kept = lambda places, name: None
 sys.modules["numba"] = None
 records = [OpenRecord(n, n, b"") for n in range(640)]
 data = memoryview(b"".join(seal(records[n : n + 16], codec=0) for n in range(0, 640, 16)))

@@ -4,15 +4,15 @@
 from collections.abc import Collection
 from typing import cast
 
-import dagster as dg
 from pydantic import Field
 
 from mirror_pipeline.config import Config, EngineConfig, load_config
 
+from .bound import BoundResource
 from .face import MirrorFace
 
 
-class MirrorsResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+class MirrorsResource(BoundResource):
     """Hands out mirrors by name. A test puts a subclass with fakes in its place.
 
     Nothing is connected to before a mirror is asked something.

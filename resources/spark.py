@@ -11,11 +11,14 @@ from pydantic import Field, PrivateAttr
 
 from mirror_pipeline.config import EngineConfig, FrozenMap
 
+from .bound import BoundResource
 
-class SparkSessionResource(LazyPySparkResource):
+
+class SparkSessionResource(BoundResource, LazyPySparkResource):
     """Builds the session when it is first asked for, with the engine's own settings, and stops it with the run.
 
     ``spark_config`` adds Spark properties to those of mirror.yaml's ``engine.spark``; on a clash it wins.
+    Both are a matter of the deployment: a run cannot change them.
     Ask for the session from the thread that works with it, not from the step's main thread: pyspark would put
     its own handler in the place of Dagster's, and "terminate" in the UI would no longer end the run in order.
     """

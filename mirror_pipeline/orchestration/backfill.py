@@ -13,6 +13,7 @@ from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.orchestration import metadata, names
 from mirror_pipeline.orchestration.lane import KINDS, failure, tag_run
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
+from mirror_pipeline.orchestration.run_config import plain_fields, settings_of
 from mirror_pipeline.orchestration.wiring import MirrorsResource, Observer, SparkSessionResource
 from mirror_pipeline.orchestration.worker import SupervisorGone, Worker
 from mirror_pipeline.reports import BackfillReport, Progress
@@ -69,11 +70,13 @@ def backfill_asset(mirror: KnownMirror, topic: KnownTopic, parts: dg.TimeWindowP
         name=names.unique("backfill", mirror.name, topic.topic),
         specs=[spec],
         backfill_policy=dg.BackfillPolicy.single_run(),
+        config_schema=plain_fields(BackfillConfig),
         pool=f"mirror/{mirror.name}/backfill/{topic.topic}",
     )
     def backfill_step(
-        context: dg.AssetExecutionContext, config: BackfillConfig, mirrors: MirrorsResource, spark: SparkSessionResource
+        context: dg.AssetExecutionContext, mirrors: MirrorsResource, spark: SparkSessionResource
     ) -> Iterator[dg.MaterializeResult[Any]]:
+        config = settings_of(context, BackfillConfig)
         tag_run(context, _tags(mirror))
         window = context.partition_time_window
         bounds = tuple(int(moment.timestamp() * 1000) for moment in (window.start, window.end))

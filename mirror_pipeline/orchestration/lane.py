@@ -13,6 +13,7 @@ from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.orchestration import metadata, names
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
 from mirror_pipeline.orchestration.reporting import LaneReporter, TopicReport
+from mirror_pipeline.orchestration.run_config import plain_fields, settings_of
 from mirror_pipeline.orchestration.wiring import MirrorsResource, Observer, SparkSessionResource
 from mirror_pipeline.orchestration.worker import SupervisorGone, Worker
 from mirror_pipeline.reports import RunReport, TopicState
@@ -80,11 +81,13 @@ def lane_assets(mirror: KnownMirror, lane: str) -> dg.AssetsDefinition:
         ins=ins,
         internal_asset_deps=deps,
         can_subset=True,
+        config_schema=plain_fields(LaneConfig),
         pool=names.lane_pool(mirror.name, lane),
     )
     def lane_step(
-        context: dg.AssetExecutionContext, config: LaneConfig, mirrors: MirrorsResource, spark: SparkSessionResource
+        context: dg.AssetExecutionContext, mirrors: MirrorsResource, spark: SparkSessionResource
     ) -> Iterator[dg.MaterializeResult[Any]]:
+        config = settings_of(context, LaneConfig)
         tag_run(context, lane_tags(mirror.name, label, config.budget_seconds))
         selected = {names.topic_of(key): key for key in context.selected_asset_keys}
         only = None if config.whole_lane or len(selected) == len(topics) else set(selected)

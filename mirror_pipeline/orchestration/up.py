@@ -25,7 +25,7 @@ from mirror_pipeline.orchestration.services import Service, wait_until
 
 DEFAULT_PORT = 3000
 PORTS_TRIED = 20
-MODULE = "mirror_pipeline.orchestration.definitions"
+MODULE = "mirror_pipeline.orchestration.served"
 CATALOGUE_SECONDS = 20.0
 START_SECONDS = 180.0
 """Three Python processes that import Dagster, on a busy machine."""

@@ -34,7 +34,7 @@ def evict_job(project: Project) -> dg.JobDefinition:
     A running lane does the same for itself; this is for lanes that do not run.
     """
 
-    @dg.op(name="evict_buffers", pool="mirror/upkeep/evict")
+    @dg.op(name="evict_buffers", config_schema={}, pool="mirror/upkeep/evict")
     def evict_buffers(context: dg.OpExecutionContext, mirrors: MirrorsResource) -> None:
         problems = []
         for mirror in project.mirrors:

@@ -2,9 +2,15 @@
 
 A truncated log that has grown again past the position looks healthy by its offsets alone. But the batch that was read
 last is then another one, or not there: the leader epoch it was written under (KIP-101, KIP-320) and its CRC tell.
+
+Nothing halts by one answer. A broker that was paused still takes itself for the leader for a moment, one that has not heard
+of a change yet tells old metadata, and an answer may be older than what was read since. So whoever sees a log that ends too
+early, or another topic id, waits ``SECOND_LOOK_SECONDS``, forgets the leaders it knows, and asks again.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection, Mapping
 
 from mirror_pipeline.errors import TopicHalted
 from mirror_pipeline.model import BatchMark, TopicPartition, topic_id_of
@@ -15,6 +21,35 @@ from mirror_pipeline.wire.codes import broker_error
 from mirror_pipeline.wire.fetch import fetch
 
 LOOK_BYTES = 64 * 1024
+# A resumed broker learns within a few heartbeats that it does not lead any more; brokers hear of metadata within milliseconds.
+SECOND_LOOK_SECONDS = 1.5
+
+
+def cut_off(client: WireClient, staged: Mapping[TopicPartition, int]) -> list[TopicHalted]:
+    """The second look at logs that seemed to end before ``staged``: the halts of those that do, by answers asked for now.
+
+    Only ListOffsets can tell: after a leader change it is refused until the new leader knows how far its replicas are
+    (KIP-207), while a fetch names an end that lags. A partition that cannot be asked is left for another time.
+
+    Raises:
+        ConnectionLost, ClusterUnreachable: the source cannot be asked now.
+    """
+    for source in staged:
+        client.forget(source)
+    answers = client.list_offsets(dict.fromkeys(staged, LATEST), isolation=1)
+    below = {tp: answer.offset for tp, answer in answers.items() if not answer.error and 0 <= answer.offset < staged[tp]}
+    return [truncated(tp, end, staged[tp]) for tp, end in below.items()]
+
+
+def other_ids(client: WireClient, known: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    """Topic ids, by topic, that are not those of the ``known`` incarnations; topics that cannot be asked are left out.
+
+    Raises:
+        ClusterUnreachable: no broker answers.
+    """
+    found = client.metadata(sorted(names)).topics if names else {}
+    ids = {name: found[name].topic_id for name in names if name in found and not found[name].error}
+    return {name: topic_id for name, topic_id in ids.items() if topic_id != topic_id_of(known[name])}
 
 
 def diverged(client: WireClient, source: TopicPartition, mark: BatchMark, staged: int, *, compacted: bool) -> TopicHalted | None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 from mirror_pipeline.clusters.admin import Admin
+from mirror_pipeline.engine import continuity
 from mirror_pipeline.engine.beginning import Beginning
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
 from mirror_pipeline.engine.continuity import recreated
@@ -77,6 +80,7 @@ class Preparation:
             metadata = self._source.metadata([topic.topic for topic in topics])
             self._context.read_decisions()
             known = self._context.ledger.incarnations()
+            metadata = self._seen_twice(metadata, known)
             fresh = [t for t in topics if t.topic not in self._state.topics and t.topic not in self._state.refused]
             resumed = [topic for topic in fresh if topic.topic in known]
             with self._state.lock:
@@ -92,6 +96,25 @@ class Preparation:
                     run.draining = name in self._heirs
                     if name not in self._state.refused:
                         self._state.topics.setdefault(name, run)
+
+    def _seen_twice(self, metadata: ClusterMetadata, known: Mapping[str, Incarnation]) -> ClusterMetadata:
+        """Topics whose id seems to be another are looked at once more: one broker alone may tell what is not so any more."""
+        other = [
+            name for name, found in metadata.topics.items()
+            if name in known and not found.error and found.topic_id != known[name].topic_id and not self._is_recreated(name)
+        ]  # fmt: skip
+        if not other:
+            return metadata
+        time.sleep(continuity.SECOND_LOOK_SECONDS)
+        self._source.ask_elsewhere()
+        return replace(metadata, topics=metadata.topics | self._source.metadata(other).topics)
+
+    def _is_recreated(self, name: str) -> bool:
+        """Whether this run has found that out already."""
+        with self._state.lock:
+            run = self._state.topics.get(name)
+            halt = self._state.refused.get(name) or (run.halted if run is not None else None)
+        return name in self._heirs or (halt is not None and halt.code == "recreated")
 
     def finish(self) -> bool:
         """Do what needs the target: create and check topics, begin new incarnations, get the producer id.

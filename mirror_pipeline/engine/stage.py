@@ -18,10 +18,12 @@ from mirror_pipeline.engine.throttle import Throttle
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch, MirrorError, TopicHalted
 from mirror_pipeline.faults import crash_point
 from mirror_pipeline.model import BatchMark, PartFile, Quarantined, TopicPartition
+from mirror_pipeline.wire.answers import EARLIEST
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import Action, broker_error, lookup
 from mirror_pipeline.wire.connection import Connection
 from mirror_pipeline.wire.fetch import FetchedPartition, receive_fetch, send_fetch
+from mirror_pipeline.wire.offsets import offsets_at
 
 EMPTY_ANSWERS_BEFORE_GIVING_UP = 20
 FETCH_WAIT_MS = 100
@@ -63,6 +65,7 @@ class RangeOutcome:
 
     ``end`` is the last stable offset as the last answer told it, ``first_epoch`` the leader epoch of
     the first batch read, ``mark`` the last batch read, ``batches`` how many were read: those of ``bytes``.
+    ``beyond`` says that the broker's log does not reach to ``next``: it was truncated, or the broker lags.
     """
 
     topic: str
@@ -77,6 +80,7 @@ class RangeOutcome:
     mark: BatchMark | None = None
     quarantined: tuple[Quarantined, ...] = ()
     batches: int = 0
+    beyond: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,7 @@ class _Staging:
         self._halted: dict[TopicPartition, TopicHalted] = {}
         self._errors: dict[TopicPartition, str] = {}
         self._empty: dict[TopicPartition, int] = {}
+        self._beyond: set[TopicPartition] = set()
         self._readers = {terms.range.source: RangeReader(terms, writer.add) for terms in task.terms}
 
     def run(self, *, deadline: float) -> None:
@@ -141,6 +146,7 @@ class _Staging:
                     error=self._errors.get(source, ""), halt=self._halted.get(source),
                     end=self._ends.get(source, -1), first_epoch=reader.first_epoch,
                     mark=reader.mark, quarantined=tuple(reader.quarantined), batches=reader.batches,
+                    beyond=source in self._beyond,
                 )
             )  # fmt: skip
         return tuple(rows)
@@ -283,7 +289,10 @@ class _Staging:
     ) -> None:
         action = lookup(problem.code).action
         if action is Action.RESEEK and data is not None:
-            self._out_of_range(client, source)
+            try:
+                self._out_of_range(client, source)
+            except BrokerError as refusal:
+                self._refused(client, source, refusal)
         elif action in (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME):
             client.forget(source)
             self._errors[source] = problem.message
@@ -293,19 +302,15 @@ class _Staging:
             )
 
     def _out_of_range(self, client: WireClient, source: TopicPartition) -> None:
+        """Deleted before it was read, or beyond the end? The end's word is not taken here: the run looks at it, and looks twice."""
         reader = self._readers[source]
-        bounds = [client.list_offsets({source: at})[source].offset for at in (-2, -1)]
-        if bounds[0] > reader.next:
-            reader.skip_trimmed(bounds[0])
-        else:
-            raise TopicHalted(
-                source.topic,
-                f"{source} ends at offset {bounds[1]}, before the next offset to copy ({reader.next}):"
-                " the source's log was truncated or the topic recreated",
-                partition=source.partition,
-                code="truncated",
-                span=(bounds[1], reader.next),
-            )
+        start = offsets_at(client, [source], EARLIEST)[source]
+        if start > reader.next:
+            reader.skip_trimmed(start)
+            return
+        client.forget(source)
+        self._beyond.add(source)
+        self._errors[source] = f"the broker holds nothing of {source} at offset {reader.next}"
 
     def _flush(self) -> None:
         for reader in self._readers.values():

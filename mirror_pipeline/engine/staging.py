@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from mirror_pipeline.engine import worker
+from mirror_pipeline.engine import continuity, worker
 from mirror_pipeline.engine.awaiting import SourceWatch
 from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
-from mirror_pipeline.engine.continuity import diverged, recreated, truncated
+from mirror_pipeline.engine.continuity import cut_off, diverged, other_ids, recreated
 from mirror_pipeline.engine.lines import is_long
 from mirror_pipeline.engine.plan import assign, plan_ranges, planned_bytes
 from mirror_pipeline.engine.stage import RangeOutcome, StageResult, StageTask, run_stage
+from mirror_pipeline.engine.state import PartitionState
 from mirror_pipeline.engine.terms import RangeTerms
-from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost
+from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost, TopicHalted
 from mirror_pipeline.faults import crash_point
-from mirror_pipeline.model import OffsetRange, PartFile, TopicPartition, topic_id_of
+from mirror_pipeline.model import OffsetRange, PartFile, TopicPartition
 from mirror_pipeline.settings.checks import BATCHES_IN_BUFFER
 from mirror_pipeline.wire.answers import LATEST
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import Action, lookup
+from mirror_pipeline.wire.fetch import FetchedPartition
 
 log = logging.getLogger(__name__)
 
@@ -89,24 +91,47 @@ class Staging:
     def refresh_ends(self) -> None:
         """Ask the source for the last stable offsets of all partitions that go on; a ``once`` run asks for each until it is told."""
         with self._state.lock:
-            wanted = {p.source: LATEST for p in self._state.live() if not (self._context.once and p.told)}
-        if not wanted:
-            return
-        answers = self._client.list_offsets(wanted, isolation=1)
+            wanted = [p.source for p in self._state.live() if not (self._context.once and p.told)]
         self._looked = time.monotonic()
-        self._ends({source: (answer.error, answer.offset) for source, answer in answers.items()})
+        self._ask_ends(wanted)
 
-    def _ends(self, told: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Take over error code and last stable offset of partitions."""
+    def _ask_ends(self, wanted: Collection[TopicPartition]) -> None:
+        answers = self._client.list_offsets(dict.fromkeys(wanted, LATEST), isolation=1) if wanted else {}
+        doubtful = {}
         with self._state.lock:
             for part in self._state.live():
-                error, end = told.get(part.source, (0, -1))
-                if error:
+                answer = answers.get(part.source)
+                if answer is None:
+                    continue
+                if answer.error or answer.offset < 0:
                     self._client.forget(part.source)
-                elif 0 <= end < part.staged and part.hard_end is None:
-                    self._state.halt(part.source.topic, truncated(part.source, end, part.staged), sendable=True)
-                elif end >= 0:
-                    part.end, part.told = end, True
+                elif answer.offset < part.staged and part.hard_end is None:
+                    doubtful[part.source] = part.staged
+                elif not (self._context.once and part.told):
+                    part.end, part.told = answer.offset, True
+        self._look_again(doubtful)
+
+    def _look_again(self, doubtful: Mapping[TopicPartition, int]) -> None:
+        """Logs seem to end before what was read of them: ask once more, and halt the topics for which that is so."""
+        if doubtful and not self._context.stop.wait(continuity.SECOND_LOOK_SECONDS):
+            self._halt(cut_off(self._client, doubtful))
+
+    def _halt(self, halts: Sequence[TopicHalted]) -> None:
+        with self._state.lock:
+            for halt in halts:
+                self._state.halt(halt.topic, halt, sendable=True)
+
+    def _raise_ends(self, told: Mapping[TopicPartition, FetchedPartition]) -> None:
+        """Take over ends that fetches have told. They may be old, or of a leader that lags: they never lower what is known."""
+        with self._state.lock:
+            for part in self._state.live():
+                answer = told.get(part.source)
+                if answer is None:
+                    continue
+                if answer.error:
+                    self._client.forget(part.source)
+                elif answer.last_stable_offset >= part.staged:
+                    part.end, part.told = max(part.end, answer.last_stable_offset), True
 
     def _await_source(self) -> None:
         """Nothing is left to read: wait until the source has news."""
@@ -118,8 +143,8 @@ class Staging:
         news = self._watch.wait(at, seconds=min(MOST_NEWS_SECONDS, NEWS_SECONDS + len(at) / 1000))
         self._quiet = True
         out_of_range = [tp for tp, answer in news.items() if lookup(answer.error).action is Action.RESEEK]
-        self._ends({tp: (answer.error, answer.last_stable_offset) for tp, answer in news.items() if tp not in out_of_range})
-        if out_of_range or any(answer.error for answer in news.values()):
+        self._raise_ends({tp: answer for tp, answer in news.items() if tp not in out_of_range})
+        if any(answer.error for answer in news.values()):
             self.refresh_ends()
             self._context.stop.wait(self._context.mirror.engine.poll_interval)
 
@@ -253,6 +278,7 @@ class Staging:
                 self._settle(outcome)
             state.seconds_staging += time.monotonic() - began
             state.lock.notify_all()
+        self._ask_ends([TopicPartition(o.topic, o.partition) for o in outcomes if o.beyond])
         self._judge(outcomes, bool(parts))
 
     def _end_doubt(self) -> None:
@@ -265,28 +291,33 @@ class Staging:
                 self._committed(parts, outcomes, began)
 
     def _refused(self, outcomes: Sequence[RangeOutcome]) -> set[str]:
-        """Topics whose log, as it was read now, does not go on from what was read before; they are halted.
+        """Topics whose log, as it was read now, does not go on from what was read before; halted if a second look says the same.
 
         What was read belongs to the incarnation only if the topic still has that id after the read. And a new leader
         may have another log: then the batch read last must still be in it.
         """
         names = {outcome.topic for outcome in outcomes if outcome.mark is not None or outcome.quarantined}
-        metadata = self._client.metadata(sorted(names)) if names else None
-        halts = []
-        for name in names:
-            run, found = self._state.topics[name], metadata.topics.get(name) if metadata else None
-            if found is not None and not found.error and found.topic_id != topic_id_of(run.incarnation):
-                halts.append(recreated(name, run.incarnation, found.topic_id))
-        for outcome in outcomes:
-            run = self._state.topics[outcome.topic]
-            part = run.partitions[outcome.partition]
-            if part.mark is not None and outcome.first_epoch > part.mark.epoch:
-                halt = diverged(self._client, part.source, part.mark, part.staged, compacted=run.compacted)
-                halts += [halt] if halt else []
-        with self._state.lock:
-            for halt in halts:
-                self._state.halt(halt.topic, halt, sendable=True)
-        return {halt.topic for halt in halts}
+        known = {name: self._state.topics[name].incarnation for name in names}
+        other = other_ids(self._client, known, names)
+        moved = [self._state.topics[o.topic].partitions[o.partition] for o in outcomes if self._other_epoch(o)]
+        moved = [part for part in moved if self._diverged(part) is not None]
+        refused = {*other, *(part.source.topic for part in moved)}
+        if refused and not self._context.stop.wait(continuity.SECOND_LOOK_SECONDS):
+            self._client.ask_elsewhere()
+            halts = [recreated(name, known[name], found) for name, found in other_ids(self._client, known, other).items()]
+            for part in moved:
+                self._client.forget(part.source)
+            self._halt([*halts, *(halt for part in moved if (halt := self._diverged(part)) is not None)])
+        return refused
+
+    def _other_epoch(self, outcome: RangeOutcome) -> bool:
+        """Whether the range was read from a leader that came after the one of the batch read last."""
+        mark = self._state.topics[outcome.topic].partitions[outcome.partition].mark
+        return mark is not None and outcome.first_epoch > mark.epoch
+
+    def _diverged(self, part: PartitionState) -> TopicHalted | None:
+        compacted = self._state.topics[part.source.topic].compacted
+        return diverged(self._client, part.source, part.mark, part.staged, compacted=compacted) if part.mark is not None else None
 
     def _take_over(self, parts: Sequence[PartFile]) -> None:
         for part in parts:
@@ -309,7 +340,7 @@ class Staging:
         if outcome.batches:  # of the source: in the buffer small ones are merged
             part.bytes_per_batch = outcome.bytes / outcome.batches
         if not self._context.once and outcome.end >= part.staged and not outcome.error:
-            part.end = outcome.end
+            part.end = max(part.end, outcome.end)
         if outcome.halt is not None:
             self._state.halt(outcome.topic, outcome.halt, sendable=True)
         elif outcome.error:

@@ -86,6 +86,10 @@ class WireClient:
                     self._leaders.pop(tp, None)
         return answer
 
+    def ask_elsewhere(self) -> None:
+        """Put the next question that any broker can answer to another one than the last, if there is another."""
+        self._dialler.turn()
+
     def leader(self, tp: TopicPartition) -> int:
         """Node id of the partition's leader, from memory or from new metadata.
 

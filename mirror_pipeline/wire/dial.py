@@ -25,6 +25,7 @@ class Dialler:
         self._cluster = cluster
         self._timeout = timeout
         self._last: Connection | None = None
+        self._avoided: tuple[str, int] | None = None
 
     def open(
         self, host: str, port: int, *, open_timeout: float, receive_buffer: int | None = None, kept_replies: int = KEPT
@@ -59,6 +60,7 @@ class Dialler:
                 self.close()
         failures: list[WireError] = []
         addresses = list(dict.fromkeys([*map(parse_address, self._cluster.bootstrap_servers), *known]))
+        addresses.sort(key=lambda address: address == self._avoided)
         for position, (host, port) in enumerate(addresses):
             share = max((begin + seconds - time.monotonic()) / (len(addresses) - position), LEAST_SHARE)
             end = time.monotonic() + share
@@ -71,6 +73,12 @@ class Dialler:
             except WireError as error:
                 failures.append(error)
         raise self._unreachable(failures, time.monotonic() - begin)
+
+    def turn(self) -> None:
+        """Ask another broker than the one that answered last, if another answers."""
+        if self._last is not None:
+            self._avoided = self._last.host, self._last.port
+        self.close()
 
     def close(self) -> None:
         """Close the connection that is kept."""

@@ -222,6 +222,9 @@ class ModelClient:
     def round_trip(self) -> float:
         return 0.0
 
+    def ask_elsewhere(self) -> None:
+        """There is one broker."""
+
     def leader(self, tp: TopicPartition) -> int:
         return NODE
 

@@ -39,7 +39,7 @@ FAST = (
     ),
     Mutant(
         "what was read of another topic of that name is committed",
-        "engine/staging.py", "                halts.append(recreated(", "                ([]).append(recreated(",
+        "engine/staging.py", "        other = other_ids(self._client, known, names)\n", "        other = dict[str, str]()\n",
         f"{UNIT}/engine/test_another_log.py", r"recreated",
     ),
     Mutant(

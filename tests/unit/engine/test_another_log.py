@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mirror_pipeline.buffer.write import PartFileWriter, SpanDraft
+from mirror_pipeline.engine import continuity
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
 from mirror_pipeline.engine.joining import resumed_runs
 from mirror_pipeline.engine.stage import RangeOutcome, StageResult
@@ -27,6 +28,14 @@ class Source:
 
     def metadata(self, names: list[str]) -> ClusterMetadata:
         return ClusterMetadata("east-id", 1, {}, {name: TopicMetadata(name, self.topic_id, 0, False, {}) for name in names})
+
+    def ask_elsewhere(self) -> None:
+        """There is one broker."""
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(continuity, "SECOND_LOOK_SECONDS", 0.0)
 
 
 def staged(context: LaneContext, topic_id: str, **outcome: Any) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -20,6 +21,9 @@ from mirror_pipeline.wire.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
 from mirror_pipeline.wire.offsets import offsets_at, offsets_or_errors
 
 PRODUCER_EXPIRATION_MS = 86_400_000
+SETTLE_SECONDS = 5.0
+"""A topic that the controller has just made is unknown to a broker for some ms, and has no leader; longer on a busy cluster."""
+SETTLE_POLL_SECONDS = 0.05
 
 
 Target = tuple[str, dict[int, tuple[int, int]]]
@@ -108,7 +112,7 @@ class TargetSide:
         made = ensure_target_topics(self._admin, wanted)
         ready = [plan for plan in wanted if not isinstance(made[plan.target_topic], MirrorError)]
         found: dict[str, Target | MirrorError] = {p.topic: e for p in wanted if isinstance(e := made[p.target_topic], MirrorError)}
-        metadata = self._client.metadata([plan.target_topic for plan in ready]).topics if ready else {}
+        metadata = known_topics(self._client, [plan.target_topic for plan in ready])
         parts = [TopicPartition(name, number) for name, topic in metadata.items() if not topic.error for number in topic.partitions]
         starts, ends = (offsets_or_errors(self._client, parts, which, isolation=0) for which in (EARLIEST, LATEST))
         for plan in ready:
@@ -181,6 +185,25 @@ FILLED_HINT = (
 def filled_message(target_topic: str, count: int) -> str:
     """Why a copy does not begin in a topic that is not empty."""
     return f"target topic {target_topic} holds {count:,} records already, and this mirror's ledger knows nothing of them"
+
+
+def known_topics(client: WireClient, names: Sequence[str]) -> dict[str, TopicMetadata]:
+    """Metadata of topics that exist, asked for again while the broker that answers has not heard of one of them.
+
+    One that is still unknown after some seconds comes back with its error.
+
+    Raises:
+        ClusterUnreachable: no broker answers.
+    """
+    found: dict[str, TopicMetadata] = {}
+    wanted, deadline = list(names), time.monotonic() + SETTLE_SECONDS
+    while wanted:
+        found |= client.metadata(wanted).topics
+        wanted = [name for name in wanted if found[name].error == UNKNOWN_TOPIC_OR_PARTITION]
+        if not wanted or time.monotonic() >= deadline:
+            break
+        time.sleep(SETTLE_POLL_SECONDS)
+    return found
 
 
 def log_bounds(client: WireClient, parts: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:

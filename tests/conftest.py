@@ -29,6 +29,8 @@ hypothesis_settings.register_profile("mirror", deadline=None, suppress_health_ch
 hypothesis_settings.load_profile("mirror")
 
 VERSIONS = ["4.3.0", "3.9.1"]
+BROKERS = 3
+"""Of each cluster of the shared pairs, as production has them; a test with a reason starts a single one by ``cluster_factory``."""
 
 Cluster = LocalCluster | GivenCluster
 ClusterPair = tuple[Cluster, Cluster]
@@ -143,7 +145,7 @@ def cluster_pairs(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Cl
 
 
 def _embedded(version: str) -> ClusterPair:
-    a, b = start_clusters(Path(os.environ[_FOLDER]) / f"kafka-{version}", names=["a", "b"], version=version)
+    a, b = start_clusters(Path(os.environ[_FOLDER]) / f"kafka-{version}", names=["a", "b"], version=version, brokers=BROKERS)
     return a, b
 
 

@@ -31,6 +31,10 @@ clusters = typer.Typer(
 )
 Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder of the clusters: data, logs, addresses.")]
 Count = Annotated[int, typer.Option("--count", min=1, metavar="N", help="How many clusters: c1, c2 and so on.")]
+Brokers = Annotated[
+    int | None,
+    typer.Option("--brokers", min=1, metavar="N", help="Brokers of each cluster; by default what it was made with, 1 for a new one."),
+]
 Names = Annotated[list[str] | None, typer.Option("--name", metavar="NAME", help="Names instead; one for each time it is given.")]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Only this cluster.")]
 Version = Annotated[
@@ -45,17 +49,25 @@ Kafka = Annotated[str, typer.Option("--kafka", metavar="VERSION", help="Version 
 
 
 @clusters.command(cls=PlainCommand)
-def start(directory: Directory, count: Count = 2, name: Names = None, kafka: Version = None, as_json: AsJson = False) -> None:
+def start(
+    directory: Directory,
+    count: Count = 2,
+    brokers: Brokers = None,
+    name: Names = None,
+    kafka: Version = None,
+    as_json: AsJson = False,
+) -> None:
     """Start clusters and print their bootstrap addresses.
 
     Clusters that the folder has already are started with their data. They run until they are stopped. Kafka itself is
-    fetched once and checked by checksum.
+    fetched once and checked by checksum. Topics get as many replicas as a cluster has brokers, three at most, unless whoever creates
+    them says otherwise.
     """
     from mirror_pipeline.local.cluster import start_clusters
     from mirror_pipeline.local.jars import terminal_progress
 
     with terminal_progress() as progress:
-        _show(start_clusters(directory, count, version=kafka, names=name or None, progress=progress), as_json)
+        _show(start_clusters(directory, count, brokers=brokers, version=kafka, names=name or None, progress=progress), as_json)
 
 
 @clusters.command(cls=PlainCommand)
@@ -110,7 +122,7 @@ def demo(
     ui: Page = False,
     as_json: AsJson = False,
 ) -> None:
-    """Two embedded clusters, topics of every odd shape, a mirror between them, and a comparison record by record.
+    """Two embedded clusters of three brokers each, topics of every odd shape, a mirror between them, and a comparison record by record.
 
     Needs no configuration file. Exit code 1 when a topic is not identical on both sides.
     """

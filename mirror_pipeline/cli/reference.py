@@ -66,7 +66,7 @@ _SHAPES = {
     "resolve": '{"halts": [{"mirror", "lane", "topic", "partition", "code", "reason", "hint", "start", "end", "accept"}]}'
     ' or, with --accept, {"mirror", "topic", "accepted", "meaning", "spans", "decided_by"}',
     "version": '{"version", "python", "platform"}',
-    "clusters start": '{"clusters": [{"name", "bootstrap_servers", "version", "state", "pids", "directory"}]}',
+    "clusters start": '{"clusters": [{"name", "bootstrap_servers", "version", "state", "brokers", "pids", "directory"}]}',
     "clusters stop": "as clusters start",
     "clusters status": "as clusters start",
 }

@@ -23,6 +23,8 @@ from mirror_pipeline.local.settings import ClusterSpec
 
 __all__ = ["LocalCluster", "StartFailed", "cluster_status", "start_clusters", "stop_clusters"]
 
+HEAP_OF_MANY = "256m"  # of each broker when a cluster has several: they share its load
+
 
 def start_clusters(
     directory: str | Path,
@@ -45,11 +47,11 @@ def start_clusters(
         count: how many, named c1, c2, ... unless ``names`` says otherwise.
         version: ``4.3.0`` or ``3.9.1``; by default what the cluster was made with, 4.3.0 for a new one.
         names: one name per cluster.
-        brokers: brokers per cluster; 1 for a new one.
+        brokers: brokers per cluster, each a controller too; 1 for a new one.
         config: broker settings that override ours.
         listeners: additional listeners, name to security protocol, each on a free port (``LocalCluster.listener(name)``).
         storage_args: arguments for ``kafka-storage format`` (for instance ``--add-scram``) when a cluster is made.
-        heap: heap of each broker; 512m for a new one.
+        heap: heap of each broker; for a new one 512m, or 256m when the cluster has several.
         jvm_options: options for each broker's JVM that override ours, such as ``-XX:TieredStopAtLevel=4`` for the
             server compiler: slower to start, faster under load.
         progress: told about jars that have to be fetched.
@@ -91,6 +93,8 @@ def _prepared(folder: Path, asked: Mapping[str, Any]) -> LocalCluster:
         known = [name.removeprefix("kafka-") for name in kinds() if name.startswith("kafka-")]
         raise UsageError(f"there is no embedded Kafka {version}", hint=f"one of {', '.join(known)}")
     if not (folder / "cluster.json").exists():
+        if wanted.get("brokers", 1) > 1:
+            wanted.setdefault("heap", HEAP_OF_MANY)
         return LocalCluster.create(folder, ClusterSpec(**wanted))
     cluster = LocalCluster(folder)
     for key in ("version", "brokers"):

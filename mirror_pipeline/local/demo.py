@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirror_pipeline.local.demo_live import Live
-from mirror_pipeline.local.demo_place import EAST, MIRROR, WEST, Place, open_place
+from mirror_pipeline.local.demo_place import BROKERS, EAST, MIRROR, WEST, Place, open_place
 from mirror_pipeline.local.demo_screen import Screen
 from mirror_pipeline.local.demo_ui import DEFAULT_URL, WebPage
 from mirror_pipeline.local.shapes import SHAPES, SeededTopic, fill
@@ -148,7 +148,7 @@ class _Demo:
     def run(self, kafka_version: str, scale: int, live_seconds: float) -> DemoReport:
         from mirror_pipeline import Mirror, load_config
 
-        with self.screen.step(f"two embedded Kafka {kafka_version} clusters") as step:
+        with self.screen.step(f"two embedded Kafka {kafka_version} clusters of {BROKERS} brokers") as step:
             self.place.start(kafka_version, lambda what, have, total: step.show(have, total, what))
             step.done = ", ".join(f"{c.name} {c.bootstrap_servers}" for c in self.place.clusters)
         seeded = self._fill(scale)

@@ -18,6 +18,7 @@ from mirror_pipeline.local.jars import Progress
 
 EAST, WEST = "east", "west"
 MIRROR = "east-to-west"
+BROKERS = 3  # of each cluster, as production has them
 # The compacted topic has to be compacted while somebody waits; the default is 15 s.
 BROKER_SETTINGS = {"log.cleaner.backoff.ms": "500"}
 
@@ -63,7 +64,12 @@ class Place:
             StartFailed: a broker did not start.
         """
         self.clusters = start_clusters(
-            self.clusters_directory, 2, names=[EAST, WEST], version=kafka_version, config=BROKER_SETTINGS, progress=progress
+            self.clusters_directory,
+            names=[EAST, WEST],
+            version=kafka_version,
+            brokers=BROKERS,
+            config=BROKER_SETTINGS,
+            progress=progress,
         )
         addresses = {"source": self.bootstrap(EAST), "target": self.bootstrap(WEST)}
         self.config.write_text(CONFIG.format(east=EAST, west=WEST, mirror=MIRROR, **addresses))

@@ -91,6 +91,7 @@ class LocalCluster:
             "bootstrap_servers": self.bootstrap_servers,
             "version": self.version,
             "state": self.state,
+            "brokers": len(self.brokers),
             "pids": [broker.pid for broker in self.brokers],
             "directory": str(self.folder),
         }

@@ -14,6 +14,8 @@ from mirror_pipeline.local.ports import HOST
 DEFAULT_VERSION = "4.3.0"
 BROKER = "PLAINTEXT"
 CONTROLLER = "CONTROLLER"
+# Behind a listener's name: the port that clients are told instead of the one it listens on, that of a proxy.
+ADVERTISED = " advertised"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +63,13 @@ def server_properties(spec: ClusterSpec, node: int, ports: Sequence[Mapping[str,
     own = ports[node - 1]
     protocols = {CONTROLLER: "PLAINTEXT", BROKER: "PLAINTEXT", **spec.listeners}
     addresses = {name: f"{name}://{HOST}:{own[name]}" for name in spec.listener_names}
+    told = {name: f"{name}://{HOST}:{own.get(name + ADVERTISED, own[name])}" for name in spec.listener_names}
     settings = {
         "process.roles": "broker,controller",
         "node.id": str(node),
         "controller.quorum.voters": ",".join(f"{i}@{HOST}:{p[CONTROLLER]}" for i, p in enumerate(ports, 1)),
         "listeners": ",".join(addresses.values()),
-        "advertised.listeners": ",".join(address for name, address in addresses.items() if name != CONTROLLER),
+        "advertised.listeners": ",".join(address for name, address in told.items() if name != CONTROLLER),
         "controller.listener.names": CONTROLLER,
         "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
         "inter.broker.listener.name": BROKER,
@@ -78,12 +81,15 @@ def server_properties(spec: ClusterSpec, node: int, ports: Sequence[Mapping[str,
 
 
 def _small_cluster(spec: ClusterSpec) -> dict[str, str]:
-    """Defaults of Kafka that are made for large clusters, made small."""
+    """Defaults of Kafka that are made for large clusters, made small. A topic whose creator leaves it to the cluster gets as many
+    replicas as there are brokers, three at most, of which all but one have to be there for a write; a topic of one replica is
+    written with that one."""
     replicas = str(min(3, spec.brokers))
     in_sync = "2" if spec.brokers > 2 else "1"
     settings = {
         "auto.create.topics.enable": "false",
         "default.replication.factor": replicas,
+        "min.insync.replicas": in_sync,
         "offsets.topic.replication.factor": replicas,
         "offsets.topic.num.partitions": "3",
         "transaction.state.log.replication.factor": replicas,

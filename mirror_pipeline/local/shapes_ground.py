@@ -23,6 +23,7 @@ CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 FOREVER = "9223372036854775807"
 # Old and odd timestamps must neither be refused nor make the broker delete the records.
 OPEN_TIMES = {"retention.ms": "-1", "message.timestamp.before.max.ms": FOREVER, "message.timestamp.after.max.ms": FOREVER}
+BROKERS_DEFAULT = -1  # replication factor: what default.replication.factor says
 ADMIN_SECONDS = 30.0
 FLUSH_SECONDS = 120.0
 RETRY_SECONDS = 30.0
@@ -96,14 +97,16 @@ class Ground:
             self.wire.close()
 
     def create(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> str:
-        """Create a topic that keeps its records for ever and takes any timestamp; returns its full name.
+        """Create a topic that keeps its records for ever, takes any timestamp and has the cluster's default replication factor.
+
+        Returns its full name.
 
         Raises:
             UsageError: It exists already.
             ClusterUnreachable: No broker answers.
         """
         full = self.prefix + name
-        topic = NewTopic(full, num_partitions=partitions, replication_factor=1, config={**OPEN_TIMES, **(config or {})})
+        topic = NewTopic(full, num_partitions=partitions, replication_factor=BROKERS_DEFAULT, config={**OPEN_TIMES, **(config or {})})
         try:
             self.admin.create_topics([topic], operation_timeout=ADMIN_SECONDS)[full].result(ADMIN_SECONDS)
         except KafkaException as refused:

@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror_pipeline.orchestration import graphql, names
 from tests.conftest import ClusterPair
+from tests.replicas import replicas_for
 
 MIRROR = Path(sys.executable).with_name("mirror")
 NAME = "east-to-west"
@@ -177,7 +178,7 @@ def produce(servers: str, topic: str, values: list[str], *, at: datetime | None 
     admin = AdminClient({"bootstrap.servers": servers})
     if topic not in admin.list_topics(timeout=15).topics:
         # Old timestamps must not be swept away by retention.
-        admin.create_topics([NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})])[topic].result(15)
+        admin.create_topics([NewTopic(topic, partitions, replicas_for(servers, topic), config={"retention.ms": "-1"})])[topic].result(15)
     producer = Producer({"bootstrap.servers": servers})
     for number, value in enumerate(values):
         stamp = {"timestamp": int(at.timestamp() * 1000) + number} if at else {}

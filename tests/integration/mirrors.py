@@ -15,6 +15,7 @@ from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.compare import TopicComparison, compare_topics
 from mirror_pipeline.verify.read import log_range, read_log
 from mirror_pipeline.wire.client import WireClient
+from tests.replicas import replicas_for
 
 
 def write_config(folder: Path, source: str, target: str, include: Iterable[str], **mirror: Any) -> Path:
@@ -39,11 +40,14 @@ def make_mirror(folder: Path, source: str, target: str, include: Iterable[str], 
     return Mirror(load_config(write_config(folder, source, target, include, **mirror)), "m")
 
 
-def create_topic(bootstrap: str, name: str, partitions: int = 1, **configs: str) -> None:
-    """Create a topic and wait for the answer; dots in a setting's name are written as two underscores."""
+def create_topic(bootstrap: str, name: str, partitions: int = 1, *, replicas: int | None = None, **configs: str) -> None:
+    """Create a topic and wait for the answer; dots in a setting's name are written as two underscores.
+
+    ``replicas``: three or one unless a number is given, see :func:`replicas_for`.
+    """
     settings = {key.replace("__", "."): value for key, value in configs.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: its calls end with it
-    admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(15)
+    admin.create_topics([NewTopic(name, partitions, replicas or replicas_for(bootstrap, name), config=settings)])[name].result(15)
 
 
 def produce(bootstrap: str, topic: str, count: int, *, partitions: int = 1, start: int = 0, at: int | None = None, size: int = 20) -> None:

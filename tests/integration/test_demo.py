@@ -34,12 +34,12 @@ def test_an_interrupted_demo_leaves_no_broker_and_no_file(tmp_path: Path, number
     for line in process.stderr:
         if line.startswith("filling") or time.monotonic() > deadline:
             break
-    brokers = [int(path.read_text()) for path in tmp_path.glob("mirror-demo-*/clusters/*/broker-1/pid")]
-    assert [bool(command_line(pid)) for pid in brokers] == [True, True]
+    brokers = [int(path.read_text()) for path in tmp_path.glob("mirror-demo-*/clusters/*/broker-*/pid")]
+    assert [bool(command_line(pid)) for pid in brokers] == [True] * 6
     process.send_signal(number)
     said = process.communicate(timeout=WAIT_SECONDS)[1]
     assert process.returncode != 0, said
-    assert [command_line(pid) for pid in brokers] == ["", ""]
+    assert {command_line(pid) for pid in brokers} == {""}
     assert list(tmp_path.glob("mirror-demo-*")) == []
 
 

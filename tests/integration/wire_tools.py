@@ -14,6 +14,7 @@ from mirror_pipeline.model import Stamp, TopicPartition
 from mirror_pipeline.wire.batch import HEADER_BYTES, OpenRecord, headers, restamp, seal, tail_of
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.produce import ProduceAnswer, receive_produce, send_produce
+from tests.replicas import replicas_for
 
 NOW = int(time.time() * 1000)
 
@@ -27,7 +28,7 @@ def new_topic(servers: str, *, partitions: int = 1, **config: str) -> str:
     """A topic of the test's own."""
     name = f"wire-{uuid.uuid4().hex[:10]}"
     admin = AdminClient({"bootstrap.servers": servers})
-    for done in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
+    for done in admin.create_topics([NewTopic(name, partitions, replicas_for(servers, name), config=config)]).values():
         done.result(60)
     with WireClient(settings(servers)) as client:  # a leader that metadata names may not serve the partition yet
         answers = client.list_offsets({TopicPartition(name, i): -1 for i in range(partitions)})

@@ -18,7 +18,7 @@ from mirror_pipeline.engine import resolve as resolving
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.outlook import with_outlook
 from mirror_pipeline.engine.runners import Runners, inline_bytes
-from mirror_pipeline.engine.selection import discover, lane_names, lane_stores, select_topics
+from mirror_pipeline.engine.selection import LANE_PREFIX, discover, lane_stores, lanes_to_run, select_topics
 from mirror_pipeline.engine.spark import SparkRunner, build_session
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.lags import MirrorLag
@@ -63,8 +63,8 @@ class Mirror:
 
     @property
     def lanes(self) -> list[str]:
-        """Names of the mirror's lanes."""
-        return lane_names(self.mirror)
+        """Names of the lanes that copy: the configured ones, and those of before that still have topics. Raises BufferUnusable."""
+        return lanes_to_run(self.config.buffer, self.mirror)
 
     def plan(self) -> MirrorPlan:
         """What would be copied where, what would be created or changed, what is left out and why. Changes nothing.
@@ -304,6 +304,7 @@ class Mirror:
         return lambda: discover(self.config, self.mirror, admin, lane=lane, only=only)
 
     def _lane(self, number: int) -> str:
-        if not 0 <= number < self.mirror.lanes:
-            raise UsageError(f"mirror {self.name} has lanes 0 to {self.mirror.lanes - 1}, not {number}", hint="see `lanes` in mirror.yaml")
-        return self.lanes[number]
+        name, known = f"{LANE_PREFIX}{number}", self.lanes
+        if name not in known:
+            raise UsageError(f"mirror {self.name} has {', '.join(known)}, not {name}", hint="see `lanes` in mirror.yaml")
+        return name

@@ -60,7 +60,7 @@ class Preparation:
         try:
             self.finish()
         except (ClusterUnreachable, ConnectionLost) as problem:
-            if not self._state.topics:
+            if topics and not self._state.topics:
                 raise
             self._state.target_lost(problem.message)
 

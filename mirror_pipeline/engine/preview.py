@@ -11,7 +11,7 @@ from mirror_pipeline.buffer.store import open_lane
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.engine import looking
 from mirror_pipeline.engine.outlook import first_times, retention_ms, with_outlook
-from mirror_pipeline.engine.selection import Selected, select_topics
+from mirror_pipeline.engine.selection import Selected, lane_names, select_topics
 from mirror_pipeline.engine.targets import FILLED_HINT, filled_message, log_bounds
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.lags import MirrorLag
@@ -111,7 +111,7 @@ def check(mirror: Mirror) -> list[Finding]:
     """See :meth:`Mirror.check`."""
     findings = [
         _try("Java", lambda: f"found {find_java()}"),
-        _try("buffer", lambda: f"{open_lane(mirror.config.buffer, mirror.name, mirror.lanes[0]).uri} can be written"),
+        _try("buffer", lambda: f"{open_lane(mirror.config.buffer, mirror.name, lane_names(mirror.mirror)[0]).uri} can be written"),
         _try(f"source {mirror.mirror.source}", lambda: _reach(mirror.source_admin(), WireClient(mirror.source))),
         _try(f"target {mirror.mirror.target}", lambda: _reach(mirror.target_admin(), WireClient(mirror.target))),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from mirror_pipeline.buffer.ledger import Ledger
@@ -29,8 +29,29 @@ class Selected:
 
 
 def lane_names(mirror: MirrorConfig) -> list[str]:
-    """Names of the mirror's lanes."""
+    """Names of the lanes that the configuration asks for; new topics are dealt to these."""
     return [f"{LANE_PREFIX}{number}" for number in range(mirror.lanes)]
+
+
+def lanes_to_run(buffer: BufferConfig, mirror: MirrorConfig) -> list[str]:
+    """The configured lanes, and every further one whose ledger has topics: ``lanes`` was greater once, and a topic keeps its lane.
+
+    Raises:
+        BufferUnusable: a lane's ledger cannot be read.
+    """
+    return with_further(mirror, [store.lane for store in lane_stores(buffer, mirror) if Ledger(store).incarnations()])
+
+
+def with_further(mirror: MirrorConfig, homes: Iterable[str]) -> list[str]:
+    """The configured lanes and those of ``homes`` beyond them, by number."""
+    configured = lane_names(mirror)
+    return [*configured, *sorted(set(homes) - set(configured), key=lambda lane: (lane_number(lane), lane))]
+
+
+def lane_number(lane: str) -> int:
+    """N of ``lane-N``; -1 for a folder that no run has made."""
+    number = lane.removeprefix(LANE_PREFIX)
+    return int(number) if number.isdecimal() else -1
 
 
 def select_topics(config: Config, mirror: MirrorConfig, names: Collection[str]) -> Selected:

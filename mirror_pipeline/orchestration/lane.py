@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from mirror_pipeline.engine.selection import lane_number
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.orchestration import metadata, names
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
@@ -71,7 +72,7 @@ def lane_assets(mirror: KnownMirror, lane: str) -> dg.AssetsDefinition:
     topics = mirror.in_lane(lane)
     outs, ins, deps = _ports(mirror, topics)
     label = names.lane_label(mirror.name, lane)
-    number = mirror.lanes.index(lane)
+    number = lane_number(lane)
 
     @dg.multi_asset(
         name=names.unique("lane", mirror.name, lane),

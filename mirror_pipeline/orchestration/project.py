@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirror_pipeline.config import DEFAULT_CONFIG, Config, MirrorConfig, load_config
-from mirror_pipeline.engine.selection import lane_names, lane_of
+from mirror_pipeline.engine.selection import lane_names, lane_of, with_further
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.topics.catalogue import load_catalogue
 
@@ -43,8 +43,8 @@ class KnownMirror:
 
     @property
     def lanes(self) -> list[str]:
-        """Names of its lanes."""
-        return lane_names(self.config)
+        """Names of its lanes: the configured ones, and those of before that still have topics."""
+        return with_further(self.config, [topic.lane for topic in self.topics or ()])
 
     def in_lane(self, lane: str) -> tuple[KnownTopic, ...]:
         """The topics that the lane copies."""

@@ -256,7 +256,8 @@ class MirrorModel(Section):
     )
     lanes: int = setting(
         1,
-        "Over how many lanes the topics are spread. Each lane is a Dagster run and a Spark session of its own.",
+        "Over how many lanes new topics are spread. Each lane is a Dagster run of its own. A topic keeps the lane it began in, so after "
+        "this number was lowered the lanes beyond it still run, with the topics they have.",
         "number",
         unit="lanes",
         example="2",

@@ -7,6 +7,7 @@ from typing import Any
 
 EXPIRES_SOON_SECONDS = 86_400.0
 LONG_TRANSACTION_SECONDS = 60.0
+HALTED = "halted"
 HANGING_SECONDS = 900.0
 """Kafka's default of transaction.max.timeout.ms: a transaction that is open for longer hangs (KIP-664)."""
 
@@ -33,6 +34,7 @@ class TopicLag:
 
     ``expires_seconds`` is how soon the source's retention may delete what is not read yet (None: not by time, or nothing
     is unread), ``held_records`` the offsets that an open transaction holds back, since ``held_seconds``.
+    ``state`` is ``ok`` or ``halted``, the latter with its ``code``, the ``reason`` and, as ``hint``, what ends it.
     """
 
     topic: str
@@ -42,6 +44,10 @@ class TopicLag:
     expires_seconds: float | None = None
     held_records: int = 0
     held_seconds: float | None = None
+    state: str = "ok"
+    code: str = ""
+    reason: str = ""
+    hint: str = ""
 
     @property
     def lag_records(self) -> int:
@@ -62,16 +68,25 @@ class TopicLag:
 
 @dataclass(frozen=True, slots=True)
 class MirrorLag:
-    """Lag of one mirror; ``lag_seconds`` is the age of the oldest record not yet on the target, None when unknown."""
+    """Lag of one mirror; ``lag_seconds`` is the age of the oldest record not yet on the target, None when unknown.
+
+    ``notes`` has a line for each lane whose last run did not end well.
+    """
 
     mirror: str
     topics: tuple[TopicLag, ...]
     lag_seconds: float | None
+    notes: tuple[str, ...] = ()
 
     @property
     def lag_records(self) -> int:
         """Offsets between position and end, summed over topics."""
         return sum(t.lag_records for t in self.topics)
+
+    @property
+    def halted(self) -> tuple[TopicLag, ...]:
+        """The topics that cannot go on."""
+        return tuple(topic for topic in self.topics if topic.state == HALTED)
 
     def to_json(self) -> dict[str, Any]:
         """One element of ``lag --json``'s ``mirrors``."""
@@ -79,4 +94,11 @@ class MirrorLag:
         for topic, row in zip(self.topics, body["topics"], strict=True):
             row["lag_records"] = topic.lag_records
             row["warnings"] = list(topic.warnings)
-        return {"mirror": self.mirror, "lag_records": self.lag_records, "lag_seconds": self.lag_seconds, "topics": body["topics"]}
+        return {
+            "mirror": self.mirror,
+            "lag_records": self.lag_records,
+            "lag_seconds": self.lag_seconds,
+            "halted": len(self.halted),
+            "notes": list(self.notes),
+            "topics": body["topics"],
+        }

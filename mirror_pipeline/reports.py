@@ -13,7 +13,10 @@ from mirror_pipeline.model import Gap
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """What a mirror would do with one selected topic."""
+    """What a mirror would do with one selected topic.
+
+    ``state`` is ``ok``, or ``halted`` with its ``code``, the ``reason`` and, as ``hint``, what ends it.
+    """
 
     topic: str
     target_topic: str
@@ -23,6 +26,10 @@ class TopicPlan:
     actions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     blockers: tuple[str, ...] = ()
+    state: str = "ok"
+    code: str = ""
+    reason: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +42,12 @@ class Excluded:
 
 @dataclass(frozen=True, slots=True)
 class MirrorPlan:
-    """Selected and excluded topics of one mirror."""
+    """Selected and excluded topics of one mirror; ``notes`` has a line for each lane whose last run did not end well."""
 
     mirror: str
     topics: tuple[TopicPlan, ...]
     excluded: tuple[Excluded, ...]
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """One element of ``plan --json``'s ``mirrors``."""

@@ -15,6 +15,7 @@ from mirror_pipeline.cli.output import answers, note, print_json
 from mirror_pipeline.cli.render_state import each
 from mirror_pipeline.cli.template import filled_template
 from mirror_pipeline.errors import UsageError
+from mirror_pipeline.lags import HALTED
 
 Source = Annotated[str | None, typer.Option("--source", metavar="HOST:PORT", help="Bootstrap address of the cluster to copy from.")]
 Target = Annotated[str | None, typer.Option("--target", metavar="HOST:PORT", help="Bootstrap address of the cluster to copy to.")]
@@ -70,7 +71,7 @@ def check(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: 
 def plan(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
     """Show what a run would do: topics, their names on the target, amounts, changes, and what is left out and why.
 
-    Changes nothing. Exit code 1 when a mirror selects no topic or a topic is blocked.
+    Changes nothing. Exit code 1 when a mirror selects no topic, or a topic is blocked or halted.
     """
     opened = facade.load(config)
     plans = [opened.mirror(name).plan() for name in opened.pick(mirror)]
@@ -82,5 +83,5 @@ def plan(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: A
     for name in empty:
         note(f"error: the selection of {name} matches no topic")
         note("hint: compare the regexes under 'topics:' with the names under \"not mirrored\"; each must match a whole name")
-    blocked = any(topic.blockers for answer in plans for topic in answer.topics)
+    blocked = any(topic.blockers or topic.state == HALTED for answer in plans for topic in answer.topics)
     raise typer.Exit(PROBLEM if empty or blocked else 0)

@@ -46,11 +46,11 @@ _SHAPES = {
     "init": '{"path"}',
     "check": '{"ok", "findings": [{"mirror", "what", "ok", "detail", "hint"}]}',
     "plan": '{"mirrors": [{"mirror", "topics": [{"topic", "target_topic", "partitions", "records", "bytes", "actions", "warnings", '
-    '"blockers"}], "excluded": [{"topic", "why"}]}]}',
+    '"blockers", "state", "code", "reason", "hint"}], "excluded": [{"topic", "why"}], "notes"}]}',
     "run": '{"mirrors": [{"mirror", "state", "records", "bytes", "seconds", "topics": [{"topic", "state", "reason", "hint", ...}], ...}]}',
     "backfill": '{"mirror", "topic", "target_topic", "from_time", "to_time", "ranges": {PARTITION: [START, END]}, "run": {as in run}}',
-    "lag": '{"mirrors": [{"mirror", "lag_records", "lag_seconds", "topics": [{"topic", "target_topic", "lag_records", "lag_seconds", '
-    '"partitions": [{"partition", "position", "end", "staged", "lag"}]}]}]}',
+    "lag": '{"mirrors": [{"mirror", "lag_records", "lag_seconds", "halted", "notes", "topics": [{"topic", "target_topic", "lag_records", '
+    '"lag_seconds", "state", "code", "reason", "hint", "partitions": [{"partition", "position", "end", "staged", "lag"}], ...}]}]}',
     "status": '{"mirrors": [{"mirror", "source", "target", "lanes": [{"lane", "state", "heartbeat", "topics", "records", "bytes", '
     '"buffer": {"spans_bytes", "ledger_bytes", "log_bytes", "live_files", "unverified_bytes", "oldest_staged", "full_since", ...}, ...}], '
     '"buffer_bytes", "buffer_total_bytes", "buffer_max_bytes", "staged_records", "staged_bytes", "gaps"}]}',

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mirror_pipeline.cli.text import count, duration, instant, plural, rate, size
+from mirror_pipeline.lags import HALTED
 from mirror_pipeline.model import Gap
 from mirror_pipeline.reports import BackfillReport, Excluded, Finding, MirrorPlan, RunReport, TopicPlan
 
@@ -68,10 +69,38 @@ def plan(answer: MirrorPlan) -> RenderableType:
         for topic in answer.topics:
             amounts = [count(topic.partitions), count(topic.records), *([size(topic.bytes)] if sized else [])]
             grid.add_row(*cells(topic.topic, topic.target_topic, *amounts))
-        parts += [grid, Text(_plan_sum(answer.topics)), *(Padding(line, (0, 0, 0, 2)) for topic in answer.topics for line in _todo(topic))]
+        parts += [grid, *halts(answer.topics), Text(_plan_sum(answer.topics))]
+        parts += [*(Padding(line, (0, 0, 0, 2)) for topic in answer.topics for line in _todo(topic))]
     else:
         parts.append(Text("the selection matches no topic", "red"))
-    return Group(*parts, *_excluded(answer.excluded))
+    return Group(*parts, *(Text(note, "yellow") for note in answer.notes), *_excluded(answer.excluded))
+
+
+class _Stated(Protocol):
+    """What is known of how a topic fares: a row of ``plan``, ``lag``, ``run`` or ``status``."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def code(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def hint(self) -> str: ...
+
+
+def halts(topics: Iterable[_Stated]) -> list[Text]:
+    """Lines for topics that are not ok: state, code, reason, and what ends it."""
+    lines = []
+    for topic in topics:
+        if topic.state != "ok":
+            code = f" ({topic.code})" if topic.code else ""
+            lines.append(Text(f"{topic.topic} {topic.state}{code}: {topic.reason or 'no reason given'}", STYLES.get(topic.state, "")))
+            if topic.hint:
+                lines.append(Text(f"  hint: {topic.hint}"))
+    return lines
 
 
 def _todo(topic: TopicPlan) -> list[Text]:
@@ -89,7 +118,8 @@ def _plan_sum(topics: Sequence[TopicPlan]) -> str:
     blocked = sum(1 for topic in topics if topic.blockers)
     records = sum(topic.records for topic in topics)
     text = f"{plural(len(topics), 'topic')}, {plural(partitions, 'partition')}, {plural(records, 'record')}{total} to copy"
-    return f"{text}; {blocked} blocked" if blocked else text
+    stopped = sum(1 for topic in topics if topic.state == HALTED)
+    return text + (f"; {stopped} halted" if stopped else "") + (f"; {blocked} blocked" if blocked else "")
 
 
 def _excluded(left_out: Sequence[Excluded]) -> list[RenderableType]:
@@ -108,13 +138,7 @@ def run(report: RunReport, *, speed: bool = True) -> RenderableType:
     grid = table(["topic", "target", "state"], ["records", "size"])
     for topic in report.topics:
         grid.add_row(*cells(topic.topic, topic.target_topic, state(topic.state), count(topic.records), size(topic.bytes)))
-    lines: list[RenderableType] = []
-    for topic in report.topics:
-        if topic.state != "ok":
-            lines.append(Text(f"{topic.topic} {topic.state}: {topic.reason or 'no reason given'}", STYLES.get(topic.state, "")))
-            if topic.hint:
-                lines.append(Text(f"  hint: {topic.hint}"))
-    return Group(title(report.mirror), grid, *lines, Text(run_sum(report, speed=speed)))
+    return Group(title(report.mirror), grid, *halts(report.topics), Text(run_sum(report, speed=speed)))
 
 
 def run_sum(report: RunReport, *, speed: bool = True) -> str:

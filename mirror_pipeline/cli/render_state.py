@@ -10,9 +10,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mirror_pipeline.cli.render import STYLES, cells, state, table, title
+from mirror_pipeline.cli.render import STYLES, cells, halts, state, table, title
 from mirror_pipeline.cli.text import count, duration, plural, rate, size, sparkline
-from mirror_pipeline.lags import MirrorLag, TopicLag
+from mirror_pipeline.lags import HALTED, MirrorLag, TopicLag
 from mirror_pipeline.reports import BufferUse, LaneStatus, MirrorStatus
 
 HISTORY = 20
@@ -40,12 +40,12 @@ class LagHistory:
 def lag(answer: MirrorLag, history: LagHistory | None = None, *, partitions: bool = False) -> RenderableType:
     """``lag`` of one mirror: a row a topic, or a row a partition."""
     if partitions:
-        return Group(title(answer.mirror), _by_partition(answer), *_outlook(answer), _lag_sum(answer))
+        return Group(title(answer.mirror), _by_partition(answer), *_below(answer))
     grid = table(["topic", "target"], ["partitions", "lag", "staged", "behind by"])
     if history:
         grid.add_column("history", no_wrap=True)
     for topic in answer.topics:
-        behind = duration(topic.lag_seconds) if topic.lag_records else ""
+        behind = Text(HALTED, STYLES[HALTED]) if topic.state == HALTED else duration(topic.lag_seconds) if topic.lag_records else ""
         row: list[str | Text] = [
             topic.topic,
             topic.target_topic,
@@ -55,7 +55,12 @@ def lag(answer: MirrorLag, history: LagHistory | None = None, *, partitions: boo
             behind,
         ]
         grid.add_row(*cells(*row, *([Text(history.line(answer.mirror, topic.topic), "cyan")] if history else [])))
-    return Group(title(answer.mirror), grid, *_outlook(answer), _lag_sum(answer))
+    return Group(title(answer.mirror), grid, *_below(answer))
+
+
+def _below(answer: MirrorLag) -> list[Text]:
+    """What stands under the table: halts, warnings, how the last runs ended, the sum."""
+    return [*halts(answer.topics), *_outlook(answer), *(Text(note, "yellow") for note in answer.notes), _lag_sum(answer)]
 
 
 def _outlook(answer: MirrorLag) -> list[Text]:
@@ -84,10 +89,15 @@ def _lagging(number: int) -> Text:
 def _lag_sum(answer: MirrorLag) -> Text:
     if not answer.topics:
         return Text(f"{answer.mirror}: no topic is selected", "yellow")
-    if not answer.lag_records:
+    stopped = len(answer.halted)
+    if not answer.lag_records and not stopped:
         return Text(f"{answer.mirror}: up to date", "green")
     behind = f", the oldest {duration(answer.lag_seconds)} old" if answer.lag_seconds is not None else ""
-    return Text(f"{answer.mirror}: {plural(answer.lag_records, 'record')} to go{behind}", "yellow")
+    others = len(answer.topics) - stopped
+    togo = f"{plural(answer.lag_records, 'record')} to go{behind}" if answer.lag_records else "the others up to date" if others else ""
+    if not stopped:
+        return Text(f"{answer.mirror}: {togo}", "yellow")
+    return Text(f"{answer.mirror}: {plural(stopped, 'topic')} halted" + (f", {togo}" if togo else ""), "red")
 
 
 def status(answer: MirrorStatus, now: float) -> RenderableType:
@@ -113,12 +123,7 @@ def _lane_notes(lane: LaneStatus, now: float) -> list[RenderableType]:
     if lane.target_down_since is not None:
         down = duration(max(0.0, now - lane.target_down_since))
         lines.append(Text(f"{lane.lane}: target down for {down}; staging goes on", "yellow"))
-    for topic in lane.topics:
-        if topic.state != "ok":
-            lines.append(Text(f"{topic.topic} {topic.state}: {topic.reason or 'no reason given'}", STYLES.get(topic.state, "")))
-            if topic.hint:
-                lines.append(Text(f"  hint: {topic.hint}"))
-    return lines
+    return [*lines, *halts(lane.topics)]
 
 
 def _lane_buffer(lane: str, use: BufferUse, now: float) -> list[RenderableType]:

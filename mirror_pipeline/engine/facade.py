@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,7 +13,7 @@ from mirror_pipeline.buffer.spans import SpanTable
 from mirror_pipeline.buffer.store import LaneStore, find_lanes, open_lane
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.config import ClusterSettings, Config, MirrorConfig
-from mirror_pipeline.engine import backfill, evicting, lanes, looking, preview
+from mirror_pipeline.engine import backfill, evicting, halted, lanes, looking, preview
 from mirror_pipeline.engine import resolve as resolving
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.outlook import with_outlook
@@ -115,12 +115,15 @@ class Mirror:
         )  # fmt: skip
 
     def lag(self) -> MirrorLag:
-        """How far the target is behind the source, by ledger and source ends. Raises ClusterUnreachable."""
+        """How far the target is behind, which topics are halted: by ledger, last runs and source. Raises ClusterUnreachable."""
         client = WireClient(self.source, timeout=self.mirror.engine.request_timeout)
         try:
-            admin = self.source_admin()
-            targets = select_topics(self.config, self.mirror, list(admin.topics())).topics
-            return with_outlook(looking.lag_of(self.name, targets, client, looking.standing(self.lane_stores())), client, admin)
+            admin, stores = self.source_admin(), self.lane_stores()
+            targets = select_topics(self.config, self.mirror, {*admin.topics(), *halted.copied_topics(stores)}).topics
+            look, stand = self.look(stores, targets), looking.standing(stores)
+            lag = with_outlook(looking.lag_of(self.name, targets, client, stand), client, admin)
+            look.source(client, self.mirror.source)
+            return halted.with_halts(lag, look, stand, halted.run_notes(stores))
         finally:
             client.close()
 
@@ -249,6 +252,10 @@ class Mirror:
         Raises UsageError when the topic was never copied or a side cannot be read, BrokerError when the target refuses.
         """
         return repair.repair(self, topic, dry_run=dry_run, observer=observer, stop=stop or threading.Event(), session=session)
+
+    def look(self, stores: list[LaneStore], targets: Mapping[str, str]) -> halted.Look:
+        """What is known of halts among ``targets``, before any cluster is asked. Raises BufferUnusable."""
+        return halted.Look(self.name, stores, targets, passes_gaps=self.mirror.on_loss != "halt")
 
     def refresh_catalogue(self) -> Catalogue:
         """Look at the source and save the selection for those who must not ask Kafka. Raises ClusterUnreachable."""

@@ -83,8 +83,9 @@ def lag_of(
     topics = tuple(
         TopicLag(name, targets[name], tuple(partitions), _oldest(found, name, partitions)) for name, partitions in sorted(rows.items())
     )
-    known = [topic.lag_seconds for topic in topics if topic.lag_seconds is not None]
-    return MirrorLag(mirror, topics, max(known) if known else None)
+    behind = [topic for topic in topics if topic.lag_records]
+    known = [topic.lag_seconds for topic in behind if topic.lag_seconds is not None]
+    return MirrorLag(mirror, topics, max(known) if known else None if behind else 0.0)
 
 
 def _oldest(ages: Mapping[TopicPartition, float], name: str, partitions: list[PartitionLag]) -> float | None:

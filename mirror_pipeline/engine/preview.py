@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.store import open_lane
+from mirror_pipeline.buffer.store import LaneStore, open_lane
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.engine import looking
+from mirror_pipeline.engine.halted import run_notes, with_halts
 from mirror_pipeline.engine.outlook import first_times, retention_ms, with_outlook
 from mirror_pipeline.engine.selection import Selected, lane_names, select_topics
 from mirror_pipeline.engine.targets import FILLED_HINT, filled_message, log_bounds
 from mirror_pipeline.errors import MirrorError
-from mirror_pipeline.lags import MirrorLag
+from mirror_pipeline.lags import HALTED, MirrorLag, TopicLag
 from mirror_pipeline.local.java import find_java
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.reports import Finding, MirrorPlan, TopicPlan
@@ -31,13 +33,13 @@ if TYPE_CHECKING:
 
 def plan(mirror: Mirror) -> MirrorPlan:
     """See :meth:`Mirror.plan`."""
-    source, target = mirror.source_admin(), mirror.target_admin()
-    selected = select_topics(mirror.config, mirror.mirror, list(source.topics()))
+    source, target, stores = mirror.source_admin(), mirror.target_admin(), mirror.lane_stores()
+    begun = {name for store in stores for name in Ledger(store).incarnations()}
+    selected = select_topics(mirror.config, mirror.mirror, {*source.topics(), *begun})
     plans = plan_targets(mirror.mirror, source, target, selected.topics)
-    lag = _lag(mirror, {name: selected.topics[name] for name in plans}, source)
+    lag = _lag(mirror, selected.topics, stores, source)
     lags = {topic.topic: topic for topic in lag.topics}
     old = _too_old(mirror, plans, lag, target)
-    begun = {name for store in mirror.lane_stores() for name in Ledger(store).incarnations()}
     filled = filled_topics(mirror, [made.target_topic for name, made in plans.items() if not made.create and name not in begun])
     rows = tuple(
         TopicPlan(
@@ -52,7 +54,14 @@ def plan(mirror: Mirror) -> MirrorPlan:
         )
         for name, made in sorted(plans.items())
     )
-    return MirrorPlan(mirror.name, rows, selected.excluded)
+    halted = {topic.topic: topic for topic in lag.halted}
+    gone = (TopicPlan(t.topic, t.target_topic, len(t.partitions), t.lag_records, None) for name, t in halted.items() if name not in plans)
+    shown = tuple(_with_halt(row, halted.get(row.topic)) for row in sorted((*rows, *gone), key=lambda row: row.topic))
+    return MirrorPlan(mirror.name, shown, selected.excluded, lag.notes)
+
+
+def _with_halt(row: TopicPlan, halt: TopicLag | None) -> TopicPlan:
+    return row if halt is None else replace(row, state=halt.state, code=halt.code, reason=halt.reason, hint=halt.hint)
 
 
 def _filled(count: int, target_topic: str) -> tuple[str, ...]:
@@ -73,14 +82,15 @@ def filled_topics(mirror: Mirror, targets: Collection[str]) -> dict[str, int]:
         client.close()
 
 
-def _lag(mirror: Mirror, targets: Mapping[str, str], source: Admin) -> MirrorLag:
-    """Offsets that are still to be copied, an upper bound of the records, with what may go wrong soon."""
-    client = WireClient(mirror.source, timeout=mirror.mirror.engine.request_timeout)
-    try:
-        lag = looking.lag_of(mirror.name, targets, client, looking.standing(mirror.lane_stores()), ages=False)
-        return with_outlook(lag, client, source)
-    finally:
-        client.close()
+def _lag(mirror: Mirror, targets: Mapping[str, str], stores: list[LaneStore], source: Admin) -> MirrorLag:
+    """Offsets that are still to be copied, an upper bound of the records, with what may go wrong soon and what has halted."""
+    timeout = mirror.mirror.engine.request_timeout
+    look, stand = mirror.look(stores, targets), looking.standing(stores)
+    with WireClient(mirror.source, timeout=timeout) as client, WireClient(mirror.target, timeout=timeout) as other:
+        lag = with_outlook(looking.lag_of(mirror.name, targets, client, stand, ages=False), client, source)
+        look.source(client, mirror.mirror.source)
+        look.target(other, mirror.mirror.target)
+    return with_halts(lag, look, stand, run_notes(stores))
 
 
 def _too_old(mirror: Mirror, plans: Mapping[str, TargetPlan], lag: MirrorLag, target: Admin) -> dict[str, tuple[str, ...]]:
@@ -148,13 +158,17 @@ def _selection(mirror: Mirror, names: list[str], selected: Selected) -> Finding:
 
 
 def _plan_findings(mirror: Mirror) -> Iterable[Finding]:
-    for topic in plan(mirror).topics:
-        if topic.blockers:
+    answer = plan(mirror)
+    for topic in answer.topics:
+        if topic.state == HALTED:
+            yield Finding(f"topic {topic.topic}", False, f"halted ({topic.code or 'no code'}): {topic.reason}", topic.hint)
+        elif topic.blockers:
             yield Finding(f"topic {topic.topic}", False, "; ".join(topic.blockers))
         elif topic.warnings:
             yield Finding(f"topic {topic.topic}", True, f"to {topic.target_topic}; {'; '.join(topic.warnings)}")
         else:
             yield Finding(f"topic {topic.topic}", True, f"to {topic.target_topic}")
+    yield from (Finding("last run", True, note) for note in answer.notes)
 
 
 def _try(what: str, look: Callable[[], str]) -> Finding:

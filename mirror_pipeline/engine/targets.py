@@ -64,37 +64,9 @@ class TargetSide:
     def changed(self, lives: Sequence[Incarnation]) -> dict[str, TopicHalted]:
         """Why the target topics of copies that exist are not the ones they went to, by source topic; those that are, are left out."""
         metadata = self._client.metadata([life.target_topic for life in lives]).topics if lives else {}
-        halts = ((life.topic, self._changed(life, metadata[life.target_topic])) for life in lives)
+        alias = self._context.target.alias
+        halts = ((life.topic, target_changed(life, metadata[life.target_topic], self.cluster_id, alias)) for life in lives)
         return {topic: halt for topic, halt in halts if halt is not None}
-
-    def _changed(self, known: Incarnation, found: TopicMetadata) -> TopicHalted | None:
-        if known.target_cluster_id != self.cluster_id:
-            return TopicHalted(
-                known.topic,
-                f"cluster {self._context.target.alias} is another cluster than before: its id is {self.cluster_id},"
-                f" {known.topic} was copied to {known.target_cluster_id}",
-                hint="check bootstrap_servers; a new target cluster needs a new mirror name",
-                code="other_target_cluster",
-            )
-        if found.error:
-            problem = broker_error(found.error, known.target_topic)
-            if problem.retryable and found.error != UNKNOWN_TOPIC_OR_PARTITION:
-                raise problem
-            return TopicHalted(
-                known.topic,
-                f"target topic {known.target_topic} cannot be used any more: {problem.name}",
-                hint="was it deleted? Create it again and accept it, or mirror into a new target topic",
-                code="target_gone",
-            )
-        if found.topic_id != known.target_topic_id:
-            return TopicHalted(
-                known.topic,
-                f"target topic {known.target_topic} was recreated: its topic id is {found.topic_id},"
-                f" the copy went to {known.target_topic_id}",
-                hint="mirror into a new target topic, or start over in this one",
-                code="target_recreated",
-            )
-        return None
 
     def plans(self, topics: list[LaneTopic], source_admin: Admin) -> dict[str, TargetPlan]:
         """What has to be done on the target, by source topic; the same rules as ``mirror plan``."""
@@ -210,3 +182,43 @@ def log_bounds(client: WireClient, parts: list[TopicPartition]) -> dict[TopicPar
     """Log start and end offset of partitions, uncommitted records included. Raises BrokerError."""
     starts, ends = (offsets_at(client, parts, which, isolation=0) for which in (EARLIEST, LATEST))
     return {tp: (starts[tp], ends[tp]) for tp in parts}
+
+
+def target_changed(known: Incarnation, found: TopicMetadata, cluster_id: str, alias: str) -> TopicHalted | None:
+    """Why a target topic is not the one that a copy went to; None when it is.
+
+    Args:
+        known: the copy.
+        found: its target topic as it is now.
+        cluster_id, alias: the target cluster as it is now.
+
+    Raises:
+        BrokerError: the topic cannot be looked at now.
+    """
+    if known.target_cluster_id != cluster_id:
+        return TopicHalted(
+            known.topic,
+            f"cluster {alias} is another cluster than before: its id is {cluster_id},"
+            f" {known.topic} was copied to {known.target_cluster_id}",
+            hint="check bootstrap_servers; a new target cluster needs a new mirror name",
+            code="other_target_cluster",
+        )
+    if found.error:
+        problem = broker_error(found.error, known.target_topic)
+        if problem.retryable and found.error != UNKNOWN_TOPIC_OR_PARTITION:
+            raise problem
+        return TopicHalted(
+            known.topic,
+            f"target topic {known.target_topic} cannot be used any more: {problem.name}",
+            hint="was it deleted? Create it again and accept it, or mirror into a new target topic",
+            code="target_gone",
+        )
+    if found.topic_id != known.target_topic_id:
+        return TopicHalted(
+            known.topic,
+            f"target topic {known.target_topic} was recreated: its topic id is {found.topic_id},"
+            f" the copy went to {known.target_topic_id}",
+            hint="mirror into a new target topic, or start over in this one",
+            code="target_recreated",
+        )
+    return None

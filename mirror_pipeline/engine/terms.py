@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirror_pipeline.errors import MirrorError, TopicHalted
-from mirror_pipeline.model import OffsetRange
+from mirror_pipeline.model import OffsetRange, TopicPartition
 
 GOES_ON = "`on_loss: record_gap` would go on by itself and record the gap"
 
@@ -31,8 +31,7 @@ class RangeTerms:
 
     def trimmed(self, start: int, end: int) -> TopicHalted:
         """The source's retention, or somebody with DeleteRecords, was faster than this mirror."""
-        said = f"the source deleted offsets [{start}, {end}) of {self.range.source} before they were copied"
-        return self._halt("trimmed", said, GOES_ON, start, end)
+        return trimmed(self.range.source, start, end)
 
     def corrupt(self, start: int, end: int, problem: MirrorError) -> TopicHalted:
         """A batch that fails its checksum."""
@@ -55,3 +54,9 @@ class RangeTerms:
     def _halt(self, code: str, said: str, hint: str, start: int, end: int) -> TopicHalted:
         wanted = self.range
         return TopicHalted(wanted.topic, said, hint=hint, partition=wanted.partition, code=code, span=(start, end))
+
+
+def trimmed(source: TopicPartition, start: int, end: int) -> TopicHalted:
+    """The halt for offsets that the source deleted before they were copied."""
+    said = f"the source deleted offsets [{start}, {end}) of {source} before they were copied"
+    return TopicHalted(source.topic, said, hint=GOES_ON, partition=source.partition, code="trimmed", span=(start, end))

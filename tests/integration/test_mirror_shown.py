@@ -1,0 +1,59 @@
+"""What is shown is true of each topic: halts that a run reported, and those that only a look at the clusters shows, on real brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient
+
+from mirror_pipeline import Mirror
+from tests.conftest import ClusterPair
+from tests.integration.mirrors import create_topic, make_mirror, produce
+from tests.integration.processes import wait_until
+
+
+@pytest.fixture
+def mirror(clusters: ClusterPair, tmp_path: Path, new_topic_name: Callable[[], str]) -> tuple[Mirror, list[str]]:
+    """A mirror of four topics that have been copied once: halted, trimmed, deleted, fine."""
+    east, west = (cluster.bootstrap_servers for cluster in clusters)
+    names = sorted(new_topic_name() for _ in range(4))
+    made = make_mirror(tmp_path, east, west, names, engine={"inline_bytes": "16MB"})
+    for name in names:
+        create_topic(east, name)
+        produce(east, name, 50)
+    assert made.run(once=True).state == "ok"
+    return made, names
+
+
+def shown(mirror: Mirror) -> tuple[dict[str, str], dict[str, str], set[str]]:
+    """Codes by topic, as `lag` and as `plan` show them, and the topics that `check` finds wrong."""
+    lag = {topic.topic: topic.code for topic in mirror.lag().topics if topic.state == "halted"}
+    plan = {topic.topic: topic.code for topic in mirror.plan().topics if topic.state == "halted"}
+    wrong = {finding.what.removeprefix("topic ") for finding in mirror.check() if not finding.ok}
+    return lag, plan, wrong
+
+
+def test_lag_plan_and_check_know_what_a_run_would_stop_at(mirror: tuple[Mirror, list[str]], clusters: ClusterPair) -> None:
+    made, (told, trimmed, deleted, _) = mirror
+    east = made.source.bootstrap_servers[0]
+    admin = AdminClient({"bootstrap.servers": east})
+    assert shown(made) == ({}, {}, set())
+    produce(east, told, 100, start=50)
+    for future in admin.delete_records([Place(told, 0, 120)]).values():
+        future.result(15)
+    run = made.run(once=True)
+    assert {t.topic: t.code for t in run.topics if t.state == "halted"} == {told: "trimmed"}
+    produce(east, trimmed, 100, start=50)
+    for future in admin.delete_records([Place(trimmed, 0, 130)]).values():
+        future.result(15)
+    admin.delete_topics([deleted])[deleted].result(15)
+    wait_until(lambda: deleted not in admin.list_topics(timeout=10).topics, 30, "the topic to go")
+    codes = {told: "trimmed", trimmed: "trimmed", deleted: "source_gone"}
+    assert shown(made) == (codes, codes, set(codes))
+    lag = {topic.topic: topic for topic in made.lag().topics}
+    assert f"--topic {trimmed} --accept trimmed" in lag[trimmed].hint
+    made.resolve(told, "trimmed")
+    assert told not in shown(made)[0]

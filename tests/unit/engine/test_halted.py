@@ -1,0 +1,192 @@
+"""What `lag`, `plan` and `check` know of halted topics: real ledgers and status files, and a source that answers from memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from mirror_pipeline.buffer.decisions import Decisions
+from mirror_pipeline.buffer.ledger import Ledger
+from mirror_pipeline.buffer.spans import SpanTable
+from mirror_pipeline.buffer.status import write_status
+from mirror_pipeline.buffer.store import LaneStore, open_lane
+from mirror_pipeline.config import BufferConfig
+from mirror_pipeline.engine.halted import Look, reported, run_notes, with_halts
+from mirror_pipeline.engine.looking import standing
+from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
+from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
+from mirror_pipeline.wire.answers import EARLIEST, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
+from mirror_pipeline.wire.client import WireClient
+
+LIFE = Incarnation("t", "now", "east-id", "west-id", "east.t", "target-id", {0: 10}, {0: 0}, 1)
+HERE = TopicPartition("t", 0)
+GONE = 3
+
+
+@dataclass
+class Cluster:
+    """Answers of a cluster with one topic of one partition, whose log is ``[start, end)``; ``ends`` are given one after the other."""
+
+    cluster_id: str = "east-id"
+    topic_id: str = "now"
+    start: int = 0
+    end: int = 100
+    error: int = 0
+    ends: list[int] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def metadata(self, topics: Iterable[str]) -> ClusterMetadata:
+        self.asked.append("metadata")
+        part = {} if self.error else {0: PartitionMetadata(1, 1, (1,), (1,), 0)}
+        found = {name: TopicMetadata(name, "" if self.error else self.topic_id, self.error, False, part) for name in topics}
+        return ClusterMetadata(self.cluster_id, 1, {1: ("here", 1)}, found)
+
+    def list_offsets(self, wanted: Mapping[TopicPartition, int], *, isolation: int = 1) -> dict[TopicPartition, OffsetAnswer]:
+        self.asked += ["offsets"] * len(wanted)
+        return {tp: OffsetAnswer(self.start if at == EARLIEST else self._end(), -1, 0) for tp, at in wanted.items()}
+
+    def forget(self, tp: TopicPartition) -> None:
+        self.asked.append("forget")
+
+    def _end(self) -> int:
+        return self.ends.pop(0) if self.ends else self.end
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LaneStore:
+    made = open_lane(BufferConfig(str(tmp_path / "buffer"), durable=False), "m", "lane-0")
+    SpanTable(made, durable=False).ensure()
+    ledger = Ledger(made, durable=False)
+    ledger.ensure()
+    ledger.add_incarnation(LIFE)
+    return made
+
+
+def ran(store: LaneStore, state: str = "finished", *, age: float = 0.0, message: str = "") -> None:
+    """The status that a run leaves behind."""
+    topic = {"state": "ok", "reason": "", "hint": "", "code": "", "target_topic": "east.t", "records": 0, "bytes": 0}
+    write_status(store, {"state": state, "heartbeat": time.time() - age, "message": message, "target_down": "", "topics": {"t": topic}})
+
+
+def stopped(store: LaneStore, code: str) -> None:
+    """The status of a run that left the topic halted."""
+    body = {"state": "halted", "reason": "it cannot go on", "hint": "mend it", "code": code}
+    topic = {"target_topic": "east.t", "records": 0, "bytes": 0, **body}
+    write_status(store, {"state": "finished", "heartbeat": time.time(), "message": "", "target_down": "", "topics": {"t": topic}})
+
+
+def decide(store: LaneStore, kind: DecisionKind, start: int = 0, end: int = 0, subject: str = "") -> None:
+    at = int(time.time() * 1000) + 1000
+    Decisions(store, durable=False).add([Decision("t", 0, "now", kind, start, end, subject, "me", at)])
+
+
+def look(store: LaneStore, source: Cluster, target: str = "east.t", **options: Any) -> dict[str, tuple[str, str]]:
+    seen = Look("m", [store], {"t": target}, **options)
+    seen.source(cast(WireClient, source), "east")
+    return {name: (halt.code, halt.hint) for name, halt in seen.halts.items()}
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        (Cluster(), None),
+        (Cluster(start=10), None),
+        (Cluster(start=11), "trimmed"),
+        (Cluster(end=9), "truncated"),
+        (Cluster(topic_id="other"), "recreated"),
+        (Cluster(cluster_id="north-id"), "other_cluster"),
+        (Cluster(error=GONE), "source_gone"),
+        (Cluster(error=5), None),
+    ],
+)
+def test_what_a_look_at_the_source_shows(store: LaneStore, source: Cluster, code: str | None) -> None:
+    ran(store)
+    assert [said for said, _ in look(store, source).values()] == ([code] if code else [])
+
+
+def test_a_renamed_target_is_seen_without_a_run(store: LaneStore) -> None:
+    assert look(store, Cluster(), target="west.t")["t"][0] == "renamed"
+
+
+def test_what_was_seen_now_says_how_it_is_accepted_once_a_run_has_stopped(store: LaneStore) -> None:
+    hint = look(store, Cluster(start=50))["t"][1]
+    assert "the next run stops here, then to leave out what the source has deleted" in hint
+    assert "mirror resolve --mirror m --topic t --accept trimmed" in hint
+
+
+def test_a_short_log_is_asked_about_twice(store: LaneStore) -> None:
+    """A leader that has just been elected may answer late and low; a halt on that would be false."""
+    source = Cluster(ends=[9, 100])
+    assert look(store, source) == {}
+    assert source.asked.count("forget") == 1
+
+
+def test_with_record_gap_deleted_offsets_stop_nothing(store: LaneStore) -> None:
+    assert look(store, Cluster(start=50), passes_gaps=True) == {}
+
+
+def test_a_lane_that_runs_is_not_asked_about_offsets(store: LaneStore) -> None:
+    """It reads on while the log is trimmed behind it, and says itself when it was too late."""
+    ran(store, "running")
+    source = Cluster(start=50)
+    assert look(store, source) == {} and source.asked == ["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "facts"),
+    [
+        (Cluster(start=50), DecisionKind.GAP, {"start": 10, "end": 50}),
+        (Cluster(end=5), DecisionKind.TRUNCATED, {"start": 5, "end": 10}),
+        (Cluster(topic_id="other"), DecisionKind.RECREATED, {"subject": "other"}),
+    ],
+)
+def test_what_a_person_has_accepted_is_no_halt(store: LaneStore, source: Cluster, kind: DecisionKind, facts: dict[str, Any]) -> None:
+    decide(store, kind, **facts)
+    assert look(store, source) == {}
+
+
+def test_the_last_run_is_believed_about_what_a_look_cannot_see(store: LaneStore) -> None:
+    stopped(store, "corrupt")
+    assert look(store, Cluster()) == {"t": ("corrupt", "mend it")}
+
+
+def test_a_cause_that_is_mended_is_no_halt_any_more(store: LaneStore) -> None:
+    stopped(store, "renamed")
+    assert look(store, Cluster()) == {}
+
+
+def test_a_halt_that_was_accepted_since_is_over(store: LaneStore) -> None:
+    stopped(store, "trimmed")
+    assert set(reported([store])) == {"t"}
+    decide(store, DecisionKind.GAP, 10, 50)
+    assert reported([store]) == {}
+
+
+def test_a_target_that_was_made_again_is_seen(store: LaneStore) -> None:
+    seen = Look("m", [store], {"t": "east.t"})
+    seen.target(cast(WireClient, Cluster(cluster_id="west-id", topic_id="another")), "west")
+    assert seen.halts["t"].code == "target_recreated"
+    seen.target(cast(WireClient, Cluster(cluster_id="west-id", topic_id="target-id")), "west")
+    assert seen.halts == {}
+
+
+def test_a_deleted_topic_stays_in_the_lag_with_what_is_staged(store: LaneStore) -> None:
+    seen = Look("m", [store], {"t": "east.t"})
+    seen.source(cast(WireClient, Cluster(error=GONE)), "east")
+    (row,) = with_halts(MirrorLag("m", (TopicLag("t", "east.t", ()),), None), seen, standing([store]), ()).topics
+    assert (row.state, row.code, row.partitions) == ("halted", "source_gone", (PartitionLag(0, 10, 10, 10, 0),))
+
+
+@pytest.mark.parametrize(
+    ("state", "age", "said"),
+    [("failed", 0, "lane-0: the last run failed: no broker"), ("running", 90, "lane-0: the last run was cut off"), ("finished", 0, "")],
+)
+def test_how_the_last_runs_ended(store: LaneStore, state: str, age: float, said: str) -> None:
+    ran(store, state, age=age, message="no broker")
+    assert "".join(run_notes([store])).startswith(said) and bool(run_notes([store])) == bool(said)
+

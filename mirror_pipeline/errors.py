@@ -132,9 +132,16 @@ class WireError(MirrorError):
 
 
 class ConnectionLost(WireError):
-    """The connection broke or timed out: whether the request was carried out is unknown."""
+    """The connection broke or timed out: whether the request was carried out is unknown.
+
+    ``timed_out`` says that the other side neither answered nor refused: asking it again costs as much time again.
+    """
 
     retryable = True
+
+    def __init__(self, message: str, *, hint: str = "", timed_out: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.timed_out = timed_out
 
 
 class CorruptBatch(WireError):

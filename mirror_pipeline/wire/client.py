@@ -62,6 +62,9 @@ class WireClient:
         self._connections: dict[tuple[int, int], Connection] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
         self._leaders: dict[TopicPartition, int] = {}
+        self._epochs: dict[TopicPartition, tuple[str, int]] = {}
+        self._silent: dict[int, str] = {}
+        self._avoided: frozenset[int] = frozenset()
 
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
         """Ask any broker about the cluster and the named topics; None is all topics, nothing named is none.
@@ -80,11 +83,21 @@ class WireClient:
         for topic in answer.topics.values():
             for number, part in topic.partitions.items():
                 tp = TopicPartition(topic.name, number)
+                if self._is_old(tp, topic.topic_id, part.leader_epoch):
+                    continue  # of a broker that has not heard of the last change: whom it names leads no more
                 if part.leader in answer.brokers:
                     self._leaders[tp] = part.leader
                 else:
                     self._leaders.pop(tp, None)
         return answer
+
+    def _is_old(self, tp: TopicPartition, topic_id: str, epoch: int) -> bool:
+        """Whether a later leader epoch of this very topic was heard of before; without topic ids that cannot be told."""
+        known = self._epochs.get(tp)
+        if known is not None and topic_id and known[0] == topic_id and epoch < known[1]:
+            return True
+        self._epochs[tp] = topic_id, epoch
+        return False
 
     def ask_elsewhere(self) -> None:
         """Put the next question that any broker can answer to another one than the last, if there is another."""
@@ -97,23 +110,53 @@ class WireClient:
             BrokerError: 3 when the partition does not exist, 5 when it has no leader for 5 seconds.
             ClusterUnreachable: No broker answered.
         """
+        leaders, errors = self.leaders([tp])
+        if tp in errors:
+            raise errors[tp]
+        return leaders[tp]
+
+    def leaders(
+        self, tps: Collection[TopicPartition], *, patience: float = SETTLE_TIME
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, BrokerError]]:
+        """Node ids of the leaders, from memory or from new metadata, and why others have none: all in one question.
+
+        Args:
+            tps: partitions.
+            patience: seconds for which those without a leader are asked for again; 0 asks once.
+
+        Raises:
+            ClusterUnreachable: No broker answered.
+        """
         begin = time.monotonic()
         for pause in _pauses():
-            if tp in self._leaders:
-                return self._leaders[tp]
-            error = self._look_up([tp]).get(tp, 0)
-            if error and time.monotonic() - begin > self._patience(error):
-                raise broker_error(error, f"{self.cluster.alias}: leader of {tp}")
-            if error:
-                time.sleep(pause)
-        raise AssertionError("unreachable")
+            missing = [tp for tp in tps if tp not in self._leaders]
+            codes = self._look_up(missing) if missing else {}
+            waited = time.monotonic() - begin
+            if not any(waited <= min(self._patience(code), patience) for code in codes.values()) or not patience:
+                break
+            time.sleep(pause)
+        leaders = {tp: self._leaders[tp] for tp in tps if tp not in codes}
+        return leaders, {tp: broker_error(code, f"{self.cluster.alias}: leader of {tp}") for tp, code in codes.items()}
+
+    def known_leader(self, tp: TopicPartition) -> int | None:
+        """Node id of the leader if it is known; asks nobody."""
+        return self._leaders.get(tp)
+
+    def avoid(self, nodes: Collection[int]) -> None:
+        """Ask these brokers nothing from now on: what they lead is answered with NETWORK_EXCEPTION, and others tell metadata."""
+        self._avoided = frozenset(nodes)
+
+    def take_silent(self) -> dict[int, str]:
+        """Brokers that have let a question time out since this was asked last, and how that showed."""
+        silent, self._silent = self._silent, {}
+        return silent
 
     def forget(self, tp: TopicPartition) -> None:
         """Drop what is known about the partition's leader: the next ``leader`` asks again."""
         self._leaders.pop(tp, None)
 
-    def connection(self, node_id: int, lane: int = 0) -> Connection:
-        """The connection number ``lane`` to a broker, opened when there is none or when the broker has ended it.
+    def connection(self, node_id: int, lane: int = 0, *, within: float = OPEN_TIMEOUT) -> Connection:
+        """The connection number ``lane`` to a broker, opened ``within`` seconds when there is none or when the broker has ended it.
 
         Raises:
             ConnectionLost: The broker cannot be reached.
@@ -129,9 +172,11 @@ class WireClient:
         if node_id not in self._brokers:
             raise ConnectionLost(f"{self.cluster.alias}: broker {node_id} is not in the cluster now", hint="bring the broker up")
         try:
-            opened = self._dialler.open(*self._brokers[node_id], open_timeout=OPEN_TIMEOUT)
-        except ConnectionLost:
+            opened = self._dialler.open(*self._brokers[node_id], open_timeout=within)
+        except ConnectionLost as problem:
             del self._brokers[node_id]  # it may come back elsewhere
+            if problem.timed_out:
+                self._silent[node_id] = problem.message
             raise
         self._connections[node_id, lane] = opened
         return opened
@@ -158,21 +203,25 @@ class WireClient:
         """Make ``opened`` the connection number ``lane`` to a broker."""
         self._connections[node_id, lane] = opened
 
-    def list_offsets(self, at: Mapping[TopicPartition, int], *, isolation: int = 1) -> dict[TopicPartition, OffsetAnswer]:
+    def list_offsets(
+        self, at: Mapping[TopicPartition, int], *, isolation: int = 1, within: float | None = None
+    ) -> dict[TopicPartition, OffsetAnswer]:
         """Offsets of partitions, each for a time in milliseconds or one of the special times.
 
         Args:
             at: -2 is the first offset, -1 the end (with isolation 1 the last stable offset), -3 the record with the
                 newest timestamp; any other T the first record with time >= T, whose answer is offset -1 if there is none.
             isolation: 1 read committed, 0 read uncommitted.
+            within: seconds for each leader's answer, which is then asked for once; a broker that lets them pass is silent.
 
         Returns:
-            An answer for every partition asked; its ``error`` is 13 when the leader could not be reached. Errors that
-            may pass (a moving leader) are asked again for 5 seconds first.
+            An answer for every partition asked; its ``error`` is 13 when the leader could not be reached. Unless ``within``
+            says otherwise errors that may pass (a moving leader) are asked again for 5 seconds first.
         """
 
         build = questions.offsets(at, isolation)
-        return self._ask_leaders(at.keys(), build, offset_answers, lambda a: a.error, lambda code: OffsetAnswer(-1, -1, code))
+        failed = lambda code: OffsetAnswer(-1, -1, code)  # noqa: E731 - as short as the one beside it
+        return self._ask_leaders(at.keys(), build, offset_answers, lambda a: a.error, failed, within=within)
 
     def init_producer_id(self) -> Stamp:
         """A new producer id, epoch 0, without a transactional id (KIP-98).
@@ -234,7 +283,8 @@ class WireClient:
         self.close()
 
     def _ask_any(self, message: Any, seconds: float) -> Any:
-        return self._dialler.ask(message, seconds, self._brokers.values())
+        avoid = {self._brokers[node] for node in self._avoided if node in self._brokers}
+        return self._dialler.ask(message, seconds, self._brokers.values(), avoid=avoid)
 
     def _look_up(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask for the partitions' leaders; error codes of those that have none."""
@@ -260,14 +310,18 @@ class WireClient:
         read: Callable[[Any], Iterable[tuple[TopicPartition, T]]],
         error_of: Callable[[T], int],
         failed: Callable[[int], T],
+        *,
+        within: float | None = None,
     ) -> dict[TopicPartition, T]:
-        """Ask each partition's leader, all leaders at once, again while errors may pass."""
+        """Ask each partition's leader, all leaders at once, again while errors may pass; ``within`` seconds, and once, if that is given."""
         begin, open_questions, answers = time.monotonic(), set(tps), dict[TopicPartition, T]()
         for pause in _pauses():
             missing = [tp for tp in open_questions if tp not in self._leaders]
             codes = self._look_up(missing) if missing else {}
             answers.update((tp, failed(code)) for tp, code in codes.items())
-            answers.update(self._round(open_questions - codes.keys(), build, read, failed))
+            answers.update(self._round(open_questions - codes.keys(), build, read, failed, within))
+            if within is not None:
+                return answers
             waited = time.monotonic() - begin
             open_questions = {tp for tp in open_questions if (code := error_of(answers[tp])) and waited < self._patience(code)}
             if not open_questions:
@@ -283,22 +337,25 @@ class WireClient:
         build: Callable[[list[TopicPartition]], Any],
         read: Callable[[Any], Iterable[tuple[TopicPartition, T]]],
         failed: Callable[[int], T],
+        within: float | None,
     ) -> dict[TopicPartition, T]:
         by_leader = sorted(tps, key=lambda tp: (self._leaders[tp], tp))
         groups = {node: list(group) for node, group in groupby(by_leader, key=lambda tp: self._leaders[tp])}
         answers = {tp: failed(NETWORK_EXCEPTION) for tp in tps}
-        asked: list[tuple[Connection, int]] = []
-        for node, group in groups.items():
+        asked: list[tuple[int, Connection, int]] = []
+        for node in groups.keys() - self._avoided:
             try:
-                connection = self.connection(node)
-                asked.append((connection, connection.post(build(group))))
+                connection = self.connection(node, within=OPEN_TIMEOUT if within is None else within)
+                asked.append((node, connection, connection.post(build(groups[node]))))
             except ConnectionLost:
                 continue  # stays NETWORK_EXCEPTION
-        for connection, question in asked:
+        end = None if within is None else time.monotonic() + within
+        for node, connection, question in asked:
             try:
-                answers.update(read(connection.answer(question)))
-            except ConnectionLost:
-                continue
+                answers.update(read(connection.answer(question, timeout=None if end is None else max(0.0, end - time.monotonic()))))
+            except ConnectionLost as problem:
+                if problem.timed_out:
+                    self._silent[node] = problem.message
         return answers
 
 

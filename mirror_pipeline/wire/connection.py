@@ -110,6 +110,11 @@ class Connection:
         """Requests sent whose replies ``receive`` has not handed out."""
         return len(self._pending) + len(self._backlog)
 
+    def limit(self, seconds: float) -> None:
+        """From now on fail once no byte has moved for so many seconds."""
+        self.timeout = seconds
+        self._transport.limit(seconds)
+
     def stale(self) -> bool:
         """True when the connection is closed, or idle and ended by the broker: open a new one."""
         return self.closed or (not self._pending and self._transport.stale())
@@ -183,9 +188,13 @@ class Connection:
         """Send a kafka-python request without waiting; ``answer`` takes the correlation id this returns."""
         return self._post(message, self.version(int(message.API_KEY)), wait)
 
-    def answer(self, correlation_id: int) -> Any:
-        """The decoded response to a request sent with ``post``; replies to others before it are kept for ``receive``."""
-        reply = self._take(correlation_id)
+    def answer(self, correlation_id: int, *, timeout: float | None = None) -> Any:
+        """The decoded response to a request sent with ``post``; replies to others before it are kept for ``receive``.
+
+        ``timeout`` bounds the wait for it as a whole.
+        """
+        with self._transport.within(self._transport.deadline if timeout is None else time.monotonic() + timeout):
+            reply = self._take(correlation_id)
         response = messages.decode(reply.api, reply.version, reply.body)
         self.throttled(getattr(response, "throttle_time_ms", 0) or 0)
         return response

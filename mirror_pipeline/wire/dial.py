@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, ConnectionLost, WireError
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 UNEXPLAINED = "is the broker up, and does security.protocol fit its listener?"
 LEAST_SHARE = 0.1  # seconds every address gets, however late it is
+FIRST_TRY = 2.0  # seconds an address gets before others are asked: whoever asks may have to do with brokers that are well
 
 
 class Dialler:
@@ -44,8 +45,11 @@ class Dialler:
             kept_replies=kept_replies,
         )
 
-    def ask(self, message: Any, seconds: float, known: Iterable[tuple[str, int]]) -> Any:
-        """Ask the broker that answered last, else each bootstrap server and each known broker once.
+    def ask(self, message: Any, seconds: float, known: Iterable[tuple[str, int]], *, avoid: Collection[tuple[str, int]] = ()) -> Any:
+        """Ask the broker that answered last, else each bootstrap server and each known broker.
+
+        Where there are several, one that is silent costs ``FIRST_TRY`` seconds; what time is left once all have been asked
+        is for those. ``avoid`` are addresses that are asked last.
 
         Raises:
             ClusterUnreachable: None answered within ``seconds``; the message says why for each.
@@ -53,26 +57,35 @@ class Dialler:
             BrokerError: Authentication failed; other brokers are not tried with the same credentials.
         """
         begin = time.monotonic()
-        if self._last is not None and not self._last.stale():
-            try:
-                return self._last.request(message, timeout=max(seconds / 2, LEAST_SHARE))
-            except ConnectionLost:
-                self.close()
-        failures: list[WireError] = []
         addresses = list(dict.fromkeys([*map(parse_address, self._cluster.bootstrap_servers), *known]))
-        addresses.sort(key=lambda address: address == self._avoided)
-        for position, (host, port) in enumerate(addresses):
-            share = max((begin + seconds - time.monotonic()) / (len(addresses) - position), LEAST_SHARE)
-            end = time.monotonic() + share
+        first_try = FIRST_TRY if len(addresses) > 1 else seconds
+        last = self._last
+        if last is not None and not last.stale() and (last.host, last.port) not in avoid:
             try:
-                self.close()
-                self._last = self.open(host, port, open_timeout=share)
-                return self._last.request(message, timeout=max(end - time.monotonic(), LEAST_SHARE))
-            except BrokerError:
-                raise
-            except WireError as error:
-                failures.append(error)
-        raise self._unreachable(failures, time.monotonic() - begin)
+                return last.request(message, timeout=max(min(seconds / 2, first_try), LEAST_SHARE))
+            except ConnectionLost:
+                self.turn()
+        addresses.sort(key=lambda address: (address in avoid, address == self._avoided))
+        failures: dict[tuple[str, int], WireError] = {}
+        for most in (first_try, seconds):
+            for position, (host, port) in enumerate(addresses):
+                share = max(min(most, (begin + seconds - time.monotonic()) / (len(addresses) - position)), LEAST_SHARE)
+                try:
+                    return self._ask_one(host, port, message, share)
+                except BrokerError:
+                    raise
+                except WireError as error:
+                    failures[host, port] = error
+            addresses = [address for address in addresses if _timed_out(failures[address])]
+            if begin + seconds - time.monotonic() < LEAST_SHARE:
+                break
+        raise self._unreachable(list(failures.values()), time.monotonic() - begin)
+
+    def _ask_one(self, host: str, port: int, message: Any, seconds: float) -> Any:
+        end = time.monotonic() + seconds
+        self.close()
+        self._last = self.open(host, port, open_timeout=seconds)
+        return self._last.request(message, timeout=max(end - time.monotonic(), LEAST_SHARE))
 
     def turn(self) -> None:
         """Ask another broker than the one that answered last, if another answers."""
@@ -101,6 +114,10 @@ def parse_address(server: str) -> tuple[str, int]:
     if not host or not port.isdigit():
         raise ConfigError(f"bootstrap server {server!r} is not host:port", hint="write it like broker-1.example.com:9092")
     return host.strip("[]"), int(port)
+
+
+def _timed_out(failure: WireError) -> bool:
+    return isinstance(failure, ConnectionLost) and failure.timed_out
 
 
 def _bytes(setting: object) -> int | None:

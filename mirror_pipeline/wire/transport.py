@@ -55,6 +55,10 @@ class Transport:
         """True once closed, by us or by any failure."""
         return self._socket is None
 
+    def limit(self, idle: float) -> None:
+        """From now on fail once no byte has moved for ``idle`` seconds."""
+        self._idle = idle
+
     @contextlib.contextmanager
     def within(self, deadline: float | None) -> Iterator[None]:
         """Everything inside ends before ``deadline`` (monotonic seconds) as well as within the idle limit."""
@@ -157,7 +161,9 @@ class Transport:
             except OSError as error:
                 attempt.close()
                 failure = error
-        raise ConnectionLost(f"{self.peer}: {_reason(failure)}", hint="is the broker up, and the address right?") from failure
+        raise ConnectionLost(
+            f"{self.peer}: {_reason(failure)}", hint="is the broker up, and the address right?", timed_out=isinstance(failure, TimeoutError)
+        ) from failure
 
     @staticmethod
     def _options(attempt: socket.socket, receive_buffer: int | None, send_buffer: int | None) -> None:
@@ -241,7 +247,7 @@ class Transport:
         self.close()
         if isinstance(error, ssl.SSLError):
             return tls_failure(self.peer, error)
-        return ConnectionLost(f"{self.peer}: {_reason(error)} while {doing}")
+        return ConnectionLost(f"{self.peer}: {_reason(error)} while {doing}", timed_out=isinstance(error, TimeoutError))
 
 
 def _reason(error: Exception) -> str:

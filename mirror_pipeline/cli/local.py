@@ -41,7 +41,15 @@ Version = Annotated[
     str | None,
     typer.Option("--kafka", metavar="VERSION", help="4.3.0 or 3.9.1; by default what the cluster was made with, 4.3.0 for a new one."),
 ]
-Port = Annotated[int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port of the web page, on loopback only.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port of the web page.")]
+Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address that the web page listens on; loopback unless told.")]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option("--allow-host", metavar="NAME", help="Another name the page answers to, such as a proxy's; once for each."),
+]
+NoToken = Annotated[
+    bool, typer.Option("--no-token", metavar=NO_VALUE, help="Let in whoever reaches the page: only behind a proxy that asks who it is.")
+]
 Keep = Annotated[bool, typer.Option("--keep", metavar=NO_VALUE, help="Leave the clusters running and the files where they are.")]
 Page = Annotated[bool, typer.Option("--ui", metavar=NO_VALUE, help="Start Dagster's web page at the end; without --keep until Ctrl-C.")]
 Workplace = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Work here instead of in a temporary folder.")]
@@ -105,13 +113,19 @@ def _show(found: Sequence[LocalCluster], as_json: bool) -> None:
 def up(
     config: ConfigFile = DEFAULT_CONFIG,
     port: Port = 3000,
+    host: Host = "127.0.0.1",
+    allow_host: AllowHost = None,
+    no_token: NoToken = False,
 ) -> None:
-    """Start Dagster's web server and daemon with every mirror wired: lag sensors start the lanes. Ctrl-C ends it."""
+    """Start Dagster's web server and daemon with every mirror wired: lag sensors start the lanes. Ctrl-C ends it.
+
+    The address it prints carries a token, a new one at each start unless `$MIRROR_UP_TOKEN` has one; without it the page shows nothing.
+    """
     if not config.is_file():
         raise UsageError(f"{config}: no such file", hint="'mirror init' writes one to start from; -c FILE names another")
     from mirror_pipeline.orchestration.up import run_up
 
-    raise typer.Exit(run_up(config, port=port))
+    raise typer.Exit(run_up(config, host=host, port=port, allow_hosts=allow_host or (), with_token=not no_token))
 
 
 def demo(

@@ -254,10 +254,10 @@ def _advice(report: DemoReport, place: Place, page: WebPage | None) -> list[str]
     if not report.kept:
         return [
             "Everything is stopped and removed now. To look around in Dagster's web page:",
-            f"  mirror demo --keep, then mirror -c DIR/mirror.yaml up, then open {DEFAULT_URL}",
+            "  mirror demo --keep, then mirror -c DIR/mirror.yaml up, then open the address it prints",
         ]
     addresses = ", ".join(f"{name} {address}" for name, address in report.clusters.items())
-    up = f"mirror -c {place.config} up, then open {DEFAULT_URL}" if page is None else f"{page.url}  (kill {page.pid} ends it)"
+    up = f"mirror -c {place.config} up, then open the address it prints" if page is None else f"{page.url}  (kill {page.pid} ends it)"
     return [
         f"Left running:        {addresses}",
         f"Dagster's web page:  {up}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -38,7 +39,8 @@ class WebPage:
             ProblemFound: it ended, or is not there after four minutes; the message names the log.
         """
         command = [sys.executable, "-m", "mirror_pipeline.cli", "-c", str(self._config), "up"]
-        with self._log.open("wb") as out:
+        # The address with its token goes there.
+        with os.fdopen(os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
             self._process = subprocess.Popen(  # noqa: S603 - our own command line
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
             )

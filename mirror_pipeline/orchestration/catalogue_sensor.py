@@ -9,6 +9,7 @@ import dagster as dg
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.orchestration import names, worker
 from mirror_pipeline.orchestration.graphql import GraphQLError, reload_location
+from mirror_pipeline.orchestration.page import known_token
 from mirror_pipeline.orchestration.project import UP_URL_ENV, KnownMirror, Project
 from mirror_pipeline.orchestration.wiring import MirrorsResource
 
@@ -96,7 +97,7 @@ def _reload() -> str:
     if not url:
         return f"reload the code location to see it (`mirror up` does it alone; else set {UP_URL_ENV} to the web server's address)"
     try:
-        reload_location(url, names.LOCATION)
+        reload_location(url, names.LOCATION, token=known_token())
     except GraphQLError as problem:
         return f"reload failed: {problem}"
     return "code location reloaded"

@@ -27,8 +27,10 @@ class GraphQLError(Exception):
     """The web server does not answer, or not as asked."""
 
 
-def call(url: str, query: str, variables: Mapping[str, Any] | None = None, *, timeout: float = TIMEOUT_SECONDS) -> dict[str, Any]:
-    """POST one query to ``<url>/graphql``; the ``data`` of the answer.
+def call(
+    url: str, query: str, variables: Mapping[str, Any] | None = None, *, token: str | None = None, timeout: float = TIMEOUT_SECONDS
+) -> dict[str, Any]:
+    """POST one query to ``<url>/graphql``, with the token where the server asks for one; the ``data`` of the answer.
 
     Raises:
         GraphQLError: no answer, or an answer with errors.
@@ -36,7 +38,8 @@ def call(url: str, query: str, variables: Mapping[str, Any] | None = None, *, ti
     if not url.startswith(("http://", "https://")):
         raise GraphQLError(f"{url!r} is not the address of a web server")
     body = json.dumps({"query": query, "variables": dict(variables or {})}).encode()
-    request = urllib.request.Request(f"{url.rstrip('/')}/graphql", body, {"Content-Type": "application/json"})  # noqa: S310 - scheme checked
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    request = urllib.request.Request(f"{url.rstrip('/')}/graphql", body, headers)  # noqa: S310 - scheme checked
     try:
         with urllib.request.urlopen(request, timeout=timeout) as response:  # noqa: S310 - scheme checked
             answer = json.load(response)
@@ -50,13 +53,13 @@ def call(url: str, query: str, variables: Mapping[str, Any] | None = None, *, ti
     return data
 
 
-def reload_location(url: str, name: str) -> None:
+def reload_location(url: str, name: str, *, token: str | None = None) -> None:
     """Have a code location loaded anew.
 
     Raises:
         GraphQLError: the web server is not there, or the location does not load.
     """
-    answer = call(url, RELOAD, {"name": name})["reloadRepositoryLocation"]
+    answer = call(url, RELOAD, {"name": name}, token=token)["reloadRepositoryLocation"]
     if answer["__typename"] != "WorkspaceLocationEntry":
         raise GraphQLError(str(answer.get("message") or answer["__typename"]))
     entry = answer.get("locationOrLoadError") or {}
@@ -64,13 +67,13 @@ def reload_location(url: str, name: str) -> None:
         raise GraphQLError(_first_line(entry["message"]))
 
 
-def location_problem(url: str, name: str) -> str | None:
+def location_problem(url: str, name: str, *, token: str | None = None) -> str | None:
     """Why a code location is not loaded, "" when it is, None while it is loading.
 
     Raises:
         GraphQLError: the web server does not answer.
     """
-    workspace = call(url, LOCATIONS)["workspaceOrError"]
+    workspace = call(url, LOCATIONS, token=token)["workspaceOrError"]
     for entry in workspace.get("locationEntries", []):
         if entry["name"] == name and entry["locationOrLoadError"]:
             state = entry["locationOrLoadError"]

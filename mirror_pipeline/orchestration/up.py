@@ -9,8 +9,7 @@ import sys
 import tempfile
 import threading
 import urllib.request
-import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -18,8 +17,10 @@ from types import FrameType
 from mirror_pipeline.config import Config, load_config
 from mirror_pipeline.errors import MirrorError, UsageError
 from mirror_pipeline.orchestration import names, worker
+from mirror_pipeline.orchestration.gate import HEALTH
 from mirror_pipeline.orchestration.graphql import GraphQLError, location_problem
 from mirror_pipeline.orchestration.home import LOGS, LONGEST_SOCKET_PATH, locked, prepare_home, write_workspace
+from mirror_pipeline.orchestration.page import TOKEN_ENV, TOKEN_FILE_ENV, address, keep_token, make_token, warning
 from mirror_pipeline.orchestration.project import CONFIG_ENV, UP_PID_ENV, UP_URL_ENV
 from mirror_pipeline.orchestration.services import Service, wait_until
 
@@ -41,38 +42,43 @@ def run_up(
     *,
     host: str = "127.0.0.1",
     port: int = DEFAULT_PORT,
-    open_browser: bool = False,
+    allow_hosts: Sequence[str] = (),
+    with_token: bool = True,
     dagster_home: Path | None = None,
 ) -> int:
-    """Start everything, print the address, stay until interrupted; the exit code.
+    """Start everything, print the address with its token, stay until interrupted; the exit code.
 
     Args:
         config_path: the mirror.yaml.
-        host: address to listen on; the UI has no passwords, so think before you leave loopback.
+        host: address to listen on. Beyond loopback the token crosses the network as it is: see docs/security.md.
         port: 0 picks a free one; when the default is taken, the next free one is used and named.
-        open_browser: show the page when it is there.
+        allow_hosts: further names that the page answers to, such as a proxy's.
+        with_token: False lets in whoever reaches the port: for those behind a proxy that asks.
         dagster_home: Dagster's folder; default ``.mirror/dagster_home`` beside mirror.yaml.
 
     Raises:
         ConfigError: mirror.yaml is missing or wrong.
-        UsageError: the port is taken, or the folder cannot be used.
+        UsageError: the port is taken, the folder cannot be used, or the environment's token is too short.
         ProblemFound: another ``mirror up`` is at work in that folder.
     """
     config = load_config(config_path)
+    token = make_token() if with_token else None
     home = prepare_home(dagster_home or config.state_folder / "dagster_home")
     chosen = choose_port(host, port)
     if port not in (0, chosen):
         _say(f"port {port} is taken, using {chosen}")
-    url = f"http://{'127.0.0.1' if host in ('0.0.0.0', '') else host}:{chosen}"  # noqa: S104 - compared, not bound
+    if said := warning(host, with_token):
+        _say(said)
+    url = address(host, chosen)
+    page = ["--host", host, "--port", str(chosen), *(part for name in allow_hosts for part in ("--allow-host", name))]
     with locked(home, url), _interrupts() as interrupted, ExitStack() as stack:
         refresh_catalogues(config)
-        up = Up(config, home, host, chosen, url, interrupted)
+        stack.callback(keep_token, home, None)
+        up = Up(config, home, url, keep_token(home, token) if token else None, interrupted, page=page)
         stack.callback(up.end)
         if not up.start():
             return 0 if interrupted.is_set() else 1
-        print(f"Dagster UI: {url}", flush=True)
-        if open_browser:
-            webbrowser.open(url)
+        print(f"Dagster UI: {url}/?token={token}" if token else f"Dagster UI: {url}", flush=True)
         return up.watch()
 
 
@@ -84,7 +90,7 @@ def choose_port(host: str, port: int) -> int:
     """
     last = port + PORTS_TRIED if port == DEFAULT_PORT else port
     for candidate in range(port, last + 1):
-        with socket.socket() as probe:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
                 probe.bind((host, candidate))
@@ -108,11 +114,13 @@ def refresh_catalogues(config: Config) -> None:
 class Up:
     """The three services of one ``mirror up``."""
 
-    def __init__(self, config: Config, home: Path, host: str, port: int, url: str, interrupted: threading.Event) -> None:
+    def __init__(
+        self, config: Config, home: Path, url: str, token: Path | None, interrupted: threading.Event, *, page: Sequence[str]
+    ) -> None:
         self._home = home
-        self._host = host
-        self._port = port
         self._url = url
+        self._page = page
+        self._token = token.read_text().strip() if token else None
         self._interrupted = interrupted
         self._socket = _socket_path(home)
         self._workspace = write_workspace(home, self._socket, names.LOCATION)
@@ -120,7 +128,8 @@ class Up:
         self._web: Service | None = None
         self._daemon: Service | None = None
         self._env = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name not in (TOKEN_ENV, TOKEN_FILE_ENV)},
+            **({TOKEN_FILE_ENV: str(token)} if token else {}),
             CONFIG_ENV: str(config.path),
             UP_URL_ENV: url,
             UP_PID_ENV: str(os.getpid()),
@@ -142,8 +151,7 @@ class Up:
         if not self._wait(self._code, lambda: _listens(self._socket)):
             return False
         self._web = self._service(
-            "webserver", "dagster_webserver", "--host", self._host, "--port", str(self._port), "--workspace", str(self._workspace),
-            "--dagster-log-level", "warning",
+            "webserver", "mirror_pipeline.orchestration.webserver", *self._page, "--workspace", str(self._workspace)
         )  # fmt: skip
         self._daemon = self._service("daemon", "dagster._daemon", "run", "--workspace", str(self._workspace), "--log-level", "warning")
         return self._wait(self._web, lambda: _answers(self._url)) and self._location_is_there(self._web)
@@ -195,7 +203,7 @@ class Up:
         def loaded() -> bool:
             nonlocal problem
             with suppress(GraphQLError):
-                problem = location_problem(self._url, names.LOCATION)
+                problem = location_problem(self._url, names.LOCATION, token=self._token)
             return problem is not None
 
         if self._wait(web, loaded) and problem:
@@ -258,7 +266,7 @@ def _listens(path: Path) -> bool:
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/server_info", timeout=5) as response:  # noqa: S310 - http, built here
+        with urllib.request.urlopen(f"{url}{HEALTH}", timeout=5) as response:  # noqa: S310 - http, built here
             return bool(response.status == 200)
     except OSError:
         return False

@@ -65,12 +65,13 @@ class Up:
 
     process: subprocess.Popen[bytes]
     url: str
+    token: str
     config: Path
     east: str
     west: str
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
-        return graphql.call(self.url, query, variables)
+        return graphql.call(self.url, query, variables, token=self.token)
 
     def topic(self, name: str) -> str:
         """A source topic that the mirror selects."""
@@ -131,7 +132,8 @@ def start(config: Path, east: str, west: str) -> Up:
         assert process.poll() is None, (config.parent / "up.log").read_text()
         return next((line.removeprefix(prefix) for line in out.read_text().splitlines() if line.startswith(prefix)), "")
 
-    return Up(process, until("the address is printed", address, START_SECONDS), config, east, west)
+    url, _, token = until("the address is printed", address, START_SECONDS).partition("/?token=")
+    return Up(process, url, token, config, east, west)
 
 
 def family(up: Up) -> set[int]:

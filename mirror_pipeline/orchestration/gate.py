@@ -1,0 +1,256 @@
+"""Who may talk to the web page: an ASGI layer in front of Dagster's own, which lets everybody in.
+
+Dagster's web server asks for no password, answers to any name, minds no origin, and executes what a GET asks for. Here a request
+must carry our name, must not come from a foreign page, must send what it wants changed as JSON, and must know the token.
+"""
+
+from __future__ import annotations
+
+import hmac
+import html
+import ipaddress
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+HEALTH = "/healthz"
+GRAPHQL = "/graphql"
+CLOSED = ("/notebook", "/dagit/notebook")
+"""Dagster reads files by name there; nothing of ours has notebooks."""
+TOKEN = "token"  # noqa: S105 - a name
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
+_HEADERS = [
+    (b"x-frame-options", b"DENY"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+_PAGE = """<!doctype html><meta charset="utf-8"><title>Mirror Pipeline</title>
+<body style="font-family: sans-serif; max-width: 40em; margin: 4em auto"><h1>Mirror Pipeline</h1><p>{text}</p>
+<form action="/"><input name="token" type="password" size="50" autocomplete="off" placeholder="token"> <button>Open</button></form>
+"""
+_NO_TOKEN = "Open the address that `mirror up` printed: it carries a token. It is also in the file up.token of Dagster's folder."  # noqa: S105
+_WRONG = "That is not the token of this server: it has a new one each time it is started. " + _NO_TOKEN
+_ENTERED = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={address}"><title>Mirror Pipeline</title>'
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is let in.
+
+    Args:
+        host: the address that the server is bound to.
+        port: its port.
+        token: None lets in whoever reaches the server by its name.
+        allow_hosts: further names, with a port or for any, by which a proxy calls us or browsers call the proxy.
+    """
+
+    host: str
+    port: int
+    token: str | None = field(repr=False)
+    allow_hosts: tuple[str, ...] = ()
+
+    @property
+    def cookie(self) -> str:
+        """Its name: browsers do not keep the cookies of two ports apart."""
+        return f"mirror_up_{self.port}"
+
+    @property
+    def secret(self) -> str:
+        """What the cookie holds: whoever gets hold of it has the page, not the token."""
+        return hmac.new((self.token or "").encode(), b"cookie", sha256).hexdigest()
+
+    def knows_host(self, header: str) -> bool:
+        """Whether a Host header names us: foreign names that lead here are DNS rebinding."""
+        match = _HOST.fullmatch(header.lower())
+        if match is None:
+            return False
+        name, port = match[1], int(match[2] or 80)
+        if self._allowed(name, match[0]):
+            return True
+        if port != self.port:
+            return False
+        bound = f"[{self.host}]" if ":" in self.host else self.host.lower()
+        return name in _LOOPBACK or name == bound or (self.host in ANY_ADDRESS and _is_address(name))
+
+    def knows_origin(self, origin: str, host: str) -> bool:
+        """Whether a page of that origin is ours: loaded from where the request goes to, or from an allowed name."""
+        parts = urlsplit(origin)
+        match = _HOST.fullmatch(parts.netloc.lower())
+        if parts.scheme not in ("http", "https") or match is None:
+            return False
+        return match[0] == host.lower() or self._allowed(match[1], match[0])
+
+    def _allowed(self, name: str, with_port: str) -> bool:
+        return any(allowed.lower() in (name, with_port) for allowed in self.allow_hosts)
+
+    def knows_token(self, token: str) -> bool:
+        """Compared in constant time."""
+        return self.token is not None and hmac.compare_digest(token.encode(), self.token.encode())
+
+
+class Gate:
+    """The layer itself."""
+
+    def __init__(self, app: App, rules: Rules) -> None:
+        self._app = app
+        self._rules = rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, path, method = _headers(scope), scope["path"], scope["method"]
+        if path == HEALTH and method in ("GET", "HEAD"):
+            await _answer(send, 200, "ok\n")
+        elif why := self._foreign(headers, method):
+            await _answer(send, 403, why)
+        elif path.rstrip("/") in CLOSED:
+            await _answer(send, 404, "There are no notebooks here.\n")
+        elif method == "GET" and any(name == TOKEN for name, _ in _query(scope)):
+            await self._enter(scope, headers, send)
+        elif not self._is_known(headers):
+            await _ask(send, headers, 401, _NO_TOKEN)
+        elif path.rstrip("/") == GRAPHQL and (refusal := _not_json(headers, method)):
+            await _answer(send, *refusal)
+        else:
+            await self._app(scope, receive, _with_headers(send))
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = _headers(scope)
+        if self._foreign(headers, "WEBSOCKET") or not self._is_known(headers):
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await self._app(scope, receive, send)
+
+    def _foreign(self, headers: dict[str, str], method: str) -> str:
+        """Why a request is not one of our page or of a program on our side; "" when it is."""
+        host, origin, site = headers.get("host", ""), headers.get("origin"), headers.get("sec-fetch-site", "none")
+        if not self._rules.knows_host(host):
+            return "This server does not answer to that name; `mirror up --allow-host NAME` lets one in.\n"
+        if origin is not None and not self._rules.knows_origin(origin, host):
+            return "This server does not answer to pages of other origins.\n"
+        if site in ("same-origin", "none") or (method == "GET" and _is_navigation(headers)):
+            return ""
+        return "This server does not answer to pages of other sites.\n"
+
+    def _is_known(self, headers: dict[str, str]) -> bool:
+        if self._rules.token is None:
+            return True
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() in ("bearer", "token"):
+            return self._rules.knows_token(given.strip())
+        cookies = dict(part.strip().partition("=")[::2] for part in headers.get("cookie", "").split(";"))
+        return hmac.compare_digest(cookies.get(self._rules.cookie, "").encode(), self._rules.secret.encode())
+
+    async def _enter(self, scope: Scope, headers: dict[str, str], send: Send) -> None:
+        """Take the token out of the address and, when it is ours, put a cookie into the browser."""
+        given = [value for name, value in _query(scope) if name == TOKEN]
+        rest = urlencode([(name, value) for name, value in _query(scope) if name != TOKEN])
+        # Never "//other.example": that would lead away.
+        clean = "/" + quote(scope["path"].lstrip("/")) + (f"?{rest}" if rest else "")
+        extra = [(b"location", clean.encode())]
+        if self._rules.token is not None:
+            if not self._rules.knows_token(given[-1]):
+                await _ask(send, headers, 403, _WRONG)
+                return
+            extra.append((b"set-cookie", f"{self._rules.cookie}={self._rules.secret}; Path=/; HttpOnly; SameSite=Strict".encode()))
+        if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
+            await _answer(send, 303, "", extra=extra)
+        else:  # after a link on another site the browser keeps a strict cookie back until a page of ours asks
+            await _answer(send, 200, _ENTERED.format(address=html.escape(clean)), kind="text/html", extra=extra[1:])
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    """By name in lower case; one that stands there twice is both, which no rule lets in."""
+    found: dict[str, str] = {}
+    for raw, value in scope["headers"]:
+        name, text = raw.decode("latin-1").lower(), value.decode("latin-1")
+        found[name] = f"{found[name]}{'; ' if name == 'cookie' else ', '}{text}" if name in found else text
+    return found
+
+
+def _query(scope: Scope) -> list[tuple[str, str]]:
+    return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server bound to that address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_navigation(headers: dict[str, str]) -> bool:
+    """A person who follows a link, in a window of its own: the page that holds the link learns nothing."""
+    wanted = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
+    return wanted == ("navigate", "document") and "text/html" in headers.get("accept", "")
+
+
+def _not_json(headers: dict[str, str], method: str) -> tuple[int, str] | None:
+    """Why GraphQL is not executed; None when it is. The page itself posts JSON, which no foreign page can without asking first."""
+    if method == "GET" and "text/html" in headers.get("accept", ""):
+        return None  # Dagster shows its editor and executes nothing
+    if method != "POST":
+        return 405, "GraphQL is answered to POST.\n"
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return 415, "GraphQL is answered to application/json.\n"
+    return None
+
+
+async def _ask(send: Send, headers: dict[str, str], status: int, text: str) -> None:
+    extra = [(b"www-authenticate", b"Bearer")] if status == 401 else []
+    if "text/html" in headers.get("accept", ""):
+        await _answer(send, status, _PAGE.format(text=html.escape(text)), kind="text/html", extra=extra)
+    else:
+        await _answer(send, status, text + "\n", extra=extra)
+
+
+async def _answer(send: Send, status: int, body: str, *, kind: str = "text/plain", extra: list[tuple[bytes, bytes]] | None = None) -> None:
+    content = body.encode()
+    headers = [
+        (b"content-type", f"{kind}; charset=utf-8".encode()),
+        (b"content-length", str(len(content)).encode()),
+        (b"cache-control", b"no-store"),
+        (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, *_HEADERS, *(extra or [])]})
+    await send({"type": "http.response.body", "body": content})
+
+
+def _with_headers(send: Send) -> Send:
+    async def sender(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            ours = {name for name, _ in _HEADERS}
+            kept = [(name, value) for name, value in message.get("headers", []) if name.lower() not in ours]
+            message = {**message, "headers": [*kept, *_HEADERS]}
+        await send(message)
+
+    return sender

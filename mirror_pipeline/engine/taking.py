@@ -101,6 +101,9 @@ class RangeReader:
             return
         self.bytes_read += len(batch)
         self.batches += 1
+        opened = open_batch(batch) if header.magic < 2 else None
+        if opened:  # only inside stands where a compressed wrapper begins
+            header = header._replace(base_offset=opened[0].offset, last_offset_delta=opened[-1].offset - opened[0].offset)
         if header.base_offset >= self.terms.range.end:
             self._close_hole(self.terms.range.end)
             self.done = True
@@ -111,7 +114,7 @@ class RangeReader:
                 open_aborts.add(aborted.pop()[0])
             if header.magic >= 2:
                 self.mark = BatchMark(header.base_offset, header.crc, header.leader_epoch)
-            self._special(header, batch, open_aborts)
+            self._special(header, batch, open_aborts, opened)
 
     @staticmethod
     def _passed(header: BatchHeader, batch: memoryview, aborted: list[tuple[int, int]]) -> None:
@@ -194,7 +197,7 @@ class RangeReader:
         self._oldest = oldest if self._oldest == NO_TIMESTAMP else min(self._oldest, oldest)
         self._newest = max(self._newest, newest)
 
-    def _special(self, header: BatchHeader, batch: memoryview, open_aborts: set[int]) -> None:
+    def _special(self, header: BatchHeader, batch: memoryview, open_aborts: set[int], opened: list[OpenRecord] | None) -> None:
         if header.base_offset > self.next:
             self._close_hole(header.base_offset)
         if header.magic >= 2 and header.is_control:
@@ -208,12 +211,12 @@ class RangeReader:
         elif (run := plain_run(batch, 0, self.next, self.terms, (), open_aborts)) is not None:
             self._keep(run, batch)
         else:
-            self._open(header, batch)
+            self._open(header, open_batch(batch) if opened is None else opened)
 
-    def _open(self, header: BatchHeader, batch: memoryview) -> None:
+    def _open(self, header: BatchHeader, records: list[OpenRecord]) -> None:
         wanted = self.terms.range
         stop = min(header.next_offset, wanted.end) if wanted.hard_end else header.next_offset
-        kept = [record for record in open_batch(batch) if self.next <= record.offset < stop]
+        kept = [record for record in records if self.next <= record.offset < stop]
         codec = header.attributes & 0x07
         try:
             for sealed in seal_runs(kept, codec=codec, max_bytes=self.terms.max_batch_bytes):

@@ -84,7 +84,11 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The outcome of one run over one mirror: ``ok`` when every topic is."""
+    """The outcome of one run over one mirror: ``ok`` when every topic is.
+
+    ``lag_records`` are offsets that were not on the target at the end; ``target_down`` and ``source_down`` say why that cluster
+    could not be reached then.
+    """
 
     mirror: str
     state: str
@@ -96,6 +100,9 @@ class RunReport:
     staged_records: int = 0
     staged_bytes: int = 0
     session_seconds: float = 0.0
+    lag_records: int = 0
+    target_down: str = ""
+    source_down: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """One element of ``run --json``'s ``mirrors``."""
@@ -265,6 +272,7 @@ class Progress:
     seconds_staging: float = 0.0
     seconds_producing: float = 0.0
     target_down: str = ""
+    source_down: str = ""
     buffer_full: str = ""
     topics: dict[str, TopicProgress] = field(default_factory=dict)
 

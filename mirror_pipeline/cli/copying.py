@@ -77,7 +77,8 @@ def run(
     Several mirrors run one after another with --once, at the same time otherwise. A first Ctrl-C (or SIGTERM) finishes
     what is under way, a second one ends at once; neither loses or doubles a record.
 
-    Exit code 1 when a topic halted or stayed behind, each with its reason; 3 when a cluster could not be reached.
+    Exit code 1 when a topic halted or stayed behind, each with its reason; 3 when a cluster could not be reached, also when it
+    was down at the end of a run without --once.
     """
     if once and for_ is not None:
         raise UsageError("--once and --for exclude each other", hint="--once copies what is there now, --for 30m copies for half an hour")

@@ -13,7 +13,7 @@ WINDOW_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """A topic that does not go on."""
+    """A topic that does not go on, or waits."""
 
     topic: str
     state: str
@@ -35,7 +35,9 @@ class Shot:
     staged_records: int
     seconds: float
     target_down: str
+    source_down: str
     halts: tuple[Halt, ...]
+    waiting: tuple[Halt, ...]
     bytes_per_second: float
     records_per_second: float
 
@@ -78,11 +80,13 @@ class Meter:
             staged_records=progress.staged_records,
             seconds=progress.seconds,
             target_down=progress.target_down,
-            halts=_halts(progress),
+            source_down=progress.source_down,
+            halts=_in_state(progress, "halted"),
+            waiting=_in_state(progress, "behind"),
             bytes_per_second=(progress.bytes - size) / elapsed if elapsed > 0 else 0.0,
             records_per_second=(progress.records - records) / elapsed if elapsed > 0 else 0.0,
         )
 
 
-def _halts(progress: Progress) -> tuple[Halt, ...]:
-    return tuple(Halt(name, t.state, t.reason, t.hint) for name, t in sorted(progress.topics.items()) if t.state == "halted")
+def _in_state(progress: Progress, state: str) -> tuple[Halt, ...]:
+    return tuple(Halt(name, t.state, t.reason, t.hint) for name, t in sorted(progress.topics.items()) if t.state == state)

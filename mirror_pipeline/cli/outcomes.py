@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mirror_pipeline.cli import render
-from mirror_pipeline.cli.errors import OK, PROBLEM, describe, say
+from mirror_pipeline.cli.errors import OK, PROBLEM, UNREACHABLE, describe, say
 from mirror_pipeline.cli.output import answers, note, print_json
 from mirror_pipeline.cli.render_state import each
 from mirror_pipeline.cli.runner import Outcome
@@ -29,7 +29,9 @@ def show(outcomes: Sequence[Outcome[RunReport]], *, as_json: bool, debug: bool, 
 
 
 def exit_code(report: RunReport) -> int:
-    """0 when every topic is ok, 1 otherwise."""
+    """0 when every topic is ok, 3 when a cluster could not be reached at the end and something may be missing for it, 1 otherwise."""
+    if report.source_down or (report.target_down and (report.state != "ok" or report.lag_records)):
+        return UNREACHABLE
     return OK if report.state == "ok" and all(topic.state == "ok" for topic in report.topics) else PROBLEM
 
 

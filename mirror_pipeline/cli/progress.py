@@ -116,6 +116,8 @@ def _blocks(label: str, shot: Shot) -> list[RenderableType]:
     blocks: list[RenderableType] = [head, Text(f"  {_facts(shot)}", style="dim", no_wrap=True, overflow="ellipsis")]
     if shot.target_down:
         blocks.append(Text(f"  {_down(shot)}", style="yellow"))
+    if shot.source_down:
+        blocks.append(Text(f"  source down: {shot.source_down}", style="yellow"))
     for halt in shot.halts[:SHOWN_HALTS]:
         blocks.append(Text(f"  {halt.topic} halted: {halt.reason}", style="red"))
     if len(shot.halts) > SHOWN_HALTS:
@@ -124,7 +126,7 @@ def _blocks(label: str, shot: Shot) -> list[RenderableType]:
 
 
 class Lines:
-    """A line every ten seconds a lane, and one at once when the target goes, comes back, or a topic halts."""
+    """A line every ten seconds a lane, and one at once when a cluster goes, comes back, or a topic halts."""
 
     def __init__(self, console: Console, starting: str, clock: Clock = time.monotonic, every: float = QUIET_SECONDS) -> None:
         self._console = console
@@ -132,7 +134,7 @@ class Lines:
         self._shots = _Shots(clock)
         self._every = every
         self._said: dict[tuple[str, str], float] = {}
-        self._down: dict[tuple[str, str], str] = {}
+        self._down: dict[tuple[str, str, str], str] = {}
         self._halted: set[tuple[str, str]] = set()
 
     def __enter__(self) -> Self:
@@ -159,13 +161,15 @@ class Lines:
         self._console.out(text, highlight=False)
 
     def _changes(self, label: str, shot: Shot) -> None:
-        key = (shot.mirror, shot.lane)
-        was = self._down.get(key, "")
-        if shot.target_down and not was:
-            self.note(f"{label}: {_down(shot)}")
-        elif was and not shot.target_down:
-            self.note(f"{label}: the target is back")
-        self._down[key] = shot.target_down
+        sides = (("target", shot.target_down, _down(shot)), ("source", shot.source_down, f"source down: {shot.source_down}"))
+        for side, down, said in sides:
+            key = (shot.mirror, shot.lane, side)
+            was = self._down.get(key, "")
+            if down and not was:
+                self.note(f"{label}: {said}")
+            elif was and not down:
+                self.note(f"{label}: the {side} is back")
+            self._down[key] = down
         for halt in shot.halts:
             if (shot.mirror, halt.topic) not in self._halted:
                 self._halted.add((shot.mirror, halt.topic))
@@ -173,7 +177,8 @@ class Lines:
 
 
 def _facts(shot: Shot) -> str:
-    lag = f"lag {count(shot.lag_records)}" if shot.lag_records else "no lag"
+    none = "no known lag" if _troubled(shot) else "no lag"
+    lag = f"lag {count(shot.lag_records)}" if shot.lag_records else none
     if shot.lag_records and shot.lag_seconds is not None:
         lag += f" ({duration(shot.lag_seconds)})"
     ahead = shot.staged_records - shot.records
@@ -183,9 +188,18 @@ def _facts(shot: Shot) -> str:
 
 def _left(shot: Shot) -> str:
     left = shot.seconds_left
-    if left == 0.0:
-        return "up to date"
-    return "waiting" if left is None else f"{duration(left)} left"
+    if left:
+        return f"{duration(left)} left"
+    if shot.halts:
+        return f"{plural(len(shot.halts), 'topic')} halted"
+    if _troubled(shot) or left is None:
+        return f"{plural(len(shot.waiting), 'topic')} waiting" if shot.waiting else "waiting"
+    return "up to date"
+
+
+def _troubled(shot: Shot) -> bool:
+    """Whether there may be records to copy that nothing is known of: no lag is not up to date then."""
+    return bool(shot.halts or shot.waiting or shot.target_down or shot.source_down)
 
 
 def _down(shot: Shot) -> str:

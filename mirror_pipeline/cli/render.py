@@ -151,7 +151,18 @@ def run_sum(report: RunReport, *, speed: bool = True) -> str:
         text += f" ({rate(report.bytes / report.seconds)})"
     if report.session_seconds >= 0.1:
         text += f", after {duration(report.session_seconds)} to start Spark"
-    return text if report.records or report.state != "ok" else f"{report.mirror}: nothing new to copy"
+    left = _left(report)
+    if left or report.records or report.state != "ok":
+        return f"{text}; {left}" if left else text
+    return f"{report.mirror}: nothing new to copy"
+
+
+def _left(report: RunReport) -> str:
+    """What a run has not copied, and which cluster it waited for."""
+    parts = [f"{plural(report.lag_records, 'offset')} not on the target yet"] if report.lag_records else []
+    parts += [f"target down: {report.target_down}"] if report.target_down else []
+    parts += [f"source down: {report.source_down}"] if report.source_down else []
+    return "; ".join(parts)
 
 
 def backfill(report: BackfillReport) -> RenderableType:

@@ -91,6 +91,8 @@ def run_notes(stores: Iterable[LaneStore]) -> tuple[str, ...]:
             lines.append(f"{store.lane}: the last run was cut off, its last sign of life is {time.time() - body['heartbeat']:,.0f} s old")
         elif body.get("target_down"):
             lines.append(f"{store.lane}: target down: {body['target_down']}")
+        elif body.get("source_down"):
+            lines.append(f"{store.lane}: source down: {body['source_down']}")
     return tuple(lines)
 
 

@@ -110,6 +110,7 @@ def joined_progress(mirror: str, parts: Sequence[Progress]) -> Progress:
         seconds_staging=sum(p.seconds_staging for p in parts),
         seconds_producing=sum(p.seconds_producing for p in parts),
         target_down=next((p.target_down for p in parts if p.target_down), ""),
+        source_down=next((p.source_down for p in parts if p.source_down), ""),
         buffer_full=next((p.buffer_full for p in parts if p.buffer_full), ""),
         topics={name: topic for p in parts for name, topic in p.topics.items()},
     )
@@ -128,4 +129,7 @@ def joined_report(mirror: str, parts: Sequence[RunReport]) -> RunReport:
         micro_batches=sum(p.micro_batches for p in parts),
         staged_records=sum(p.staged_records for p in parts),
         staged_bytes=sum(p.staged_bytes for p in parts),
+        lag_records=sum(p.lag_records for p in parts),
+        target_down=next((p.target_down for p in parts if p.target_down), ""),
+        source_down=next((p.source_down for p in parts if p.source_down), ""),
     )

@@ -35,6 +35,7 @@ def progress_of(context: LaneContext, *, seconds: float, marks: bool = False) ->
             seconds_staging=state.seconds_staging,
             seconds_producing=state.seconds_producing,
             target_down=state.target_down,
+            source_down=state.source_down,
             buffer_full=state.buffer_full,
             topics=topics,
         )
@@ -50,12 +51,13 @@ def _lag_seconds(state: LaneState) -> float | None:
 
 
 def _topic_progress(context: LaneContext, run: TopicRun, marks: bool) -> TopicProgress:
-    error = next((p.error for p in run.partitions.values() if p.error), "")
+    lag = sum(p.lag for p in run.partitions.values())
+    error = next((p.error for p in run.partitions.values() if p.error), "") or _waits_for(context.state, run, lag)
     progress = TopicProgress(
         run.target_topic,
         records=run.records,
         bytes=run.bytes,
-        lag_records=sum(p.lag for p in run.partitions.values()),
+        lag_records=lag,
         position={n: p.position.source_next for n, p in run.partitions.items()},
         end={n: p.readable_end for n, p in run.partitions.items()},
         state="behind" if error else "ok",
@@ -65,6 +67,16 @@ def _topic_progress(context: LaneContext, run: TopicRun, marks: bool) -> TopicPr
         marks={n: (p.mark.offset, p.mark.crc, p.mark.epoch) for n, p in run.partitions.items() if marks and p.mark is not None},
     )
     return _halted(progress, context, run.halted) if run.halted else progress
+
+
+def _waits_for(state: LaneState, run: TopicRun, lag: int) -> str:
+    """The cluster that a topic waits for, and why; "" when it waits for none."""
+    staged = any(p.pending for p in run.partitions.values())
+    if state.target_down and (lag or staged):
+        return f"{lag:,} offsets are not on the target: {state.target_down}"
+    if state.source_down and (lag or not all(p.told for p in run.partitions.values())):
+        return f"the source cannot be read: {state.source_down}"
+    return ""
 
 
 def _halted(progress: TopicProgress, context: LaneContext, halt: TopicHalted) -> TopicProgress:
@@ -97,4 +109,7 @@ def report_of(context: LaneContext, *, seconds: float) -> RunReport:
         micro_batches=progress.micro_batches,
         staged_records=progress.staged_records,
         staged_bytes=progress.staged_bytes,
+        lag_records=progress.lag_records,
+        target_down=progress.target_down,
+        source_down=progress.source_down,
     )

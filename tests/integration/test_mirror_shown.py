@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
 from mirror_pipeline import Mirror
+from mirror_pipeline.cli.main import main
+from mirror_pipeline.local.cluster import LocalCluster
 from tests.conftest import ClusterPair
-from tests.integration.mirrors import create_topic, make_mirror, produce
+from tests.integration.mirrors import create_topic, make_mirror, produce, write_config
 from tests.integration.processes import wait_until
 
 
@@ -57,3 +60,22 @@ def test_lag_plan_and_check_know_what_a_run_would_stop_at(mirror: tuple[Mirror, 
     assert f"--topic {trimmed} --accept trimmed" in lag[trimmed].hint
     made.resolve(told, "trimmed")
     assert told not in shown(made)[0]
+
+
+def test_a_run_whose_target_is_down_ends_with_what_is_not_copied(
+    cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path, topic_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    east, west = cluster_factory(names=["east", "west"], brokers=1)
+    path = write_config(tmp_path, east.bootstrap_servers, west.bootstrap_servers, [topic_name], engine={"inline_bytes": "16MB"})
+    create_topic(east.bootstrap_servers, topic_name)
+    produce(east.bootstrap_servers, topic_name, 50)
+    assert main(["run", "-c", str(path), "--once"]) == 0
+    west.kill()
+    produce(east.bootstrap_servers, topic_name, 500, start=50)
+    capsys.readouterr()
+    assert main(["run", "-c", str(path), "--for", "20s", "--json"]) == 3
+    (answer,) = json.loads(capsys.readouterr().out)["mirrors"]
+    (topic,) = answer["topics"]
+    assert (answer["state"], topic["state"], answer["lag_records"], answer["staged_records"]) == ("behind", "behind", 500, 500)
+    assert topic["reason"].startswith("500 offsets are not on the target: ")
+    assert answer["target_down"]

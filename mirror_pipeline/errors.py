@@ -86,7 +86,8 @@ class LaneLost(ProblemFound):
 class TopicHalted(ProblemFound):
     """One topic cannot go on; the others do.
 
-    ``code`` is a short stable word for the reason (docs/troubleshooting.md), ``span`` the source offsets it is about.
+    ``code`` is a short stable word for the reason (docs/troubleshooting.md), ``span`` the source offsets it is about,
+    ``trace`` the traceback of a fault of ours.
     """
 
     def __init__(
@@ -98,9 +99,11 @@ class TopicHalted(ProblemFound):
         partition: int | None = None,
         code: str = "",
         span: tuple[int, int] | None = None,
+        trace: str = "",
     ) -> None:
         super().__init__(message, hint=hint)
         self.topic = topic
+        self.trace = trace
         self.partition = partition
         self.code = code
         self.span = span

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
+import traceback
+from pathlib import Path
 
-from mirror_pipeline.model import DecisionKind
+from mirror_pipeline.errors import BrokerError, TopicHalted
+from mirror_pipeline.model import DecisionKind, TopicPartition
+
+log = logging.getLogger(__name__)
 
 ACCEPTABLE: dict[str, DecisionKind] = {
     "trimmed": DecisionKind.GAP,
@@ -29,6 +35,43 @@ MEANING = {
     "target_truncated": "copy everything again, into the target topic as it is now (it must be empty)",
 }
 """What accepting means, for people."""
+
+
+def internal(place: TopicPartition, problem: Exception, *, topic: str = "") -> TopicHalted:
+    """The halt for a fault of ours over one partition: the others go on.
+
+    Call it where the exception is handled. The traceback travels with the halt, so that a task's reaches the driver,
+    which logs it by :func:`log_internal`.
+
+    Args:
+        place: the partition that was worked on, of the source or of the target.
+        problem: what was raised.
+        topic: the source topic; that of ``place`` where it is not named.
+    """
+    frames = traceback.extract_tb(problem.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    said = " ".join(str(problem).split())
+    return TopicHalted(
+        topic or place.topic,
+        f"{place}: unexpected {type(problem).__name__}{': ' if said else ''}{said}{where}",
+        hint="a fault of mirror-pipeline: report it with the traceback in the log; the next run tries again",
+        partition=place.partition,
+        code="internal",
+        trace="".join(traceback.format_exception(problem)),
+    )
+
+
+def log_internal(halt: TopicHalted) -> None:
+    """Keep the traceback of an ``internal`` halt; other halts say all there is to say."""
+    if halt.trace:
+        log.error("topic_halted topic=%s code=%s: %s\n%s", halt.topic, halt.code, halt.message, halt.trace)
+
+
+def refused(place: TopicPartition, problem: BrokerError) -> TopicHalted:
+    """The halt for a broker that refuses a partition for good."""
+    return TopicHalted(
+        place.topic, f"{place}: {problem.message}", hint=problem.hint, partition=place.partition, code=problem.name.lower()
+    )
 
 
 def accept_command(mirror: str, topic: str, code: str) -> str:

@@ -9,6 +9,7 @@ from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.buffer.write import PartFileWriter
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine import worker
+from mirror_pipeline.engine.hazards import internal, refused
 from mirror_pipeline.engine.plan import ESTIMATE_SLACK
 from mirror_pipeline.engine.reading import Reading
 from mirror_pipeline.engine.stretches import Stretch
@@ -109,10 +110,21 @@ def run_stage(task: StageTask) -> StageResult:
         staging.run(deadline=began + task.seconds)
         crash_point("stage.before_close")
         part = writer.close()
+    except _Unwritten as fault:
+        writer.abort()
+        return StageResult(None, staging.nothing(fault), time.monotonic() - began)
     except BaseException:
         writer.abort()
         raise
     return StageResult(part, staging.outcomes(), time.monotonic() - began)
+
+
+class _Unwritten(Exception):
+    """A range could not be written by a fault of ours: the task's file is no good."""
+
+    def __init__(self, source: TopicPartition, problem: Exception) -> None:
+        super().__init__(str(problem))
+        self.source, self.problem = source, problem
 
 
 class _Staging:
@@ -125,6 +137,7 @@ class _Staging:
         self._errors: dict[TopicPartition, str] = {}
         self._empty: dict[TopicPartition, int] = {}
         self._beyond: set[TopicPartition] = set()
+        self._faulty: set[TopicPartition] = set()
         self._readers = {terms.range.source: RangeReader(terms, writer.add) for terms in task.terms}
 
     def run(self, *, deadline: float) -> None:
@@ -145,11 +158,21 @@ class _Staging:
                     source.topic, source.partition, reader.next, reader.records, reader.bytes_read,
                     error=self._errors.get(source, ""), halt=self._halted.get(source),
                     end=self._ends.get(source, -1), first_epoch=reader.first_epoch,
-                    mark=reader.mark, quarantined=tuple(reader.quarantined), batches=reader.batches,
+                    mark=reader.mark if source not in self._faulty else None, quarantined=tuple(reader.quarantined), batches=reader.batches,
                     beyond=source in self._beyond,
                 )
             )  # fmt: skip
         return tuple(rows)
+
+    def nothing(self, fault: _Unwritten) -> tuple[RangeOutcome, ...]:
+        """Outcomes of a task whose file was thrown away: nothing was read, but one topic has halted."""
+        halt = internal(fault.source, fault.problem)
+        rows = [(source, halt if source == fault.source else None) for source in self._readers]
+        said = "its part file could not be written; it is read again"
+        return tuple(
+            RangeOutcome(tp.topic, tp.partition, self._readers[tp].terms.range.start, 0, 0, error="" if halted else said, halt=halted)
+            for tp, halted in rows
+        )
 
     def _open(self) -> list[TopicPartition]:
         return [s for s, r in self._readers.items() if not r.done and s not in self._halted and s not in self._errors]
@@ -217,6 +240,8 @@ class _Staging:
 
     def _take_stretch(self, client: WireClient, stretch: Stretch) -> None:
         source, reader = stretch.source, self._readers[stretch.source]
+        if stretch.fault is not None:
+            self._halted.setdefault(source, internal(source, stretch.fault))
         if stretch.problem is not None and not isinstance(stretch.problem, MirrorError):
             raise stretch.problem
         if stretch.problem is not None:
@@ -283,6 +308,11 @@ class _Staging:
                 source.topic, f"{source} at offset {reader.next}: {problem.message}", partition=source.partition,
                 hint="the source's log is damaged there, or a proxy changed the bytes; check the broker's disk", code="unreadable",
             )  # fmt: skip
+        except MirrorError:
+            raise
+        except Exception as fault:  # noqa: BLE001 - one topic's trouble; what its reader holds may be anything
+            self._faulty.add(source)
+            self._halted[source] = internal(source, fault)
 
     def _refused(
         self, client: WireClient, source: TopicPartition, problem: BrokerError, data: FetchedPartition | None = None
@@ -297,9 +327,7 @@ class _Staging:
             client.forget(source)
             self._errors[source] = problem.message
         else:
-            self._halted[source] = TopicHalted(
-                source.topic, f"{source}: {problem.message}", hint=problem.hint, partition=source.partition, code=problem.name.lower()
-            )
+            self._halted[source] = refused(source, problem)
 
     def _out_of_range(self, client: WireClient, source: TopicPartition) -> None:
         """Deleted before it was read, or beyond the end? The end's word is not taken here: the run looks at it, and looks twice."""
@@ -313,6 +341,13 @@ class _Staging:
         self._errors[source] = f"the broker holds nothing of {source} at offset {reader.next}"
 
     def _flush(self) -> None:
-        for reader in self._readers.values():
-            reader.flush()
+        for source, reader in self._readers.items():
+            if source in self._faulty:
+                continue
+            try:
+                reader.flush()
+            except MirrorError:
+                raise
+            except Exception as fault:
+                raise _Unwritten(source, fault) from fault
         self._held = 0

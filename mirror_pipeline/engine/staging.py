@@ -11,6 +11,7 @@ from mirror_pipeline.engine import continuity, worker
 from mirror_pipeline.engine.awaiting import SourceWatch
 from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
 from mirror_pipeline.engine.continuity import cut_off, diverged, other_ids, recreated
+from mirror_pipeline.engine.hazards import log_internal
 from mirror_pipeline.engine.lines import is_long
 from mirror_pipeline.engine.plan import assign, plan_ranges, planned_bytes
 from mirror_pipeline.engine.stage import RangeOutcome, StageResult, StageTask, run_stage
@@ -342,6 +343,7 @@ class Staging:
         if not self._context.once and outcome.end >= part.staged and not outcome.error:
             part.end = max(part.end, outcome.end)
         if outcome.halt is not None:
+            log_internal(outcome.halt)
             self._state.halt(outcome.topic, outcome.halt, sendable=True)
         elif outcome.error:
             self._client.forget(TopicPartition(outcome.topic, outcome.partition))

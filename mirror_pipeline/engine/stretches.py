@@ -23,7 +23,8 @@ EMPTY_ANSWERS = 3
 class Stretch:
     """Offsets ``[start, end)`` of one partition, on their way; ``answers`` begin at or before ``start``.
 
-    ``counted`` while it takes room among what is read ahead, ``passed`` once its reader needs no more of it for now.
+    ``counted`` while it takes room among what is read ahead, ``passed`` once its reader needs no more of it for now,
+    ``fault`` what was raised over its answers, which is a fault of ours.
     """
 
     source: TopicPartition
@@ -33,6 +34,7 @@ class Stretch:
     slack: int
     answers: list[FetchedPartition] = field(default_factory=list)
     problem: Exception | None = None
+    fault: Exception | None = None
     ready: bool = False
     attempts: list[Attempt] = field(default_factory=list)
     losses: int = 0

@@ -282,7 +282,10 @@ class Gathering:
         answer = answers.get(stretch.source)
         if answer is None:
             raise ConnectionLost(f"{line.connection.peer}: the answer leaves {stretch.source} out")
-        complete = attempt.take(answer)
+        try:
+            complete = attempt.take(answer)
+        except Exception as fault:  # noqa: BLE001 - that topic's trouble; whoever reads the stretch says so
+            stretch.fault, complete = fault, True
         size = len(answer.records)
         self.pause(size)
         now = time.monotonic()

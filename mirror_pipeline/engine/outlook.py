@@ -13,13 +13,16 @@ from mirror_pipeline.lags import MirrorLag, TopicLag
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.topics.settings import number, text
 from mirror_pipeline.wire.answers import LATEST
-from mirror_pipeline.wire.batch import headers
+from mirror_pipeline.wire.batch import BatchHeader, headers
 from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.codes import THROTTLING_QUOTA_EXCEEDED
 from mirror_pipeline.wire.fetch import fetch
 
 PARTITIONS_ASKED = 32
 """Times are asked of the partitions furthest behind: each costs a fetch."""
 LOOK_BYTES = 64 * 1024
+LOOK_PATIENCE = 5.0
+"""Seconds that a client quota may hold back a look at a log: times are left out rather than waited for."""
 
 
 def retention_ms(configs: Mapping[str, ConfigValue] | BrokerError | None) -> int | None:
@@ -81,14 +84,26 @@ def _held(lag: MirrorLag, client: WireClient) -> dict[TopicPartition, tuple[int,
 def first_times(client: WireClient, at: Mapping[TopicPartition, int], *, isolation: int) -> dict[TopicPartition, float]:
     """Time (seconds since the epoch) of the first batch at or after an offset, for at most ``PARTITIONS_ASKED`` partitions.
 
+    What a client quota holds back is left out.
+
     Raises:
         BrokerError, ConnectionLost: a partition cannot be read now.
     """
     times = {}
     for tp, offset in list(at.items())[:PARTITIONS_ASKED]:
-        connection = client.connection(client.leader(tp))
-        data = fetch(connection, {tp: (offset, LOOK_BYTES)}, max_wait_ms=0, min_bytes=0, max_bytes=LOOK_BYTES, isolation=isolation)[tp]
-        header = next((h for _, h in headers(data.records) if h.next_offset > offset), None)
+        try:
+            header = _first_header(client, tp, offset, isolation)
+        except BrokerError as problem:
+            if problem.code != THROTTLING_QUOTA_EXCEEDED:
+                raise
+            break
         if header is not None and header.base_timestamp > 0:
             times[tp] = header.base_timestamp / 1000
     return times
+
+
+def _first_header(client: WireClient, tp: TopicPartition, offset: int, isolation: int) -> BatchHeader | None:
+    connection = client.connection(client.leader(tp))
+    wants = {tp: (offset, LOOK_BYTES)}
+    data = fetch(connection, wants, max_wait_ms=0, min_bytes=0, max_bytes=LOOK_BYTES, isolation=isolation, patience=LOOK_PATIENCE)[tp]
+    return next((h for _, h in headers(data.records) if h.next_offset > offset), None)

@@ -151,11 +151,12 @@ def _lines(client: WireClient, lanes: list[_Lane]) -> list[_Line]:
 
 
 def _fill(line: _Line, task: ProduceTask, deadline: float) -> None:
-    """Send until five requests are on the way or nothing is left to send."""
-    while len(line.waiting) < REQUESTS_IN_FLIGHT:
+    """Send until five requests are on the way or nothing is left to send; one at a time to a broker that throttles us."""
+    while len(line.waiting) < (REQUESTS_IN_FLIGHT if not line.connection.throttle else 1):
         request = _next_request(line, task.request_bytes)
         if not request:
             return
+        line.connection.wait_out_throttle()
         # The lease is checked as close to the send as it can be.
         if time.monotonic() >= deadline:
             for lane in line.lanes:

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from struct import unpack_from
 
-from mirror_pipeline.errors import ProblemFound, WireError
+from mirror_pipeline.errors import BrokerError, ProblemFound, WireError
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.pieces import Piece
 from mirror_pipeline.wire.answers import EARLIEST, LATEST
 from mirror_pipeline.wire.batch import HEADER_BYTES, BatchHeader, check, decode, headers
 from mirror_pipeline.wire.client import WireClient
-from mirror_pipeline.wire.codes import broker_error
+from mirror_pipeline.wire.codes import THROTTLING_QUOTA_EXCEEDED, broker_error
 from mirror_pipeline.wire.connection import Connection
-from mirror_pipeline.wire.fetch import FetchedPartition, receive_fetch, send_fetch
+from mirror_pipeline.wire.fetch import THROTTLE_PATIENCE, FetchedPartition, held_back, receive_fetch, send_fetch, throttled_error
 
 FETCH_BYTES = 4 << 20
 LEAST_FETCH_BYTES = 64 << 10
@@ -145,25 +145,34 @@ class LogWalk:
             self._asked = None
 
     def _receive(self) -> FetchedPartition | None:
-        deadline = time.monotonic() + RETRY_SECONDS
+        """What the next answer says; None when the walk goes on elsewhere. What a client quota holds back is asked for again."""
+        deadline, patience = time.monotonic() + RETRY_SECONDS, time.monotonic() + THROTTLE_PATIENCE
         while True:
-            error: WireError
-            try:
-                connection = self._asked or self._send()
-                self._asked = None
-                answer = receive_fetch(connection)[self._tp]
-                if not answer.error:
-                    return answer
-                if answer.error == OFFSET_OUT_OF_RANGE:
-                    self._out_of_range()
-                    return None
-                error = broker_error(answer.error, f"fetch of {self._tp} at offset {self.position}")
-            except WireError as lost:
-                error = lost
-            if time.monotonic() > deadline or not error.retryable:
+            error, throttled = self._attempt(), False
+            if not isinstance(error, WireError):
+                return error
+            if isinstance(error, BrokerError) and error.code == THROTTLING_QUOTA_EXCEEDED:
+                throttled, deadline = True, time.monotonic() + RETRY_SECONDS  # it answers, so it is not down
+            if time.monotonic() > (patience if throttled else deadline) or not error.retryable:
                 raise error
-            self._client.forget(self._tp)
-            time.sleep(RETRY_PAUSE_SECONDS)
+            if not throttled:
+                self._client.forget(self._tp)
+                time.sleep(RETRY_PAUSE_SECONDS)
+
+    def _attempt(self) -> FetchedPartition | WireError | None:
+        try:
+            connection = self._asked or self._send()
+            self._asked = None
+            answers = receive_fetch(connection)
+            if held_back(connection, answers, (self._tp,)):
+                return throttled_error(connection)
+            answer = answers[self._tp]
+            if answer.error == OFFSET_OUT_OF_RANGE:
+                self._out_of_range()
+                return None
+            return broker_error(answer.error, f"fetch of {self._tp} at offset {self.position}") if answer.error else answer
+        except WireError as lost:
+            return lost
 
     def _out_of_range(self) -> None:
         start, end = log_range(self._client, [self._tp], isolation=self._isolation)[self._tp]

@@ -90,6 +90,8 @@ class Connection:
         self._correlation_id = 0
         self._pending: deque[Pending] = deque()
         self._backlog: deque[Reply] = deque()
+        self.throttle = 0.0  # seconds that the last answer asked us to wait
+        self.fetch_share: int | None = None  # bytes that a fetch asks for at most, since the broker throttled one
         self._muted_until = 0.0
         self._renew_at: float | None = None
         self._arriving: Arriving | None = None
@@ -114,6 +116,11 @@ class Connection:
         """From now on fail once no byte has moved for so many seconds."""
         self.timeout = seconds
         self._transport.limit(seconds)
+
+    @property
+    def muted(self) -> float:
+        """Seconds until the broker, which throttles us, reads from this connection again (KIP-219); the next ``send`` waits so long."""
+        return max(0.0, self._muted_until - time.monotonic())
 
     def stale(self) -> bool:
         """True when the connection is closed, or idle and ended by the broker: open a new one."""
@@ -152,7 +159,7 @@ class Connection:
         Returns:
             The correlation id; ``receive`` hands out replies in the order of sending.
         """
-        self._wait_out_throttle()
+        self.wait_out_throttle()
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         head = messages.header(sum(map(len, parts)), api, version, self._correlation_id, self._client_id)
         self._guarded(self._transport.send, (head, *parts))
@@ -201,9 +208,14 @@ class Connection:
 
     def throttled(self, milliseconds: int) -> None:
         """Note a response's ``throttle_time_ms``: the next send waits until it is over (KIP-219)."""
+        self.throttle = min(milliseconds / 1000, THROTTLE_MAX)
         if milliseconds > 0:
-            until = time.monotonic() + min(milliseconds / 1000, THROTTLE_MAX)
-            self._muted_until = max(self._muted_until, until)
+            self._muted_until = max(self._muted_until, time.monotonic() + self.throttle)
+
+    def wait_out_throttle(self) -> None:
+        """Sleep until the broker reads from this connection again, as the next ``send`` would."""
+        if rest := self.muted:
+            time.sleep(rest)
 
     def close(self) -> None:
         """Close the socket and drop replies nobody read; calling it again does nothing."""
@@ -252,7 +264,8 @@ class Connection:
         if self._arriving is None:
             most = FRAME_MAX if self.brokers_versions else FIRST_REPLY_MAX
             self._arriving = Arriving(self._pool, least=header_size, most=most)
-        frame = self._arriving.receive(self._transport, self.timeout + expected.wait if wait else None)
+        # What was sent before the broker throttled us is answered once it reads from this connection again.
+        frame = self._arriving.receive(self._transport, self.timeout + expected.wait + self.muted if wait else None)
         if frame is None:
             return None
         self._arriving = None
@@ -268,11 +281,6 @@ class Connection:
         except BaseException:
             self.close()
             raise
-
-    def _wait_out_throttle(self) -> None:
-        rest = self._muted_until - time.monotonic()
-        if rest > 0:
-            time.sleep(rest)
 
     def _open(self) -> Transport:
         deadline = time.monotonic() + self._open_timeout

@@ -6,20 +6,28 @@ No fetch sessions (KIP-227): each request names its partitions, so any connectio
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from struct import Struct
 
-from mirror_pipeline.errors import ConnectionLost
+from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.codes import broker_error
+from mirror_pipeline.wire.codes import THROTTLING_QUOTA_EXCEEDED, broker_error
 from mirror_pipeline.wire.connection import Connection, Reply
 from mirror_pipeline.wire.cursor import Cursor
 from mirror_pipeline.wire.messages import Api
 
 CONSUMER = -1  # replica id of a client
 NO_SESSION = struct.pack(">ii", 0, -1)  # session id 0, epoch -1: a full fetch that opens no session
+THROTTLE_PATIENCE = 120.0
+"""Seconds that a fetch is repeated while a client quota holds its answers back. A broker counts over about ten seconds; a batch
+larger than the quota allows in that time never comes (Kafka sources, ``KafkaApis.handleFetchRequest``)."""
+LEAST_SHARE = 64 * 1024
+"""Bytes. A broker drops an answer that would exceed the quota and makes us wait for as long as all of it takes: small answers
+come closer to the quota than large ones, of which whole seconds are lost."""
+FIRST_SHARE = 1 << 20
 _HEAD = Struct(">iiiib")
 _PARTITION = Struct(">ihqqq")  # index, error, high watermark, last stable offset, log start
 _OLD_PARTITION = Struct(">ihqq")
@@ -53,8 +61,9 @@ def fetch(
     max_bytes: int,
     isolation: int = 1,
     leader_epochs: Mapping[TopicPartition, int] | None = None,
+    patience: float = THROTTLE_PATIENCE,
 ) -> dict[TopicPartition, FetchedPartition]:
-    """Read batches from the leader behind ``connection``.
+    """Read batches from the leader behind ``connection``; what a client quota holds back is asked for again.
 
     Args:
         connection: To the broker that leads all the partitions.
@@ -64,21 +73,58 @@ def fetch(
         max_bytes: Most bytes of the whole answer, with the same exception for one batch.
         isolation: 1 stops at the last stable offset and lists aborted transactions, 0 reads all.
         leader_epochs: Epochs the caller believes in; the broker then answers 74 or 75 when they differ from its own (KIP-320).
+        patience: Seconds to go on asking while a client quota holds the answer back.
+
+    Returns:
+        An answer for every partition wanted.
 
     Raises:
-        ConnectionLost: The connection broke or timed out.
-        BrokerError: The broker refused the whole request; errors of single partitions are in the answer.
+        ConnectionLost: The connection broke or timed out, or the answer leaves out a partition.
+        BrokerError: The broker refused the whole request (89 when it throttled for too long); errors of single partitions are
+            in the answer.
     """
-    send_fetch(
-        connection,
-        wants,
-        max_wait_ms=max_wait_ms,
-        min_bytes=min_bytes,
-        max_bytes=max_bytes,
-        isolation=isolation,
-        leader_epochs=leader_epochs,
+    deadline = time.monotonic() + patience
+    while True:
+        send_fetch(
+            connection,
+            wants,
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            isolation=isolation,
+            leader_epochs=leader_epochs,
+        )
+        answers = receive_fetch(connection)
+        if not held_back(connection, answers, wants):
+            return answers
+        if time.monotonic() + connection.muted > deadline:
+            raise throttled_error(connection)
+
+
+def held_back(connection: Connection, answers: Mapping[TopicPartition, FetchedPartition], wanted: Collection[TopicPartition]) -> bool:
+    """Whether a client quota has held an answer back (KIP-219): ask again, the connection waits by itself until it may.
+
+    A broker that throttles answers at once, without any partition. Every other answer names all that were asked.
+
+    Raises:
+        ConnectionLost: Partitions are missing, and the broker does not throttle.
+    """
+    missing = next((tp for tp in wanted if tp not in answers), None)
+    if missing is None:
+        return False
+    if not answers and connection.throttle > 0:
+        return True
+    connection.close()
+    raise ConnectionLost(f"{connection.peer}: the fetch answer leaves out {missing}", hint="it is asked again; look at the broker's log")
+
+
+def throttled_error(connection: Connection) -> BrokerError:
+    """The refusal of a broker whose client quota has held an answer back for too long."""
+    problem = broker_error(
+        THROTTLING_QUOTA_EXCEEDED, f"{connection.peer}: fetch", "a client quota holds the answer back"
     )
-    return receive_fetch(connection)
+    problem.hint = "raise consumer_byte_rate of this user: within ten seconds it must allow the largest batch"
+    return problem
 
 
 def send_fetch(
@@ -93,6 +139,8 @@ def send_fetch(
 ) -> int:
     """Send a fetch request as ``fetch`` does and return its correlation id; ``receive_fetch`` reads the answer."""
     version = connection.version(Api.FETCH)
+    if connection.fetch_share is not None:
+        max_bytes = min(max_bytes, connection.fetch_share)
     parts = [_HEAD.pack(CONSUMER, max_wait_ms, min_bytes, max_bytes, isolation)]
     if version >= 7:
         parts.append(NO_SESSION)
@@ -126,10 +174,19 @@ def _answered(connection: Connection, reply: Reply) -> dict[TopicPartition, Fetc
     if reply.api != Api.FETCH:
         raise RuntimeError(f"the next answer on this connection is not a fetch (request key {reply.api})")
     try:
-        return _parse(connection, reply)
+        answers = _parse(connection, reply)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         connection.close()
         raise ConnectionLost(f"{connection.peer}: malformed fetch answer") from error
+    if connection.fetch_share is not None or connection.throttle:
+        _share(connection, bool(answers))
+    return answers
+
+
+def _share(connection: Connection, answered: bool) -> None:
+    """Ask for less after an answer that the quota held back, by and by for more again after others."""
+    share = connection.fetch_share or FIRST_SHARE
+    connection.fetch_share = share + share // 16 if answered else max(LEAST_SHARE, share // 2)
 
 
 def _want(version: int, tp: TopicPartition, want: tuple[int, int], leader_epoch: int) -> bytes:

@@ -42,7 +42,8 @@ class ModelConnection:
     """Both ends of a connection. What was sent stays at the broker's door when the client is gone."""
 
     peer = "model:9092"
-    round_trip = 0.0
+    round_trip = throttle = muted = 0.0
+    fetch_share = None
 
     def __init__(self, cluster: ModelCluster) -> None:
         self.cluster = cluster
@@ -95,6 +96,9 @@ class ModelConnection:
 
     def throttled(self, milliseconds: int) -> None:
         assert milliseconds == 0
+
+    def wait_out_throttle(self) -> None:
+        """Nobody throttles."""
 
     def close(self) -> None:
         """The client's end: requests on their way are still handled, or not."""

@@ -37,6 +37,7 @@ class Wire:
         self.parts: list[Any] = []
         self.wait = -1.0
         self.throttle = 0
+        self.fetch_share = None
         self.closed = False
 
     def version(self, api: int) -> int:

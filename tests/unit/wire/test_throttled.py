@@ -1,0 +1,133 @@
+"""A broker under a client quota answers a fetch at once, without any partition, and says when to ask again (KIP-219)."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.metadata import MetadataResponse
+
+from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.engine.outlook import first_times
+from mirror_pipeline.errors import BrokerError, ConnectionLost
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.verify.read import LogWalk
+from mirror_pipeline.wire import fetch as fetch_module
+from mirror_pipeline.wire.batch import OpenRecord, seal, tail_of
+from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.connection import Connection
+from mirror_pipeline.wire.fetch import fetch
+from mirror_pipeline.wire.messages import Api
+from tests.unit.wire.scripted_broker import Request, ScriptedBroker, negotiate, read_request, reply
+from tests.unit.wire.test_client import topic
+from tests.unit.wire.test_fetch_produce import fetch_response
+
+pytestmark = pytest.mark.timeout(60)
+PLACE = TopicPartition("t", 0)
+BATCH = seal([OpenRecord(n, 1000 + n, tail_of(b"k", b"v%d" % n, ())) for n in range(3)], codec=0)
+
+
+class Throttling:
+    """Answers fetches: ``held`` times with nothing but a throttle time, then with a batch; leaves the partition out on ``silent``."""
+
+    def __init__(self, held: int, *, milliseconds: int = 30, silent: bool = False) -> None:
+        self.held, self.milliseconds, self.silent = held, milliseconds, silent
+        self.asked: list[float] = []
+        self.sizes: list[int] = []
+        self.port = 0
+
+    def script(self, connected: socket.socket) -> None:
+        negotiate(connected)
+        while True:
+            request = read_request(connected)
+            if request.api == Api.METADATA:
+                broker = MetadataResponse.MetadataResponseBroker(node_id=4, host="127.0.0.1", port=self.port, rack=None)
+                body = MetadataResponse(brokers=[broker], cluster_id="id", controller_id=4, topics=[topic("t", 0, 4)])
+                connected.sendall(reply(request, body.encode(version=request.version), tags=b"\0"))
+            else:
+                connected.sendall(reply(request, self.fetched(request)))
+
+    def fetched(self, request: Request) -> bytes:
+        self.asked.append(time.monotonic())
+        self.sizes.append(FetchRequest.decode(request.rest, version=request.version).max_bytes)
+        if self.silent:
+            return bytes(fetch_response({}).encode(version=request.version))
+        if len(self.asked) <= self.held:
+            return bytes(fetch_response({}, self.milliseconds).encode(version=request.version))
+        return bytes(fetch_response({PLACE: (0, 3, 3, 0, None, BATCH)}).encode(version=request.version))
+
+
+def ask(connection: Connection, patience: float = 30.0) -> bytes:
+    found = fetch(connection, {PLACE: (0, 1 << 20)}, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, patience=patience)
+    return bytes(found[PLACE].records)
+
+
+def test_what_a_quota_holds_back_is_asked_for_again_after_its_time() -> None:
+    broker = Throttling(2)
+    with ScriptedBroker(broker.script) as served, Connection("127.0.0.1", served.port) as connection:
+        assert ask(connection) == BATCH
+    assert len(broker.asked) == 3
+    assert all(later - earlier >= 0.03 for earlier, later in zip(broker.asked, broker.asked[1:], strict=False))
+
+
+def test_less_is_asked_for_after_an_answer_that_was_held_back_and_more_again_later() -> None:
+    broker = Throttling(2)
+    with ScriptedBroker(broker.script) as served, Connection("127.0.0.1", served.port) as connection:
+        for _ in range(3):
+            ask(connection)
+    assert broker.sizes[0] > broker.sizes[1] > broker.sizes[2] < broker.sizes[3] < broker.sizes[4]
+
+
+def test_a_quota_that_never_lets_an_answer_pass_is_named() -> None:
+    broker = Throttling(1000)
+    with (
+        ScriptedBroker(broker.script) as served,
+        Connection("127.0.0.1", served.port) as connection,
+        pytest.raises(BrokerError, match="client quota") as caught,
+    ):
+        ask(connection, patience=0.1)
+    assert caught.value.retryable and "consumer_byte_rate" in caught.value.hint
+    assert len(broker.asked) > 1
+
+
+def test_a_partition_left_out_without_a_throttle_is_an_error_that_may_pass() -> None:
+    broker = Throttling(0, silent=True)
+    with (
+        ScriptedBroker(broker.script) as served,
+        Connection("127.0.0.1", served.port) as connection,
+        pytest.raises(ConnectionLost, match=r"leaves out t\[0\]") as caught,
+    ):
+        ask(connection)
+    assert caught.value.retryable
+
+
+def client_of(broker: Throttling, use: Callable[[WireClient], None]) -> None:
+    with ScriptedBroker(broker.script, broker.script) as first, ScriptedBroker(broker.script) as second:
+        broker.port = second.port
+        with WireClient(ClusterSettings("east", (f"127.0.0.1:{first.port}",))) as client:
+            use(client)
+
+
+def test_verification_goes_on_under_a_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    def walk(client: WireClient) -> None:
+        answer = LogWalk(client, PLACE, 0, 3, isolation=0).read()
+        assert answer is not None and bytes(answer.records) == BATCH
+
+    client_of(Throttling(3), walk)
+
+
+def test_a_look_at_times_leaves_out_what_a_quota_holds_back() -> None:
+    def look(client: WireClient) -> None:
+        assert first_times(client, {PLACE: 0}, isolation=0) == {}
+
+    client_of(Throttling(1000, milliseconds=7000), look)
+
+
+def test_the_share_never_falls_to_nothing() -> None:
+    broker = Throttling(40, milliseconds=1)
+    with ScriptedBroker(broker.script) as served, Connection("127.0.0.1", served.port) as connection:
+        ask(connection)
+    assert min(broker.sizes) == fetch_module.LEAST_SHARE

@@ -47,6 +47,15 @@ def _rebuild(kind: type[MirrorError], state: dict[str, object]) -> MirrorError:
     return error
 
 
+UNEXPECTED = 70
+"""EX_SOFTWARE of sysexits.h: a fault of this program, not of the input."""
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code that goes with an error."""
+    return error.exit_code if isinstance(error, MirrorError) else UNEXPECTED
+
+
 class UsageError(MirrorError):
     """The command line or a call is wrong."""
 

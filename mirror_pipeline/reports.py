@@ -141,7 +141,8 @@ class BufferUse:
 class LaneStatus:
     """A lane as its run last described it (``state``: running, finished, failed, stale, never run).
 
-    ``decided`` is when somebody last accepted a halt by ``mirror resolve``.
+    ``decided`` is when somebody last accepted a halt by ``mirror resolve``; a topic whose halt was accepted since is ``accepted``.
+    ``exit_code`` is that of the error which ended a failed run.
     """
 
     lane: str
@@ -160,6 +161,8 @@ class LaneStatus:
     message: str = ""
     buffer: BufferUse | None = None
     decided: float | None = None
+    source_down: str = ""
+    exit_code: int = 0
 
 
 @dataclass(frozen=True, slots=True)

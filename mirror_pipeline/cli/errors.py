@@ -16,11 +16,11 @@ import typer
 from typer.exceptions import TyperException
 
 from mirror_pipeline.cli.output import note, print_json
-from mirror_pipeline.errors import ConfigError, MirrorError
+from mirror_pipeline.errors import UNEXPECTED, ConfigError, MirrorError
+
+__all__ = ["INTERRUPTED", "OK", "PROBLEM", "UNEXPECTED", "UNREACHABLE", "USAGE", "Failure", "describe", "report", "say"]
 
 OK, PROBLEM, USAGE, UNREACHABLE = 0, 1, 2, 3
-UNEXPECTED = 70
-"""EX_SOFTWARE of sysexits.h: a fault of this program, not of the input."""
 INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
 

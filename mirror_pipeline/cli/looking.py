@@ -1,4 +1,4 @@
-"""How a mirror fares: ``lag``, ``status``, ``gaps``; and ``evict``, which keeps its buffer small."""
+"""How a mirror fares: ``lag``, ``status``, ``health``, ``gaps``; and ``evict``, which keeps its buffer small."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from mirror_pipeline.cli.errors import PROBLEM, describe
 from mirror_pipeline.cli.help import NO_VALUE
 from mirror_pipeline.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, Mirrors
 from mirror_pipeline.cli.output import answers, print_json
+from mirror_pipeline.cli.text import parse_duration
 from mirror_pipeline.errors import MirrorError, UsageError
+from mirror_pipeline.health import EXIT_CODES, health_of, worst
 from mirror_pipeline.reports import gap_json
 
 Watch = Annotated[bool, typer.Option("--watch", "-w", metavar=NO_VALUE, help="Look again and again, with a history, until Ctrl-C.")]
 Every = Annotated[float, typer.Option("--every", min=0.5, metavar="SECONDS", help="Seconds between two looks of --watch.")]
+ExitCode = Annotated[bool, typer.Option("--exit-code", metavar=NO_VALUE, help="End with the exit code of `mirror health`.")]
+MaxAge = Annotated[str | None, typer.Option("--max-age", metavar="TIME", help="Stale when no lane ran for this long, such as 5m.")]
 Partitions = Annotated[bool, typer.Option("--partitions", "-p", metavar=NO_VALUE, help="A row a partition, with its offsets.")]
 
 
@@ -34,7 +38,7 @@ def lag(
     """How far each target is behind its source, in records and in time.
 
     Lag counts source offsets between the position and the last stable offset; staged are those that the buffer
-    already holds.
+    already holds. Topics that are halted are named with their reason. Exit code 0 whatever it shows.
     """
     if watch and as_json:
         raise UsageError("--watch and --json exclude each other", hint="--json answers with one document; call it as often as you like")
@@ -79,14 +83,37 @@ def _watch(faces: list[facade.MirrorFace], every: float, partitions: bool) -> No
         return
 
 
-def status(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
-    """What each lane does now or did last, how full the buffer is, how many gaps there are."""
+def status(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, exit_code: ExitCode = False, as_json: AsJson = False) -> None:
+    """What each lane does now or did last, how full the buffer is, how many gaps there are.
+
+    Asks no cluster. Exit code 0 whatever it shows; with --exit-code that of `mirror health`.
+    """
     opened = facade.load(config)
     found = [opened.mirror(name).status() for name in opened.pick(mirror)]
+    now = time.time()
     if as_json:
         print_json({"mirrors": [answer.to_json() for answer in found]})
     else:
-        answers().print(render_state.each([render_state.status(answer, time.time()) for answer in found]))
+        answers().print(render_state.each([render_state.status(answer, now) for answer in found]))
+    if exit_code:
+        raise typer.Exit(max(health_of(answer, now).exit_code for answer in found))
+
+
+def health(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, max_age: MaxAge = None, as_json: AsJson = False) -> None:
+    """One line for probes and alerts: fine, or what is wrong. Asks no cluster.
+
+    Exit code 0 fine; 1 a problem: a topic is halted or behind, or a lane failed; 3 a cluster is unreachable, or stale: a lane was cut
+    off, has never run, or gave no sign of life for --max-age.
+    """
+    age = parse_duration(max_age) if max_age is not None else None
+    opened, now = facade.load(config), time.time()
+    found = [health_of(opened.mirror(name).status(), now, age) for name in opened.pick(mirror)]
+    state = worst([answer.state for answer in found])
+    if as_json:
+        print_json({"state": state, "exit_code": EXIT_CODES[state], "mirrors": [answer.to_json() for answer in found]})
+    else:
+        answers().print(render_state.health(found, state), soft_wrap=True)
+    raise typer.Exit(EXIT_CODES[state])
 
 
 def gaps(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:

@@ -66,12 +66,13 @@ def root(
         context.default_map = dict.fromkeys(WITH_CONFIG, {"config": config})
 
 
-WITH_CONFIG = ("init", "check", "plan", "run", "backfill", "lag", "status", "gaps", "resolve", "verify", "repair", "evict", "up")
+WITH_CONFIG = ("init", "check", "plan", "run", "backfill", "lag", "status", "health", "gaps", "resolve", "verify", "repair", "evict", "up")
 
 for _panel, _commands in (
     (FIRST, (look_first.init, look_first.check, look_first.plan)),
     (COPY, (copying.run, copying.backfill)),
-    (LOOK, (looking.lag, looking.status, looking.gaps, verifying.verify, verifying.repair, resolving.resolve, looking.evict)),
+    (LOOK, (looking.lag, looking.status, looking.health, looking.gaps)),
+    (LOOK, (verifying.verify, verifying.repair, resolving.resolve, looking.evict)),
     (HERE, (local.up, local.demo, local.version)),
 ):
     for _command in _commands:

@@ -29,7 +29,7 @@ otherwise it is a line every ten seconds.
 | 0 | fine |
 | 1 | the work was done, or tried, and a problem was found |
 | 2 | the command line or the configuration is wrong |
-| 3 | a cluster is unreachable |
+| 3 | a cluster is unreachable; `health`: or a lane is stale |
 | 70 | a fault of mirror itself: please report it, with what `--debug` shows |
 | 130, 141 | interrupted by a second Ctrl-C; the reader of a pipe went away |
 
@@ -54,6 +54,7 @@ _SHAPES = {
     "status": '{"mirrors": [{"mirror", "source", "target", "lanes": [{"lane", "state", "heartbeat", "topics", "records", "bytes", '
     '"buffer": {"spans_bytes", "ledger_bytes", "log_bytes", "live_files", "unverified_bytes", "oldest_staged", "full_since", ...}, ...}], '
     '"buffer_bytes", "buffer_total_bytes", "buffer_max_bytes", "staged_records", "staged_bytes", "gaps"}]}',
+    "health": '{"state", "exit_code", "mirrors": [{"mirror", "state", "exit_code", "problems", "lanes", "topics"}]}',
     "gaps": '{"gaps": [{"mirror", "topic", "partition", "start", "end", "cause", "decided_by", "at"}]}',
     "verify": '{"ok", "records", "leaves", "differences": [{"topic", "partition", "source_offset", "target_offset", "kind", '
     '"detail"}], "more", "bytes", "expired", "seconds", "sampled", "topics": [{"mirror", "topic", "target_topic", "verdict", '

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from mirror_pipeline.cli.render import STYLES, cells, halts, state, table, title
 from mirror_pipeline.cli.text import count, duration, plural, rate, size, sparkline
+from mirror_pipeline.health import FINE, PROBLEM, Health
 from mirror_pipeline.lags import HALTED, MirrorLag, TopicLag
 from mirror_pipeline.reports import BufferUse, LaneStatus, MirrorStatus
 
@@ -110,6 +111,15 @@ def status(answer: MirrorStatus, now: float) -> RenderableType:
         grid.add_row(*cells(lane.lane, state(lane.state), *numbers))
     lines = [line for lane in answer.lanes for line in _lane_notes(lane, now)]
     return Group(title(f"{answer.mirror}: {answer.source} to {answer.target}"), grid, *lines, _buffer(answer), _gaps(answer.gaps))
+
+
+def health(found: Sequence[Health], state: str) -> Text:
+    """``health`` in one line."""
+    style = {FINE: "green", PROBLEM: "red"}.get(state, "yellow")
+    if state == FINE:
+        lanes, topics = sum(answer.lanes for answer in found), sum(answer.topics for answer in found)
+        return Text(f"{state}: {plural(len(found), 'mirror')}, {plural(lanes, 'lane')}, {plural(topics, 'topic')}", style)
+    return Text(f"{state}: " + "; ".join(f"{answer.mirror}: {problem}" for answer in found for problem in answer.problems), style)
 
 
 def _lane_notes(lane: LaneStatus, now: float) -> list[RenderableType]:

@@ -32,6 +32,8 @@ def resolve(
     What is accepted is written into the ledger with name and time. Offsets that are left out appear in `mirror gaps`,
     records that are left out are kept in the quarantine table. A running lane goes on within half a minute, else the
     next run does.
+
+    Exit code 0 with or without halts: `mirror health` tells them apart.
     """
     opened = facade.load(config)
     names = opened.pick(mirror)

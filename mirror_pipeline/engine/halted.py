@@ -14,10 +14,10 @@ from mirror_pipeline.buffer.decisions import Decisions
 from mirror_pipeline.buffer.status import read_status
 from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.engine.continuity import recreated, truncated
-from mirror_pipeline.engine.hazards import ACCEPTABLE, accept_hint
+from mirror_pipeline.engine.hazards import accept_hint
 from mirror_pipeline.engine.holding import ledger_of
 from mirror_pipeline.engine.joining import other_cluster, renamed
-from mirror_pipeline.engine.looking import STALE_SECONDS, Standing, standing
+from mirror_pipeline.engine.looking import STALE_SECONDS, Standing, accepted_since, standing
 from mirror_pipeline.engine.targets import target_changed
 from mirror_pipeline.engine.terms import trimmed
 from mirror_pipeline.errors import BrokerError, TopicHalted
@@ -68,16 +68,11 @@ def reported(stores: Iterable[LaneStore]) -> dict[str, TopicState]:
     for store in stores:
         body = read_status(store) or {}
         for topic, said in body.get("topics", {}).items():
-            if said["state"] == HALTED and not _accepted_since(store, topic, said.get("code", ""), body["heartbeat"]):
+            if said["state"] == HALTED and not accepted_since(store, topic, said.get("code", ""), body["heartbeat"]):
                 found[topic] = TopicState(
                     topic, HALTED, said["reason"], said["hint"], said["target_topic"], said["records"], said["bytes"], said.get("code", "")
                 )
     return found
-
-
-def _accepted_since(store: LaneStore, topic: str, code: str, at: float) -> bool:
-    kind = ACCEPTABLE.get(code)
-    return kind is not None and any(d.kind is kind and d.topic == topic and d.at / 1000 > at for d in Decisions(store).all())
 
 
 def run_notes(stores: Iterable[LaneStore]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from mirror_pipeline.engine.prepare import Preparation
 from mirror_pipeline.engine.producing import Producing
 from mirror_pipeline.engine.snapshot import progress_of, report_of
 from mirror_pipeline.engine.staging import Staging
-from mirror_pipeline.errors import BufferUnusable, LaneLost, MirrorError
+from mirror_pipeline.errors import BufferUnusable, LaneLost, MirrorError, exit_code_of
 from mirror_pipeline.reports import Progress, RunReport, TopicProgress
 from mirror_pipeline.wire.client import WireClient
 
@@ -83,7 +83,8 @@ class LaneRun:
             try:
                 return self._run(source, target, preparation)
             except BaseException as problem:
-                self._heartbeat("failed", str(problem) if isinstance(problem, MirrorError) else type(problem).__name__)
+                said = str(problem) if isinstance(problem, MirrorError) else f"unexpected {type(problem).__name__}: {problem}"
+                self._heartbeat("failed", said, exit_code_of(problem))
                 raise
             finally:
                 source.close()
@@ -179,12 +180,13 @@ class LaneRun:
             self._observer(self._progress())
             self._show_at = rarely(began, 0.0, math.inf)
 
-    def _heartbeat(self, state: str, message: str) -> None:
+    def _heartbeat(self, state: str, message: str, exit_code: int = 0) -> None:
         began = time.monotonic()
         progress = progress_of(self._context, seconds=began - self._began, marks=True)
         body = {
             "state": state,
             "message": message,
+            "exit_code": exit_code,
             "heartbeat": time.time(),
             "started": self._started,
             "pid": os.getpid(),

@@ -5,19 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from mirror_pipeline.buffer.decisions import Decisions
 from mirror_pipeline.buffer.status import read_status
 from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.buffer.usage import buffer_use as whole_use
+from mirror_pipeline.engine.hazards import ACCEPTABLE
 from mirror_pipeline.engine.holding import buffer_use, ledger_of, span_table
 from mirror_pipeline.engine.outlook import first_times
-from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
+from mirror_pipeline.lags import HALTED, MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Gap, TopicPartition
 from mirror_pipeline.reports import LaneStatus, TopicState
 from mirror_pipeline.wire.answers import EARLIEST, LATEST
 from mirror_pipeline.wire.client import WireClient
 
+ACCEPTED = "accepted"
 STALE_SECONDS = 30.0
 """A running lane writes its heartbeat every two seconds."""
 
@@ -118,10 +121,7 @@ def lane_status(store: LaneStore) -> LaneStatus:
     if state == "running" and time.time() - body["heartbeat"] > STALE_SECONDS:
         state = "stale"
     seconds = max(body["seconds"], 0.001)
-    topics = tuple(
-        TopicState(name, t["state"], t["reason"], t["hint"], t["target_topic"], t["records"], t["bytes"], t.get("code", ""))
-        for name, t in sorted(body["topics"].items())
-    )
+    topics = tuple(_topic_state(store, name, t, body["heartbeat"]) for name, t in sorted(body["topics"].items()))
     return LaneStatus(
         lane=store.lane,
         state=state,
@@ -139,4 +139,19 @@ def lane_status(store: LaneStore) -> LaneStatus:
         message=body["message"] or body["target_down"] or body.get("source_down", ""),
         buffer=use,
         decided=Decisions(store).latest(),
+        source_down=body.get("source_down", ""),
+        exit_code=body.get("exit_code", 0),
     )
+
+
+def _topic_state(store: LaneStore, name: str, said: Mapping[str, Any], at: float) -> TopicState:
+    state, hint, code = said["state"], said["hint"], said.get("code", "")
+    if state == HALTED and accepted_since(store, name, code, at):
+        state, hint = ACCEPTED, "the next run goes on"
+    return TopicState(name, state, said["reason"], hint, said["target_topic"], said["records"], said["bytes"], code)
+
+
+def accepted_since(store: LaneStore, topic: str, code: str, at: float) -> bool:
+    """Whether a person has accepted a halt after ``at``, in seconds since the epoch. Raises BufferUnusable."""
+    kind = ACCEPTABLE.get(code)
+    return kind is not None and any(d.kind is kind and d.topic == topic and d.at / 1000 > at for d in Decisions(store).all())

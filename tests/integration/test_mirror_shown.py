@@ -60,6 +60,7 @@ def test_lag_plan_and_check_know_what_a_run_would_stop_at(mirror: tuple[Mirror, 
     assert f"--topic {trimmed} --accept trimmed" in lag[trimmed].hint
     made.resolve(told, "trimmed")
     assert told not in shown(made)[0]
+    assert {t.topic: t.state for lane in made.status().lanes for t in lane.topics}[told] == "accepted"
 
 
 def test_a_run_whose_target_is_down_ends_with_what_is_not_copied(

@@ -127,6 +127,13 @@ def _merge_slowly(run: memoryview, limit: int) -> list[Buffer]:
         stop = position + LOG_OVERHEAD + length
         if attributes & LOG_APPEND_TIME:
             raise CorruptBatch(f"batch at offset {base} has append times and cannot be merged")
+        if records > MERGED_RECORDS:  # larger than what is made of many: not worth opening
+            if batches:
+                close()
+            merged.append(run[position:stop])
+            group, start, batches = _Group(), stop, 0
+            position = stop
+            continue
         codec = attributes & CODEC_MASK
         full = group.size + length + records * LONGER > limit or group.count + records > MERGED_RECORDS
         if batches and (full or codec != group.codec or leaf_of(base) != leaf_of(group.base)):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.files import cache_folder
+from mirror_pipeline.files import cache_folder, private_folder, refuse_forgeable
 
 NEAR_ADDRESS, FAR_ADDRESS = "10.77.0.1", "10.77.0.2"
 SOURCE = Path(__file__).parent / "link.c"
@@ -45,17 +45,27 @@ def needed(*more: str) -> None:
         raise UsageError("there is no /dev/net/tun", hint="modprobe tun, or give the container that device")
 
 
+def _is_ours(path: Path) -> bool:
+    """It runs as root: only what no other user can have written."""
+    try:
+        refuse_forgeable(path)
+    except OSError:
+        return False
+    return True
+
+
 def program() -> Path:
     """The compiled emulator, from the cache when it was made from this very source."""
     text = SOURCE.read_bytes()
     path = cache_folder() / "benchmarks" / f"link-{hashlib.sha256(text).hexdigest()[:12]}"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+    if not _is_ours(path):
+        private_folder(path.parent)
         fresh = path.with_suffix(f".{os.getpid()}")
         done = subprocess.run(["gcc", "-O2", "-o", str(fresh), str(SOURCE)], capture_output=True, text=True, check=False)
         if done.returncode:
             said = (done.stderr.splitlines() or ["no message"])[0]
             raise UsageError(f"gcc cannot compile {SOURCE.name}: {said}", hint="install libc headers")
+        fresh.chmod(0o755)
         fresh.replace(path)
     return path
 

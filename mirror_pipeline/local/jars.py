@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from mirror_pipeline.errors import MirrorError, UsageError
-from mirror_pipeline.files import cache_folder
+from mirror_pipeline.files import Forgeable, cache_folder, close_to_others, private_folder, refuse_forgeable
 from mirror_pipeline.local import ivy
 
 # Repositories answer 429 or 503 now and then: seconds to wait before each further try, which takes only what is missing.
@@ -83,14 +83,26 @@ def _ensure(wanted: JarKind, folder: Path, progress: Progress) -> Path:
     if folder in _checked and folder.is_dir():
         return folder
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(folder.parent)
         with _lock(folder.parent / f".{wanted.name}.lock"):
+            _close(folder)
             if mismatch(wanted, folder):
                 _fetch(wanted, folder, progress)
+            for jar in folder.iterdir():  # Java opens them when their sums have been compared
+                refuse_forgeable(jar)
+    except Forgeable as why:
+        raise UsageError(f"the jar cache is not safe: {why}", hint="set MIRROR_CACHE to a folder of yours") from why
     except OSError as error:
         raise UsageError(f"the jar cache {folder.parent} cannot be used: {error}", hint="set MIRROR_CACHE to a folder of yours") from error
     _checked.add(folder)
     return folder
+
+
+def _close(folder: Path) -> None:
+    """Jars were fetched with whatever umask there was."""
+    if folder.is_dir():
+        for path in (folder, *folder.iterdir()):
+            close_to_others(path)
 
 
 def mismatch(wanted: JarKind, folder: Path) -> str:
@@ -115,6 +127,7 @@ def _fetch(wanted: JarKind, folder: Path, progress: Progress) -> None:
         if wrong := mismatch(wanted, fresh):
             raise WrongChecksum(f"{wanted.title}: {wrong}; nothing was kept", hint="look at where your jars come from: Ivy settings, proxy")
         fresh.chmod(0o755)
+        _close(fresh)
         if folder.exists():
             shutil.rmtree(folder)
         fresh.rename(folder)

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from mirror_pipeline.files import cache_folder, replace_file
+from mirror_pipeline.files import Forgeable, cache_folder, private_folder, read_own, refuse_forgeable, replace_file
 
 _ENTRY = "entry"
+_BESIDE = "__pycache__"
 _DIGEST_BYTES = sha256().digest_size
 _CPU, _FEATURES = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 _log = logging.getLogger(__name__)
@@ -30,8 +31,8 @@ def machine_code(module: str, function: str) -> int:
     """The address of a compiled function of pointers and numbers, which neither raises nor makes objects.
 
     Kept code is found beside the module or, where that cannot be written, in :func:`~mirror_pipeline.files.cache_folder`;
-    where there is none yet, or a damaged one, it is compiled, which takes seconds. Constants that the module imports from
-    others count as fixed for ever.
+    where there is none yet, a damaged one, or one that another user could have written, it is compiled, which takes seconds.
+    Constants that the module imports from others count as fixed for ever.
 
     Args:
         module: holds the function and, as ``SIGNATURE``, its numba signature; it and numba are imported only to compile.
@@ -45,7 +46,7 @@ def machine_code(module: str, function: str) -> int:
     """
     source = _source(module)
     name = f"{source.stem}.{function}-{_fingerprint(source)}.o"
-    places = (source.parent / "__pycache__", cache_folder() / "machine-code")
+    places = (source.parent / _BESIDE, cache_folder() / "machine-code")
     code = _kept(places, name)
     if code is None:
         code = _compile(module, function)
@@ -72,10 +73,13 @@ def _fingerprint(source: Path) -> str:
 def _kept(places: tuple[Path, ...], name: str) -> bytes | None:
     for place in places:
         try:
-            data = (place / name).read_bytes()
+            data = read_own(place / name)
+        except Forgeable as why:
+            _log.warning("machine code kept in %s is not loaded: %s", place / name, why)
+            continue
         except OSError:
             continue
-        if sha256(data[_DIGEST_BYTES:]).digest() == data[:_DIGEST_BYTES]:
+        if _digest(name, data[_DIGEST_BYTES:]) == data[:_DIGEST_BYTES]:
             return data[_DIGEST_BYTES:]
         _log.warning("machine code kept in %s is damaged", place / name)
     return None
@@ -84,13 +88,22 @@ def _kept(places: tuple[Path, ...], name: str) -> bytes | None:
 def _keep(places: tuple[Path, ...], name: str, code: bytes) -> None:
     for place in places:
         try:
-            place.mkdir(parents=True, exist_ok=True)
-            replace_file(place / name, sha256(code).digest() + code, mode=0o644)  # for whoever may read the package
+            if place.name == _BESIDE:
+                place.mkdir(mode=0o755, exist_ok=True)
+            else:
+                private_folder(place)
+            refuse_forgeable(place)
+            replace_file(place / name, _digest(name, code) + code, mode=0o644)  # for whoever may read the package
         except OSError as problem:
             _log.info("machine code cannot be kept in %s: %s", place, problem)
         else:
             return
     _log.warning("machine code cannot be kept in %s: every process compiles it again", " or ".join(map(str, places)))
+
+
+def _digest(name: str, code: bytes) -> bytes:
+    """Of the code and of what it is: one of our own files under the name of another is none."""
+    return sha256(name.encode() + b"\0" + code).digest()
 
 
 def _machine() -> llvm.TargetMachine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -142,3 +143,30 @@ def test_pin_list_is_whole_and_names_no_host() -> None:
         assert len(kind.files) == len(kind.sha256), f"two jars of {name} share a file name"
         assert set(entry["roots"]) <= set(entry["jars"]), f"a root of {name} is not pinned"
         assert all(len(digest) == 64 and int(digest, 16) for digest in kind.sha256.values())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize("whose", ["jars/example/one-1.0.jar", "jars/example", "jars", "."])
+def test_jars_that_another_user_could_exchange_are_refused(repository: Path, pin: JarKind, tmp_path: Path, whose: str) -> None:
+    """Their sums are compared before Java opens them."""
+    jars.ensure_jars("example")
+    os.chown(tmp_path / "cache" / whose, 4711, -1)
+    jars._checked.clear()
+    with pytest.raises(UsageError, match=r"not safe: .* belongs to user 4711") as caught:
+        jars.ensure_jars("example")
+    assert "MIRROR_CACHE" in caught.value.hint
+
+
+def test_jars_of_ours_are_closed_to_the_writing_of_others(repository: Path, pin: JarKind, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = jars.ensure_jars("example")
+    finally:
+        os.umask(before)
+    paths = [tmp_path / "cache", folder.parent, folder, *folder.iterdir()]
+    assert [path for path in paths if path.stat().st_mode & 0o022] == []
+    for path in paths:
+        path.chmod(0o777)
+    jars._checked.clear()
+    jars.ensure_jars("example")
+    assert [path for path in paths if path.stat().st_mode & 0o022] == []

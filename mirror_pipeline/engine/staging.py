@@ -17,7 +17,7 @@ from mirror_pipeline.engine.plan import assign, plan_ranges, planned_bytes
 from mirror_pipeline.engine.stage import RangeOutcome, StageResult, StageTask, run_stage
 from mirror_pipeline.engine.state import PartitionState
 from mirror_pipeline.engine.terms import RangeTerms
-from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost, TopicHalted
+from mirror_pipeline.errors import BrokerError, BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost, TopicHalted
 from mirror_pipeline.faults import crash_point
 from mirror_pipeline.model import OffsetRange, PartFile, TopicPartition
 from mirror_pipeline.settings.checks import BATCHES_IN_BUFFER
@@ -308,7 +308,7 @@ class Staging:
             halts = [recreated(name, known[name], found) for name, found in other_ids(self._client, known, other).items()]
             for part in moved:
                 self._client.forget(part.source)
-            self._halt([*halts, *(halt for part in moved if (halt := self._diverged(part)) is not None)])
+            self._halt([*halts, *(halt for part in moved if isinstance(halt := self._diverged(part), TopicHalted))])
         return refused
 
     def _other_epoch(self, outcome: RangeOutcome) -> bool:
@@ -316,9 +316,18 @@ class Staging:
         mark = self._state.topics[outcome.topic].partitions[outcome.partition].mark
         return mark is not None and outcome.first_epoch > mark.epoch
 
-    def _diverged(self, part: PartitionState) -> TopicHalted | None:
+    def _diverged(self, part: PartitionState) -> TopicHalted | BrokerError | None:
+        """The halt when the batch read last is gone; the refusal when the leader cannot tell yet: what was read is then read again."""
+        if part.mark is None:
+            return None
         compacted = self._state.topics[part.source.topic].compacted
-        return diverged(self._client, part.source, part.mark, part.staged, compacted=compacted) if part.mark is not None else None
+        try:
+            return diverged(self._client, part.source, part.mark, part.staged, compacted=compacted)
+        except BrokerError as refusal:
+            if lookup(refusal.code).action not in (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME):
+                raise
+            log.info("staging %s waits: %s", part.source, refusal.message)
+            return refusal
 
     def _take_over(self, parts: Sequence[PartFile]) -> None:
         for part in parts:

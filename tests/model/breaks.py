@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mirror_pipeline.buffer import spans
-from mirror_pipeline.engine import produce, producing
+from mirror_pipeline.engine import continuity, produce, producing, staging
 from mirror_pipeline.engine.tail import Tail
 
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -68,6 +68,31 @@ def errors_are_success(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(produce, "_acknowledge", acknowledge)
 
 
+def an_old_answer_is_the_end(patch: pytest.MonkeyPatch) -> None:
+    """What a fetch tells of a log's end counts whenever it was asked, by whichever broker it is told, and halts at once."""
+
+    def believe(self: Any, told: Mapping[Any, Any]) -> None:
+        with self._state.lock:
+            for part in self._state.live():
+                answer = told.get(part.source)
+                if answer is not None and 0 <= answer.last_stable_offset < part.staged and part.hard_end is None:
+                    halt = continuity.truncated(part.source, answer.last_stable_offset, part.staged)
+                    self._state.halt(part.source.topic, halt, sendable=True)
+                elif answer is not None and answer.last_stable_offset >= 0:
+                    part.end, part.told = answer.last_stable_offset, True
+
+    patch.setattr(staging.Staging, "_raise_ends", believe)
+
+
+def one_look_is_enough(patch: pytest.MonkeyPatch) -> None:
+    """A log that seems to end too early halts its topic without being looked at again."""
+
+    def halt(self: Any, doubtful: Mapping[Any, int]) -> None:
+        self._halt([continuity.truncated(source, staged - 1, staged) for source, staged in doubtful.items()])
+
+    patch.setattr(staging.Staging, "_look_again", halt)
+
+
 BREAKS: dict[str, Break] = {
     "no tail read": no_tail_read,
     "progress from the ledger alone": ledger_alone,
@@ -75,4 +100,6 @@ BREAKS: dict[str, Break] = {
     "evicted before produced": evict_before_produced,
     "a stamp used again": stamp_used_again,
     "errors are taken for success": errors_are_success,
+    "an old answer is the source's end": an_old_answer_is_the_end,
+    "one look at the source's end is enough": one_look_is_enough,
 }

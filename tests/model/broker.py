@@ -109,11 +109,11 @@ class ModelPartition:
             if not last:
                 del self.producers[producer]
 
-    def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from the one that holds ``offset`` up to the high watermark; at least one."""
-        out = b""
+    def read(self, offset: int, max_bytes: int, below: int | None = None) -> bytes:
+        """Whole batches from the one that holds ``offset`` up to the high watermark, or to ``below``; at least one."""
+        out, end = b"", self.replicated if below is None else below
         for stored in self.log:
-            if stored.base + stored.header.last_offset_delta < offset or stored.base >= self.replicated:
+            if stored.base + stored.header.last_offset_delta < offset or stored.base >= end:
                 continue
             if out and len(out) + len(stored.raw) > max_bytes:
                 break
@@ -166,12 +166,12 @@ def fetch_wait(body: bytes) -> float:
     return float(struct.unpack_from(">i", body, 4)[0]) / 1000
 
 
-def fetch_answer(found: dict[TopicPartition, tuple[ModelPartition, int, bytes]]) -> bytes:
-    """A Fetch v11 response: partition, error and bytes by name."""
+def fetch_answer(found: dict[TopicPartition, tuple[ModelPartition, int, bytes, int]]) -> bytes:
+    """A Fetch v11 response: log, error, bytes and the high watermark as the broker knows it, by partition."""
     out = struct.pack(">ihii", 0, 0, 0, len(found))
-    for tp, (log, error, data) in found.items():
+    for tp, (log, error, data, told) in found.items():
         name = tp.topic.encode()
-        out += struct.pack(f">h{len(name)}siihqqq", len(name), name, 1, tp.partition, error, log.replicated, log.replicated, 0)
+        out += struct.pack(f">h{len(name)}siihqqq", len(name), name, 1, tp.partition, error, told, told, 0)
         out += struct.pack(">i", len(log.aborted)) + b"".join(struct.pack(">qq", *entry) for entry in log.aborted)
         out += struct.pack(">ii", -1, len(data)) + data
     return out

@@ -45,8 +45,8 @@ class ModelConnection:
     round_trip = throttle = muted = 0.0
     fetch_share = None
 
-    def __init__(self, cluster: ModelCluster) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: ModelCluster, node: int = NODE) -> None:
+        self.cluster, self.node = cluster, node
         self.closed = self.old_leader = False
         self.requests: deque[tuple[int, dict[TopicPartition, bytes]]] = deque()
         self.unreplicated: deque[Waiting] = deque()
@@ -73,19 +73,34 @@ class ModelConnection:
         return self._ids
 
     def ready(self) -> bool:
-        """Whether ``receive`` would return at once; a fetch is held open until there is something, or its time is over."""
-        while self.held and not self.closed:
-            number, version, body, until = self.held[0]
-            if self.cluster.clock.now < until and not self.cluster.has_news(body):
-                break
-            self.held.popleft()
-            self.replies.append(Reply(number, Api.FETCH, version, memoryview(self.cluster.serve_fetch(body))))
+        """Whether ``receive`` would return at once; a fetch is held open until there is something, or its time is over.
+
+        With several brokers the search says when one finds that there is something: its answer is of that moment, whenever it is read.
+        """
+        while self.answerable() and (self.cluster.at_once or self.clock.now >= self.held[0][3]):
+            self.answer_held()
         return bool(self.replies) or self.closed
+
+    def answerable(self) -> bool:
+        """Whether the broker has an answer to the oldest fetch that it holds open."""
+        if not self.held or self.closed or self.node in self.cluster.silent:
+            return False
+        return self.clock.now >= self.held[0][3] or self.cluster.has_news(self.held[0][2], self.node)
+
+    def answer_held(self) -> None:
+        """The broker answers the oldest fetch, with what it knows now."""
+        number, version, body, _ = self.held.popleft()
+        self.replies.append(Reply(number, Api.FETCH, version, memoryview(self.cluster.serve_fetch(body, self.node))))
+
+    @property
+    def clock(self) -> Clock:
+        return self.cluster.clock
 
     @property
     def wake_at(self) -> float:
         """When a fetch that is held open ends without news, or the client gives up."""
-        return min([self.cluster.clock.now + REQUEST_TIMEOUT, *(until for *_, until in self.held)])
+        ends = () if self.node in self.cluster.silent else (until for *_, until in self.held)
+        return min([self.cluster.clock.now + REQUEST_TIMEOUT, *ends])
 
     def receive(self) -> Reply:
         pause("receive", until=self.ready, wake_at=self.wake_at)
@@ -140,6 +155,12 @@ class ModelConnection:
 class ModelCluster:
     """Partitions, connections, and whether anybody is there at all."""
 
+    at_once = True
+    """Whether held fetches are answered as soon as there is something."""
+    nodes: tuple[int, ...] = (NODE,)
+    silent: frozenset[int] | set[int] = frozenset()
+    """Brokers that take questions and do not answer."""
+
     def __init__(self, clock: Clock, alias: str, topic: str, partitions: int, topic_id: str) -> None:
         self.clock = clock
         self.alias, self.topic, self.topic_id = alias, topic, topic_id
@@ -155,17 +176,33 @@ class ModelCluster:
             log.replicated = log.end
         return result
 
-    def serve_fetch(self, body: bytes) -> bytes:
-        found = {}
-        for tp, (offset, most) in parse_fetch(body).items():
-            log = self.logs[tp]
-            error = 0 if offset <= log.replicated else OUT_OF_RANGE
-            found[tp] = (log, error, b"" if error else log.read(offset, most))
-        return fetch_answer(found)
+    def leader_of(self, tp: TopicPartition) -> int:
+        """Who leads the partition, as metadata tells."""
+        return NODE
 
-    def has_news(self, body: bytes) -> bool:
-        wants = parse_fetch(body).items()
-        return any(offset > self.logs[tp].replicated or self.logs[tp].read(offset, 1) for tp, (offset, _) in wants)
+    def watermark(self, tp: TopicPartition, node: int) -> tuple[int, int]:
+        """High watermark and log end as the broker knows them, (-1, -1) when it does not take itself for the leader."""
+        log = self.logs[tp]
+        return log.replicated, log.replicated
+
+    def offset_told(self, tp: TopicPartition, node: int, when: int) -> OffsetAnswer:
+        """What the broker answers to ListOffsets."""
+        return OffsetAnswer(0 if when == -2 else self.logs[tp].replicated, -1, 0)
+
+    def epoch_end(self, tp: TopicPartition, epoch: int) -> int:
+        """Where the epoch ends in the leader's log."""
+        return self.logs[tp].end
+
+    def _fetched(self, tp: TopicPartition, node: int, offset: int, most: int) -> tuple[ModelPartition, int, bytes, int]:
+        log, (told, end) = self.logs[tp], self.watermark(tp, node)
+        error = NOT_LEADER if told < 0 else 0 if offset <= end else OUT_OF_RANGE
+        return log, error, b"" if error else log.read(offset, most, told), told
+
+    def serve_fetch(self, body: bytes, node: int = NODE) -> bytes:
+        return fetch_answer({tp: self._fetched(tp, node, *wanted) for tp, wanted in parse_fetch(body).items()})
+
+    def has_news(self, body: bytes, node: int = NODE) -> bool:
+        return any(any(self._fetched(tp, node, offset, 1)[1:3]) for tp, (offset, _) in parse_fetch(body).items())
 
     def replicate(self) -> None:
         """The replicas catch up; whoever waited for that is answered."""
@@ -209,6 +246,7 @@ class ModelClient:
     def __init__(self, cluster: ModelCluster) -> None:
         self._model = self.cluster = cluster
         self._open: dict[tuple[int, int], ModelConnection] = {}
+        self._leaders: dict[TopicPartition, int] = {}
 
     def _ask(self, what: str) -> None:
         pause(what)
@@ -217,10 +255,12 @@ class ModelClient:
 
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
         self._ask("metadata")
-        parts = {tp.partition: PartitionMetadata(NODE, 0, (NODE,), (NODE,), 0) for tp in self._model.logs}
+        nodes = self._model.nodes
+        parts = {tp.partition: PartitionMetadata(self._model.leader_of(tp), 0, nodes, nodes, 0) for tp in self._model.logs}
+        self._leaders = {tp: self._model.leader_of(tp) for tp in self._model.logs}
         found = TopicMetadata(self._model.topic, self._model.topic_id, 0, False, parts)
         wanted = {found.name: found} if topics is None or found.name in list(topics) else {}
-        return ClusterMetadata(f"{self._model.alias}-id", NODE, {NODE: ("model", 9092)}, wanted)
+        return ClusterMetadata(f"{self._model.alias}-id", NODE, {node: ("model", 9092) for node in nodes}, wanted)
 
     @property
     def round_trip(self) -> float:
@@ -230,10 +270,11 @@ class ModelClient:
         """There is one broker."""
 
     def leader(self, tp: TopicPartition) -> int:
-        return NODE
+        return self._leaders.setdefault(tp, self._model.leader_of(tp))
 
     def forget(self, tp: TopicPartition) -> None:
         """Whoever leads now is reached over a new connection."""
+        self._leaders.pop(tp, None)
         self._open = {key: connection for key, connection in self._open.items() if not connection.old_leader}
 
     def connection(self, node_id: int, lane: int = 0) -> ModelConnection:
@@ -241,13 +282,19 @@ class ModelClient:
         if known is None or known.stale():
             if self._model.down:
                 raise ConnectionLost("model: nobody answers")
-            known = self._open[node_id, lane] = ModelConnection(self._model)
+            known = self._open[node_id, lane] = ModelConnection(self._model, node_id)
             self._model.connections.append(known)
         return known
 
     def list_offsets(self, at: Mapping[TopicPartition, int], *, isolation: int = 1) -> dict[TopicPartition, OffsetAnswer]:
         self._ask("list offsets")
-        return {tp: OffsetAnswer(0 if when == -2 else self._model.logs[tp].replicated, -1, 0) for tp, when in at.items()}
+        answers = {}
+        for tp, when in at.items():
+            answers[tp] = self._model.offset_told(tp, self.leader(tp), when)
+            if answers[tp].error:  # asked again, as by the real one
+                self.forget(tp)
+                answers[tp] = self._model.offset_told(tp, self.leader(tp), when)
+        return answers
 
     def log_ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAnswer]:
         self._ask("log ends")
@@ -255,7 +302,7 @@ class ModelClient:
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
         self._ask("epoch ends")
-        return {tp: OffsetAnswer(self._model.logs[tp].end, -1, 0) for tp in epochs}
+        return {tp: OffsetAnswer(self._model.epoch_end(tp, epoch), epoch, 0) for tp, epoch in epochs.items()}
 
     def describe_producers(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, list[ProducerState]]:
         self._ask("describe producers")

@@ -14,11 +14,12 @@ from tests.model.invariants import Violation, Watch, need
 from tests.model.processes import Process
 from tests.model.runs import ModelRun
 from tests.model.source import Kind
-from tests.model.trouble import APPLIED, REFUSED, TROUBLE
+from tests.model.trouble import APPLIED, REFUSED, SOURCE_TROUBLE, TROUBLE
 from tests.model.world import HALTS, PARTITIONS, TARGET_TOPIC, TOPIC, World
 
 LAYOUTS = st.lists(st.sampled_from([Kind.ONE, Kind.ONE, Kind.THREE, Kind.COMMITTED, Kind.ABORTED, Kind.COMPACTED]), min_size=1, max_size=12)
 FINAL_STEPS, FINAL_RUNS = 6000, 4
+SOURCE_SHARE = 0.15
 
 
 class LaneMachine(RuleBasedStateMachine):
@@ -195,10 +196,20 @@ class LaneMachine(RuleBasedStateMachine):
                 return
             self.world.step(chance.randrange(64))
 
+    def source_weather(self, chance: random.Random) -> None:
+        """A little is written while leaders move or brokers hang: what was asked before is answered after it, or the other way round."""
+        for _ in range(chance.randint(1, 4)):
+            if chance.random() < 0.4:
+                self.trouble(chance.choice(SOURCE_TROUBLE))
+            self.source_grows(chance.randrange(PARTITIONS), [chance.choice(list(Kind)) for _ in range(chance.randint(1, 2))])
+            self.go_on(chance.randint(1, 25), chance.randrange(2**16))
+
     def weather(self, chance: random.Random) -> None:
         dice, target, which, flag = chance.random(), self.world.target, chance.randrange(8), chance.random() < 0.5
         if self.run is None or not self.run.alive:
             self.start_run(flag)
+        elif chance.random() < SOURCE_SHARE:
+            self.source_weather(chance)
         elif dice < 0.4:
             self.go_on(chance.randint(1, 40), chance.randrange(2**16))
         elif dice < 0.6:
@@ -244,6 +255,8 @@ class LaneMachine(RuleBasedStateMachine):
         """Faults stop; runs go on until nothing is left to do."""
         self.world.target.down = self.world.source.down = False
         TROUBLE["replicas catch up"](self.world)
+        self.world.source.agree()
+        self.world.source.silent.clear()
         self.stopped_workers_go_on()
         assert self.run is not None
         if not self.run.once:

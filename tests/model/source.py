@@ -10,8 +10,8 @@ from crc32c import crc32c
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.wire.batch import OpenRecord, headers, seal, tail_of
 from tests.model.broker import ModelPartition
-from tests.model.cluster import ModelCluster
 from tests.model.processes import Clock
+from tests.model.several import SeveralBrokers
 
 
 class Kind(StrEnum):
@@ -40,7 +40,7 @@ def _marked(batch: bytes, attributes: int, producer_id: int) -> bytes:
     return bytes(changed)
 
 
-class ModelSource(ModelCluster):
+class ModelSource(SeveralBrokers):
     """Two things per partition: the log, and ``expected``, the records a perfect copy holds.
 
     Unless its records are ``young`` the target forgets their producer whenever it likes.
@@ -62,6 +62,7 @@ class ModelSource(ModelCluster):
         else:
             self._transaction(partition, log, aborted=kind is Kind.ABORTED)
         log.replicated = log.end
+        self.appended(TopicPartition(self.topic, partition))
 
     def _records(self, log: ModelPartition, count: int) -> list[OpenRecord]:
         made = []
@@ -72,7 +73,9 @@ class ModelSource(ModelCluster):
             made.append(OpenRecord(log.end + len(made), at + self._number, tail))
         return made
 
-    def _keep(self, log: ModelPartition, batch: bytes) -> None:
+    def _keep(self, partition: int, log: ModelPartition, batch: bytes) -> None:
+        epoch = len(self.epochs[TopicPartition(self.topic, partition)]) - 1
+        batch = batch[:12] + epoch.to_bytes(4, "big") + batch[16:]
         log.keep(batch, next(header for _, header in headers(batch)))
 
     def _batch(
@@ -80,7 +83,7 @@ class ModelSource(ModelCluster):
     ) -> None:
         records = self._records(log, count)
         batch = seal(records, codec=0)
-        self._keep(log, _marked(batch, attributes, producer) if attributes else batch)
+        self._keep(partition, log, _marked(batch, attributes, producer) if attributes else batch)
         if wanted:
             self.expected[partition] += [Expected(r.offset, r.timestamp, r.tail) for r in records]
 
@@ -91,4 +94,4 @@ class ModelSource(ModelCluster):
         self._batch(partition, log, 2, 0x10, producer, wanted=not aborted)
         key = b"\0\0\0\0" if aborted else b"\0\0\0\1"
         marker = seal([OpenRecord(log.end, 1000, tail_of(key, b"\0" * 6, ()))], codec=0)
-        self._keep(log, _marked(marker, 0x30, producer))
+        self._keep(partition, log, _marked(marker, 0x30, producer))

@@ -23,7 +23,7 @@ MOST_STORIES = 300
 """A broken engine is found within a few dozen; after so many without a finding the model is taken to be blind."""
 MUST_HAPPEN = (
     "batch appended", "duplicate recognised", "45", "refused", "answered badly", "killed run", "lost worker", "went on late", "forgotten",
-    "evicted", "failed over",
+    "evicted", "failed over", "source leader moved", "source broker silent",
 )  # fmt: skip
 
 

@@ -12,6 +12,13 @@ REFUSED = [Fault(code, applied=False, partition=p) for code in (6, 19, 3, 56, 10
 APPLIED = [Fault(code, applied=True, partition=p) for code in (7, 20, 6, 45) for p in (None, 1)]
 
 
+SOURCE_TROUBLE = (
+    "a source leader moves", "a source leader moves, the new one lags", "a source leader moves, the old one has not heard",
+    "a source leader moves, the old one has not heard", "a source leader moves, the old one has not heard",
+    "the source's brokers agree", "a source broker falls silent", "the source's brokers answer",
+)  # fmt: skip
+
+
 def _away(cluster: ModelCluster, *, lose: bool) -> None:
     cluster.down = True
     for connection in cluster.connections:
@@ -40,4 +47,10 @@ TROUBLE: dict[str, Callable[[World], None]] = {
     "the target comes": lambda world: _set(world.target, down=False),
     "the source goes": lambda world: _away(world.source, lose=True),
     "the source comes": lambda world: _set(world.source, down=False),
+    "a source leader moves": lambda world: world.source.move(),
+    "a source leader moves, the new one lags": lambda world: world.source.move(lags=True),
+    "a source leader moves, the old one has not heard": lambda world: world.source.move(unaware=True),
+    "the source's brokers agree": lambda world: world.source.agree(),
+    "a source broker falls silent": lambda world: world.source.hush(),
+    "the source's brokers answer": lambda world: world.source.silent.clear(),
 }

@@ -148,6 +148,8 @@ class World:
         self.processes = [p for p in self.processes if not p.done]
         self.workers = [p for p in self.workers if not p.done]
         found: list[Callable[[], None]] = [p.step for p in self.processes if p.ready(self.clock.now)]
+        self.source.connections = [c for c in self.source.connections if not c.closed]
+        found += [connection.answer_held for connection in self.source.connections if connection.answerable()]
         return found + [connection.handle for connection in self.target.busy()]
 
     def step(self, which: int) -> bool:

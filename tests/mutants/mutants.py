@@ -255,6 +255,23 @@ FAST = (
         MODEL, "acks=1",
     ),
     Mutant(
+        "an old answer is taken for the source's end",
+        "engine/staging.py",
+        "                elif answer.last_stable_offset >= part.staged:\n",
+        "                elif answer.last_stable_offset < part.staged:\n"
+        "                    halt = continuity.truncated(part.source, answer.last_stable_offset, part.staged)\n"
+        "                    self._state.halt(part.source.topic, halt, sendable=True)\n"
+        "                else:\n",
+        MODEL, "the source's log was truncated",
+    ),
+    Mutant(
+        "a leader that cannot tell yet ends the lane",
+        "engine/staging.py",
+        "            if lookup(refusal.code).action not in (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME):\n",
+        "            if True:\n",
+        MODEL, "a run failed: BrokerError",
+    ),
+    Mutant(
         "a lease is taken over from a holder that is alive",
         "buffer/lease.py", "            if now - since < length:\n", "            if False:\n",
         f"{LEASE}::test_only_a_lease_that_was_seen_unchanged_for_its_whole_length_is_taken_over",

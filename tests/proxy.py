@@ -81,21 +81,12 @@ class Cut(Exception):
     """The connection ends here."""
 
 
-class KafkaProxy:
-    """Listens on ``port`` of the loopback interface and passes everything on to ``upstream``."""
+class Rules:
+    """Harm that waits for its exchange; the proxies of a cluster's brokers share it, so a rule hits whoever is asked first."""
 
-    def __init__(self, port: int, upstream: tuple[str, int], *, seed: int = 0) -> None:
-        self.port = port
-        self.upstream = upstream
-        self.frozen = threading.Event()
-        self.refusing = threading.Event()
-        self._chance = random.Random(seed)
+    def __init__(self) -> None:
         self._rules: list[Rule] = []
         self._lock = threading.Lock()
-        self._lines: set[_Line] = set()
-        self._closed = False
-        self._listener = socket.create_server(("127.0.0.1", port), backlog=64)
-        threading.Thread(target=self._accept, name=f"proxy-{port}", daemon=True).start()
 
     def arm(self, rule: Rule) -> Rule:
         """Let the rule wait for its exchange."""
@@ -110,6 +101,38 @@ class KafkaProxy:
                 self._rules.remove(rule)
                 return True
         return False
+
+    def take(self, api: int) -> Rule | None:
+        """The rule for an exchange of this type, if one waits for it."""
+        with self._lock:
+            for rule in self._rules:
+                if rule.api in (None, api):
+                    if rule.skip > 0:
+                        rule.skip -= 1
+                        return None
+                    self._rules.remove(rule)
+                    return rule
+        return None
+
+
+class KafkaProxy:
+    """Listens on ``port`` of the loopback interface and passes everything on to ``upstream``; harm comes from its own ``rules`` first.
+
+    ``shared`` are rules of several proxies.
+    """
+
+    def __init__(self, port: int, upstream: tuple[str, int], *, seed: int = 0, shared: Rules | None = None) -> None:
+        self.port = port
+        self.upstream = upstream
+        self.frozen = threading.Event()
+        self.refusing = threading.Event()
+        self._chance = random.Random(seed)
+        self.rules, self._shared = Rules(), shared or Rules()
+        self._lock = threading.Lock()
+        self._lines: set[_Line] = set()
+        self._closed = False
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=64)
+        threading.Thread(target=self._accept, name=f"proxy-{port}", daemon=True).start()
 
     def cut_all(self) -> int:
         """End every connection; how many there were."""
@@ -127,15 +150,7 @@ class KafkaProxy:
 
     def take(self, api: int) -> Rule | None:
         """The rule for an exchange of this type, if one waits for it."""
-        with self._lock:
-            for rule in self._rules:
-                if rule.api in (None, api):
-                    if rule.skip > 0:
-                        rule.skip -= 1
-                        return None
-                    self._rules.remove(rule)
-                    return rule
-        return None
+        return self.rules.take(api) or self._shared.take(api)
 
     def replay(self, frame: bytes, seconds: float) -> None:
         """Send a request again, later, on a connection of its own; read its answer so that it was carried out."""

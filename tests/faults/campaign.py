@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import signal
 import time
@@ -37,9 +38,20 @@ def reading(seed: int) -> dict[str, int]:
     return {"connections": 4} if seed % 2 else {}
 
 
-def without_spark(seed: int) -> dict[str, str]:
+SPARK_VARIABLE = "MIRROR_FAULT_SPARK"
+"""``on`` or ``off``: whether campaigns run with Spark, whatever their seed says; set by ``--fault-spark``."""
+INLINE: dict[str, Any] = {"inline_bytes": "4MB"}
+
+
+def without_spark(seed: int) -> dict[str, Any]:
     """Every other pair of seeds leaves Spark out, as a lane of little traffic does; for campaigns that need no worker to hurt."""
-    return {"inline_bytes": "4MB"} if seed // 2 % 2 else {}
+    wish = os.environ.get(SPARK_VARIABLE, "")
+    return INLINE if wish == "off" or (wish != "on" and seed // 2 % 2) else {}
+
+
+def with_spark() -> dict[str, Any]:
+    """Spark unless ``--fault-spark off`` says otherwise: for campaigns that are mostly about its processes."""
+    return INLINE if os.environ.get(SPARK_VARIABLE, "") == "off" else {}
 
 
 class Campaign:
@@ -67,13 +79,12 @@ class Campaign:
         engine: Mapping[str, Any] | None = None,
         mirror: Mapping[str, Any] | None = None,
         buffer: Mapping[str, Any] | None = None,
-        replicas: int = 1,
     ) -> None:
         self.report = report
         self.chance = random.Random(report.seed)
         self.folder = folder
         self.source, self.target = source, target
-        self.load = Load(source, streams, seed=report.seed, replicas=replicas)
+        self.load = Load(source, streams, seed=report.seed)
         ours, theirs = via or (source, target)
         blocks = {"engine": {**ENGINE, **reading(report.seed), **(engine or {})}, "buffer": dict(buffer or {}), **(mirror or {})}
         self.config = write_config(folder, ours, theirs, ["load-.*"], **blocks)
@@ -204,6 +215,7 @@ class Campaign:
             self.load.stop()
             self._end_run()
             self._last_run()
+            self._no_halts()
             self._account()
         except Exception as problem:  # noqa: BLE001 - whatever it is, it is the campaign's result
             account.unexplain(f"{type(problem).__name__}: {problem}")
@@ -244,6 +256,13 @@ class Campaign:
             self.report.note(f"the last run hangs:\n{last.dump()}")
         finally:
             last.close()
+
+    def _no_halts(self) -> None:
+        """No topic may have halted in any of the runs, however they ended."""
+        for path in sorted(self.config.parent.glob("err-*.txt")):
+            for line in path.read_text(errors="replace").splitlines():
+                if " halted: " in line:
+                    self.report.account.unexplain(f"{path.name}: {line.strip()}")
 
     def _account(self) -> None:
         account = self.report.account

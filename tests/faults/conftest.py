@@ -14,19 +14,22 @@ from pathlib import Path
 import pytest
 
 from mirror_pipeline.local.cluster import LocalCluster
+from tests.faults.campaign import SPARK_VARIABLE
 from tests.faults.report import CampaignReport, load_all, row_of, save, table
 
 FULL = {
     "kills": 300, "alone": 60, "dagster": 10, "zombies": 60, "proxy": 100, "brokers": 60, "disks": 20, "stores": 40,
     "expired": 30, "late": 6, "hazards": 10, "soak": 30,
+    "silent": 12, "leaderless": 20, "leaders": 60, "quotas": 20, "answers": 60, "rolling": 24, "acceptance": 30,
 }  # fmt: skip
-"""Faults of each campaign; ``hazards`` of each kind; ``soak`` in minutes."""
+"""Faults of each campaign; ``hazards`` of each kind; ``soak`` and ``acceptance`` in minutes."""
 SMALL = {
     "kills": 14, "alone": 12, "dagster": 1, "zombies": 6, "proxy": 20, "brokers": 8, "disks": 4, "stores": 6,
     "expired": 5, "late": 2, "hazards": 1, "soak": 1,
+    "silent": 3, "leaderless": 4, "leaders": 10, "quotas": 4, "answers": 10, "rolling": 6, "acceptance": 2,
 }  # fmt: skip
 """What the rotating part in CI does in at most four minutes."""
-LONGEST_FIRST = ("test_soak", "test_kills", "test_zombies", "test_brokers", "test_dagster_kills")
+LONGEST_FIRST = ("test_acceptance", "test_soak", "test_kills", "test_zombies", "test_brokers", "test_dagster_kills")
 """So that two workers of pytest-xdist end at about the same time."""
 _FOLDER = "MIRROR_FAULT_REPORTS"
 _HERE = Path(__file__).parent
@@ -38,6 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--fault-counts", default="", metavar="NAME=N,...", help=f"other counts than {FULL}")
     group.addoption("--fault-scale", type=float, default=1.0, help="multiply all counts")
     group.addoption("--fault-seed", type=int, help="seed of every campaign; a random one for each otherwise")
+    spark = ["seed", "on", "off"]
+    group.addoption("--fault-spark", choices=spark, default="seed", help="run the lane with Spark or without; by default as the seed says")
     group.addoption("--fault-report", metavar="FILE", help="write all reports as JSON to this file")
 
 
@@ -49,6 +54,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault(_FOLDER, tempfile.mkdtemp(prefix="mirror-faults-"))
+    if config.getoption("--fault-spark") != "seed":
+        os.environ[SPARK_VARIABLE] = config.getoption("--fault-spark")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -23,7 +23,10 @@ ADMIN_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One topic of the load. ``age`` makes its records that many seconds old; ``codec`` is Kafka's compression.type."""
+    """One topic of the load. ``age`` makes its records that many seconds old; ``codec`` is Kafka's compression.type.
+
+    ``replicas``: no more than the source has brokers. Of three, two have to be there for a write.
+    """
 
     topic: str
     partitions: int = 3
@@ -32,11 +35,12 @@ class Stream:
     age: float = 0.0
     rate: float = 100.0
     configs: dict[str, str] = field(default_factory=dict)
+    replicas: int = 3
 
 
 DEFAULT_STREAMS = (
     Stream("load-plain"),
-    Stream("load-zipped", codec="lz4"),
+    Stream("load-zipped", codec="lz4", replicas=1),
     Stream("load-tx", partitions=2, transactional=True),
 )
 
@@ -48,14 +52,13 @@ class Load:
     numbers ascend without holes, so acked values must be on the target.
     """
 
-    def __init__(self, bootstrap: str, streams: tuple[Stream, ...] = DEFAULT_STREAMS, *, seed: int = 0, replicas: int = 1) -> None:
+    def __init__(self, bootstrap: str, streams: tuple[Stream, ...] = DEFAULT_STREAMS, *, seed: int = 0) -> None:
         self.bootstrap = bootstrap
         self.streams = streams
         self.sent: Counter[tuple[str, int]] = Counter()
         self.acked: Counter[tuple[str, int]] = Counter()
         self.failed: Counter[tuple[str, int]] = Counter()
         self._seed = seed
-        self._replicas = replicas
         self._stop = threading.Event()
         self._pause = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -63,8 +66,9 @@ class Load:
     def create_topics(self) -> None:
         """Create the streams' topics."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        brokers = len(self.bootstrap.split(","))
         fresh = [
-            NewTopic(s.topic, s.partitions, self._replicas, config={"retention.ms": "-1", **s.configs}) for s in self.streams
+            NewTopic(s.topic, s.partitions, min(s.replicas, brokers), config={"retention.ms": "-1", **s.configs}) for s in self.streams
         ]
         for future in admin.create_topics(fresh).values():
             future.result(ADMIN_SECONDS)

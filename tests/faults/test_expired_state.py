@@ -9,19 +9,19 @@ from pathlib import Path
 
 from mirror_pipeline.faults import CRASH, ONCE
 from mirror_pipeline.local.cluster import LocalCluster
-from tests.faults.campaign import Campaign
+from tests.faults.campaign import Campaign, with_spark
 from tests.faults.child import Stuck, send_signal, wait_for
 from tests.faults.load import Stream
 from tests.faults.report import CampaignReport
-from tests.proxy import PRODUCE, Harm, KafkaProxy, Rule
-from tests.proxy_cluster import proxied_cluster
+from tests.proxy import PRODUCE, Harm, Rule
+from tests.proxy_cluster import Proxies, proxied_cluster
 
 FORGETFUL = {"producer.id.expiration.ms": "1000", "producer.id.expiration.check.interval.ms": "300"}
 EXPIRED_SECONDS = 1.5
 DAYS = 3 * 86400.0
 OLD = (
     Stream("load-old", age=DAYS),
-    Stream("load-old-zipped", codec="zstd", age=2 * DAYS),
+    Stream("load-old-zipped", codec="zstd", age=2 * DAYS, replicas=1),
     Stream("load-old-tx", partitions=2, transactional=True, age=DAYS),
 )
 LOSING = (Harm.CUT_AFTER, Harm.CUT_AFTER, Harm.DROP_RESPONSE, Harm.CUT_RESPONSE_MIDDLE, Harm.CUT_REQUEST_MIDDLE, Harm.DELAY_RESPONSE)
@@ -34,7 +34,7 @@ LONGEST_HANG = 10.0
 HANG_SHARE = 0.2
 
 
-def lose_an_answer(campaign: Campaign, proxy: KafkaProxy) -> None:
+def lose_an_answer(campaign: Campaign, proxy: Proxies) -> None:
     """The outcome of a produce request is unknown, and the state is gone before anybody asks."""
     harm = campaign.chance.choice(LOSING)
     rule = proxy.arm(Rule(harm, PRODUCE, campaign.chance.randrange(3), 5.0 if harm is Harm.DELAY_RESPONSE else 0.0))
@@ -42,7 +42,7 @@ def lose_an_answer(campaign: Campaign, proxy: KafkaProxy) -> None:
         campaign.report.fault(str(harm), str(rule))
 
 
-def kill_a_worker(campaign: Campaign, _: KafkaProxy) -> None:
+def kill_a_worker(campaign: Campaign, _: Proxies) -> None:
     """A worker with a connection to the target dies."""
     child = campaign.running()
     pid = child.a_worker(campaign.chance, campaign.ports)
@@ -50,7 +50,7 @@ def kill_a_worker(campaign: Campaign, _: KafkaProxy) -> None:
         campaign.report.fault("worker")
 
 
-def kill_the_tree(campaign: Campaign, _: KafkaProxy) -> None:
+def kill_the_tree(campaign: Campaign, _: Proxies) -> None:
     """All dies, and is started again when the state is gone."""
     campaign.blame()
     campaign.running().kill_tree()
@@ -58,7 +58,7 @@ def kill_the_tree(campaign: Campaign, _: KafkaProxy) -> None:
     time.sleep(EXPIRED_SECONDS)
 
 
-def crash_at_a_point(campaign: Campaign, _: KafkaProxy) -> None:
+def crash_at_a_point(campaign: Campaign, _: Proxies) -> None:
     """Between send, answer and ledger."""
     name, number = campaign.chance.choice(POINTS), len(campaign.report.faults)
     mark = campaign.folder / f"crashed-{number}"
@@ -75,7 +75,7 @@ def crash_at_a_point(campaign: Campaign, _: KafkaProxy) -> None:
     time.sleep(EXPIRED_SECONDS)
 
 
-def fall_silent(campaign: Campaign, _: KafkaProxy) -> None:
+def fall_silent(campaign: Campaign, _: Proxies) -> None:
     """No load until everything is forgotten, then on: sequences go on where they were."""
     campaign.load.pause()
     time.sleep(campaign.chance.uniform(1.5, 3.5))
@@ -83,7 +83,7 @@ def fall_silent(campaign: Campaign, _: KafkaProxy) -> None:
     campaign.report.fault("silence")
 
 
-FAULTS: tuple[Callable[[Campaign, KafkaProxy], None], ...] = (
+FAULTS: tuple[Callable[[Campaign, Proxies], None], ...] = (
     lose_an_answer, lose_an_answer, lose_an_answer, kill_a_worker, kill_a_worker, kill_the_tree, crash_at_a_point, fall_silent,
 )  # fmt: skip
 
@@ -91,10 +91,11 @@ FAULTS: tuple[Callable[[Campaign, KafkaProxy], None], ...] = (
 def hang_the_broker(campaign: Campaign, target: LocalCluster) -> None:
     """Requests wait in the broker's sockets, perhaps until the mirror has given them up; then it carries them out."""
     seconds = campaign.chance.uniform(0.5, LONGEST_HANG)
-    target.pause()
+    node = campaign.chance.choice((None, *(broker.node for broker in target.brokers)))
+    target.pause(node=node)
     time.sleep(seconds)
-    target.resume()
-    campaign.report.fault("target pause", f"{seconds:.1f} s")
+    target.resume(node=node)
+    campaign.report.fault("target pause", f"{f'broker {node}' if node else 'all brokers'} for {seconds:.1f} s")
 
 
 def test_expired_state(plan: Callable[[str], CampaignReport], own_clusters: Callable[[LocalCluster], None], tmp_path: Path) -> None:
@@ -103,7 +104,9 @@ def test_expired_state(plan: Callable[[str], CampaignReport], own_clusters: Call
     own_clusters(source.cluster)
     target = proxied_cluster(tmp_path / "kafka" / "b", seed=report.seed, config=FORGETFUL)
     own_clusters(target.cluster)
-    campaign = Campaign(report, tmp_path / "mirror", source.direct, target.direct, via=(source.via, target.via), streams=OLD)
+    campaign = Campaign(
+        report, tmp_path / "mirror", source.direct, target.direct, via=(source.via, target.via), streams=OLD, engine=with_spark()
+    )
 
     def step() -> None:
         campaign.running()

@@ -51,11 +51,12 @@ def test_full_disks(
     cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path,
 ) -> None:  # fmt: skip
     report = plan("disks")
-    (source,) = cluster_factory(names=["a"], heap="256m")
+    (source,) = cluster_factory(names=["a"], brokers=3)
     with ExitStack() as mounted:
         folder = tmp_path / "kafka" / "b"
         log_dir = mounted.enter_context(small_disk(folder / "broker-1" / "data", LOG_DIR))
         buffer = mounted.enter_context(small_disk(tmp_path / "mirror" / "buffer", BUFFER))
+        # A target of one broker: its full disk ends it, and with it the only log of every partition.
         write_state(folder, ClusterSpec(heap="256m", config={"log.index.size.max.bytes": "65536"}), new_cluster_id(), [])
         target = LocalCluster(folder)
         own_clusters(target)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mirror_pipeline.faults import CRASH, ONCE, POINTS
 from mirror_pipeline.local.cluster import LocalCluster
-from tests.faults.campaign import Campaign
+from tests.faults.campaign import INLINE, Campaign, with_spark
 from tests.faults.child import Stuck, send_signal, wait_for
 from tests.faults.report import CampaignReport
 from tests.integration.mirrors import create_topic, produce
@@ -34,7 +34,9 @@ def kinds(campaign: Campaign) -> list[str]:
 
 
 def kill_worker(campaign: Campaign) -> None:
-    """One worker, mostly one that is connected to the target."""
+    """One worker, mostly one that is connected to the target; without Spark the only process there is."""
+    if campaign.inline:
+        return kill_driver(campaign)
     child = campaign.running()
     pid = child.a_worker(campaign.chance, campaign.ports if campaign.chance.random() < 0.7 else set())
     if pid is not None and send_signal(pid, signal.SIGKILL):
@@ -43,6 +45,8 @@ def kill_worker(campaign: Campaign) -> None:
 
 def kill_daemon(campaign: Campaign) -> None:
     """The father of the workers: Spark forks a new one."""
+    if campaign.inline:
+        return kill_driver(campaign)
     for pid in campaign.running().daemons()[:1]:
         send_signal(pid, signal.SIGKILL)
         campaign.report.fault("daemon", f"pid {pid}")
@@ -50,6 +54,8 @@ def kill_daemon(campaign: Campaign) -> None:
 
 def kill_jvm(campaign: Campaign) -> None:
     """Spark's JVM: the run must end by itself."""
+    if campaign.inline:
+        return kill_driver(campaign)
     child = campaign.running()
     pid = child.jvm()
     if pid is None:
@@ -111,8 +117,8 @@ KILLS: dict[str, Callable[[Campaign], None]] = {
 
 
 def test_kills(plan: Callable[[str], CampaignReport], cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path) -> None:
-    source, target = (cluster.bootstrap_servers for cluster in cluster_factory(2, heap="256m"))
-    campaign = Campaign(plan("kills"), tmp_path, source, target, buffer=SMALL_BUFFER)
+    source, target = (cluster.bootstrap_servers for cluster in cluster_factory(2, brokers=3))
+    campaign = Campaign(plan("kills"), tmp_path, source, target, buffer=SMALL_BUFFER, engine=with_spark())
     run(campaign, kinds(campaign), "worker")
 
 
@@ -120,9 +126,9 @@ def test_kills_without_spark(
     plan: Callable[[str], CampaignReport], cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path
 ) -> None:
     """Small micro-batches are run by the mirror's own process: it dies at every point at which a worker would have died alone."""
-    source, target = (cluster.bootstrap_servers for cluster in cluster_factory(2, heap="256m"))
+    source, target = (cluster.bootstrap_servers for cluster in cluster_factory(2, brokers=3))
     report = plan("alone")
-    campaign = Campaign(report, tmp_path, source, target, buffer=SMALL_BUFFER, engine={"inline_bytes": "4MB"})
+    campaign = Campaign(report, tmp_path, source, target, buffer=SMALL_BUFFER, engine=INLINE)
     points = [f"point {name}" for name in POINTS]
     campaign.chance.shuffle(points)
     run(campaign, points[: report.wanted // 2], "driver")

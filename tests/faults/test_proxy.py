@@ -26,7 +26,8 @@ LOSING = {
 
 
 def test_every_harm_is_done_and_only_once(own_clusters: Callable[[LocalCluster], None], tmp_path: Path) -> None:
-    kafka = proxied_cluster(tmp_path / "kafka", seed=1)
+    kafka = proxied_cluster(tmp_path / "kafka", seed=1, brokers=1)  # so that it is known which proxy a rule meets
+    (front,) = kafka.proxy.each
     own_clusters(kafka.cluster)
     tp = TopicPartition(new_topic(kafka.direct), 0)
     there: list[bytes] = []
@@ -65,11 +66,11 @@ def test_every_harm_is_done_and_only_once(own_clusters: Callable[[LocalCluster],
             assert rule.fired.is_set() and time.monotonic() - began >= 0.5
         kafka.proxy.arm(Rule(Harm.THROTTLE, PRODUCE, seconds=1.0, rate=100))
         send(b"throttled")
-        kafka.proxy.refusing.set()
+        front.refusing.set()
         kafka.proxy.cut_all()
         with pytest.raises(ConnectionLost):
             attempt(b"refused")
-        kafka.proxy.refusing.clear()
+        front.refusing.clear()
         send(b"last")
     assert [value for _, value in read_values(kafka.direct, tp)] == there
     kafka.proxy.close()

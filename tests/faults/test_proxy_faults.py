@@ -17,10 +17,9 @@ from tests.proxy import (
     METADATA,
     PRODUCE,
     Harm,
-    KafkaProxy,
     Rule,
 )
-from tests.proxy_cluster import ProxiedCluster, proxied_cluster
+from tests.proxy_cluster import ProxiedCluster, Proxies, proxied_cluster
 
 FIRE_SECONDS = 4.0
 LONGEST_DELAY = 6.0
@@ -31,7 +30,7 @@ AT_CONNECT = {METADATA, API_VERSIONS, DESCRIBE_PRODUCERS}
 """Requests that are rare while connections live: those are cut first. The tail is read after that, too."""
 
 
-def harm_an_exchange(campaign: Campaign, side: str, proxy: KafkaProxy) -> bool:
+def harm_an_exchange(campaign: Campaign, side: str, proxy: Proxies) -> bool:
     """Arm one rule and wait until it has hit; False when no such request came by."""
     chance = campaign.chance
     api = chance.choice(APIS[side])
@@ -49,22 +48,26 @@ def harm_an_exchange(campaign: Campaign, side: str, proxy: KafkaProxy) -> bool:
     return True
 
 
-def cut_the_line(campaign: Campaign, side: str, proxy: KafkaProxy) -> bool:
-    """All connections at once end, hang or are refused for a while."""
+def cut_the_line(campaign: Campaign, side: str, proxy: Proxies) -> bool:
+    """All connections at once, or those of one broker, end, hang or are refused for a while."""
     kind = campaign.chance.choice(("cut-all", "freeze", "refuse"))
     seconds = campaign.chance.uniform(0.3, 5.0)
-    if kind == "freeze":
-        proxy.frozen.set()
+    one = campaign.chance.random() < 0.5
+    chosen = [campaign.chance.choice(proxy.each)] if one else list(proxy.each)
+    for each in chosen:
+        if kind == "freeze":
+            each.frozen.set()
+        elif kind == "refuse":
+            each.refusing.set()
+        if kind != "freeze":
+            each.cut_all()
+    if kind != "cut-all":
         time.sleep(seconds)
-        proxy.frozen.clear()
-    elif kind == "refuse":
-        proxy.refusing.set()
-        proxy.cut_all()
-        time.sleep(seconds)
-        proxy.refusing.clear()
-    else:
-        proxy.cut_all()
-    campaign.report.fault(f"{side} {kind}", f"{seconds:.1f} s" if kind != "cut-all" else "")
+    for each in chosen:
+        each.frozen.clear()
+        each.refusing.clear()
+    whose = "one broker" if one else "all brokers"
+    campaign.report.fault(f"{side} {kind}", whose + (f", {seconds:.1f} s" if kind != "cut-all" else ""))
     return True
 
 

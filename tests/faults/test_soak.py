@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.faults import test_kills, test_zombies
-from tests.faults.campaign import Campaign
+from tests.faults.campaign import Campaign, with_spark
 from tests.faults.disks import SmallDisk, small_disk, why_not
 from tests.faults.report import CampaignReport
 from tests.faults.test_full_disks import fill_buffer
@@ -58,21 +58,23 @@ class Soak:
         test_zombies.a_pause(self.campaign)
 
     def broker(self) -> None:
-        """A broker dies and comes back."""
+        """A broker dies, or all of a cluster, and comes back."""
         side, cluster = self.campaign.chance.choice((("source", self.source.cluster), ("target", self.target.cluster)))
-        cluster.kill()
-        self.campaign.report.fault(f"{side} kill")
+        node = self.campaign.chance.choice((1, 2, 3, None))
+        cluster.kill(node=node)
+        self.campaign.report.fault(f"{side} kill", f"broker {node}" if node else "all brokers")
         time.sleep(self.campaign.chance.uniform(0, LONGEST_OUTAGE))
         cluster.start()
 
     def broker_pause(self) -> None:
-        """A broker hangs for a while."""
+        """A broker hangs for a while, or all of a cluster do."""
         side, cluster = self.campaign.chance.choice((("source", self.source.cluster), ("target", self.target.cluster)))
         seconds = self.campaign.chance.uniform(0.3, LONGEST_OUTAGE)
-        cluster.pause()
+        node = self.campaign.chance.choice((1, 2, 3, None))
+        cluster.pause(node=node)
         time.sleep(seconds)
-        cluster.resume()
-        self.campaign.report.fault(f"{side} pause", f"{seconds:.1f} s")
+        cluster.resume(node=node)
+        self.campaign.report.fault(f"{side} pause", f"{f'broker {node}' if node else 'all brokers'} for {seconds:.1f} s")
 
     def full(self) -> None:
         """The buffer's disk is full for a while."""
@@ -93,7 +95,8 @@ def test_soak(plan: Callable[[str], CampaignReport], own_clusters: Callable[...,
         else:
             disk = mounted.enter_context(small_disk(tmp_path / "mirror" / "buffer", BUFFER))
         campaign = Campaign(
-            report, tmp_path / "mirror", source.direct, target.direct, via=(source.via, target.via), buffer=SMALL_BUFFER
+            report, tmp_path / "mirror", source.direct, target.direct, via=(source.via, target.via), buffer=SMALL_BUFFER,
+            engine=with_spark(),
         )  # fmt: skip
         soak = Soak(campaign, source, target, disk)
         until = time.monotonic() + 60 * minutes

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import select
 from collections.abc import Mapping
 
-from mirror_pipeline.errors import BrokerError
+from mirror_pipeline.errors import ConnectionLost
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.connection import Connection
 from mirror_pipeline.wire.fetch import FetchedPartition, receive_fetch, send_fetch
+from mirror_pipeline.wire.waiting import readable
 
 WATCH_LANE = 9_999
 """A connection of its own: an answer that is held open must not hold up other questions."""
@@ -21,6 +21,8 @@ GLANCE_BYTES = 1
 class SourceWatch:
     """One open question to each source broker; a question that is not answered yet stays open from one wait to the next.
 
+    A broker that cannot be asked is passed over: reading, and the looks at all ends, find out what is the matter with it.
+
     Args:
         client: the source; used by the same thread only.
     """
@@ -29,40 +31,60 @@ class SourceWatch:
         self._client = client
         self._open: dict[int, Connection] = {}
 
-    def wait(self, at: Mapping[TopicPartition, int], *, seconds: float) -> dict[TopicPartition, FetchedPartition]:
+    @property
+    def asks(self) -> bool:
+        """Whether any broker has an open question."""
+        return bool(self._open)
+
+    def wait(
+        self, at: Mapping[TopicPartition, int], *, seconds: float, most: float | None = None, within: float = GRACE_SECONDS
+    ) -> dict[TopicPartition, FetchedPartition]:
         """Wait until one of the partitions holds committed records at or behind its offset, at most about ``seconds``.
 
         Args:
             at: next offset to read, by partition; nothing was there when it was read last.
             seconds: how long a broker may hold the question open.
+            most: seconds to wait here, if that is less.
+            within: seconds in which a connection must be open.
 
         Returns:
             What the brokers that have answered said, with the last stable offsets. It may be about offsets of an earlier wait.
 
         Raises:
-            ConnectionLost: a broker's connection broke.
             ClusterUnreachable: no broker answers.
         """
-        self._ask(at, seconds)
+        self._ask(at, seconds, within)
         if not self._open:
             return {}
-        ready, _, _ = select.select(list(self._open.values()), [], [], seconds + GRACE_SECONDS)
+        longest = seconds + GRACE_SECONDS
+        ready = readable(list(self._open.values()), longest if most is None else min(longest, most))
         news: dict[TopicPartition, FetchedPartition] = {}
-        for leader, line in list(self._open.items()):
-            if line in ready:
+        for leader, connection in list(self._open.items()):
+            if connection in ready:
                 del self._open[leader]
-                news |= receive_fetch(line)
+                try:
+                    news |= receive_fetch(connection)
+                except ConnectionLost:
+                    self._forget(at, leader)
         return news
 
-    def _ask(self, at: Mapping[TopicPartition, int], seconds: float) -> None:
+    def _ask(self, at: Mapping[TopicPartition, int], seconds: float, within: float) -> None:
         by_leader: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
-        for source, offset in at.items():
-            try:
-                by_leader.setdefault(self._client.leader(source), {})[source] = (offset, GLANCE_BYTES)
-            except BrokerError:
-                self._client.forget(source)
-        self._open = {leader: line for leader, line in self._open.items() if not line.closed}
+        leaders, _ = self._client.leaders(at.keys(), patience=0)
+        for source, leader in leaders.items():
+            by_leader.setdefault(leader, {})[source] = (at[source], GLANCE_BYTES)
+        self._open = {leader: connection for leader, connection in self._open.items() if not connection.closed}
         for leader in by_leader.keys() - self._open.keys():
-            line = self._client.connection(leader, WATCH_LANE)
-            send_fetch(line, by_leader[leader], max_wait_ms=int(seconds * 1000), min_bytes=1, max_bytes=GLANCE_BYTES)
-            self._open[leader] = line
+            try:
+                connection = self._client.connection(leader, WATCH_LANE, within=within)
+                connection.limit(within)  # of an answer that has begun to come
+                send_fetch(connection, by_leader[leader], max_wait_ms=int(seconds * 1000), min_bytes=1, max_bytes=GLANCE_BYTES)
+            except ConnectionLost:
+                self._forget(at, leader)
+                continue
+            self._open[leader] = connection
+
+    def _forget(self, at: Mapping[TopicPartition, int], leader: int) -> None:
+        for source in at:
+            if self._client.known_leader(source) == leader:
+                self._client.forget(source)

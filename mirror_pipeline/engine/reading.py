@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -12,6 +13,9 @@ from mirror_pipeline.engine.stretches import Stretch, beyond, cut, in_turn, stop
 from mirror_pipeline.engine.wide import ROOM_BYTES, Gathering
 from mirror_pipeline.model import OffsetRange, TopicPartition
 from mirror_pipeline.wire.client import WireClient
+
+LOOK_SECONDS = 0.5
+"""Between two looks whether a broker that is waited for is silent."""
 
 
 class Reading:
@@ -85,8 +89,14 @@ class Reading:
         self._read(more, count, pause)
         return [stretch for stretch in self._order if stretch.start < stops[stretch.source]]
 
-    def wait_for(self, stretch: Stretch, deadline: float | None) -> bool:
+    def leader(self, source: TopicPartition) -> int:
+        """The broker that a partition of the last share is read from."""
+        return self._leaders[source]
+
+    def wait_for(self, stretch: Stretch, deadline: float | None, *, patience: float = math.inf) -> bool:
         """Wait until a stretch of the share is ready, or until it is too late (monotonic seconds); whether it is.
+
+        It is not waited for when nothing has come from its broker for ``patience`` seconds, either.
 
         Those before it that belong to later micro-batches give up their room: what is needed now may be behind them.
         """
@@ -94,13 +104,18 @@ class Reading:
             if before is stretch:
                 break
             self._pass(before)
+        gathering, began = self._gatherings[self._leaders[stretch.source]], time.monotonic()
         if not stretch.ready:
-            self._gatherings[self._leaders[stretch.source]].hurry(stretch)
+            gathering.hurry(stretch)
         while not stretch.ready:
             self._news.clear()
-            left = None if deadline is None else deadline - time.monotonic()
-            if not stretch.ready and not self._news.wait(None if left is None else max(0.0, left)):
+            now = time.monotonic()
+            left = patience - min(now - began, gathering.quiet(now))
+            left = left if deadline is None else min(left, deadline - now)
+            if left <= 0:
                 return stretch.ready
+            if not stretch.ready:
+                self._news.wait(min(left, LOOK_SECONDS))
         return True
 
     def taken(self, stretch: Stretch) -> None:

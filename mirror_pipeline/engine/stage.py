@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.buffer.write import PartFileWriter
@@ -12,11 +13,12 @@ from mirror_pipeline.engine import worker
 from mirror_pipeline.engine.hazards import internal, refused
 from mirror_pipeline.engine.plan import ESTIMATE_SLACK
 from mirror_pipeline.engine.reading import Reading
+from mirror_pipeline.engine.silent import PATIENT_ROUND_TRIPS, SILENT_SECONDS
 from mirror_pipeline.engine.stretches import Stretch
 from mirror_pipeline.engine.taking import RangeReader
 from mirror_pipeline.engine.terms import RangeTerms
 from mirror_pipeline.engine.throttle import Throttle
-from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch, MirrorError, TopicHalted
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch, MirrorError, TopicHalted, WireError
 from mirror_pipeline.faults import crash_point
 from mirror_pipeline.model import BatchMark, PartFile, Quarantined, TopicPartition
 from mirror_pipeline.wire.answers import EARLIEST
@@ -25,6 +27,7 @@ from mirror_pipeline.wire.codes import Action, broker_error, lookup
 from mirror_pipeline.wire.connection import Connection
 from mirror_pipeline.wire.fetch import FetchedPartition, receive_fetch, send_fetch
 from mirror_pipeline.wire.offsets import offsets_at
+from mirror_pipeline.wire.waiting import readable
 
 EMPTY_ANSWERS_BEFORE_GIVING_UP = 20
 FETCH_WAIT_MS = 100
@@ -41,6 +44,7 @@ class StageTask:
     ``seconds`` bounds how long the task goes on fetching, ``memory_bytes`` what it holds before it writes.
     ``connections`` to each broker: None lets the round trip decide, and what ``tasks`` tasks that read at once bring.
     ``bytes_per_second`` is the task's share of a limit. ``onward``: the next task of this thread goes on where this one ends.
+    ``avoid`` are brokers that are asked nothing, ``patience`` seconds for those that get more than ``SILENT_SECONDS`` to answer.
     """
 
     store: LaneStore
@@ -58,6 +62,8 @@ class StageTask:
     tasks: int = 1
     bytes_per_second: float | None = None
     onward: bool = False
+    avoid: frozenset[int] = frozenset()
+    patience: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +92,34 @@ class RangeOutcome:
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
-    """The task's part file (None when nothing was read) and one outcome for each range."""
+    """The task's part file (None when nothing was read) and one outcome for each range.
+
+    ``silent`` brokers did not answer in time, and how that showed; ``heard`` is how long the slowest answer of others took.
+    """
 
     part: PartFile | None
     outcomes: tuple[RangeOutcome, ...]
     seconds: float
+    silent: Mapping[int, str] = field(default_factory=dict)
+    heard: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """A connection and the partitions that are read over it; ``asked`` when, ``rests`` until when the broker wants no question."""
+
+    node: int
+    connection: Connection
+    sources: list[TopicPartition]
+    asked: float = 0.0
+    rests: float = 0.0
 
 
 def run_stage(task: StageTask) -> StageResult:
     """Read all ranges of ``task`` and write them as spans.
 
-    A broken connection or a moved leader ends the task early with what was read; the next micro-batch goes on
-    there. A range that cannot go on at all halts its topic alone.
+    A broken connection, a moved leader or a silent broker ends the reading of its own ranges with what was read; the
+    next micro-batch goes on there. A range that cannot go on at all halts its topic alone.
 
     Raises:
         BufferUnusable: the part file cannot be written.
@@ -116,7 +138,7 @@ def run_stage(task: StageTask) -> StageResult:
     except BaseException:
         writer.abort()
         raise
-    return StageResult(part, staging.outcomes(), time.monotonic() - began)
+    return StageResult(part, staging.outcomes(), time.monotonic() - began, staging.silent, staging.heard)
 
 
 class _Unwritten(Exception):
@@ -138,11 +160,14 @@ class _Staging:
         self._empty: dict[TopicPartition, int] = {}
         self._beyond: set[TopicPartition] = set()
         self._faulty: set[TopicPartition] = set()
+        self.silent: dict[int, str] = {}
+        self.heard: dict[int, float] = {}
         self._readers = {terms.range.source: RangeReader(terms, writer.add) for terms in task.terms}
 
     def run(self, *, deadline: float) -> None:
         try:
             client = worker.client_of(self._task.cluster, timeout=self._task.timeout)
+            client.avoid(self._task.avoid)
             self._fetch_all(client, deadline)
         except (ConnectionLost, ClusterUnreachable) as problem:
             worker.forget(self._task.cluster)
@@ -178,14 +203,15 @@ class _Staging:
         return [s for s, r in self._readers.items() if not r.done and s not in self._halted and s not in self._errors]
 
     def _fetch_all(self, client: WireClient, deadline: float) -> None:
-        ranges = [terms.range for terms in self._task.terms]
+        by_leader = self._leaders(client)
+        ranges = [self._readers[source].terms.range for source in self._open()]
         reading = worker.take_reading(self._task.cluster)
         if reading is not None and not (self._task.onward and reading.goes_on(ranges)):
             reading.end()
             reading = None
-        lines = self._lines(client) if reading is None else []
+        lines = self._lines(client, by_leader) if reading is None else []
         # A busy moment makes any round trip look long: the shortest one that was seen counts.
-        round_trip = reading.round_trip if reading else min((connection.round_trip for connection, _ in lines), default=0.0)
+        round_trip = reading.round_trip if reading else min((line.connection.round_trip for line in lines), default=0.0)
         learnt = worker.lines_of(self._task.cluster)
         count = learnt.now(round_trip, self._task.connections, tasks=self._task.tasks)
         if count:
@@ -193,28 +219,94 @@ class _Staging:
         else:
             self._fetch_short(client, lines, deadline)
 
-    def _fetch_short(self, client: WireClient, lines: list[tuple[Connection, list[TopicPartition]]], deadline: float) -> None:
-        """Keep one request per connection on the way while the answer before it is worked on."""
-        waiting: list[tuple[Connection, list[TopicPartition]]] = []
-        for connection, sources in lines:
-            if self._ask(connection, sources):
-                waiting.append((connection, sources))
+    def _leaders(self, client: WireClient) -> dict[int, list[TopicPartition]]:
+        """Partitions by leader; those without one, or whose leader is silent, are left to another time."""
+        leaders, errors = client.leaders(list(self._readers), patience=0)
+        for source, problem in errors.items():
+            self._refused(client, source, problem)
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for source, node in leaders.items():
+            if node in self._task.avoid:
+                self._errors[source] = f"broker {node} does not answer"
+            else:
+                by_leader.setdefault(node, []).append(source)
+        return by_leader
+
+    def _lines(self, client: WireClient, by_leader: Mapping[int, list[TopicPartition]]) -> list[_Line]:
+        """Two connections to each broker that takes them."""
+        lines = []
+        for node, sources in by_leader.items():
+            halves = [sources[::2], sources[1::2]] if len(sources) > 1 else [sources]
+            patience = self._patience(client, node)
+            try:
+                mine = [_Line(node, client.connection(node, lane, within=patience), half) for lane, half in enumerate(halves)]
+            except WireError as problem:
+                self._lost(client, node, sources, problem)
+                continue
+            for line in mine:
+                line.connection.limit(patience)
+            lines += mine
+        return lines
+
+    def _patience(self, client: WireClient, node: int) -> float:
+        return max(self._task.patience.get(node, SILENT_SECONDS), PATIENT_ROUND_TRIPS * client.round_trip)
+
+    def _lost(self, client: WireClient, node: int, sources: Sequence[TopicPartition], problem: WireError) -> None:
+        """Nothing more comes of these in this task; the others go on."""
+        client.take_silent()
+        for source in set(sources) & set(self._open()):
+            client.forget(source)
+            if isinstance(problem, BrokerError) and not problem.retryable:
+                self._halted[source] = refused(source, problem)
+            else:
+                self._errors[source] = problem.message
+        if isinstance(problem, ConnectionLost) and problem.timed_out:
+            self.silent[node] = problem.message
+
+    def _fetch_short(self, client: WireClient, lines: list[_Line], deadline: float) -> None:
+        """Keep one request per connection on the way while answers are worked on; each broker is waited for apart."""
+        waiting = {line.connection: line for line in lines if self._ask(client, line, deadline)}
         try:
             while waiting:
-                connection, sources = waiting.pop(0)
-                answers = receive_fetch(connection)
-                for source, data in answers.items():
-                    self._answer(client, source, data)
-                    self._held += len(data.records)
-                    self._throttle.pause(len(data.records))
-                if self._held >= self._task.memory_bytes:
-                    self._flush()
-                if time.monotonic() < deadline and self._ask(connection, sources):
-                    waiting.append((connection, sources))
+                now = time.monotonic()
+                asked = [line for line in waiting.values() if not line.rests]
+                until = [line.asked + self._patience(client, line.node) for line in asked]
+                until += [line.rests for line in waiting.values() if line.rests]
+                ready = readable([line.connection for line in asked], min(until) - now)
+                for connection in ready:
+                    line = waiting.pop(connection)
+                    if self._take_answer(client, line) and time.monotonic() < deadline and self._ask(client, line, deadline):
+                        waiting[connection] = line
+                for line in list(waiting.values()):
+                    if line.rests and line.rests <= now:
+                        del waiting[line.connection]
+                        if self._ask(client, line, deadline):
+                            waiting[line.connection] = line
+                    elif not line.rests and line.connection not in ready and line.asked + self._patience(client, line.node) <= now:
+                        del waiting[line.connection]
+                        line.connection.close()
+                        said = f"{line.connection.peer}: no answer within {now - line.asked:.1f} s"
+                        self._lost(client, line.node, line.sources, ConnectionLost(said, timed_out=True))
         except BaseException:
-            for connection, _ in waiting:
+            for connection in waiting:
                 connection.close()
             raise
+
+    def _take_answer(self, client: WireClient, line: _Line) -> bool:
+        """Take what has come over a connection; whether it can be asked again."""
+        try:
+            answers = receive_fetch(line.connection)
+        except WireError as problem:
+            self._lost(client, line.node, line.sources, problem)
+            return False
+        self.heard[line.node] = max(self.heard.get(line.node, 0.0), time.monotonic() - line.asked)
+        for source, data in answers.items():
+            self._answer(client, source, data)
+            self._held += len(data.records)
+            self._throttle.pause(len(data.records))
+        if self._held >= self._task.memory_bytes:
+            self._flush()
+        return True
 
     def _fetch_wide(self, client: WireClient, reading: Reading, count: int, deadline: float) -> None:
         """Read over many connections; what they bring is taken over in the order of offsets."""
@@ -222,10 +314,17 @@ class _Staging:
             ranges = [self._readers[source].terms.range for source in self._open()]
             for reader in self._readers.values():
                 reader.most_bytes *= ESTIMATE_SLACK  # the stretches that were cut for it are taken as a whole
-            until = None  # the first stretch is waited for in any case: a slow link must not stand still
+            until = None  # the first stretch is waited for unless its broker is silent: a slow link must not stand still
             for stretch in reading.share(ranges, count=count, ahead=self._task.onward, pause=self._throttle.pause):
-                if not reading.wait_for(stretch, until):
-                    break
+                node = reading.leader(stretch.source)
+                if node in self.silent:
+                    continue
+                if not reading.wait_for(stretch, until, patience=self._patience(client, node)):
+                    if until is not None and time.monotonic() >= until:
+                        break
+                    silent = ConnectionLost(f"broker {node} does not answer", timed_out=True)
+                    self._lost(client, node, [source for source in self._open() if reading.leader(source) == node], silent)
+                    continue
                 self._take_stretch(client, stretch)
                 reading.taken(stretch)
                 until = deadline
@@ -255,19 +354,6 @@ class _Staging:
         if self._held >= self._task.memory_bytes:
             self._flush()
 
-    def _lines(self, client: WireClient) -> list[tuple[Connection, list[TopicPartition]]]:
-        by_leader: dict[int, list[TopicPartition]] = {}
-        for source in self._readers:
-            try:
-                by_leader.setdefault(client.leader(source), []).append(source)
-            except BrokerError as problem:
-                self._refused(client, source, problem)
-        lines = []
-        for leader, sources in by_leader.items():
-            halves = [sources[::2], sources[1::2]] if len(sources) > 1 else [sources]
-            lines += [(client.connection(leader, lane), half) for lane, half in enumerate(halves)]
-        return lines
-
     def _fetch_bytes(self, source: TopicPartition) -> int:
         """No more than the range may still take: what a broker sends is staged as a whole. A larger batch is asked for again."""
         reader, most = self._readers[source], self._task.partition_fetch_bytes
@@ -277,14 +363,24 @@ class _Staging:
         usual = max(USUAL_FETCH_BYTES, int(FETCHED_BATCHES * batch)) if batch else LEAST_FETCH_BYTES
         return min(most, usual, max(reader.terms.range.max_bytes - reader.bytes_read, LEAST_FETCH_BYTES))
 
-    def _ask(self, connection: Connection, sources: list[TopicPartition]) -> bool:
+    def _ask(self, client: WireClient, line: _Line, deadline: float) -> bool:
+        """Ask for what is still to be read over a connection, now or when its broker wants to be asked; False when there is nothing."""
         still = set(self._open())
         wants = {
-            s: (self._readers[s].fetch_offset, self._fetch_bytes(s)) for s in sources if s in still
+            s: (self._readers[s].fetch_offset, self._fetch_bytes(s)) for s in line.sources if s in still
         }
         if not wants:
             return False
-        send_fetch(connection, wants, max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=self._task.fetch_bytes)
+        now = time.monotonic()
+        line.rests = now + line.connection.muted if line.connection.muted else 0.0
+        if line.rests:
+            return line.rests < deadline
+        line.asked = now
+        try:
+            send_fetch(line.connection, wants, max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=self._task.fetch_bytes)
+        except WireError as problem:
+            self._lost(client, line.node, line.sources, problem)
+            return False
         return True
 
     def _answer(self, client: WireClient, source: TopicPartition, data: FetchedPartition) -> None:
@@ -332,7 +428,7 @@ class _Staging:
     def _out_of_range(self, client: WireClient, source: TopicPartition) -> None:
         """Deleted before it was read, or beyond the end? The end's word is not taken here: the run looks at it, and looks twice."""
         reader = self._readers[source]
-        start = offsets_at(client, [source], EARLIEST)[source]
+        start = offsets_at(client, [source], EARLIEST, within=SILENT_SECONDS)[source]
         if start > reader.next:
             reader.skip_trimmed(start)
             return

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
-from mirror_pipeline.engine import continuity, worker
-from mirror_pipeline.engine.awaiting import SourceWatch
+from mirror_pipeline.engine import worker
 from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
-from mirror_pipeline.engine.continuity import cut_off, diverged, other_ids, recreated
-from mirror_pipeline.engine.hazards import log_internal
 from mirror_pipeline.engine.lines import is_long
 from mirror_pipeline.engine.plan import assign, plan_ranges, planned_bytes
+from mirror_pipeline.engine.source_side import SourceSide
 from mirror_pipeline.engine.stage import RangeOutcome, StageResult, StageTask, run_stage
-from mirror_pipeline.engine.state import PartitionState
 from mirror_pipeline.engine.terms import RangeTerms
-from mirror_pipeline.errors import BrokerError, BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost, TopicHalted
+from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost
 from mirror_pipeline.faults import crash_point
 from mirror_pipeline.model import OffsetRange, PartFile, TopicPartition
 from mirror_pipeline.settings.checks import BATCHES_IN_BUFFER
-from mirror_pipeline.wire.answers import LATEST
 from mirror_pipeline.wire.client import WireClient
-from mirror_pipeline.wire.codes import Action, lookup
-from mirror_pipeline.wire.fetch import FetchedPartition
 
 log = logging.getLogger(__name__)
 
 FULL_BUFFER_POLL_SECONDS = 0.5
-NEWS_SECONDS, MOST_NEWS_SECONDS = 0.5, 2.0
-"""How long the source's brokers hold a question for news open; a stop waits for it. Longer for thousands of partitions."""
 QUIET_LOOK_SECONDS = 5.0
 """Between two looks at all end offsets while the open questions tell what is new."""
 TURN_SECONDS = 0.1
@@ -53,10 +45,9 @@ class Staging:
         self._micro_batch = context.spans.last_micro_batch() + 1
         self._patience = Patience(context.mirror.engine.source_wait)
         self._losses = Losses()
-        self._looked = 0.0
         self._quiet = self._behind = self._far = False
         self._reach = 1
-        self._watch = SourceWatch(client)
+        self._source = SourceSide(context, client)
         self._room = context.room
         self._staged = 0
         self._failures = 0
@@ -85,77 +76,23 @@ class Staging:
             self._context.fail(problem)
         finally:
             worker.close()
+            self._source.end()
             with self._state.lock:
                 self._state.staging_over = True
                 self._state.lock.notify_all()
 
     def refresh_ends(self) -> None:
         """Ask the source for the last stable offsets of all partitions that go on; a ``once`` run asks for each until it is told."""
-        with self._state.lock:
-            wanted = [p.source for p in self._state.live() if not (self._context.once and p.told)]
-        self._looked = time.monotonic()
-        self._ask_ends(wanted)
-
-    def _ask_ends(self, wanted: Collection[TopicPartition]) -> None:
-        answers = self._client.list_offsets(dict.fromkeys(wanted, LATEST), isolation=1) if wanted else {}
-        doubtful = {}
-        with self._state.lock:
-            for part in self._state.live():
-                answer = answers.get(part.source)
-                if answer is None:
-                    continue
-                if answer.error or answer.offset < 0:
-                    self._client.forget(part.source)
-                elif answer.offset < part.staged and part.hard_end is None:
-                    doubtful[part.source] = part.staged
-                elif not (self._context.once and part.told):
-                    part.end, part.told = answer.offset, True
-        self._look_again(doubtful)
-
-    def _look_again(self, doubtful: Mapping[TopicPartition, int]) -> None:
-        """Logs seem to end before what was read of them: ask once more, and halt the topics for which that is so."""
-        if doubtful and not self._context.stop.wait(continuity.SECOND_LOOK_SECONDS):
-            self._halt(cut_off(self._client, doubtful))
-
-    def _halt(self, halts: Sequence[TopicHalted]) -> None:
-        with self._state.lock:
-            for halt in halts:
-                self._state.halt(halt.topic, halt, sendable=True)
-
-    def _raise_ends(self, told: Mapping[TopicPartition, FetchedPartition]) -> None:
-        """Take over ends that fetches have told. They may be old, or of a leader that lags: they never lower what is known."""
-        with self._state.lock:
-            for part in self._state.live():
-                answer = told.get(part.source)
-                if answer is None:
-                    continue
-                if answer.error:
-                    self._client.forget(part.source)
-                elif answer.last_stable_offset >= part.staged:
-                    part.end, part.told = max(part.end, answer.last_stable_offset), True
-
-    def _await_source(self) -> None:
-        """Nothing is left to read: wait until the source has news."""
-        with self._state.lock:
-            at = {part.source: part.staged for part in self._state.live() if part.hard_end is None}
-        if not at:
-            self._context.stop.wait(self._context.mirror.engine.poll_interval)
-            return
-        news = self._watch.wait(at, seconds=min(MOST_NEWS_SECONDS, NEWS_SECONDS + len(at) / 1000))
-        self._quiet = True
-        out_of_range = [tp for tp, answer in news.items() if lookup(answer.error).action is Action.RESEEK]
-        self._raise_ends({tp: answer for tp, answer in news.items() if tp not in out_of_range})
-        if any(answer.error for answer in news.values()):
-            self.refresh_ends()
-            self._context.stop.wait(self._context.mirror.engine.poll_interval)
+        self._source.refresh_ends()
 
     def _turn(self) -> bool:
         context, state = self._context, self._state
         context.hold.check()
         self._end_doubt()
+        self._source.look_up()
         # What is read tells where its partition ends, and over a long link a question takes the time of megabytes.
         pause = QUIET_LOOK_SECONDS if self._quiet or self._reach > 1 else context.mirror.engine.poll_interval
-        if not context.once and time.monotonic() - self._looked >= pause:
+        if not context.once and time.monotonic() - self._source.looked >= pause:
             self.refresh_ends()
         if self._buffer_full():
             context.stop.wait(FULL_BUFFER_POLL_SECONDS)
@@ -171,22 +108,20 @@ class Staging:
     def _nothing_to_read(self) -> bool:
         """Wait until there is; False when a ``once`` run has read all it is to read. Raises ConnectionLost while it cannot tell."""
         if not self._context.once:
-            self._await_source()
+            self._quiet = self._source.await_news()
             return True
         with self._state.lock:  # together: a topic that joins leaves the one for the other
             untold, unready = self._state.untold(), bool(self._state.unready)
         if untold is not None:
             self.refresh_ends()
-            with self._state.lock:
-                silent = self._state.untold()
-            if silent is not None:
-                raise ConnectionLost(f"{silent} has no leader that tells where it ends")
-        elif unready:  # topics whose target is not there yet may still join
+        if (problem := self._source.unread()) is not None:
+            raise problem
+        if untold is None and unready:  # topics whose target is not there yet may still join
             self._context.stop.wait(self._context.mirror.engine.poll_interval)
         return untold is not None or unready
 
     def _plan(self) -> list[OffsetRange]:
-        views = [p.view() for p in self._state.live()]
+        views = [p.view() for p in self._state.ready()]
         budget = min(self._context.mirror.engine.micro_batch_bytes * self._reach, self._context.buffer.max_bytes // BATCHES_IN_BUFFER)
         ranges = plan_ranges(views, budget_bytes=budget)
         size = planned_bytes(ranges)
@@ -234,11 +169,15 @@ class Staging:
                 tasks=len(shares),
                 bytes_per_second=limit / len(shares) if limit else None,
                 onward=runner is runners.here,
+                avoid=frozenset(self._source.brokers.now),
+                patience=self._source.brokers.patience(),
             )
             for index, share in enumerate(shares)
         ]
         answers = runner.run_each(run_stage, tasks, name=f"stage {self._micro_batch}")
-        self._commit([answer for answer in answers if not isinstance(answer, TaskLost)], began)
+        results = [answer for answer in answers if not isinstance(answer, TaskLost)]
+        self._source.take_results(results)
+        self._commit(results, began)
         lost = next((answer for answer in answers if isinstance(answer, TaskLost)), None)
         if lost is not None:
             raise lost
@@ -249,7 +188,7 @@ class Staging:
     def _commit(self, results: Sequence[StageResult], began: float) -> None:
         outcomes = [outcome for result in results for outcome in result.outcomes]
         self._context.cases.keep([q for outcome in outcomes for q in outcome.quarantined])
-        refused = self._refused(outcomes)
+        refused = self._source.another_log(outcomes)
         # A file with another log's records in it must never become visible; what else is in it is read again.
         parts = [r.part for r in results if r.part is not None and not {span.topic for span in r.part.spans} & refused]
         outcomes = [o for r in results if r.part is None or r.part in parts for o in r.outcomes]
@@ -276,10 +215,10 @@ class Staging:
         with state.lock:
             self._take_over(parts)
             for outcome in outcomes:
-                self._settle(outcome)
+                self._source.settle(state.topics[outcome.topic].partitions[outcome.partition], outcome)
             state.seconds_staging += time.monotonic() - began
             state.lock.notify_all()
-        self._ask_ends([TopicPartition(o.topic, o.partition) for o in outcomes if o.beyond])
+        self._source.ask_ends([TopicPartition(o.topic, o.partition) for o in outcomes if o.beyond])
         self._judge(outcomes, bool(parts))
 
     def _end_doubt(self) -> None:
@@ -290,44 +229,6 @@ class Staging:
             self._doubtful = None
             if landed:
                 self._committed(parts, outcomes, began)
-
-    def _refused(self, outcomes: Sequence[RangeOutcome]) -> set[str]:
-        """Topics whose log, as it was read now, does not go on from what was read before; halted if a second look says the same.
-
-        What was read belongs to the incarnation only if the topic still has that id after the read. And a new leader
-        may have another log: then the batch read last must still be in it.
-        """
-        names = {outcome.topic for outcome in outcomes if outcome.mark is not None or outcome.quarantined}
-        known = {name: self._state.topics[name].incarnation for name in names}
-        other = other_ids(self._client, known, names)
-        moved = [self._state.topics[o.topic].partitions[o.partition] for o in outcomes if self._other_epoch(o)]
-        moved = [part for part in moved if self._diverged(part) is not None]
-        refused = {*other, *(part.source.topic for part in moved)}
-        if refused and not self._context.stop.wait(continuity.SECOND_LOOK_SECONDS):
-            self._client.ask_elsewhere()
-            halts = [recreated(name, known[name], found) for name, found in other_ids(self._client, known, other).items()]
-            for part in moved:
-                self._client.forget(part.source)
-            self._halt([*halts, *(halt for part in moved if isinstance(halt := self._diverged(part), TopicHalted))])
-        return refused
-
-    def _other_epoch(self, outcome: RangeOutcome) -> bool:
-        """Whether the range was read from a leader that came after the one of the batch read last."""
-        mark = self._state.topics[outcome.topic].partitions[outcome.partition].mark
-        return mark is not None and outcome.first_epoch > mark.epoch
-
-    def _diverged(self, part: PartitionState) -> TopicHalted | BrokerError | None:
-        """The halt when the batch read last is gone; the refusal when the leader cannot tell yet: what was read is then read again."""
-        if part.mark is None:
-            return None
-        compacted = self._state.topics[part.source.topic].compacted
-        try:
-            return diverged(self._client, part.source, part.mark, part.staged, compacted=compacted)
-        except BrokerError as refusal:
-            if lookup(refusal.code).action not in (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME):
-                raise
-            log.info("staging %s waits: %s", part.source, refusal.message)
-            return refusal
 
     def _take_over(self, parts: Sequence[PartFile]) -> None:
         for part in parts:
@@ -344,28 +245,12 @@ class Staging:
         if parts:
             self._state.active()
 
-    def _settle(self, outcome: RangeOutcome) -> None:
-        part = self._state.topics[outcome.topic].partitions[outcome.partition]
-        part.mark = outcome.mark or part.mark
-        if outcome.batches:  # of the source: in the buffer small ones are merged
-            part.bytes_per_batch = outcome.bytes / outcome.batches
-        if not self._context.once and outcome.end >= part.staged and not outcome.error:
-            part.end = max(part.end, outcome.end)
-        if outcome.halt is not None:
-            log_internal(outcome.halt)
-            self._state.halt(outcome.topic, outcome.halt, sendable=True)
-        elif outcome.error:
-            self._client.forget(TopicPartition(outcome.topic, outcome.partition))
-            log.info("staging %s[%s]: %s", outcome.topic, outcome.partition, outcome.error)
-
     def _judge(self, outcomes: Sequence[RangeOutcome], progress: bool) -> None:
-        errors = [outcome.error for outcome in outcomes if outcome.error]
-        if progress or not errors:
+        """Ranges that failed were put off alone; the source as a whole answers if any was read."""
+        if progress or not any(outcome.error for outcome in outcomes):
             self._failures = 0
             self._patience.found()
             self._state.source_down = ""
-            return
-        self._source_lost(ConnectionLost(errors[0]))
 
     def _source_lost(self, problem: ConnectionLost | ClusterUnreachable) -> None:
         self._failures += 1

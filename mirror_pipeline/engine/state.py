@@ -21,6 +21,7 @@ class PartitionState:
 
     ``staged`` is the next source offset to read, ``told`` that the source has told ``end``, ``mark`` the last batch read, ``position``
     what the target has, ``uncertain`` that the target's tail must be read before anything is sent, ``met`` that this run has read it once.
+    ``unread`` says why it cannot be read now, and is left out of reading until ``read_at`` (monotonic seconds).
     """
 
     source: TopicPartition
@@ -40,6 +41,9 @@ class PartitionState:
     retry_at: float = 0.0
     failures: int = 0
     error: str = ""
+    unread: str = ""
+    read_at: float = 0.0
+    read_failures: int = 0
 
     @property
     def readable_end(self) -> int:
@@ -69,6 +73,20 @@ class PartitionState:
         self.uncertain, self.error = True, error
         self.failures += 1
         self.retry_at = time.monotonic() + delay
+
+    def put_off(self, why: str, *, delay: float) -> None:
+        """It cannot be read now: the others go on without it, and its leader is asked for again after ``delay`` seconds."""
+        self.unread, self.read_at = why, time.monotonic() + delay
+        self.read_failures += 1
+
+    def was_read(self) -> None:
+        """Its leader has answered."""
+        self.unread, self.read_at, self.read_failures = "", 0.0, 0
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is something to read, or that is not known yet."""
+        return not self.told or self.staged < self.readable_end
 
     def worked(self) -> None:
         """The target took something, or agreed on its tail."""
@@ -124,6 +142,10 @@ class LaneState:
     def live(self) -> list[PartitionState]:
         """Partitions that go on being staged."""
         return [p for t in self.topics.values() if t.halted is None and not t.draining for p in t.partitions.values()]
+
+    def ready(self) -> list[PartitionState]:
+        """Those of them that can be read now, as far as is known."""
+        return [p for p in self.live() if not p.unread]
 
     def untold(self) -> TopicPartition | None:
         """A source partition that goes on being staged and whose end the source has not told yet."""

@@ -70,6 +70,8 @@ class Gathering:
         self._pace = Pace()
         self._batches: dict[TopicPartition, int] = {}
         self._looked = 0.0
+        self._heard = time.monotonic()
+        self._pauses = False
         self._problem: Exception = ConnectionLost("reading ended before the answer came")
         self._selector = selectors.DefaultSelector()
         self._dialling = Dialling(open_line)
@@ -117,6 +119,10 @@ class Gathering:
     def hurry(self, stretch: Stretch) -> None:
         """The reader waits for this stretch: while room runs out behind it, it is asked for again sooner than others are."""
         self._urgent = stretch
+
+    def quiet(self, now: float) -> float:
+        """Seconds for which nothing has come from the broker, although this thread would have taken it."""
+        return 0.0 if self._pauses else now - self._heard
 
     @property
     def reads(self) -> bool:
@@ -264,7 +270,7 @@ class Gathering:
 
     def _serve(self, line: Line) -> None:
         """Take what has come over a connection."""
-        line.moved = time.monotonic()
+        line.moved = self._heard = time.monotonic()
         try:
             if not line.asked:
                 raise ConnectionLost(f"{line.connection.peer}: the broker closed the connection")
@@ -287,8 +293,10 @@ class Gathering:
         except Exception as fault:  # noqa: BLE001 - that topic's trouble; whoever reads the stretch says so
             stretch.fault, complete = fault, True
         size = len(answer.records)
+        self._pauses = True
         self.pause(size)
-        now = time.monotonic()
+        self._pauses = False
+        now = self._heard = time.monotonic()
         self.flow.brought(size, now, lines=self._count)
         line.asked.popleft()
         if size:

@@ -10,14 +10,16 @@ from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import broker_error
 
 
-def offsets_at(client: WireClient, parts: Iterable[TopicPartition], at: int, *, isolation: int = 1) -> dict[TopicPartition, int]:
+def offsets_at(
+    client: WireClient, parts: Iterable[TopicPartition], at: int, *, isolation: int = 1, within: float | None = None
+) -> dict[TopicPartition, int]:
     """:meth:`WireClient.list_offsets` for one time and all of ``parts``.
 
     Raises:
         BrokerError: a partition's leader refuses to tell.
     """
     found: dict[TopicPartition, int] = {}
-    for tp, offset in offsets_or_errors(client, parts, at, isolation=isolation).items():
+    for tp, offset in offsets_or_errors(client, parts, at, isolation=isolation, within=within).items():
         if isinstance(offset, BrokerError):
             raise offset
         found[tp] = offset
@@ -25,9 +27,10 @@ def offsets_at(client: WireClient, parts: Iterable[TopicPartition], at: int, *, 
 
 
 def offsets_or_errors(
-    client: WireClient, parts: Iterable[TopicPartition], at: int, *, isolation: int = 1
+    client: WireClient, parts: Iterable[TopicPartition], at: int, *, isolation: int = 1, within: float | None = None
 ) -> dict[TopicPartition, int | BrokerError]:
     """The same with the refusal in the place of an offset."""
     wanted = dict.fromkeys(parts, at)
-    answers = client.list_offsets(wanted, isolation=isolation) if wanted else {}
+    limit = {} if within is None else {"within": within}
+    answers = client.list_offsets(wanted, isolation=isolation, **limit) if wanted else {}
     return {tp: broker_error(answer.error, str(tp)) if answer.error else answer.offset for tp, answer in answers.items()}

@@ -28,6 +28,7 @@ from tests.integration.processes import wait_until
 Case = Callable[..., Mirror]
 LEADER_NOT_AVAILABLE = 5
 LIST_OFFSETS = WireClient.list_offsets
+Offsets = dict[TopicPartition, OffsetAnswer]
 
 
 @pytest.fixture
@@ -239,8 +240,8 @@ def slow_ends(monkeypatch: pytest.MonkeyPatch, refused: int) -> None:
     """A source that takes its time to tell where partitions end, as over a long link; the first answers are refusals."""
     left = [refused]
 
-    def asked(client: WireClient, at: dict[TopicPartition, int], *, isolation: int = 1) -> dict[TopicPartition, OffsetAnswer]:
-        found = LIST_OFFSETS(client, at, isolation=isolation)
+    def asked(client: WireClient, at: dict[TopicPartition, int], *, isolation: int = 1, **more: float) -> Offsets:
+        found = LIST_OFFSETS(client, at, isolation=isolation, **more)
         if isolation == 1 and set(at.values()) == {LATEST}:
             time.sleep(1.5)
             if left[0]:

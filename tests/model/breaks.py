@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mirror_pipeline.buffer import spans
-from mirror_pipeline.engine import continuity, produce, producing, staging
+from mirror_pipeline.engine import continuity, produce, producing, source_side
 from mirror_pipeline.engine.tail import Tail
 
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -81,7 +81,7 @@ def an_old_answer_is_the_end(patch: pytest.MonkeyPatch) -> None:
                 elif answer is not None and answer.last_stable_offset >= 0:
                     part.end, part.told = answer.last_stable_offset, True
 
-    patch.setattr(staging.Staging, "_raise_ends", believe)
+    patch.setattr(source_side.SourceSide, "_raise_ends", believe)
 
 
 def one_look_is_enough(patch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def one_look_is_enough(patch: pytest.MonkeyPatch) -> None:
     def halt(self: Any, doubtful: Mapping[Any, int]) -> None:
         self._halt([continuity.truncated(source, staged - 1, staged) for source, staged in doubtful.items()])
 
-    patch.setattr(staging.Staging, "_look_again", halt)
+    patch.setattr(source_side.SourceSide, "_look_again", halt)
 
 
 BREAKS: dict[str, Break] = {

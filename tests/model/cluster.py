@@ -109,6 +109,9 @@ class ModelConnection:
             raise ConnectionLost("model: connection lost")
         return self.replies.popleft()
 
+    def limit(self, seconds: float) -> None:
+        """The model's connections break; they are never silent."""
+
     def throttled(self, milliseconds: int) -> None:
         assert milliseconds == 0
 
@@ -247,6 +250,8 @@ class ModelClient:
         self._model = self.cluster = cluster
         self._open: dict[tuple[int, int], ModelConnection] = {}
         self._leaders: dict[TopicPartition, int] = {}
+        self._silent: dict[int, str] = {}
+        self._avoided: frozenset[int] = frozenset()
 
     def _ask(self, what: str) -> None:
         pause(what)
@@ -277,7 +282,24 @@ class ModelClient:
         self._leaders.pop(tp, None)
         self._open = {key: connection for key, connection in self._open.items() if not connection.old_leader}
 
-    def connection(self, node_id: int, lane: int = 0) -> ModelConnection:
+    def leaders(
+        self, tps: Collection[TopicPartition], *, patience: float = 0
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Any]]:
+        if any(tp not in self._leaders for tp in tps):
+            self._ask("metadata")
+        return {tp: self.leader(tp) for tp in tps}, {}
+
+    def known_leader(self, tp: TopicPartition) -> int | None:
+        return self._leaders.get(tp)
+
+    def avoid(self, nodes: Collection[int]) -> None:
+        self._avoided = frozenset(nodes)
+
+    def take_silent(self) -> dict[int, str]:
+        silent, self._silent = self._silent, {}
+        return silent
+
+    def connection(self, node_id: int, lane: int = 0, *, within: float = 0.0) -> ModelConnection:
         known = self._open.get((node_id, lane))
         if known is None or known.stale():
             if self._model.down:
@@ -286,12 +308,17 @@ class ModelClient:
             self._model.connections.append(known)
         return known
 
-    def list_offsets(self, at: Mapping[TopicPartition, int], *, isolation: int = 1) -> dict[TopicPartition, OffsetAnswer]:
+    def list_offsets(
+        self, at: Mapping[TopicPartition, int], *, isolation: int = 1, within: float | None = None
+    ) -> dict[TopicPartition, OffsetAnswer]:
         self._ask("list offsets")
         answers = {}
         for tp, when in at.items():
-            answers[tp] = self._model.offset_told(tp, self.leader(tp), when)
-            if answers[tp].error:  # asked again, as by the real one
+            node = self.leader(tp)
+            answers[tp] = OffsetAnswer(-1, -1, 13) if node in self._avoided else self._model.offset_told(tp, node, when)
+            if within is not None and node in self._model.silent - self._avoided:
+                self._silent[node] = "model: no answer"
+            if answers[tp].error and within is None:  # asked again, as by the real one
                 self.forget(tp)
                 answers[tp] = self._model.offset_told(tp, self.leader(tp), when)
         return answers

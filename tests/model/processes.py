@@ -135,15 +135,15 @@ class Pollable(Protocol):
     def ready(self) -> bool: ...
 
 
-class ModelSelect:
-    """Stands in for the module ``select``."""
+class ModelReadable:
+    """Stands in for ``readable``."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    def select(self, lines: Sequence[Pollable], _: object, __: object, timeout: float) -> tuple[list[Pollable], list[int], list[int]]:
-        pause("select", until=lambda: any(line.ready() for line in lines), wake_at=self._clock.now + timeout)
-        return [line for line in lines if line.ready()], [], []
+    def __call__(self, lines: Sequence[Pollable], seconds: float) -> list[Pollable]:
+        pause("readable", until=lambda: any(line.ready() for line in lines), wake_at=self._clock.now + max(0.0, seconds))
+        return [line for line in lines if line.ready()]
 
 
 class ModelLock:

@@ -7,7 +7,6 @@ Delta logs, the clock, locks, and the processes, which move one at a time and ca
 from __future__ import annotations
 
 import random
-import select
 import shutil
 import sys
 import tempfile
@@ -25,12 +24,14 @@ from mirror_pipeline.buffer.ledger import Ledger
 from mirror_pipeline.buffer.spans import SpanTable
 from mirror_pipeline.buffer.store import LaneStore, open_lane
 from mirror_pipeline.config import BufferConfig, ClusterSettings, EngineConfig, MirrorConfig, TopicSelection
-from mirror_pipeline.engine import plan, prepare, targets, worker
+from mirror_pipeline.engine import plan, prepare, source_side, targets, worker
+from mirror_pipeline.engine.silent import SilentBrokers
 from mirror_pipeline.errors import TaskLost
 from mirror_pipeline.model import Incarnation
 from mirror_pipeline.wire import merge
-from tests.model.cluster import ModelClient, ModelCluster
-from tests.model.processes import Clock, ModelSelect, Process, pause
+from mirror_pipeline.wire.waiting import readable
+from tests.model.cluster import REQUEST_TIMEOUT, ModelClient, ModelCluster
+from tests.model.processes import Clock, ModelReadable, Process, pause
 from tests.model.source import Kind, ModelSource
 from tests.model.tables import ModelLog
 
@@ -85,6 +86,22 @@ class ModelRunner:
         return answers
 
 
+class ModelSilentBrokers(SilentBrokers):
+    """Probes find out at once who answers again, and need no threads."""
+
+    def __init__(self, source: ModelCluster) -> None:
+        super().__init__(lambda node: None, most=REQUEST_TIMEOUT)
+        self._source = source
+
+    @property
+    def now(self) -> dict[int, str]:
+        self._silent = {node: why for node, why in self._silent.items() if node in self._source.silent}
+        return dict(self._silent)
+
+    def _watch(self, node: int) -> None:
+        """``now`` looks by itself."""
+
+
 class World:
     """One example. Close it: its processes are threads."""
 
@@ -120,14 +137,15 @@ class World:
                     patch.setattr(module, "time", self.clock)
                 if getattr(module, "random", None) is random:
                     patch.setattr(module, "random", chance)
-                if getattr(module, "select", None) is select:
-                    patch.setattr(module, "select", ModelSelect(self.clock))
+                if getattr(module, "readable", None) is readable:
+                    patch.setattr(module, "readable", ModelReadable(self.clock))
                 if getattr(module, "DeltaLog", None) is not None and module is not sys.modules[ModelLog.__mro__[1].__module__]:
                     patch.setattr(module, "DeltaLog", ModelLog)
         assert ledger_module.DeltaLog is spans_module.DeltaLog is ModelLog
         patch.setattr(ModelLog, "tables", {})
         for module in (prepare, targets, worker):
             patch.setattr(module, "WireClient", self.client)
+        patch.setattr(source_side, "SilentBrokers", lambda *_, **__: ModelSilentBrokers(self.source))
         patch.setattr(prepare, "Admin", ModelAdmin)
         patch.setattr(targets, "Admin", ModelAdmin)
         patch.setattr(plan, "LEAST_SHARE_BYTES", 200)

@@ -39,7 +39,7 @@ FAST = (
     ),
     Mutant(
         "what was read of another topic of that name is committed",
-        "engine/staging.py", "        other = other_ids(self._client, known, names)\n", "        other = dict[str, str]()\n",
+        "engine/source_side.py", "        other = other_ids(self._client, known, names)\n", "        other = dict[str, str]()\n",
         f"{UNIT}/engine/test_another_log.py", r"recreated",
     ),
     Mutant(
@@ -256,19 +256,19 @@ FAST = (
     ),
     Mutant(
         "an old answer is taken for the source's end",
-        "engine/staging.py",
-        "                elif answer.last_stable_offset >= part.staged:\n",
-        "                elif answer.last_stable_offset < part.staged:\n"
-        "                    halt = continuity.truncated(part.source, answer.last_stable_offset, part.staged)\n"
+        "engine/source_side.py",
+        "                if part.source in told and told[part.source].last_stable_offset >= part.staged:\n",
+        "                if part.source in told and told[part.source].last_stable_offset < part.staged:\n"
+        "                    halt = continuity.truncated(part.source, told[part.source].last_stable_offset, part.staged)\n"
         "                    self._state.halt(part.source.topic, halt, sendable=True)\n"
-        "                else:\n",
+        "                elif part.source in told:\n",
         MODEL, "the source's log was truncated",
     ),
     Mutant(
         "a leader that cannot tell yet ends the lane",
-        "engine/staging.py",
-        "            if lookup(refusal.code).action not in (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME):\n",
-        "            if True:\n",
+        "engine/source_side.py",
+        "        except (BrokerError, ConnectionLost) as problem:\n            self._note_silent()\n",
+        "        except ConnectionLost as problem:\n            self._note_silent()\n",
         MODEL, "a run failed: BrokerError",
     ),
     Mutant(

@@ -13,7 +13,6 @@ from mirror_pipeline.engine import continuity
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.stage import RangeOutcome, StageResult
 from mirror_pipeline.engine.staging import Staging
-from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.model import BatchMark, TopicPartition
 from mirror_pipeline.wire.answers import OffsetAnswer
 from tests.unit.engine.test_joining import context
@@ -55,6 +54,6 @@ def test_a_leader_that_cannot_tell_yet_delays_what_was_read(context: LaneContext
     assert (halt_code(context), context.state.topics["t"].partitions[0].staged, len(context.spans.spans())) == ("", STAGED, 0)
 
 
-def test_a_leader_that_refuses_for_good_is_no_matter_of_waiting(context: LaneContext) -> None:
-    with pytest.raises(BrokerError, match="AUTHORIZATION"):
-        read_on(context, lane(context, NewLeader(AUTHORIZATION_FAILED)))
+def test_a_leader_that_refuses_for_good_halts_the_topic_alone(context: LaneContext) -> None:
+    read_on(context, lane(context, NewLeader(AUTHORIZATION_FAILED)))
+    assert (halt_code(context), len(context.spans.spans())) == ("topic_authorization_failed", 0)

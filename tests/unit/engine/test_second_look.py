@@ -54,6 +54,14 @@ class Source:
     def ask_elsewhere(self) -> None:
         self.elsewhere += 1
 
+    def known_leader(self, tp: TopicPartition) -> int:
+        return 1
+
+    def take_silent(self) -> dict[int, str]:
+        return {}
+
+    round_trip = 0.0
+
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,8 +90,8 @@ def test_an_old_answer_about_the_end_neither_halts_nor_lowers_it(context: LaneCo
     """A question that was left open is answered when the lane has long read on."""
     staging = lane(context, Source())
     for stable in (STAGED - 9, STAGED + 5, STAGED + 2):
-        monkeypatch.setattr(staging._watch, "wait", lambda at, seconds, stable=stable: fetched(stable))
-        staging._await_source()
+        monkeypatch.setattr(staging._source._watch, "wait", lambda at, stable=stable, **_: fetched(stable))
+        staging._source.await_news()
     assert halt_code(context) == ""
     assert context.state.topics["t"].partitions[0].end == STAGED + 5
 

@@ -21,6 +21,11 @@ MirrorError                 everything this project raises on purpose
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mirror_pipeline.reports import RunReport
+
 
 class MirrorError(Exception):
     """Base of all errors raised on purpose: one clear line, and a ``hint`` that says what to do."""
@@ -129,10 +134,14 @@ class SparkGone(MirrorError):
 
 
 class ClusterUnreachable(MirrorError):
-    """No broker of a cluster answered in time."""
+    """No broker of a cluster answered in time.
+
+    A run whose source stays silent delivers what is staged first; ``report`` then says how far the target is.
+    """
 
     exit_code = 3
     retryable = True
+    report: RunReport | None = None
 
     def __init__(self, cluster: str, message: str, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)

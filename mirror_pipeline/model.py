@@ -218,6 +218,7 @@ class DecisionKind(StrEnum):
     RECREATED = "recreated"
     TRUNCATED = "truncated"
     TARGET = "target"
+    SOURCE_GONE = "source_gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +228,8 @@ class Decision:
     ``gap``: source offsets ``[start, end)`` of ``partition`` may be missing on the target. ``recreated``: the source
     topic may go on as ``subject``, its new topic id. ``truncated``: the source's log ended at ``start``, records up
     to ``end`` were copied before; go on at ``start``. ``target``: copy everything again into the target topic whose
-    id is ``subject``. ``incarnation`` is the life of the topic that the decision is about.
+    id is ``subject``. ``source_gone``: the source topic was deleted, leave it out; ``[start, end)`` of ``partition`` was
+    never read (``partition`` -1: nothing is known to be lost). ``incarnation`` is the life of the topic that the decision is about.
     """
 
     topic: str

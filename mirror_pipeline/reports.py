@@ -70,7 +70,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """How a topic fares in a run: ``ok``, ``behind`` (target not reachable or run ended early) or ``halted``."""
+    """How a topic fares in a run: ``ok``, ``behind`` (target not reachable or run ended early) or ``halted``.
+
+    ``positions``: source offset, by partition, up to which everything is on the target or named as missing.
+    """
 
     topic: str
     state: str
@@ -80,6 +83,7 @@ class TopicState:
     records: int = 0
     bytes: int = 0
     code: str = ""
+    positions: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

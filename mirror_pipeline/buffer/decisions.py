@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -12,7 +12,7 @@ from mirror_pipeline.buffer.delta import DeltaLog, add_action
 from mirror_pipeline.buffer.files import read_rows, write_rows
 from mirror_pipeline.buffer.schema import DECISIONS, QUARANTINE
 from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.model import Decision, Quarantined
+from mirror_pipeline.model import Decision, DecisionKind, Incarnation, Quarantined
 
 
 class Decisions:
@@ -37,6 +37,11 @@ class Decisions:
     def all(self) -> tuple[Decision, ...]:
         """Every decision, in order of time."""
         return rows.to_decisions(read_rows(self._decisions)) if self._decisions.exists() else ()
+
+    def left_out(self, lives: Mapping[str, Incarnation]) -> set[str]:
+        """Those topics whose deletion on the source a person has accepted. Raises BufferUnusable."""
+        gone = {(d.topic, d.incarnation) for d in self.all() if d.kind is DecisionKind.SOURCE_GONE}
+        return {topic for topic, life in lives.items() if (topic, life.incarnation) in gone}
 
     def latest(self) -> float | None:
         """When the last decision was made, in seconds since the epoch."""

@@ -27,6 +27,9 @@ T = TypeVar("T")
 Once = Annotated[bool, typer.Option("--once", metavar=NO_VALUE, help="Copy what the source holds now, then stop.")]
 Period = Annotated[str | None, typer.Option("--for", metavar="TIME", help="Copy for this long, such as 30m or 1h30m, then stop.")]
 Topics = Annotated[list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; may be given several times.")]
+Drain = Annotated[
+    bool, typer.Option("--drain", metavar=NO_VALUE, help="Only deliver what is staged in the buffer, then stop; the source is not asked.")
+]
 Lane = Annotated[int | None, typer.Option("--lane", min=0, metavar="N", help="Only lane N, counted from 0.")]
 
 OneMirror = Annotated[str, typer.Option("--mirror", "-m", metavar="NAME", help="The mirror whose clusters and naming are used.")]
@@ -44,6 +47,7 @@ class Wish:
     seconds: float | None
     topics: list[str] | None
     lane: int | None
+    drain: bool
 
 
 class SharedSession:
@@ -70,6 +74,7 @@ def run(
     mirror: Mirrors = None,
     topic: Topics = None,
     lane: Lane = None,
+    drain: Drain = False,
     as_json: AsJson = False,
 ) -> None:
     """Copy records, until Ctrl-C unless --once or --for says otherwise.
@@ -77,23 +82,28 @@ def run(
     Several mirrors run one after another with --once, at the same time otherwise. A first Ctrl-C (or SIGTERM) finishes
     what is under way, a second one ends at once; neither loses or doubles a record.
 
+    While the source does not answer, what is staged is delivered, and the answer says up to which source offsets the target
+    is. --drain does nothing but that.
+
     Exit code 1 when a topic halted or stayed behind, each with its reason; 3 when a cluster could not be reached, also when it
     was down at the end of a run without --once.
     """
+    if drain and (once or for_ is not None):
+        raise UsageError("--drain goes with neither --once nor --for", hint="it ends when everything staged is on the target")
     if once and for_ is not None:
         raise UsageError("--once and --for exclude each other", hint="--once copies what is there now, --for 30m copies for half an hour")
-    wish = Wish(once, parse_duration(for_) if for_ is not None else None, topic or None, lane)
+    wish = Wish(once, parse_duration(for_) if for_ is not None else None, topic or None, lane, drain)
     opened = facade.load(config)
     names = opened.pick(mirror)
-    # A single mirror starts Spark itself, after it has seen that its clusters answer.
+    # Spark is started by the first mirror that needs it, and then serves all.
     shared = SharedSession(opened.session) if len(names) > 1 else None
 
     def job(name: str, view: View, stop: threading.Event) -> Job[RunReport]:
         return Job(name, lambda: _run_one(opened, name, wish, shared, view, stop))
 
     settings: Settings = context.obj
-    ended = _with_progress("reading the clusters", names, job, together=not once, debug=settings.debug)
-    raise typer.Exit(outcomes.show(ended, as_json=as_json, debug=settings.debug, speed=once))
+    ended = _with_progress("reading the clusters", names, job, together=not (once or drain), debug=settings.debug)
+    raise typer.Exit(outcomes.show(ended, as_json=as_json, debug=settings.debug, speed=once, drain=drain))
 
 
 def _run_one(opened: facade.Opened, name: str, wish: Wish, shared: SharedSession | None, view: View, stop: threading.Event) -> RunReport:
@@ -104,7 +114,8 @@ def _run_one(opened: facade.Opened, name: str, wish: Wish, shared: SharedSession
         lane=wish.lane,
         observer=view.observe,
         stop=stop,
-        session=shared.get() if shared else None,
+        session=shared.get if shared else None,
+        drain=wish.drain,
     )
 
 

@@ -50,6 +50,7 @@ class MirrorFace(Protocol):
         observer: Observer | None = ...,
         stop: threading.Event | None = ...,
         session: Any | None = ...,
+        drain: bool = ...,
     ) -> RunReport: ...
 
     def backfill(

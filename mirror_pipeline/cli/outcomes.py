@@ -12,14 +12,19 @@ from mirror_pipeline.cli.errors import OK, PROBLEM, UNREACHABLE, describe, say
 from mirror_pipeline.cli.output import answers, note, print_json
 from mirror_pipeline.cli.render_state import each
 from mirror_pipeline.cli.runner import Outcome
+from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.reports import RunReport
 
 
-def show(outcomes: Sequence[Outcome[RunReport]], *, as_json: bool, debug: bool, speed: bool) -> int:
-    """Print how every mirror fared (``speed`` only of runs that did not wait for records); returns the gravest exit code among them."""
+def show(outcomes: Sequence[Outcome[RunReport]], *, as_json: bool, debug: bool, speed: bool, drain: bool = False) -> int:
+    """Print how every mirror fared (``speed`` only of runs that did not wait for records); returns the gravest exit code among them.
+
+    With ``drain``, and where the source did not answer, also up to which source offsets the target is.
+    """
     reports = [outcome.result for outcome in outcomes if outcome.result is not None]
-    if reports and not as_json:
-        answers().print(each([render.run(report, speed=speed) for report in reports]))
+    shown = [(report, drain) for report in reports] + [(report, True) for report in map(_told, outcomes) if report is not None]
+    if shown and not as_json:
+        answers().print(each([render.run(report, speed=speed, positions=positions) for report, positions in shown]))
     code = max((exit_code(report) for report in reports), default=OK)
     for outcome in outcomes:
         code = max(code, _failure(outcome, "" if len(outcomes) == 1 else f"{outcome.name}: ", debug))
@@ -49,8 +54,14 @@ def _mirror_json(outcome: Outcome[RunReport]) -> dict[str, Any]:
         return outcome.result.to_json()
     empty: dict[str, Any] = {"mirror": outcome.name, "state": "not run", "records": 0, "bytes": 0, "seconds": 0.0, "topics": []}
     if outcome.error is not None:
-        empty |= {"state": "failed", "error": describe(outcome.error).to_json()}
+        report = _told(outcome)
+        empty |= {**(report.to_json() if report else {}), "state": "failed", "error": describe(outcome.error).to_json()}
     return empty
+
+
+def _told(outcome: Outcome[RunReport]) -> RunReport | None:
+    """What a run did before it gave its source up."""
+    return outcome.error.report if isinstance(outcome.error, ClusterUnreachable) else None
 
 
 def _failure(outcome: Outcome[RunReport], prefix: str, debug: bool) -> int:

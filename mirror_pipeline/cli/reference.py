@@ -47,7 +47,8 @@ _SHAPES = {
     "check": '{"ok", "findings": [{"mirror", "what", "ok", "detail", "hint"}]}',
     "plan": '{"mirrors": [{"mirror", "topics": [{"topic", "target_topic", "partitions", "records", "bytes", "actions", "warnings", '
     '"blockers", "state", "code", "reason", "hint"}], "excluded": [{"topic", "why"}], "notes"}]}',
-    "run": '{"mirrors": [{"mirror", "state", "records", "bytes", "seconds", "topics": [{"topic", "state", "reason", "hint", ...}], ...}]}',
+    "run": '{"mirrors": [{"mirror", "state", "records", "bytes", "seconds", '
+    '"topics": [{"topic", "state", "reason", "hint", "positions": {PARTITION: OFFSET}, ...}], ...}]}',
     "backfill": '{"mirror", "topic", "target_topic", "from_time", "to_time", "ranges": {PARTITION: [START, END]}, "run": {as in run}}',
     "lag": '{"mirrors": [{"mirror", "lag_records", "lag_seconds", "halted", "notes", "topics": [{"topic", "target_topic", "lag_records", '
     '"lag_seconds", "state", "code", "reason", "hint", "partitions": [{"partition", "position", "end", "staged", "lag"}], ...}]}]}',

@@ -133,12 +133,22 @@ def _excluded(left_out: Sequence[Excluded]) -> list[RenderableType]:
     return [title(f"not mirrored ({count(len(left_out))})"), grid, *end]
 
 
-def run(report: RunReport, *, speed: bool = True) -> RenderableType:
-    """``run`` of one mirror: a row a topic, the reasons under the table, a line of totals."""
+def run(report: RunReport, *, speed: bool = True, positions: bool = False) -> RenderableType:
+    """``run`` of one mirror: a row a topic, the reasons under the table, where the target stands if asked, a line of totals."""
     grid = table(["topic", "target", "state"], ["records", "size"])
     for topic in report.topics:
         grid.add_row(*cells(topic.topic, topic.target_topic, state(topic.state), count(topic.records), size(topic.bytes)))
-    return Group(title(report.mirror), grid, *halts(report.topics), Text(run_sum(report, speed=speed)))
+    stands = _positions(report) if positions and report.topics else []
+    return Group(title(report.mirror), grid, *halts(report.topics), *stands, Text(run_sum(report, speed=speed)))
+
+
+def _positions(report: RunReport) -> list[RenderableType]:
+    """Up to which source offsets the target has everything."""
+    grid = table(["topic"], last=["on the target up to source offset, by partition"])
+    for topic in report.topics:
+        ends = ", ".join(f"{number}: {count(offset)}" for number, offset in sorted(topic.positions.items()))
+        grid.add_row(*cells(topic.topic, ends or "not known"))
+    return [grid]
 
 
 def run_sum(report: RunReport, *, speed: bool = True) -> str:

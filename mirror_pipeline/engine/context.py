@@ -43,7 +43,8 @@ class LaneTopic:
 class LaneContext:
     """Collaborators of one lane's run.
 
-    ``once`` ends the run at the end offsets seen at its start; ``room_wanted`` calls the housekeeper.
+    ``once`` ends the run at the end offsets seen at its start; ``drain`` leaves the source alone and ends it when everything
+    staged is on the target; ``room_wanted`` calls the housekeeper.
     ``hold`` is asked before whatever only the lane's one run may do.
     ``memory_seconds`` is how old records may be until the target's brokers forget their producer.
     """
@@ -65,6 +66,7 @@ class LaneContext:
     memory_seconds: float = 86_400.0
     room_wanted: threading.Event = field(default_factory=threading.Event)
     hold: Hold = HELD
+    drain: bool = False
     _room: RoomWatch | None = None
     decisions: tuple[Decision, ...] = ()
 

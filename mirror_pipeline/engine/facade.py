@@ -13,12 +13,12 @@ from mirror_pipeline.buffer.spans import SpanTable
 from mirror_pipeline.buffer.store import LaneStore, find_lanes, open_lane
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.config import ClusterSettings, Config, MirrorConfig
-from mirror_pipeline.engine import backfill, evicting, halted, lanes, looking, preview
+from mirror_pipeline.engine import backfill, draining, evicting, halted, lanes, looking, preview
 from mirror_pipeline.engine import resolve as resolving
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.outlook import with_outlook
 from mirror_pipeline.engine.runners import Runners, inline_bytes
-from mirror_pipeline.engine.selection import LANE_PREFIX, discover, lane_stores, lanes_to_run, select_topics
+from mirror_pipeline.engine.selection import LANE_PREFIX, discover, known_topics, lane_stores, lanes_to_run, ledger_topics, select_topics
 from mirror_pipeline.engine.spark import SparkRunner, build_session
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.lags import MirrorLag
@@ -89,8 +89,9 @@ class Mirror:
         observer: Observer | None = None,
         stop: threading.Event | None = None,
         session: Session = None,
+        drain: bool = False,
     ) -> RunReport:
-        """Copy.
+        """Copy. While the source does not answer, what is staged is delivered, and the error says how far the target is.
 
         Args:
             once: up to the end offsets seen at the start, then return.
@@ -101,25 +102,36 @@ class Mirror:
             observer: called a few times a second, from the calling thread only.
             stop: set it to end the run after the micro-batches at work.
             session: a Spark session to use, or what starts one once it is needed; one is made otherwise.
+            drain: only deliver what is staged; the source is not asked.
 
         Raises:
             NothingSelected: the selection matches no topic.
             LaneBusy: another run holds the lane.
-            ClusterUnreachable: a cluster stayed silent.
+            ClusterUnreachable: a cluster stayed silent; with a report when it was the source and what was staged is delivered.
             BufferUnusable: the buffer cannot be read or written.
         """
         names = self.lanes if lane is None else [self._lane(lane)]
-        return lanes.run(
-            self, names, once=once, seconds=seconds, topics=topics, idle_seconds=idle_seconds,
-            observer=observer, stop=stop or threading.Event(), session=session,
+        wanted = lanes.LaneRuns(
+            self, names, once=once or drain, seconds=seconds, topics=topics, idle_seconds=idle_seconds,
+            observer=observer, stop=stop or threading.Event(), session=session, drain=drain,
         )  # fmt: skip
+        return wanted.run() if drain else draining.run(wanted)
+
+    def undelivered(self) -> MirrorLag:
+        """What is staged and not on the target, topic by topic, by ledger and buffer alone; asks no cluster.
+
+        Raises:
+            BufferUnusable: the buffer cannot be read.
+        """
+        known = known_topics(self.config, self.mirror)
+        return looking.staged_lag(self.name, known, looking.standing(self.lane_stores()))
 
     def lag(self) -> MirrorLag:
         """How far the target is behind, which topics are halted: by ledger, last runs and source. Raises ClusterUnreachable."""
         client = WireClient(self.source, timeout=self.mirror.engine.request_timeout)
         try:
             admin, stores = self.source_admin(), self.lane_stores()
-            targets = select_topics(self.config, self.mirror, {*admin.topics(), *halted.copied_topics(stores)}).topics
+            targets = select_topics(self.config, self.mirror, {*admin.topics(), *halted.kept_topics(stores)}).topics
             look, stand = self.look(stores, targets), looking.standing(stores)
             lag = with_outlook(looking.lag_of(self.name, targets, client, stand), client, admin)
             look.source(client, self.mirror.source)
@@ -273,7 +285,7 @@ class Mirror:
         """Folders of the lanes that copy continuously, those that have run."""
         return lane_stores(self.config.buffer, self.mirror)
 
-    def context(self, lane: str, runners: Runners, *, once: bool, stop: threading.Event) -> LaneContext:
+    def context(self, lane: str, runners: Runners, *, once: bool, stop: threading.Event, drain: bool = False) -> LaneContext:
         """Collaborators of one run over one lane. Raises BufferUnusable."""
         store = open_lane(self.config.buffer, self.name, lane)
         durable = self.config.buffer.durable
@@ -290,6 +302,7 @@ class Mirror:
             runners=runners,
             once=once,
             stop=stop,
+            drain=drain,
         )
 
     def runners(self, session: Session) -> Runners:
@@ -309,6 +322,10 @@ class Mirror:
         """A function that names the lane's topics as they are now."""
         admin = self.source_admin()
         return lambda: discover(self.config, self.mirror, admin, lane=lane, only=only)
+
+    def drainer(self, lane: str, only: Collection[str] | None) -> Callable[[], list[Any]]:
+        """The same by the ledger alone."""
+        return lambda: ledger_topics(self.config, self.mirror, lane=lane, only=only)
 
     def _lane(self, number: int) -> str:
         name, known = f"{LANE_PREFIX}{number}", self.lanes

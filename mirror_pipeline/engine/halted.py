@@ -16,7 +16,7 @@ from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.engine.continuity import recreated, truncated
 from mirror_pipeline.engine.hazards import accept_hint
 from mirror_pipeline.engine.holding import ledger_of
-from mirror_pipeline.engine.joining import other_cluster, renamed
+from mirror_pipeline.engine.joining import other_cluster, renamed, source_gone
 from mirror_pipeline.engine.looking import STALE_SECONDS, Standing, accepted_since, standing
 from mirror_pipeline.engine.targets import target_changed
 from mirror_pipeline.engine.terms import trimmed
@@ -60,6 +60,11 @@ def copied_topics(stores: Iterable[LaneStore]) -> dict[str, Copied]:
         for topic, life in ledger_of(store).incarnations().items():
             found[topic] = Copied(store, life, decisions, running)
     return found
+
+
+def kept_topics(stores: Iterable[LaneStore]) -> set[str]:
+    """Names of the topics in the ledgers of some lanes, without those whose deletion a person has accepted. Raises BufferUnusable."""
+    return {name for name, topic in copied_topics(stores).items() if not topic.accepted(DecisionKind.SOURCE_GONE)}
 
 
 def reported(stores: Iterable[LaneStore]) -> dict[str, TopicState]:
@@ -189,16 +194,6 @@ class Look:
         accept = accept_hint(self._mirror, name, halt.code)
         hint = "; ".join(part for part in (halt.hint, f"{SEEN_NOW}, then {accept}" if accept else "") if part)
         return TopicState(name, HALTED, halt.message, hint, self._targets[name], code=halt.code)
-
-
-def source_gone(topic: str, alias: str) -> TopicHalted:
-    """The halt for a source topic that is there no more."""
-    return TopicHalted(
-        topic,
-        f"source topic {topic} does not exist any more on cluster {alias}, or this user may not see it",
-        hint="was it deleted? Its copy stays as it is; exclude it from the mirror, or create it again",
-        code="source_gone",
-    )
 
 
 def _next_offsets(topics: Iterable[Copied], stand: Standing) -> dict[TopicPartition, int]:

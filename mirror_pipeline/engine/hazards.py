@@ -21,6 +21,7 @@ ACCEPTABLE: dict[str, DecisionKind] = {
     "truncated": DecisionKind.TRUNCATED,
     "target_recreated": DecisionKind.TARGET,
     "target_truncated": DecisionKind.TARGET,
+    "source_gone": DecisionKind.SOURCE_GONE,
 }
 """Halts that `mirror resolve` can end, and what it then writes down."""
 
@@ -33,6 +34,7 @@ MEANING = {
     "truncated": "go on where the source's log ends now; what was copied beyond it stays on the target, recorded as a gap",
     "target_recreated": "copy everything again, into the target topic as it is now (it must be empty)",
     "target_truncated": "copy everything again, into the target topic as it is now (it must be empty)",
+    "source_gone": "leave the topic out of the mirror; what was deleted before it was read is recorded as a gap",
 }
 """What accepting means, for people."""
 

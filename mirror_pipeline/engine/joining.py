@@ -101,6 +101,16 @@ def other_cluster(topic: str, alias: str, known: str, found: str) -> TopicHalted
     )
 
 
+def source_gone(topic: str, alias: str) -> TopicHalted:
+    """The halt for a source topic that is there no more."""
+    return TopicHalted(
+        topic,
+        f"source topic {topic} does not exist any more on cluster {alias}, or this user may not see it",
+        hint="was it deleted? What was read of it is delivered, and its copy stays; exclude it from the mirror, or create it again",
+        code="source_gone",
+    )
+
+
 def renamed(topic: str, known: str, found: str) -> TopicHalted:
     """The halt for a target name that the configuration has changed."""
     return TopicHalted(

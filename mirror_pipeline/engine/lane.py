@@ -72,7 +72,7 @@ class LaneRun:
 
         Raises:
             LaneBusy: another run holds the lane.
-            ClusterUnreachable: a cluster stayed silent for too long.
+            ClusterUnreachable: a cluster stayed silent for too long; with a report when it was the source and all else was done.
             BufferUnusable: buffer or ledger cannot be read or written.
         """
         engine = self._context.mirror.engine
@@ -99,15 +99,9 @@ class LaneRun:
             context.spans.fence()
             context.ledger.fence()
         context.spans.discard_uncommitted(context.hold.check)  # what a killed run left half written
-        staging = Staging(context, source)
-        preparation.start(self._discover())
-        producing = Producing(context, target, preparation.finish)
-        staging.refresh_ends()
+        works = self._works(source, target, preparation)
         self._totals()
-        threads = [
-            threading.Thread(target=staging.run, name="staging", daemon=True),
-            threading.Thread(target=producing.run, name="producing", daemon=True),
-        ]
+        threads = [threading.Thread(target=work, name=name, daemon=True) for name, work in works.items()]
         self._house.start()
         for thread in threads:
             thread.start()
@@ -124,8 +118,24 @@ class LaneRun:
             raise context.state.failure
         self._show()
         report = report_of(context, seconds=seconds)
+        if context.state.source_lost is not None:
+            context.state.source_lost.report = report
+            raise context.state.source_lost
         self._heartbeat("finished", "")
         return report
+
+    def _works(self, source: WireClient, target: WireClient, preparation: Preparation) -> dict[str, Callable[[], None]]:
+        """The run's threads, by name; none when it is to drain and nothing is staged."""
+        context = self._context
+        if context.drain:
+            context.state.staging_over = True
+            waiting = preparation.resume(self._discover())
+            return {"producing": Producing(context, target, preparation.finish).run} if waiting else {}
+        staging = Staging(context, source)
+        preparation.start(self._discover())
+        producing = Producing(context, target, preparation.finish)
+        staging.refresh_ends()
+        return {"staging": staging.run, "producing": producing.run}
 
     def _totals(self) -> None:
         with self._context.state.lock:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mirror_pipeline.buffer.lock import lane_lock
 from mirror_pipeline.buffer.store import open_lane
-from mirror_pipeline.engine.lane import LaneRun
+from mirror_pipeline.engine.lane import Discover, LaneRun
+from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.reports import Progress, RunReport
 
 if TYPE_CHECKING:
@@ -21,37 +22,48 @@ LOOK_SECONDS = 0.2
 WORST_FIRST = ("halted", "behind", "ok")
 
 
-def run(
-    mirror: Mirror,
-    names: Sequence[str],
-    *,
-    once: bool,
-    seconds: float | None,
-    topics: Collection[str] | None,
-    idle_seconds: float | None,
-    observer: Observer | None,
-    stop: threading.Event,
-    session: Session,
-) -> RunReport:
-    """Run the named lanes to their ends; see :meth:`Mirror.run`."""
-    discoverers = {name: mirror.discoverer(name, topics) for name in names}
-    for discoverer in discoverers.values():
-        discoverer()  # a wrong selection or an unreachable source shows before Spark starts
-    for name in names:
-        with lane_lock(open_lane(mirror.config.buffer, mirror.name, name)):
-            pass  # a lane that another run holds shows before Spark starts, too
-    began = time.monotonic()
-    runners = mirror.runners(session)
-    runners.prepare()
-    session_seconds = time.monotonic() - began
+@dataclass(frozen=True, slots=True)
+class LaneRuns:
+    """Lanes of one mirror that run side by side; the fields are the arguments of :meth:`Mirror.run`."""
 
-    def lane_run(name: str, watch: Observer | None) -> LaneRun:
-        context = mirror.context(name, runners, once=once, stop=stop)
-        return LaneRun(context, discoverers[name], seconds=seconds, idle_seconds=idle_seconds, observer=watch)
+    mirror: Mirror
+    names: Sequence[str]
+    once: bool
+    seconds: float | None
+    topics: Collection[str] | None
+    idle_seconds: float | None
+    observer: Observer | None
+    stop: threading.Event
+    session: Session
+    drain: bool = False
 
-    alone = len(names) == 1
-    report = lane_run(names[0], observer).run() if alone else _side_by_side(mirror.name, names, lane_run, observer, stop)
-    return replace(report, session_seconds=session_seconds)
+    def discover(self) -> None:
+        """A wrong selection or an unreachable source shows before Spark starts."""
+        for name in self.names:
+            self._discoverer(name)()
+
+    def run(self) -> RunReport:
+        """Run the lanes to their ends."""
+        for name in self.names:
+            with lane_lock(open_lane(self.mirror.config.buffer, self.mirror.name, name)):
+                pass  # a lane that another run holds shows before Spark starts, too
+        began = time.monotonic()
+        runners = self.mirror.runners(self.session)
+        runners.prepare()
+        session_seconds = time.monotonic() - began
+
+        def lane_run(name: str, watch: Observer | None) -> LaneRun:
+            context = self.mirror.context(name, runners, once=self.once, stop=self.stop, drain=self.drain)
+            return LaneRun(context, self._discoverer(name), seconds=self.seconds, idle_seconds=self.idle_seconds, observer=watch)
+
+        if len(self.names) == 1:
+            report = lane_run(self.names[0], self.observer).run()
+        else:
+            report = _side_by_side(self.mirror.name, self.names, lane_run, self.observer, self.stop)
+        return replace(report, session_seconds=session_seconds)
+
+    def _discoverer(self, name: str) -> Discover:
+        return self.mirror.drainer(name, self.topics) if self.drain else self.mirror.discoverer(name, self.topics)
 
 
 def _side_by_side(
@@ -64,6 +76,7 @@ def _side_by_side(
     seen: dict[str, Progress] = {}
     reports: dict[str, RunReport] = {}
     failures: list[Exception] = []
+    silent: list[ClusterUnreachable] = []
 
     def watch(name: str) -> Observer:
         return lambda progress: seen.__setitem__(name, progress)
@@ -71,6 +84,13 @@ def _side_by_side(
     def work(name: str) -> None:
         try:
             reports[name] = lane_run(name, watch(name)).run()
+        except ClusterUnreachable as problem:
+            if problem.report is None:
+                failures.append(problem)
+                stop.set()
+            else:  # the source: this lane has sent what it had, and the others will
+                reports[name] = problem.report
+                silent.append(problem)
         except Exception as problem:  # noqa: BLE001 - raised below, in the caller's thread
             failures.append(problem)
             stop.set()
@@ -88,7 +108,11 @@ def _side_by_side(
         raise
     if failures:
         raise failures[0]
-    return joined_report(mirror, [reports[name] for name in names])
+    report = joined_report(mirror, [reports[name] for name in names])
+    if silent:
+        silent[0].report = report
+        raise silent[0]
+    return report
 
 
 def joined_progress(mirror: str, parts: Sequence[Progress]) -> Progress:

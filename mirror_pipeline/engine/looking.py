@@ -14,6 +14,7 @@ from mirror_pipeline.buffer.usage import buffer_use as whole_use
 from mirror_pipeline.engine.hazards import ACCEPTABLE
 from mirror_pipeline.engine.holding import buffer_use, ledger_of, span_table
 from mirror_pipeline.engine.outlook import first_times
+from mirror_pipeline.engine.selection import KnownCopy
 from mirror_pipeline.lags import HALTED, MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Gap, TopicPartition
 from mirror_pipeline.reports import LaneStatus, TopicState
@@ -89,6 +90,19 @@ def lag_of(
     behind = [topic for topic in topics if topic.lag_records]
     known = [topic.lag_seconds for topic in behind if topic.lag_seconds is not None]
     return MirrorLag(mirror, topics, max(known) if known else None if behind else 0.0)
+
+
+def staged_lag(mirror: str, known: Mapping[str, KnownCopy], stand: Standing) -> MirrorLag:
+    """Lag as far as ledger and buffer tell: a partition ends where the buffer does."""
+    topics = []
+    for name, copy in sorted(known.items()):
+        rows = []
+        for number, start in sorted(copy.life.starts.items()):
+            position = stand.positions.get(TopicPartition(name, number), start)
+            staged = max(position, stand.staged.get(TopicPartition(name, number), position))
+            rows.append(PartitionLag(number, position, staged, staged, staged - position))
+        topics.append(TopicLag(name, copy.target_topic, tuple(rows)))
+    return MirrorLag(mirror, tuple(topics), None)
 
 
 def _oldest(ages: Mapping[TopicPartition, float], name: str, partitions: list[PartitionLag]) -> float | None:

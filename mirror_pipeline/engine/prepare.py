@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from mirror_pipeline.clusters.admin import Admin
@@ -17,17 +17,19 @@ from mirror_pipeline.engine import continuity
 from mirror_pipeline.engine.beginning import Beginning
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
 from mirror_pipeline.engine.continuity import recreated
-from mirror_pipeline.engine.joining import first_offsets, other_cluster, renamed, resumed_runs
+from mirror_pipeline.engine.joining import first_offsets, other_cluster, renamed, resumed_runs, source_gone
 from mirror_pipeline.engine.lives import drained, follows, next_life, started_over
 from mirror_pipeline.engine.state import TopicRun
 from mirror_pipeline.engine.targets import TargetSide, compacted_topics
 from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, MirrorError, TopicHalted
 from mirror_pipeline.model import DecisionKind, Incarnation, TopicPartition
-from mirror_pipeline.wire.answers import ClusterMetadata
+from mirror_pipeline.wire.answers import ClusterMetadata, TopicMetadata
 from mirror_pipeline.wire.client import WireClient
-from mirror_pipeline.wire.codes import broker_error
+from mirror_pipeline.wire.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
 
 log = logging.getLogger(__name__)
+
+BEGIN_AGAIN_SECONDS = 15.0
 
 
 class Preparation:
@@ -44,6 +46,7 @@ class Preparation:
         self._busy = threading.Lock()
         self._wanted: dict[str, LaneTopic] = {}
         self._heirs: set[str] = set()
+        self._begin_at = 0.0
 
     def close(self) -> None:
         """Close the connections."""
@@ -75,33 +78,48 @@ class Preparation:
         """Look at ``topics`` on the source; known ones may be staged from here on, new and grown ones wait for the target."""
         with self._busy:
             self._wanted |= {topic.topic: topic for topic in topics}
-            if not topics:
+            if not topics and not self._state.topics:
                 return
             metadata = self._source.metadata([topic.topic for topic in topics])
             self._context.read_decisions()
             known = self._context.ledger.incarnations()
             metadata = self._seen_twice(metadata, known)
             fresh = [t for t in topics if t.topic not in self._state.topics and t.topic not in self._state.refused]
-            resumed = [topic for topic in fresh if topic.topic in known]
-            with self._state.lock:
-                self._relent()
-                for topic in topics:
-                    self._look(topic, metadata, known.get(topic.topic))
-                resumed = [t for t in resumed if t.topic not in self._state.refused]
-            runs = resumed_runs(self._context, {topic.topic: known[topic.topic] for topic in resumed}, self._wanted)
+            runs = resumed_runs(self._context, {t.topic: known[t.topic] for t in fresh if t.topic in known}, self._wanted)
             compacted = compacted_topics(list(runs), self._source_admin)
-            with self._state.lock:
+            with self._state.lock:  # together: nothing is read of a topic, or sent, before it was looked at
+                self._relent()
                 for name, run in runs.items():
                     run.compacted = name in compacted
-                    run.draining = name in self._heirs
-                    if name not in self._state.refused:
-                        self._state.topics.setdefault(name, run)
+                    self._state.topics[name] = run
+                for topic in topics:
+                    self._look(topic, metadata, known.get(topic.topic), fresh=topic in fresh)
+
+    def resume(self, topics: Collection[LaneTopic]) -> bool:
+        """Take up topics that the ledger knows without asking the source: only what is staged of them will be sent.
+
+        Returns:
+            Whether anything is staged.
+        """
+        with self._busy:
+            self._wanted |= {topic.topic: topic for topic in topics}
+            self._context.read_decisions()
+            known = self._context.ledger.incarnations()
+            runs = resumed_runs(self._context, {t.topic: known[t.topic] for t in topics if t.topic in known}, self._wanted)
+            with self._state.lock:
+                for name, run in runs.items():
+                    self._state.topics[name] = run
+                    for part in run.partitions.values():  # with nothing staged the ledger knows all that was sent
+                        part.uncertain = bool(part.pending)
+                    if run.target_topic != self._wanted[name].target_topic:
+                        self._state.halt(name, renamed(name, run.target_topic, self._wanted[name].target_topic))
+                return any(part.pending for part in self._state.sendable())
 
     def _seen_twice(self, metadata: ClusterMetadata, known: Mapping[str, Incarnation]) -> ClusterMetadata:
-        """Topics whose id seems to be another are looked at once more: one broker alone may tell what is not so any more."""
+        """Topics that seem to be gone, or another, are looked at once more: one broker alone may tell what is not so any more."""
         other = [
             name for name, found in metadata.topics.items()
-            if name in known and not found.error and found.topic_id != known[name].topic_id and not self._is_recreated(name)
+            if name in known and _is_another(found, known[name]) and not self._is_another(name)
         ]  # fmt: skip
         if not other:
             return metadata
@@ -109,12 +127,12 @@ class Preparation:
         self._source.ask_elsewhere()
         return replace(metadata, topics=metadata.topics | self._source.metadata(other).topics)
 
-    def _is_recreated(self, name: str) -> bool:
+    def _is_another(self, name: str) -> bool:
         """Whether this run has found that out already."""
         with self._state.lock:
             run = self._state.topics.get(name)
             halt = self._state.refused.get(name) or (run.halted if run is not None else None)
-        return name in self._heirs or (halt is not None and halt.code == "recreated")
+        return name in self._heirs or (halt is not None and halt.code in ("recreated", "source_gone"))
 
     def finish(self) -> bool:
         """Do what needs the target: create and check topics, begin new incarnations, get the producer id.
@@ -127,19 +145,34 @@ class Preparation:
         """
         with self._busy:
             with self._state.lock:
-                unchecked = [run for run in self._state.topics.values() if not run.target_checked and run.halted is None]
+                unchecked = [r for r in self._state.topics.values() if not r.target_checked and (r.halted is None or r.sendable)]
                 waiting = [self._wanted[name] for name in self._state.unready if name not in self._heirs]
-            if unchecked or waiting or self._heirs or self._context.stamp is None:
+                beginning = (waiting or self._heirs) and self._state.source_lost is None and time.monotonic() >= self._begin_at
+            if unchecked or beginning or self._context.stamp is None:
                 self._context.stamp = self._targets.stamp()
                 self._check(unchecked)
-                self._beginning.begin(waiting)
-                self._succeed()
+                if beginning:
+                    self._begin(waiting)
             return True
 
+    def _begin(self, waiting: Sequence[LaneTopic]) -> None:
+        """Begin topics, and next lives; a source that does not answer must not keep what is staged from the target."""
+        try:
+            self._beginning.begin(waiting)
+            self._succeed()
+        except ClusterUnreachable as problem:
+            if problem.cluster != self._context.source.alias:
+                raise
+            log.info("new topics wait for the source: %s", problem.message)
+            self._begin_at = time.monotonic() + BEGIN_AGAIN_SECONDS
+
     def _relent(self) -> None:
-        """Topics go on whose missing offsets a person has accepted meanwhile; with the state locked."""
-        for run in self._state.topics.values():
+        """Topics go on whose missing offsets a person has accepted meanwhile, or leave; with the state locked."""
+        for run in list(self._state.topics.values()):
             halt = run.halted
+            if halt is not None and halt.code == "source_gone":
+                run.left_out = bool(self._context.accepted(DecisionKind.SOURCE_GONE, run.incarnation))
+                continue
             if halt is None or halt.partition is None or halt.span is None:
                 continue
             start, end = halt.span
@@ -155,16 +188,19 @@ class Preparation:
         if run is not None:
             run.draining, run.halted, run.sendable = True, None, True
 
-    def _look(self, topic: LaneTopic, metadata: ClusterMetadata, known: Incarnation | None) -> None:
+    def _look(self, topic: LaneTopic, metadata: ClusterMetadata, known: Incarnation | None, *, fresh: bool) -> None:
         """Judge one topic by the source's metadata; with the state locked."""
         found = metadata.topics.get(topic.topic)
         name = topic.topic
         if found is None or found.error:
             reason = broker_error(found.error, name) if found is not None else None
-            if name not in self._state.topics and not (reason is not None and reason.retryable):
+            if known is not None and reason is not None and reason.code == UNKNOWN_TOPIC_OR_PARTITION:
+                self._state.halt(name, source_gone(name, self._context.source.alias), sendable=True)
+            elif fresh and not (reason is not None and reason.retryable):
                 message = reason.message if reason else f"source topic {name} does not exist"
-                self._state.halt(name, TopicHalted(name, message, hint=reason.hint if reason else ""))
+                self._state.halt(name, TopicHalted(name, message, hint=reason.hint if reason else ""), sendable=True)
             return
+        self._is_back(name)
         if known is None:
             self._state.unready.setdefault(name, "waits for the target cluster")
             return
@@ -179,23 +215,39 @@ class Preparation:
         elif len(found.partitions) > len(known.starts) and topic.ranges is None:
             self._state.unready.setdefault(name, f"grew to {len(found.partitions)} partitions, waits for the target cluster")
 
+    def _is_back(self, name: str) -> None:
+        """A topic that was gone exists again, as itself or as another one; with the state locked."""
+        run = self._state.topics.get(name)
+        if run is not None and run.halted is not None and run.halted.code == "source_gone":
+            run.halted, run.left_out = None, False
+
     def _check(self, runs: list[TopicRun]) -> None:
         """Is the target topic of every resumed topic still the one the copy went to?"""
         known = self._context.ledger.incarnations()
-        terms = self._targets.terms([(run.topic, run.target_topic) for run in runs], self._source_admin)
         halts = self._targets.changed([known[run.topic] for run in runs])
+        if self._context.drain:
+            with self._state.lock:
+                for run in runs:
+                    self._judge_target(run, halts.get(run.topic))
+            return
+        terms = self._targets.terms([(run.topic, run.target_topic) for run in runs], self._source_admin)
         for run in runs:
             halt = halts.get(run.topic)
             try:
-                if self._start_over(known[run.topic]):
+                if run.halted is None and self._start_over(known[run.topic]):
                     continue
             except TopicHalted as problem:
                 halt = problem
             with self._state.lock:
-                if halt is not None:
-                    self._state.halt(run.topic, halt)
+                self._judge_target(run, halt)
                 run.max_batch_bytes, run.compacted = terms[run.topic]
-                run.target_checked = True
+
+    def _judge_target(self, run: TopicRun, halt: TopicHalted | None) -> None:
+        """Whether records may go to its target topic: what is wrong there keeps even staged ones; with the state locked."""
+        run.target_checked = True
+        if halt is not None:
+            run.halted = None  # of two reasons this one stands in the way of what is staged
+            self._state.halt(run.topic, halt)
 
     def _start_over(self, known: Incarnation) -> bool:
         """Copy a topic again from its first offset where a person has accepted the target topic as it is now."""
@@ -237,3 +289,8 @@ class Preparation:
         with self._state.lock:
             self._state.topics[life.topic] = run
             self._state.unready.pop(life.topic, None)
+
+
+def _is_another(found: TopicMetadata, known: Incarnation) -> bool:
+    """Whether the source's topic is not the one that was copied: deleted, or made again."""
+    return found.error == UNKNOWN_TOPIC_OR_PARTITION or (not found.error and found.topic_id != known.topic_id)

@@ -11,7 +11,7 @@ from mirror_pipeline.buffer.ledger import Ledger
 from mirror_pipeline.buffer.store import LaneStore, open_lane
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.engine import looking
-from mirror_pipeline.engine.halted import run_notes, with_halts
+from mirror_pipeline.engine.halted import kept_topics, run_notes, with_halts
 from mirror_pipeline.engine.outlook import first_times, retention_ms, with_outlook
 from mirror_pipeline.engine.selection import Selected, lane_names, select_topics
 from mirror_pipeline.engine.targets import FILLED_HINT, filled_message, log_bounds
@@ -35,7 +35,7 @@ def plan(mirror: Mirror) -> MirrorPlan:
     """See :meth:`Mirror.plan`."""
     source, target, stores = mirror.source_admin(), mirror.target_admin(), mirror.lane_stores()
     begun = {name for store in stores for name in Ledger(store).incarnations()}
-    selected = select_topics(mirror.config, mirror.mirror, {*source.topics(), *begun})
+    selected = select_topics(mirror.config, mirror.mirror, {*source.topics(), *kept_topics(stores)})
     plans = plan_targets(mirror.mirror, source, target, selected.topics)
     lag = _lag(mirror, selected.topics, stores, source)
     lags = {topic.topic: topic for topic in lag.topics}

@@ -160,7 +160,9 @@ class Producing:
 
     def _over(self, parts: Sequence[PartitionState]) -> bool:
         """Staging has ended and nothing is left to send."""
-        return self._state.staging_over and not any(p.pending or p.uncertain for p in parts) and not self._state.unready
+        state = self._state
+        waiting = state.unready and state.source_lost is None  # without the source no topic can begin
+        return state.staging_over and not any(p.pending or p.uncertain for p in parts) and not waiting
 
     def _pass_holes(self, parts: Sequence[PartitionState]) -> list[Send]:
         sends: list[Send] = []

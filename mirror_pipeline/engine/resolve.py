@@ -16,11 +16,11 @@ from mirror_pipeline.buffer.store import LaneStore, find_lanes
 from mirror_pipeline.engine import looking
 from mirror_pipeline.engine.hazards import ACCEPTABLE, MEANING, accept_command
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
+from mirror_pipeline.model import Decision, DecisionKind, Gap, HoleCause, Incarnation, TopicPartition
 from mirror_pipeline.reports import Halt, Resolution
 from mirror_pipeline.wire.answers import EARLIEST, LATEST
 from mirror_pipeline.wire.client import WireClient
-from mirror_pipeline.wire.codes import broker_error
+from mirror_pipeline.wire.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
 from mirror_pipeline.wire.offsets import offsets_at
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ def resolve(mirror: Mirror, topic: str, accept: str) -> Resolution:
     if life is None:
         raise UsageError(f"topic {topic} has no copy yet in lane {found.store.lane}", hint="`mirror plan` shows what stands in its way")
     decided = _decide(mirror, found, kind, life)
+    if kind is DecisionKind.SOURCE_GONE:
+        _name_lost(mirror, found.store, decided)
     Decisions(found.store, durable=mirror.config.buffer.durable).add(decided)
     spans = {d.partition: (d.start, d.end) for d in decided if d.partition >= 0}
     return Resolution(mirror.name, topic, accept, MEANING[accept], spans, decided[0].decided_by)
@@ -100,6 +102,8 @@ def _decide(mirror: Mirror, found: _Halted, kind: DecisionKind, life: Incarnatio
     try:
         if kind in (DecisionKind.RECREATED, DecisionKind.TARGET):
             return [_of_topic(client, kind, life)]
+        if kind is DecisionKind.SOURCE_GONE:
+            return _of_gone(client, found.store, life)
         spans = _spans(client, found, kind, life)
     finally:
         client.close()
@@ -112,6 +116,34 @@ def _of_topic(client: WireClient, kind: DecisionKind, life: Incarnation) -> Deci
     if answer.error:
         raise broker_error(answer.error, name)
     return _decision(life, kind, -1, (0, 0), subject=answer.topic_id)
+
+
+def _of_gone(client: WireClient, store: LaneStore, life: Incarnation) -> list[Decision]:
+    """The topic is left out; of what its source held when it was last seen, the offsets that were never read are named."""
+    answer = client.metadata([life.topic]).topics[life.topic]
+    if answer.error != UNKNOWN_TOPIC_OR_PARTITION:
+        raise UsageError(
+            f"source topic {life.topic} exists, or may not be seen: it is not gone" + (f" ({answer.topic_id})" if answer.topic_id else ""),
+            hint="run again: the topic goes on, or is `recreated`",
+        )
+    stand = looking.standing([store])
+    nexts = _nexts(store, life)
+    left = sum(at - stand.positions.get(TopicPartition(life.topic, n), life.starts[n]) for n, at in nexts.items())
+    if left:
+        raise UsageError(
+            f"{left:,} offsets of {life.topic} are staged and not on the target yet", hint="deliver them first: `mirror run --drain`"
+        )
+    ends = ((read_status(store) or {}).get("topics", {}).get(life.topic) or {}).get("end", {})
+    lost = {n: (at, int(ends[str(n)])) for n, at in nexts.items() if int(ends.get(str(n), 0)) > at}
+    spans = lost or {-1: (0, 0)}
+    return [_decision(life, DecisionKind.SOURCE_GONE, number, span) for number, span in sorted(spans.items())]
+
+
+def _name_lost(mirror: Mirror, store: LaneStore, decided: Iterable[Decision]) -> None:
+    ledger = Ledger(store, durable=mirror.config.buffer.durable)
+    for d in decided:
+        if d.end > d.start:
+            ledger.add_gap(Gap(mirror.name, d.topic, d.partition, d.incarnation, d.start, d.end, HoleCause.RETENTION, d.decided_by, d.at))
 
 
 def _spans(client: WireClient, found: _Halted, kind: DecisionKind, life: Incarnation) -> dict[int, Span]:

@@ -6,12 +6,14 @@ import zlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from mirror_pipeline.buffer.decisions import Decisions
 from mirror_pipeline.buffer.ledger import Ledger
 from mirror_pipeline.buffer.store import LaneStore, find_lanes
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.config import BufferConfig, Config, MirrorConfig
 from mirror_pipeline.engine.context import LaneTopic
 from mirror_pipeline.errors import NothingSelected
+from mirror_pipeline.model import Incarnation
 from mirror_pipeline.reports import Excluded
 from mirror_pipeline.topics.naming import refuse_loops, target_names
 from mirror_pipeline.topics.select import select, unmatched
@@ -71,14 +73,15 @@ def select_topics(config: Config, mirror: MirrorConfig, names: Collection[str]) 
 def discover(
     config: Config, mirror: MirrorConfig, admin: Admin, *, lane: str, only: Collection[str] | None
 ) -> list[LaneTopic]:
-    """The topics of one lane as the source cluster names them now.
+    """The topics of one lane as the source cluster names them now, and those that were copied and are gone there.
 
     Raises:
         ClusterUnreachable: the source does not answer.
         NothingSelected: the mirror's selection (or ``only``) matches no topic.
     """
     found = admin.topics()
-    selected = select_topics(config, mirror, list(found)).topics
+    gone = {name: t for name, t in known_topics(config, mirror).items() if name not in found}
+    selected = select_topics(config, mirror, list(found)).topics | {name: topic.target_topic for name, topic in gone.items()}
     if only is not None:
         unknown = sorted(set(only) - set(selected))
         if unknown:
@@ -93,6 +96,39 @@ def discover(
         )
     homes = lane_of(config.buffer, mirror, list(selected))
     return [LaneTopic(name, target) for name, target in sorted(selected.items()) if homes[name] == lane]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCopy:
+    """A selected topic that a lane has begun to copy: the lane, its target topic by the configuration, its partitions' first offsets."""
+
+    lane: str
+    target_topic: str
+    life: Incarnation
+
+
+def known_topics(config: Config, mirror: MirrorConfig) -> dict[str, KnownCopy]:
+    """What is selected of the topics that the mirror's ledgers know; those whose deletion a person has accepted are left out.
+
+    Asks no cluster.
+
+    Raises:
+        BufferUnusable: a ledger cannot be read.
+        UsageError: as :func:`select_topics`.
+    """
+    lives: dict[str, tuple[str, Incarnation]] = {}
+    for store in lane_stores(config.buffer, mirror):
+        here = Ledger(store).incarnations()
+        out = Decisions(store).left_out(here) if here else set()
+        lives |= {topic: (store.lane, life) for topic, life in here.items() if topic not in out}
+    targets = select_topics(config, mirror, list(lives)).topics if lives else {}
+    return {topic: KnownCopy(lives[topic][0], target, lives[topic][1]) for topic, target in targets.items()}
+
+
+def ledger_topics(config: Config, mirror: MirrorConfig, *, lane: str, only: Collection[str] | None) -> list[LaneTopic]:
+    """The topics of one lane by the ledger alone, for a run that leaves the source alone."""
+    known = known_topics(config, mirror)
+    return [LaneTopic(n, k.target_topic) for n, k in sorted(known.items()) if k.lane == lane and (only is None or n in only)]
 
 
 def lane_of(buffer: BufferConfig, mirror: MirrorConfig, names: Collection[str]) -> dict[str, str]:

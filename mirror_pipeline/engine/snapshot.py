@@ -15,7 +15,7 @@ def progress_of(context: LaneContext, *, seconds: float, marks: bool = False) ->
     """The lane as it stands now; with ``marks`` what the next run has to know of the batches read last."""
     state = context.state
     with state.lock:
-        topics = {run.topic: _topic_progress(context, run, marks) for run in state.topics.values()}
+        topics = {run.topic: _topic_progress(context, run, marks) for run in state.topics.values() if not run.left_out}
         for name, halt in state.refused.items():
             topics[name] = _halted(TopicProgress(""), context, halt)
         for name, why in state.unready.items():
@@ -86,18 +86,29 @@ def _halted(progress: TopicProgress, context: LaneContext, halt: TopicHalted) ->
     return progress
 
 
+def _drained(run: TopicRun) -> tuple[str, str]:
+    left = sum(span.records for part in run.partitions.values() for span in part.pending)
+    return ("behind", f"{left:,} staged records are not on the target yet") if left else ("ok", "")
+
+
 def report_of(context: LaneContext, *, seconds: float) -> RunReport:
     """The outcome of a run that has ended."""
     progress = progress_of(context, seconds=seconds)
     rows = []
     for name, topic in sorted(progress.topics.items()):
         state, reason = topic.state, topic.reason
-        if state == "ok" and context.once:
+        if state == "ok" and context.drain:
+            state, reason = _drained(context.state.topics[name])
+        elif state == "ok" and context.once:
             if topic.lag_records:
                 state, reason = "behind", reason or f"{topic.lag_records} offsets are not on the target yet"
             elif not all(part.told for part in context.state.topics[name].partitions.values()):
                 state, reason = "behind", "the source has not told where it ends"
-        rows.append(TopicState(name, state, reason, topic.hint, topic.target_topic, topic.records, topic.bytes, topic.code))
+        rows.append(
+            TopicState(
+                name, state, reason, topic.hint, topic.target_topic, topic.records, topic.bytes, topic.code, dict(topic.position)
+            )
+        )
     states = {row.state for row in rows}
     return RunReport(
         mirror=context.mirror.name,

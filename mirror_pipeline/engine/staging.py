@@ -72,6 +72,9 @@ class Staging:
                     continue
                 if not more:
                     break
+        except ClusterUnreachable as problem:
+            with self._state.lock:
+                self._state.source_lost = problem
         except Exception as problem:  # noqa: BLE001 - handed to the run's own thread, which raises it
             self._context.fail(problem)
         finally:

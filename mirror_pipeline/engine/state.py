@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from mirror_pipeline.engine.plan import UNKNOWN_BYTES_PER_OFFSET, PartitionView
-from mirror_pipeline.errors import MirrorError, TopicHalted
+from mirror_pipeline.errors import ClusterUnreachable, MirrorError, TopicHalted
 from mirror_pipeline.model import BatchMark, Position, SpanRef, TopicPartition
 
 DEFAULT_MAX_MESSAGE_BYTES = 1048588
@@ -97,7 +97,8 @@ class PartitionState:
 class TopicRun:
     """One topic of a running lane. ``halted`` ends its staging; what is staged is still sent while it is ``sendable``.
 
-    ``draining`` says that another incarnation follows as soon as everything staged is sent.
+    ``draining`` says that another incarnation follows as soon as everything staged is sent, ``left_out`` that the topic is gone on
+    the source and a person has accepted that.
     """
 
     topic: str
@@ -110,13 +111,17 @@ class TopicRun:
     halted: TopicHalted | None = None
     sendable: bool = True
     draining: bool = False
+    left_out: bool = False
     records: int = 0
     bytes: int = 0
 
 
 @dataclass(slots=True)
 class LaneState:
-    """Shared by the lane's staging and producing threads; every access holds ``lock``."""
+    """Shared by the lane's staging and producing threads; every access holds ``lock``.
+
+    ``source_lost`` has ended staging: what is staged is still sent.
+    """
 
     topics: dict[str, TopicRun] = field(default_factory=dict)
     unready: dict[str, str] = field(default_factory=dict)
@@ -132,6 +137,7 @@ class LaneState:
     seconds_staging: float = 0.0
     seconds_producing: float = 0.0
     source_down: str = ""
+    source_lost: ClusterUnreachable | None = None
     target_down: str = ""
     target_down_since: float | None = None
     buffer_full: str = ""

@@ -1,0 +1,113 @@
+"""Runs without the source: what is staged goes to the target, which alone is asked."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+from mirror_pipeline.engine.lanes import WORST_FIRST, LaneRuns
+from mirror_pipeline.errors import ClusterUnreachable
+from mirror_pipeline.reports import Progress, RunReport
+
+# Each look at a source that is down takes seconds by itself.
+LOOK_AGAIN_SECONDS = 2.0
+POLL_SECONDS = 0.2
+
+
+def run(lanes: LaneRuns) -> RunReport:
+    """Run lanes; while the source does not answer, deliver what is staged.
+
+    Raises:
+        ClusterUnreachable: the source does not answer (``report`` says how far the target is), or the target does not.
+    """
+    try:
+        lanes.discover()
+    except ClusterUnreachable as silent:
+        if silent.cluster != lanes.mirror.mirror.source or not _worth_it(lanes):
+            raise
+        return _without_source(lanes, silent)
+    return lanes.run()
+
+
+def _worth_it(lanes: LaneRuns) -> bool:
+    """Whether there is something to deliver, or, for a run that goes on, to wait with."""
+    lag = lanes.mirror.undelivered()
+    return bool(lag.lag_records) or (not lanes.once and bool(lag.topics))
+
+
+def _without_source(lanes: LaneRuns, silent: ClusterUnreachable) -> RunReport:
+    """Drain; a continuous run goes on as usual once the source answers, within ``source_wait``."""
+    began = time.monotonic()
+    watch = _Watch(lanes)
+    drained = watch.drain()
+    while not lanes.once and not watch.over(began):
+        lanes.stop.wait(POLL_SECONDS)
+    if not watch.back.is_set():
+        silent.report = drained
+        raise silent
+    left = None if lanes.seconds is None else max(0.0, lanes.seconds - (time.monotonic() - began))
+    return _together(drained, replace(lanes, seconds=left).run())
+
+
+class _Watch:
+    """Looks for the source beside a run that drains, and ends that run once the source answers."""
+
+    def __init__(self, lanes: LaneRuns) -> None:
+        self._lanes = lanes
+        self._ended = threading.Event()
+        self._failure: Exception | None = None
+        self.back = threading.Event()
+
+    def drain(self) -> RunReport:
+        """Deliver what is staged."""
+        if not self._lanes.once:
+            threading.Thread(target=self._look, name="source-watch", daemon=True).start()
+        report = replace(self._lanes, drain=True, once=True, stop=self._ended, observer=self._observe).run()
+        self._ended.set()
+        return report
+
+    def over(self, began: float) -> bool:
+        """Whether waiting for the source ends: it is there, or it is time."""
+        if self._failure is not None:
+            raise self._failure
+        waited = time.monotonic() - began
+        limits = [limit for limit in (self._lanes.mirror.mirror.engine.source_wait, self._lanes.seconds) if limit is not None]
+        return self.back.is_set() or self._lanes.stop.is_set() or waited >= min(limits)
+
+    def _observe(self, progress: Progress) -> None:
+        if self._lanes.stop.is_set():
+            self._ended.set()
+        if self._lanes.observer is not None:
+            self._lanes.observer(progress)
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        while not self._ended.is_set() or not self.over(began):
+            try:
+                self._lanes.discover()
+            except ClusterUnreachable:
+                self._lanes.stop.wait(LOOK_AGAIN_SECONDS)
+                continue
+            except Exception as problem:  # noqa: BLE001 - raised by the run's own thread
+                self._failure = problem
+            else:
+                self.back.set()
+            self._ended.set()
+            return
+
+
+def _together(first: RunReport, then: RunReport) -> RunReport:
+    """Two runs after each other as one: what was delivered adds up, how the topics fare is the second's to say."""
+    before = {row.topic: row for row in first.topics}
+    rows = tuple(
+        replace(row, records=row.records + before[row.topic].records, bytes=row.bytes + before[row.topic].bytes)
+        if row.topic in before
+        else row
+        for row in then.topics
+    )
+    states = {row.state for row in rows} | {"ok"}
+    return replace(
+        then, topics=rows, state=next(state for state in WORST_FIRST if state in states), records=first.records + then.records,
+        bytes=first.bytes + then.bytes, seconds=first.seconds + then.seconds, micro_batches=first.micro_batches + then.micro_batches,
+    )  # fmt: skip

@@ -9,10 +9,12 @@ import dagster as dg
 
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.orchestration import metadata, names
+from mirror_pipeline.orchestration.copying_check import HALTED, TopicCheckSpec
 from mirror_pipeline.orchestration.lane import failure
 from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.wiring import MirrorsResource, Observer, SparkSessionResource
 from mirror_pipeline.orchestration.worker import SupervisorGone, Worker
+from mirror_pipeline.reports import MirrorStatus, TopicState
 from mirror_pipeline.verify.report import DIFFERENT, IDENTICAL, VerifyReport
 
 VERIFY_CRON = "37 * * * *"
@@ -24,7 +26,7 @@ def verify_checks(mirror: KnownMirror) -> dg.AssetChecksDefinition:
     """One check for each topic of a mirror, all made by one verification."""
     keys = {topic.topic: names.target_key(mirror.name, topic.topic) for topic in mirror.topics or ()}
     specs = [
-        dg.AssetCheckSpec(
+        TopicCheckSpec(
             names.SAME_CHECK,
             asset=key,
             description=f"Every record of `{topic}` that was copied since the last verification is on cluster "
@@ -47,8 +49,9 @@ def verify_checks(mirror: KnownMirror) -> dg.AssetChecksDefinition:
             return mirrors.mirror(mirror.name).verify(topics=only, since_verified=True, stop=stop, session=session)
 
         report = _wait(mirror.name, Worker(compare, name=f"verify {mirror.name}"))
+        halted = halted_topics(mirrors.mirror(mirror.name).status())
         for topic, key in sorted(wanted.items()):
-            yield _result(topic, key, report)
+            yield _result(topic, key, report, halted.get(topic))
 
     return verify_step
 
@@ -61,21 +64,29 @@ def _wait(mirror: str, worker: Worker[VerifyReport]) -> VerifyReport:
                 pass
             return worker.report()
         except MirrorError as problem:
-            raise failure(f"{mirror} could not be verified: {problem.message}", hint=problem.hint) from problem
+            raise failure(f"{mirror} could not be verified: {problem.message}", hint=problem.hint) from None
         except SupervisorGone as problem:
-            raise failure(f"{mirror} could not be verified: {problem}", hint="the next run begins where this one did") from problem
+            raise failure(f"{mirror} could not be verified: {problem}", hint="the next run begins where this one did") from None
 
 
-def _result(topic: str, key: dg.AssetKey, report: VerifyReport) -> dg.AssetCheckResult:
+def halted_topics(status: MirrorStatus) -> dict[str, TopicState]:
+    """Topics that the newest run of their lane left halted."""
+    return {topic.topic: topic for lane in status.lanes for topic in lane.topics if topic.state == HALTED}
+
+
+def _result(topic: str, key: dg.AssetKey, report: VerifyReport, halt: TopicState | None) -> dg.AssetCheckResult:
     mine = [verdict for verdict in report.topics if verdict.topic == topic]
     different = any(verdict.verdict == DIFFERENT for verdict in mine)
+    said = [f"halted: {halt.reason}" + (f" ({halt.hint})" if halt.hint else "")] if halt is not None else []
+    said += [verdict.note for verdict in mine if verdict.note] or ([] if mine else [NOT_YET])
     return dg.AssetCheckResult(
-        passed=all(verdict.verdict == IDENTICAL for verdict in mine),
+        # The copy of a topic that is halted may be right, and is not what its source holds.
+        passed=halt is None and all(verdict.verdict == IDENTICAL for verdict in mine),
         asset_key=key,
         check_name=names.SAME_CHECK,
-        # What could not be read is no proof of a difference.
+        # What could not be read, or is not copied, is no proof of a difference.
         severity=dg.AssetCheckSeverity.ERROR if different else dg.AssetCheckSeverity.WARN,
-        description="; ".join(verdict.note for verdict in mine if verdict.note) or ("" if mine else NOT_YET),
+        description="; ".join(said),
         metadata=metadata.of_verification(topic, report),
     )
 

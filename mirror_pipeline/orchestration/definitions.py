@@ -14,6 +14,7 @@ from mirror_pipeline.orchestration import names
 from mirror_pipeline.orchestration.backfill import backfill_asset, backfill_job, partitions
 from mirror_pipeline.orchestration.catalogue_sensor import catalogue_sensor, missing_sensor
 from mirror_pipeline.orchestration.checks import verify_checks, verify_job, verify_schedule
+from mirror_pipeline.orchestration.copying_check import copying_key
 from mirror_pipeline.orchestration.lag_sensor import lag_sensor
 from mirror_pipeline.orchestration.lane import BUDGET_SECONDS, lane_assets, lane_tags, source_spec
 from mirror_pipeline.orchestration.lane_facts import lane_job_name
@@ -66,10 +67,12 @@ def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.De
 def lane_job(mirror: KnownMirror, lane: str) -> Any:
     """The job that runs one lane."""
     label = names.lane_label(mirror.name, lane)
+    topics = [topic.topic for topic in mirror.in_lane(lane)]
+    copies = dg.AssetSelection.assets(*(names.target_key(mirror.name, topic) for topic in topics)).without_checks()
     return dg.define_asset_job(
         lane_job_name(mirror.name, lane),
-        # Verification has a job and a schedule of its own: a lane's run would wait for it.
-        selection=dg.AssetSelection.assets(*(names.target_key(mirror.name, t.topic) for t in mirror.in_lane(lane))).without_checks(),
+        # Verification has a job and a schedule of its own: a lane's run would wait for it, and keep the hourly one waiting.
+        selection=copies | dg.AssetSelection.checks(*(copying_key(mirror.name, topic) for topic in topics)),
         description=f"Runs lane {label}: copies its topics until the time budget ends or nothing moves. The lag sensor starts it.",
         tags=lane_tags(mirror.name, label, BUDGET_SECONDS),
     )

@@ -21,7 +21,11 @@ STUCK_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start this lane for these topics (those with an asset; empty: the whole lane)."""
+    """Start this lane for these topics (those with an asset; empty: the whole lane).
+
+    A topic that is halted already is tried again by every run of its lane, but not among the topics that a run is started for:
+    its asset stays as the run left it that halted it, and the lane's runs are not red for it again and again.
+    """
 
     facts: LaneFacts
     topics: tuple[str, ...]
@@ -59,8 +63,16 @@ def decide(
         if reason:
             reasons.append(reason)
         else:
-            starts.append(Start(facts, tuple(t.topic for t in here if t.topic in facts.topics)))
+            starts.append(Start(facts, _shown(facts, [topic.topic for topic in here])))
     return Decision(tuple(starts), tuple(reasons))
+
+
+def _shown(facts: LaneFacts, behind: Sequence[str]) -> tuple[str, ...]:
+    """The topics whose assets a run is started for: those behind that can go on, else others that can, else the halted ones."""
+    known = [topic for topic in behind if topic in facts.topics]
+    halted = facts.halted
+    well = [topic for topic in known if topic not in halted] or sorted(facts.topics - halted.keys())
+    return tuple(well if known and halted else known)
 
 
 def _why_not(facts: LaneFacts, here: Sequence[TopicLag], now: float, stuck: dict[str, float]) -> str:
@@ -91,13 +103,14 @@ def _pause(facts: LaneFacts, here: Sequence[TopicLag], now: float, seen: str) ->
             )
         return ""
     decided = facts.status.decided if facts.status is not None else None
-    if not facts.failures or (decided is not None and decided > facts.ended):
+    tries = max(facts.failures, facts.halts)
+    if not tries or (decided is not None and decided > facts.ended):
         return ""
     halted = facts.halted
     ended_in_order = facts.status is not None and facts.status.state == "finished"
     if ended_in_order and any(topic.topic not in halted for topic in here):
         return ""
-    until = facts.ended + min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(facts.failures - 1, 16))
+    until = facts.ended + min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(tries - 1, 16))
     if now >= until:
         return ""
     if ended_in_order:

@@ -8,6 +8,7 @@ import dagster as dg
 from mirror_pipeline.errors import ClusterUnreachable, MirrorError
 from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.orchestration import metadata, names, worker
+from mirror_pipeline.orchestration.copying_check import copying_key
 from mirror_pipeline.orchestration.lag_decision import Decision, Start, decide
 from mirror_pipeline.orchestration.lag_memory import LagMemory
 from mirror_pipeline.orchestration.lane import BUDGET_SECONDS
@@ -104,6 +105,8 @@ def _request(mirror: KnownMirror, start: Start) -> dg.RunRequest:
     return dg.RunRequest(
         job_name=start.facts.job,
         asset_selection=[names.target_key(mirror.name, topic) for topic in start.topics] or None,
+        # All checks of the assets otherwise, and with `same_as_source` the verification's step and pool for as long as the lane runs.
+        asset_check_keys=[copying_key(mirror.name, topic) for topic in start.topics] if start.topics else None,
         run_config={"ops": {op: {"config": config}}},
         tags={names.MIRROR_TAG: mirror.name, names.LANE_TAG: label, names.KIND_TAG: names.KIND_LANE},
     )

@@ -7,17 +7,20 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import dagster as dg
+from dagster._core.errors import DagsterUserCodeProcessError
+from dagster._utils.error import SerializableErrorInfo
 from pydantic import Field
 
 from mirror_pipeline.engine.selection import lane_number
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.orchestration import metadata, names
+from mirror_pipeline.orchestration.copying_check import BEHIND, HALTED, copying_spec, evaluation, verdict
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
 from mirror_pipeline.orchestration.reporting import LaneReporter, TopicReport
 from mirror_pipeline.orchestration.run_config import plain_fields, settings_of
 from mirror_pipeline.orchestration.wiring import MirrorsResource, Observer, SparkSessionResource
 from mirror_pipeline.orchestration.worker import SupervisorGone, Worker
-from mirror_pipeline.reports import RunReport, TopicState
+from mirror_pipeline.reports import Progress, RunReport
 
 BUDGET_SECONDS = 1800.0
 IDLE_SECONDS = 300.0
@@ -82,12 +85,13 @@ def lane_assets(mirror: KnownMirror, lane: str) -> dg.AssetsDefinition:
         ins=ins,
         internal_asset_deps=deps,
         can_subset=True,
+        check_specs=[copying_spec(mirror, topic) for topic in topics],
         config_schema=plain_fields(LaneConfig),
         pool=names.lane_pool(mirror.name, lane),
     )
     def lane_step(
         context: dg.AssetExecutionContext, mirrors: MirrorsResource, spark: SparkSessionResource
-    ) -> Iterator[dg.MaterializeResult[Any]]:
+    ) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckResult]:
         config = settings_of(context, LaneConfig)
         tag_run(context, lane_tags(mirror.name, label, config.budget_seconds))
         selected = {names.topic_of(key): key for key in context.selected_asset_keys}
@@ -129,11 +133,15 @@ def run_lane(
     label: str,
     selected: dict[str, dg.AssetKey],
     copy: Callable[[Observer, threading.Event], RunReport],
-) -> Iterator[dg.MaterializeResult[Any]]:
-    """Watch one run, report on the way, give each selected topic its result, then fail if a topic halted.
+) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckResult]:
+    """Watch one run, report on the way, give each selected topic its result and its check, then fail if one of them is not well.
+
+    Dagster marks what a failed run has selected and not made. So every selected topic that is well gets a result then, also an
+    idle one: only those that are not stay red.
 
     Raises:
-        dagster.Failure: a topic halted, or the run could not be made; never retried by Dagster, the lag sensor starts the next run.
+        dagster.Failure: a selected topic halted, a cluster is down, or the run could not be made; never retried by Dagster, the
+            lag sensor starts the next run.
     """
     reporter = LaneReporter(config.report_interval)
     with Worker(copy, name=f"mirror {label}") as worker:
@@ -142,7 +150,7 @@ def run_lane(
                 _log(context, mirror, reporter.due(progress))
             report = worker.report()
         except MirrorError as problem:
-            raise failure(f"lane {label}: {problem.message}", hint=problem.hint) from problem
+            raise failure(f"lane {label}: {problem.message}", hint=problem.hint) from None
         except dg.DagsterExecutionInterruptedError:
             worker.end()
             if worker.last is not None:
@@ -150,47 +158,83 @@ def run_lane(
             raise
         except SupervisorGone as problem:
             worker.end()
-            raise failure(f"lane {label}: {problem}; the copy ended in order", hint="start `mirror up` again") from problem
-        if worker.last is not None:
-            # Idle topics stay silent, but who selected topics by hand gets a word on each.
-            closing = [] if config.whole_lane else [r for t in selected if (r := reporter.closing(worker.last, t)) is not None]
-            told = {r.topic for r in closing}
-            reports = closing + [r for r in reporter.final(worker.last) if r.topic not in told]
-            _log(context, mirror, [r for r in reports if r.halted or r.topic not in selected])
-            for good in (r for r in reports if not r.halted and r.topic in selected):
-                yield dg.MaterializeResult(asset_key=selected[good.topic], metadata=good.metadata)
-    halted = [topic for topic in report.topics if topic.state == "halted"]
-    if halted:
-        raise _halt_failure(label, halted)
+            raise failure(f"lane {label}: {problem}; the copy ended in order", hint="start `mirror up` again") from None
+        last = worker.last
+    why = _not_well(label, report, selected)
+    if any(topic.state == HALTED for topic in report.topics):
+        tag_run(context, {names.HALTED_TAG: "true"})
+    if last is not None:
+        yield from _results(context, mirror, selected, _closing(reporter, last, selected, each=why is not None or not config.whole_lane))
+    if why is not None:
+        raise why
+
+
+def _closing(reporter: LaneReporter, last: Progress, selected: Collection[str], *, each: bool) -> list[TopicReport]:
+    """The last word on the topics; with ``each`` also on selected ones that are idle, which otherwise stay silent."""
+    closing = [said for topic in selected if (said := reporter.closing(last, topic)) is not None] if each else []
+    told = {said.topic for said in closing}
+    return closing + [said for said in reporter.final(last) if said.topic not in told]
+
+
+def _results(
+    context: dg.AssetExecutionContext, mirror: str, selected: dict[str, dg.AssetKey], reports: Collection[TopicReport]
+) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckResult]:
+    said = {report.topic: report for report in reports}
+    _log(context, mirror, [report for report in reports if not report.made or report.topic not in selected])
+    for topic, key in selected.items():
+        if topic in said and said[topic].made:
+            yield dg.MaterializeResult(asset_key=key, metadata=said[topic].metadata)
+    for check in sorted(context.selected_asset_check_keys):
+        report = said.get(names.topic_of(check.asset_key))
+        yield verdict(check.asset_key, report.state if report else "ok", report.metadata if report else {})
 
 
 def _log(context: dg.AssetExecutionContext, mirror: str, reports: Collection[TopicReport]) -> None:
     for report in reports:
         key = names.target_key(mirror, report.topic)
-        # A halt is no copy made: it must not look like one in the asset's history.
-        if report.halted:
-            context.log_event(dg.AssetObservation(key, metadata=report.metadata))
-        else:
-            context.log_event(dg.AssetMaterialization(key, metadata=report.metadata))
+        # A topic that is halted, or waits, must not look like one that was copied in the asset's history.
+        made = dg.AssetMaterialization if report.made else dg.AssetObservation
+        context.log_event(made(key, metadata=report.metadata))
+        if report.turned:
+            context.log_event(evaluation(key, report.state, report.metadata))  # type: ignore[arg-type] - Dagster's annotation forgot it
 
 
-def _halt_failure(label: str, halted: Collection[TopicState]) -> dg.Failure:
+def _not_well(label: str, report: RunReport, selected: Collection[str]) -> dg.Failure | None:
+    """Why a run has failed that came to its end, in one line; None when all its selected topics are well.
+
+    A topic that was halted before is not selected by the lag sensor: it is said by its own asset and check, not by every run.
+    """
+    halted = [topic for topic in report.topics if topic.state == HALTED and topic.topic in selected]
+    down = [f"{side} down: {why}" for side, why in (("target", report.target_down), ("source", report.source_down)) if why]
+    behind = [topic for topic in report.topics if topic.state == BEHIND]
+    if not halted and not (down and behind):
+        return None
     lines = [f"{t.topic}: {t.reason}" + (f" ({t.hint})" if t.hint else "") for t in halted]
     noun = "topic" if len(halted) == 1 else "topics"
+    said = [f"{len(halted)} {noun} halted, the others are copied. " + "; ".join(lines)] if halted and not down else lines
     return failure(
-        f"lane {label}: {len(halted)} {noun} halted, the others are copied. " + "; ".join(lines),
-        details={t.topic: {metadata.REASON: t.reason, metadata.HINT: t.hint} for t in halted},
+        f"lane {label}: " + "; ".join([*down, *said]),
+        details={t.topic: {metadata.REASON: t.reason, metadata.HINT: t.hint} for t in [*halted, *behind]},
     )
 
 
+class PlainFailure(DagsterUserCodeProcessError, dg.Failure):
+    """A failure whose one line says it all: Dagster shows what a process told it in the place of a stack trace."""
+
+    def __init__(self, description: str, metadata: dict[str, Any]) -> None:
+        super().__init__(description, user_code_process_error_infos=[SerializableErrorInfo(description, [], "Failure")])
+        self.metadata = dg.Failure(metadata=metadata).metadata
+        self.allow_retries = False
+
+
 def failure(message: str, *, hint: str = "", details: dict[str, Any] | None = None) -> dg.Failure:
-    """A step failure that Dagster does not retry."""
+    """A step failure without a stack trace that Dagster does not retry."""
     facts: dict[str, Any] = {}
     if hint:
         facts[metadata.HINT] = hint
     if details:
         facts["topics"] = dg.MetadataValue.json(json.loads(json.dumps(details)))
-    return dg.Failure(f"{message} ({hint})" if hint else message, metadata=facts, allow_retries=False)
+    return PlainFailure(f"{message} ({hint})" if hint else message, facts)
 
 
 def tag_run(context: dg.AssetExecutionContext, tags: dict[str, str]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import takewhile
 
 import dagster as dg
 
@@ -34,8 +35,9 @@ class RunFact:
 class LaneFacts:
     """One lane at the time of a tick.
 
-    ``failures`` counts the failed runs since the last good one, ``ended`` when the newest run ended; ``cancelled`` is True when a
-    user ended it. ``topics`` are those the loaded definitions have assets for.
+    ``failures`` counts the failed runs since the last good one, ``halts`` the newest ones in a row that left a topic halted,
+    ``ended`` when the newest run ended; ``cancelled`` is True when a user ended it. ``topics`` are those the loaded definitions have
+    assets for.
     """
 
     lane: str
@@ -45,6 +47,7 @@ class LaneFacts:
     run: RunFact | None = None
     status: LaneStatus | None = None
     failures: int = 0
+    halts: int = 0
     cancelled: bool = False
     ended: float | None = None
 
@@ -59,9 +62,9 @@ class LaneFacts:
 @dataclass(frozen=True, slots=True)
 class _History:
     failures: int = 0
+    halts: int = 0
     cancelled: bool = False
     ended: float | None = None
-    ids: tuple[str, ...] = field(default=())
 
 
 def lane_job_name(mirror: str, lane: str) -> str:
@@ -85,6 +88,7 @@ def gather(instance: dg.DagsterInstance, mirror: KnownMirror, status: MirrorStat
                 run=run_in_flight(instance, label),
                 status=described.get(lane),
                 failures=past.failures,
+                halts=past.halts,
                 cancelled=past.cancelled,
                 ended=past.ended,
             )
@@ -104,12 +108,10 @@ def run_in_flight(instance: dg.DagsterInstance, label: str) -> RunFact | None:
 def _history(instance: dg.DagsterInstance, label: str) -> _History:
     records = instance.get_run_records(dg.RunsFilter(tags={names.LANE_TAG: label}), limit=RECENT_RUNS)
     finished: Sequence[dg.RunRecord] = [r for r in records if r.dagster_run.is_finished]
-    failures = 0
-    for record in finished:
-        if record.dagster_run.status is not dg.DagsterRunStatus.FAILURE:
-            break
-        failures += 1
+    runs = [record.dagster_run for record in finished]
+    failures = len(list(takewhile(lambda run: run.status is dg.DagsterRunStatus.FAILURE, runs)))
+    halts = len(list(takewhile(lambda run: names.HALTED_TAG in run.tags, runs)))
     newest = finished[0] if finished else None
     if newest is None:
         return _History()
-    return _History(failures, newest.dagster_run.status is dg.DagsterRunStatus.CANCELED, newest.end_time)
+    return _History(failures, halts, newest.dagster_run.status is dg.DagsterRunStatus.CANCELED, newest.end_time)

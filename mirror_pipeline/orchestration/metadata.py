@@ -33,6 +33,7 @@ POSITIONS = "positions"
 END_OFFSETS = "end_offsets"
 OFFSET_RANGES = "offset_ranges"
 STATE = "state"
+CODE = "code"
 REASON = "reason"
 HINT = "hint"
 TARGET_TOPIC = "target_topic"
@@ -49,7 +50,7 @@ NAMES = frozenset(
     (
         LAG_RECORDS, LAG_SECONDS, EXPIRES_SECONDS, HELD_RECORDS, RECORDS, BYTES, RECORDS_PER_SECOND, BYTES_PER_SECOND, MICRO_BATCHES,
         SECONDS, SECONDS_STAGING, SECONDS_PRODUCING, STAGED_RECORDS, STAGED_BYTES, GAPS, POSITIONS, END_OFFSETS, OFFSET_RANGES, STATE,
-        REASON, HINT, TARGET_TOPIC, TARGET_DOWN, FROM_TIME, TO_TIME,
+        CODE, REASON, HINT, TARGET_TOPIC, TARGET_DOWN, FROM_TIME, TO_TIME,
         LEAVES, DIFFERENCES, FIRST_DIFFERENCES, EXPIRED,
     )
 )  # fmt: skip
@@ -87,6 +88,7 @@ def of_topic_progress(progress: Progress, topic: TopicProgress, *, started_at: M
         GAPS: progress.gaps,
         OFFSET_RANGES: dg.MetadataValue.json(ranges),
         STATE: topic.state,
+        **_optional(CODE, topic.code),
         **_optional(REASON, topic.reason),
         **_optional(HINT, topic.hint),
         **_optional(TARGET_TOPIC, topic.target_topic),
@@ -104,6 +106,10 @@ def of_topic_lag(lag: TopicLag) -> Metadata:
         STAGED_RECORDS: sum(max(0, p.staged - p.position) for p in lag.partitions),
         POSITIONS: _numbers({p.partition: p.position for p in lag.partitions}),
         END_OFFSETS: _numbers({p.partition: p.end for p in lag.partitions}),
+        STATE: lag.state,
+        **_optional(CODE, lag.code),
+        **_optional(REASON, lag.reason),
+        **_optional(HINT, lag.hint),
         **_optional(TARGET_TOPIC, lag.target_topic),
     }
 

@@ -16,7 +16,9 @@ LANE_TAG = "mirror/lane"
 MIRROR_TAG = "mirror/name"
 KIND_TAG = "mirror/kind"
 MAX_RUNTIME_TAG = "dagster/max_runtime"
+HALTED_TAG = "mirror/halted"
 SAME_CHECK = "same_as_source"
+COPYING_CHECK = "copying"
 KIND_LANE, KIND_BACKFILL, KIND_UPKEEP = "lane", "backfill", "upkeep"
 
 LONGEST_WORD = 60

@@ -14,7 +14,6 @@ from mirror_pipeline.reports import Progress, TopicProgress
 
 STATE_CHANGE_SPACING_SECONDS = 5.0
 """A topic whose state flickers is reported at most this often."""
-HALTED = "halted"
 
 
 @dataclass(slots=True)
@@ -32,11 +31,17 @@ class _Told:
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
-    """Something to say about one topic; ``halted`` ones are no copies made."""
+    """Something to say about one topic; ``turned`` when its state is another than was last said."""
 
     topic: str
-    halted: bool
+    state: str
     metadata: metadata.Metadata = field(hash=False)
+    turned: bool = False
+
+    @property
+    def made(self) -> bool:
+        """Whether it counts as a copy made: a topic that is halted, or waits for a cluster, is not up to date."""
+        return self.state == "ok"
 
 
 class LaneReporter:
@@ -95,6 +100,7 @@ class LaneReporter:
             (topic.bytes - told.bytes) / seconds if seconds > 0 else 0.0,
         )
         facts = metadata.of_topic_progress(progress, topic, started_at=told.started_at, rates=rates)
+        turned = topic.state != told.state or not told.spoke
         told.at, told.records, told.bytes, told.lag = now, topic.records, topic.bytes, topic.lag_records
         told.state, told.spoke = topic.state, True
-        return TopicReport(name, topic.state == HALTED, facts)
+        return TopicReport(name, topic.state, facts, turned)

@@ -79,7 +79,7 @@ class FakeMirror:
             for t, n in self.records.items()
         }
         for topic, (reason, hint) in self.halted.items():
-            topics[topic] = TopicProgress(f"east.{topic}", 0, 0, 9, {0: 0}, {0: 9}, "halted", reason, hint)
+            topics[topic] = TopicProgress(f"east.{topic}", 0, 0, 9, {0: 0}, {0: 9}, "halted", reason, hint, "trimmed")
         done = sum(t.records for t in topics.values())
         return Progress(
             NAME, "lane-0", done, done * 10, micro_batches=3, seconds=seconds, seconds_staging=1.0, seconds_producing=0.5, topics=topics

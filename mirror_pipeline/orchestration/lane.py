@@ -8,7 +8,7 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.errors import DagsterUserCodeProcessError
-from dagster._utils.error import SerializableErrorInfo
+from dagster_shared.error import SerializableErrorInfo
 from pydantic import Field
 
 from mirror_pipeline.engine.selection import lane_number
@@ -196,7 +196,7 @@ def _log(context: dg.AssetExecutionContext, mirror: str, reports: Collection[Top
         made = dg.AssetMaterialization if report.made else dg.AssetObservation
         context.log_event(made(key, metadata=report.metadata))
         if report.turned:
-            context.log_event(evaluation(key, report.state, report.metadata))  # type: ignore[arg-type] - Dagster's annotation forgot it
+            context.log_event(evaluation(key, report.state, report.metadata))  # type: ignore[arg-type]
 
 
 def _not_well(label: str, report: RunReport, selected: Collection[str]) -> dg.Failure | None:
@@ -222,7 +222,8 @@ class PlainFailure(DagsterUserCodeProcessError, dg.Failure):
     """A failure whose one line says it all: Dagster shows what a process told it in the place of a stack trace."""
 
     def __init__(self, description: str, metadata: dict[str, Any]) -> None:
-        super().__init__(description, user_code_process_error_infos=[SerializableErrorInfo(description, [], "Failure")])
+        told = SerializableErrorInfo(description, [], "Failure")
+        super().__init__(description, user_code_process_error_infos=[told])  # type: ignore[no-untyped-call]
         self.metadata = dg.Failure(metadata=metadata).metadata
         self.allow_retries = False
 

@@ -180,7 +180,8 @@ class Incarnation:
     ``incarnation`` is the source's topic id (KIP-516), with ``/2``, ``/3`` behind it for later lives under the same
     id (after a truncation, or in another target topic). ``starts`` and ``target_starts`` give, for each partition,
     the first source offset copied and the target's end offset at that moment; ``ordinals`` the records that lives
-    before have put into that target partition (0 where it is not named).
+    before have put into that target partition (0 where it is not named). ``producer_epoch`` is added to the epoch of the
+    lane's producer id: a copy that begins again in an emptied topic writes under the next epoch, from sequence 0 on.
     """
 
     topic: str
@@ -193,6 +194,7 @@ class Incarnation:
     target_starts: dict[int, int]
     at: int
     ordinals: dict[int, int] = field(default_factory=dict)
+    producer_epoch: int = 0
 
     @property
     def topic_id(self) -> str:

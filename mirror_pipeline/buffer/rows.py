@@ -107,6 +107,7 @@ def incarnations_table(store: LaneStore, revision: int, lives: Sequence[Incarnat
         columns.offset_maps([life.target_starts for life in lives]),
         columns.times(life.at for life in lives),
         columns.offset_maps([life.ordinals for life in lives]),
+        columns.int32s(life.producer_epoch for life in lives),
     )
 
 
@@ -122,6 +123,7 @@ def _life(row: dict[str, Any], at: int) -> Incarnation:
         target_starts=dict(row["target_starts"]),
         at=at,
         ordinals=dict(row["ordinals"] or ()),
+        producer_epoch=row["producer_epoch"] or 0,
     )
 
 

@@ -121,7 +121,9 @@ INCARNATIONS = TableSpec(
         starts=OFFSETS,
         target_starts=OFFSETS,
         bound_at=TIME,
-    ).append(pa.field("ordinals", OFFSETS, nullable=True)),
+    )
+    .append(pa.field("ordinals", OFFSETS, nullable=True))
+    .append(pa.field("producer_epoch", pa.int32(), nullable=True)),
 )
 
 DECISIONS = TableSpec(

@@ -100,6 +100,7 @@ class Beginning:
             target_starts=(known.target_starts if known else {}) | {number: bounds[number][1] for number in new},
             at=int(time.time() * 1000),
             ordinals=known.ordinals if known else {},
+            producer_epoch=known.producer_epoch if known else 0,
         )
         return life, new
 

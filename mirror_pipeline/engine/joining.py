@@ -59,7 +59,7 @@ def run_of(life: Incarnation, positions: Mapping[TopicPartition, Position], rang
         position = positions.get(source) or Position(start, life.target_starts[number], life.ordinals.get(number, 0))
         run.partitions[number] = PartitionState(
             source, TopicPartition(life.target_topic, number), life.incarnation, position, position.source_next,
-            hard_end=ranges[number][1] if ranges else None,
+            hard_end=ranges[number][1] if ranges else None, producer_epoch=life.producer_epoch,
         )  # fmt: skip
     return run
 

@@ -51,13 +51,18 @@ def next_life(
 
 
 def started_over(known: Incarnation, target_topic_id: str, ends: Mapping[int, int]) -> Incarnation:
-    """The life that begins again in another, empty, target topic."""
+    """The life that begins again in an empty target topic: another one, or the same one emptied.
+
+    Of a topic that was emptied the brokers still know our last sequence, and a sender of the life before may be late. The next
+    epoch may begin at sequence 0 (KIP-360), and from its first batch on the old one is refused (47).
+    """
     return replace(
         known,
         incarnation=known.next_life(known.topic_id),
         target_topic_id=target_topic_id,
         target_starts={number: ends[number] for number in known.starts},
         ordinals={},
+        producer_epoch=known.producer_epoch + 1,
         at=_after(known),
     )
 

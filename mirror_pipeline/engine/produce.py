@@ -9,17 +9,18 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mirror_pipeline.buffer.read import SpanReader
 from mirror_pipeline.engine import worker
+from mirror_pipeline.engine.hazards import internal
 from mirror_pipeline.engine.mapping import records_before
 from mirror_pipeline.engine.pieces import whole_batches
 from mirror_pipeline.engine.work import PartitionOutcome, PartitionWork, ProduceResult, ProduceTask
-from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch
+from mirror_pipeline.errors import BrokerError, BufferUnusable, ClusterUnreachable, ConnectionLost, CorruptBatch
 from mirror_pipeline.faults import crash_point
 from mirror_pipeline.model import Stamp, TopicPartition
-from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.client import OPEN_TIMEOUT, WireClient
 from mirror_pipeline.wire.codes import Action, after_produce, broker_error
 from mirror_pipeline.wire.connection import Connection
 from mirror_pipeline.wire.produce import ProduceAnswer, receive_produce, send_produce
@@ -49,6 +50,7 @@ class _Lane:
     halted: str = ""
     hint: str = ""
     code: str = ""
+    trace: str = ""
 
     @property
     def window(self) -> int:
@@ -65,7 +67,7 @@ class _Lane:
 
     def outcome(self) -> PartitionOutcome:
         return PartitionOutcome(
-            self.work.target, self.acked, self.acked_bytes, self.uncertain, self.error, self.halted, self.hint, self.code
+            self.work.target, self.acked, self.acked_bytes, self.uncertain, self.error, self.halted, self.hint, self.code, self.trace
         )
 
 
@@ -96,6 +98,8 @@ def run_produce(task: ProduceTask) -> ProduceResult:
 
 def _stamped(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterator[StampedBatch]:
     """The batches to send."""
+    if work.producer_epoch:
+        stamp = replace(stamp, producer_epoch=stamp.producer_epoch + work.producer_epoch)
     sequence = work.position.ordinal
     for span in work.spans:
         if span.records:
@@ -110,7 +114,7 @@ def _stamped(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterator[
 def _send_all(task: ProduceTask, lanes: list[_Lane], *, deadline: float) -> None:
     try:
         client = worker.client_of(task.cluster, timeout=task.timeout)
-        lines = _lines(client, lanes)
+        lines = _lines(client, lanes, task)
     except (ConnectionLost, ClusterUnreachable) as problem:
         worker.forget(task.cluster)
         _stop_all(lanes, problem.message)
@@ -140,14 +144,25 @@ def _stop_all(lanes: list[_Lane], error: str) -> None:
         lane.stop(error=error)
 
 
-def _lines(client: WireClient, lanes: list[_Lane]) -> list[_Line]:
+def _lines(client: WireClient, lanes: list[_Lane], task: ProduceTask) -> list[_Line]:
+    """A connection to each leader. Who cannot be reached stops its own partitions only."""
+    leaders, errors = client.leaders([lane.work.target for lane in lanes], patience=0.0)
     by_leader: dict[int, list[_Lane]] = {}
     for lane in lanes:
+        if lane.work.target in errors:
+            _refuse(lane, errors[lane.work.target])
+        else:
+            by_leader.setdefault(leaders[lane.work.target], []).append(lane)
+    lines = []
+    for leader, owned in by_leader.items():
         try:
-            by_leader.setdefault(client.leader(lane.work.target), []).append(lane)
-        except BrokerError as problem:
-            _refuse(lane, problem)
-    return [_Line(client.connection(leader), owned) for leader, owned in by_leader.items()]
+            connection = client.connection(leader, within=min(OPEN_TIMEOUT, task.silence or OPEN_TIMEOUT))
+        except ConnectionLost as problem:
+            _stop_all(owned, problem.message)
+            continue
+        connection.limit(min(task.timeout, task.silence or task.timeout))
+        lines.append(_Line(connection, owned))
+    return lines
 
 
 def _fill(line: _Line, task: ProduceTask, deadline: float) -> None:
@@ -167,7 +182,7 @@ def _fill(line: _Line, task: ProduceTask, deadline: float) -> None:
         line.waiting.append(request)
         batches = {target: (batch.head, batch.rest) for target, (_, batch) in request.items()}
         crash_point("produce.before_send")
-        send_produce(line.connection, batches, timeout_ms=int(task.timeout * 1000))
+        send_produce(line.connection, batches, timeout_ms=int(task.timeout * 1000), wait=0.0 if task.silence else None)
         crash_point("produce.after_send")
 
 
@@ -201,12 +216,23 @@ def _next_request(line: _Line, request_bytes: int) -> dict[TopicPartition, tuple
                 uncertain=bool(lane.in_flight),
             )
             continue
+        except BufferUnusable:
+            raise
+        except Exception as problem:  # noqa: BLE001 - a fault of ours over one partition: the others go on
+            _fault(lane, problem)
+            continue
         if batch is None:
             lane.empty = True
             continue
         request[lane.work.target] = (lane, batch)
         size += batch.size
     return request
+
+
+def _fault(lane: _Lane, problem: Exception) -> None:
+    halt = internal(lane.work.target, problem)
+    lane.stop(halted=halt.message, hint=halt.hint, code=halt.code, uncertain=bool(lane.in_flight))
+    lane.trace = halt.trace
 
 
 def _acknowledge(lane: _Lane, answer: ProduceAnswer | None, batch: StampedBatch, forgotten_before: int) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from mirror_pipeline.engine import worker
+from mirror_pipeline.engine import continuity, worker
 from mirror_pipeline.engine.book import Book
 from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
+from mirror_pipeline.engine.hazards import internal, log_internal
 from mirror_pipeline.engine.mapping import advance, trailing_holes_only
 from mirror_pipeline.engine.plan import assign
 from mirror_pipeline.engine.produce import run_produce
+from mirror_pipeline.engine.silent import SilentBrokers, prober
 from mirror_pipeline.engine.state import PartitionState
-from mirror_pipeline.engine.tail import Tail, read_tails
+from mirror_pipeline.engine.tail import ANSWER_SECONDS, Tail, read_tails
 from mirror_pipeline.engine.work import PartitionOutcome, PartitionWork, ProduceResult, ProduceTask
 from mirror_pipeline.errors import BrokerError, BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost, TopicHalted
 from mirror_pipeline.faults import crash_point
@@ -25,8 +27,12 @@ log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 0.2
 REPLICATION_SECONDS = 1.0
-"""How long one partition may hold up the others until its end is replicated."""
+"""How long partitions may hold up the others until their ends are replicated."""
+SILENT_SECONDS = 3.0
+"""How long a broker may leave a produce request without an answer while others could go on; twice as long after each failure."""
 FULL_DISK_POLL_SECONDS = 0.5
+LOOKED_AT_AGAIN = {"foreign_writer"}
+"""Halts of a produce task that the target's log must confirm."""
 REQUEST_BYTES = 2**20
 """A produce request is sent once its batches are this large together."""
 
@@ -41,6 +47,7 @@ class Producing:
         self._ready = ready
         self._patience = Patience(context.mirror.engine.target_wait)
         self._losses = Losses()
+        self._silent = SilentBrokers(prober(context.target), most=context.mirror.engine.request_timeout)
         self._failures = 0
         self._book = Book(context)
 
@@ -61,6 +68,7 @@ class Producing:
         except Exception as problem:  # noqa: BLE001 - handed to the run's own thread, which raises it
             self._context.fail(problem)
         finally:
+            self._silent.end()
             worker.close()
 
     def recover(self) -> None:
@@ -75,27 +83,49 @@ class Producing:
         if not doubtful:
             return
         crash_point("recover.before")
+        self._leave_silent_alone()
+        leaders, _ = self._client.leaders([p.target for p in doubtful], patience=0.0)
         tails = read_tails(
             self._client,
             {p.target: p.position for p in doubtful},
             self._context.stamp,
             timeout=REPLICATION_SECONDS,
+            patience=max(ANSWER_SECONDS, self._silent.longest()),
+            epochs={p.target: p.producer_epoch for p in doubtful if p.producer_epoch},
         )
+        self._leave_silent_alone()
         sends: list[Send] = []
         with self._state.lock:
             for part in doubtful:
-                sends += self._adopt(part, tails[part.target])
+                try:
+                    sends += self._adopt(part, tails[part.target])
+                except Exception as problem:  # noqa: BLE001 - a fault of ours over one partition: the others go on
+                    self._suspect(part, internal(part.target, problem))
         self._book.add(sends)
         refusals = [tail for tail in tails.values() if isinstance(tail, BrokerError | ConnectionLost)]
-        if len(refusals) == len(tails):
+        if len(refusals) < len(tails):
+            self._patience.found()
+            with self._state.lock:
+                self._state.target_back()
+        elif not self._others_go_on({leaders.get(target) for target in tails}):
             raise ConnectionLost(refusals[0].message, hint=refusals[0].hint)
+
+    def _leave_silent_alone(self) -> None:
+        """Brokers that have let a question pass are asked nothing until they have answered a probe."""
+        for node, why in self._client.take_silent().items():
+            self._silent.lost(node, why)
+        self._client.avoid(list(self._silent.now))
+
+    def _others_go_on(self, refusing: Collection[int | None]) -> bool:
+        """Whether partitions that other brokers lead than the ``refusing`` ones are known to be well (None: they have no leader)."""
         with self._state.lock:
-            self._state.target_back()
+            well = [part.target for part in self._state.sendable() if not part.uncertain]
+        return any(self._client.known_leader(target) not in refusing for target in well)
 
     def _adopt(self, part: PartitionState, tail: Tail | TopicHalted | BrokerError | ConnectionLost) -> list[Send]:
         topic = part.source.topic
         if isinstance(tail, TopicHalted):
-            self._state.halt(topic, TopicHalted(topic, tail.message, hint=tail.hint, partition=part.source.partition, code=tail.code))
+            self._suspect(part, tail)
             return []
         if isinstance(tail, ConnectionLost):
             part.failed(tail.message, delay=backoff(part.failures))
@@ -106,6 +136,9 @@ class Producing:
             else:
                 part.failed(tail.message, delay=backoff(part.failures))
             return []
+        if part.suspect is not None and not tail.read:
+            self._suspect(part, part.suspect)  # what would tell has been deleted
+            return []
         try:
             before = part.position.ordinal
             sends = self._account(part, tail.records)
@@ -114,9 +147,21 @@ class Producing:
             hint = "was the buffer folder exchanged or emptied by hand?"
             self._state.halt(topic, TopicHalted(topic, f"{part.target}: {problem}", hint=hint, code="buffer_gap"))
             return []
-        part.uncertain, part.met = False, True
+        part.uncertain, part.met, part.suspect = False, True, None
         part.error, part.retry_at = "", 0.0
         return sends
+
+    def _suspect(self, part: PartitionState, found: TopicHalted) -> None:
+        """Halt by the second answer that asks for it: a broker that has lost its lead, or one behind, may have told the first."""
+        topic = part.source.topic
+        halt = TopicHalted(topic, found.message, hint=found.hint, partition=part.source.partition, code=found.code, trace=found.trace)
+        if part.suspect is not None or found.code == "internal":
+            log_internal(halt)
+            self._state.halt(topic, halt)
+            return
+        log.info("%s: looked at again before it halts: %s", part.target, found.message)
+        part.suspect = halt
+        part.failed(found.message, delay=continuity.SECOND_LOOK_SECONDS)
 
     def _count(self, part: PartitionState, found: int) -> None:
         """Records that this run has sent and nobody acknowledged; those found at its beginning are an earlier run's."""
@@ -153,9 +198,13 @@ class Producing:
         if over:
             return not self._book.write()
         with self._state.lock:
-            if not any(p.pending for p in parts):
+            stuck = [p for p in parts if p.pending or p.uncertain]
+            if not stuck:
                 self._patience.found()
             self._state.lock.wait(WAIT_SECONDS)
+        if stuck:  # all that is left waits for brokers of its own
+            why = stuck[0].error or f"{stuck[0].target} is not ready"
+            self._patience.lost(ClusterUnreachable(self._context.target.alias, why), forever=not self._context.once)
         return True
 
     def _over(self, parts: Sequence[PartitionState]) -> bool:
@@ -199,6 +248,7 @@ class Producing:
                 issued=time.time(),
                 request_bytes=REQUEST_BYTES,
                 forgotten_before=int((time.time() - self._context.memory_seconds / 2) * 1000),
+                silence=self._silence(share),
             )
             for share in shares
         ]
@@ -215,6 +265,17 @@ class Producing:
         else:
             self._losses.done()
 
+    def _silence(self, share: Sequence[PartitionWork]) -> float | None:
+        """Seconds that a broker may be silent in a task; None, so long as a request may take, where no other broker has anything to do."""
+        with self._state.lock:
+            leaders = {self._client.known_leader(part.target) for part in self._state.sendable()}
+            failures = max(self._of(work).failures for work in share)
+        return SILENT_SECONDS * 2.0 ** min(failures, 5) if len(leaders) > 1 else None
+
+    def _of(self, work: PartitionWork) -> PartitionState:
+        source = work.spans[0].source
+        return self._state.topics[source.topic].partitions[source.partition]
+
     def _mourn(self, lost: Sequence[tuple[Sequence[PartitionWork], TaskLost]]) -> TaskLost | None:
         """Workers died between reading and acknowledging: what they sent is for the target's log to tell."""
         with self._state.lock:
@@ -226,41 +287,50 @@ class Producing:
     def _doubt(self, sent: Sequence[PartitionWork]) -> None:
         """What came of this is not known; with the state locked."""
         for work in sent:
-            source = work.spans[0].source
-            self._state.topics[source.topic].partitions[source.partition].uncertain = True
+            self._of(work).uncertain = True
 
     def _settle(self, work: Sequence[PartitionWork], results: Sequence[ProduceResult], began: float) -> None:
         by_target = {w.target: w.spans[0].source for w in work}
         sends: list[Send] = []
         errors: list[str] = []
-        acked = 0
+        acked, failed = 0, set()
         with self._state.lock:
             for outcome in (o for result in results for o in result.outcomes):
                 source = by_target[outcome.target]
                 run = self._state.topics[source.topic]
                 part = run.partitions[source.partition]
-                sends += self._account(part, outcome.records)
+                try:
+                    sends += self._account(part, outcome.records)
+                except Exception as problem:  # noqa: BLE001 - a fault of ours over one partition: the others go on
+                    self._suspect(part, internal(part.target, problem))
+                    continue
                 acked += outcome.records
                 run.records += outcome.records
                 run.bytes += outcome.bytes
                 self._state.records += outcome.records
                 self._state.bytes += outcome.bytes
                 self._judge(part, outcome, errors)
+                failed |= {outcome.target} if outcome.error else set()
             self._state.seconds_producing += time.monotonic() - began
             self._state.micro_batches += 1
             self._state.active()
         self._book.add(sends)
         if acked:
             self._target_found()
-        elif errors:
+        elif errors and not self._others_go_on({self._client.known_leader(target) for target in failed}):
             raise ConnectionLost(errors[0])
 
     def _judge(self, part: PartitionState, outcome: PartitionOutcome, errors: list[str]) -> None:
-        if outcome.halted:
+        if outcome.halted and outcome.code in LOOKED_AT_AGAIN:
+            part.uncertain = True
+            self._suspect(part, TopicHalted(part.source.topic, outcome.halted, hint=outcome.hint, code=outcome.code))
+        elif outcome.halted:
             topic = part.source.topic
-            self._state.halt(
-                topic, TopicHalted(topic, outcome.halted, hint=outcome.hint, partition=part.source.partition, code=outcome.code)
+            halt = TopicHalted(
+                topic, outcome.halted, hint=outcome.hint, partition=part.source.partition, code=outcome.code, trace=outcome.trace
             )
+            log_internal(halt)
+            self._state.halt(topic, halt)
         elif outcome.error:
             log.info("producing to %s: %s", outcome.target, outcome.error)
             errors.append(outcome.error)
@@ -306,5 +376,5 @@ def _choose(ready: Sequence[PartitionState], budget_bytes: int) -> list[Partitio
                 break
             chosen.append(span)
             size += span.bytes
-        work.append(PartitionWork(part.target, tuple(chosen), part.position))
+        work.append(PartitionWork(part.target, tuple(chosen), part.position, part.producer_epoch))
     return work

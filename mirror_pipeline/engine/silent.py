@@ -64,7 +64,7 @@ class SilentBrokers:
                 return
             self._silent[node] = why
             self._patience[node] = min(self._most, 2 * self._patience.get(node, SILENT_SECONDS))
-        log.warning("source_broker_silent node=%d: %s", node, why)
+        log.warning("broker_silent node=%d: %s", node, why)
         self._watch(node)
 
     def heard(self, node: int, seconds: float) -> None:
@@ -93,10 +93,10 @@ class SilentBrokers:
                 except BrokerError:
                     return  # it answers; what it refuses shows where it is asked for records
                 except MirrorError as problem:
-                    log.debug("source_broker_silent node=%d: %s", node, problem.message)
+                    log.debug("broker_silent node=%d: %s", node, problem.message)
                     pause = min(2 * pause, RAREST_PROBE_SECONDS)
                 else:
-                    log.info("source_broker_answers node=%d", node)
+                    log.info("broker_answers node=%d", node)
                     return
         finally:
             with self._lock:

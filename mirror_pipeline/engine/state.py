@@ -22,6 +22,7 @@ class PartitionState:
     ``staged`` is the next source offset to read, ``told`` that the source has told ``end``, ``mark`` the last batch read, ``position``
     what the target has, ``uncertain`` that the target's tail must be read before anything is sent, ``met`` that this run has read it once.
     ``unread`` says why it cannot be read now, and is left out of reading until ``read_at`` (monotonic seconds).
+    ``producer_epoch`` is added to the stamp's epoch. ``suspect`` is the halt that one answer of the target asks for: a second decides.
     """
 
     source: TopicPartition
@@ -32,6 +33,8 @@ class PartitionState:
     end: int = 0
     told: bool = False
     hard_end: int | None = None
+    producer_epoch: int = 0
+    suspect: TopicHalted | None = None
     pending: deque[SpanRef] = field(default_factory=deque)
     bytes_per_offset: float = UNKNOWN_BYTES_PER_OFFSET
     bytes_per_batch: float = 0.0

@@ -11,11 +11,15 @@ from mirror_pipeline.model import Position, SpanRef, Stamp, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class PartitionWork:
-    """Spans of one source partition that go to one target partition, from ``position`` on."""
+    """Spans of one source partition that go to one target partition, from ``position`` on.
+
+    ``producer_epoch`` is added to the stamp's epoch.
+    """
 
     target: TopicPartition
     spans: tuple[SpanRef, ...]
     position: Position
+    producer_epoch: int = 0
 
     @property
     def bytes(self) -> int:
@@ -29,6 +33,7 @@ class ProduceTask:
 
     ``lease`` is how many seconds after its start the task may still send (a process that was stopped and goes
     on later sends nothing); ``issued`` is the driver's wall clock, so a task that starts late does not start.
+    A broker that lets ``silence`` seconds pass without a byte is given up, and what was sent to it is uncertain.
     """
 
     store: LaneStore
@@ -40,13 +45,15 @@ class ProduceTask:
     issued: float
     request_bytes: int
     forgotten_before: int = 0
+    silence: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionOutcome:
     """Records of the work that the target acknowledged, counted from the work's position.
 
-    ``uncertain`` says the target's tail must be read before anything is sent again; ``halted`` is final for the topic.
+    ``uncertain`` says the target's tail must be read before anything is sent again; ``halted`` is final for the topic;
+    ``trace`` is the traceback of a fault of ours.
     """
 
     target: TopicPartition
@@ -57,6 +64,7 @@ class PartitionOutcome:
     halted: str = ""
     hint: str = ""
     code: str = ""
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,9 +174,10 @@ class WireClient:
         try:
             opened = self._dialler.open(*self._brokers[node_id], open_timeout=within)
         except ConnectionLost as problem:
-            del self._brokers[node_id]  # it may come back elsewhere
             if problem.timed_out:
                 self._silent[node_id] = problem.message
+            else:
+                del self._brokers[node_id]  # it may come back elsewhere
             raise
         self._connections[node_id, lane] = opened
         return opened
@@ -193,6 +194,10 @@ class WireClient:
             cached.close()
             return None
         return cached
+
+    def address(self, node_id: int) -> tuple[str, int] | None:
+        """Host and port of a broker, as they were told last; asks nobody."""
+        return self._brokers.get(node_id)
 
     def opener(self, node_id: int) -> Callable[[], Connection]:
         """Opens a further connection over a long way to a broker that is known; may be called in another thread."""
@@ -241,10 +246,14 @@ class WireClient:
             time.sleep(pause)
         raise AssertionError("unreachable")
 
-    def log_ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAnswer]:
-        """The very end of each leader's log: also what is not replicated yet, which no consumer is told."""
+    def log_ends(self, tps: Collection[TopicPartition], *, within: float | None = None) -> dict[TopicPartition, OffsetAnswer]:
+        """The very end of each leader's log: also what is not replicated yet, which no consumer is told.
+
+        ``within`` as in :meth:`list_offsets`.
+        """
         build = questions.offsets(dict.fromkeys(tps, LATEST), 0, questions.DEBUGGER)
-        return self._ask_leaders(tps, build, offset_answers, lambda a: a.error, lambda code: OffsetAnswer(-1, -1, code))
+        failed = lambda code: OffsetAnswer(-1, -1, code)  # noqa: E731 - as short as the one beside it
+        return self._ask_leaders(tps, build, offset_answers, lambda a: a.error, failed, within=within)
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
         """Where the leader's log leaves each partition's leader epoch (KIP-320).
@@ -260,10 +269,18 @@ class WireClient:
         build = questions.epochs(epochs)
         return self._ask_leaders(epochs.keys(), build, epoch_answers, lambda a: a.error, lambda code: OffsetAnswer(-1, -1, code))
 
-    def describe_producers(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, list[ProducerState] | BrokerError]:
-        """The producers each partition's leader remembers (KIP-664; needs READ on the topic), or why it does not say."""
+    def describe_producers(
+        self, tps: Collection[TopicPartition], *, within: float | None = None
+    ) -> dict[TopicPartition, list[ProducerState] | BrokerError]:
+        """The producers each partition's leader remembers (KIP-664; needs READ on the topic), or why it does not say.
 
-        answers = self._ask_leaders(tps, questions.producers, producer_answers, lambda a: a[0], lambda code: (code, None, []))
+        ``within`` as in :meth:`list_offsets`.
+        """
+
+        def failed(code: int) -> tuple[int, str | None, list[ProducerState]]:
+            return code, None, []
+
+        answers = self._ask_leaders(tps, questions.producers, producer_answers, lambda a: a[0], failed, within=within)
         return {
             tp: broker_error(error, f"{self.cluster.alias}: producers of {tp}", message) if error else states
             for tp, (error, message, states) in answers.items()

@@ -45,7 +45,9 @@ class ProduceAnswer(NamedTuple):
     message: str | None
 
 
-def send_produce(connection: Connection, batches: Mapping[TopicPartition, tuple[Buffer, Buffer]], *, timeout_ms: int) -> int:
+def send_produce(
+    connection: Connection, batches: Mapping[TopicPartition, tuple[Buffer, Buffer]], *, timeout_ms: int, wait: float | None = None
+) -> int:
     """Send one batch per partition with acks=all and return the correlation id; do not wait for the answer.
 
     Args:
@@ -53,6 +55,7 @@ def send_produce(connection: Connection, batches: Mapping[TopicPartition, tuple[
         batches: Head (61 bytes) and the rest of each batch; both are sent from where they lie and may be reused
             once this returns.
         timeout_ms: How long the broker may wait for its replicas before it answers 7 REQUEST_TIMED_OUT.
+        wait: Seconds that are waited for the answer beyond the connection's own limit; all of ``timeout_ms`` if None.
 
     Raises:
         ConnectionLost: The connection broke or timed out: whether this and earlier requests were carried out is unknown.
@@ -69,7 +72,7 @@ def send_produce(connection: Connection, batches: Mapping[TopicPartition, tuple[
         for partition, head, rest in group:
             parts += (gap + _INDEX_SIZE.pack(partition, len(head) + len(rest)), head, rest)
             gap = b""
-    return connection.send(Api.PRODUCE, version, parts or [gap], wait=timeout_ms / 1000)
+    return connection.send(Api.PRODUCE, version, parts or [gap], wait=timeout_ms / 1000 if wait is None else wait)
 
 
 def receive_produce(connection: Connection) -> dict[TopicPartition, ProduceAnswer]:

@@ -42,6 +42,7 @@ class ModelConnection:
     """Both ends of a connection. What was sent stays at the broker's door when the client is gone."""
 
     peer = "model:9092"
+    timeout = 10.0
     round_trip = throttle = muted = 0.0
     fetch_share = None
 
@@ -114,6 +115,9 @@ class ModelConnection:
 
     def throttled(self, milliseconds: int) -> None:
         assert milliseconds == 0
+
+    def limit(self, seconds: float) -> None:
+        """Time is the search's."""
 
     def wait_out_throttle(self) -> None:
         """Nobody throttles."""
@@ -323,7 +327,7 @@ class ModelClient:
                 answers[tp] = self._model.offset_told(tp, self.leader(tp), when)
         return answers
 
-    def log_ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAnswer]:
+    def log_ends(self, tps: Collection[TopicPartition], *, within: float | None = None) -> dict[TopicPartition, OffsetAnswer]:
         self._ask("log ends")
         return {tp: OffsetAnswer(self._model.logs[tp].end, -1, 0) for tp in tps}
 
@@ -331,7 +335,9 @@ class ModelClient:
         self._ask("epoch ends")
         return {tp: OffsetAnswer(self._model.epoch_end(tp, epoch), epoch, 0) for tp, epoch in epochs.items()}
 
-    def describe_producers(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, list[ProducerState]]:
+    def describe_producers(
+        self, tps: Collection[TopicPartition], *, within: float | None = None
+    ) -> dict[TopicPartition, list[ProducerState]]:
         self._ask("describe producers")
         return {
             tp: [

@@ -101,7 +101,7 @@ FAST = (
     ),
     Mutant(
         "the tail does not know that sequences wrap",
-        "engine/tail.py", "    expected = (position.ordinal + records) & SEQUENCE_MASK\n", "    expected = position.ordinal + records\n",
+        "engine/tail.py", "target_next) & SEQUENCE_MASK\n", "target_next)\n",
         f"{TAIL}::test_sequences_are_followed_over_their_end",
     ),
     Mutant(
@@ -132,7 +132,7 @@ FAST = (
     ),
     Mutant(
         "another writer is ignored in the tail",
-        "engine/tail.py", " or header.producer_id != stamp.producer_id:\n", ":\n",
+        "engine/tail.py", " or (header.producer_id, header.producer_epoch) != ours:\n", ":\n",
         f"{TAIL}::test_records_of_another_writer_halt",
     ),
     Mutant(
@@ -142,12 +142,12 @@ FAST = (
     ),
     Mutant(
         "a target that lost records is ignored",
-        "engine/tail.py", "    if end < position.target_next:\n", "    if False:\n",
+        "engine/tail.py", "    if end.offset < first:\n", "    if False:\n",
         f"{TAIL}::test_a_log_that_ends_before_the_position_halts",
     ),
     Mutant(
         "what is not replicated yet does not count",
-        "engine/tail.py", " and _log_end(client, target) == tail.end:\n", ":\n",
+        "engine/tail.py", " and end.offset == look.at:\n", ":\n",
         f"{TAIL}::test_what_is_on_the_leader_alone_is_waited_for",
     ),
     Mutant(

@@ -100,6 +100,8 @@ def _decide(mirror: Mirror, found: _Halted, kind: DecisionKind, life: Incarnatio
         mirror.target if kind is DecisionKind.TARGET else mirror.source, timeout=mirror.mirror.engine.request_timeout
     )
     try:
+        if kind is DecisionKind.TARGET:
+            _look_at_target(client, Ledger(found.store), life)
         if kind in (DecisionKind.RECREATED, DecisionKind.TARGET):
             return [_of_topic(client, kind, life)]
         if kind is DecisionKind.SOURCE_GONE:
@@ -144,6 +146,26 @@ def _name_lost(mirror: Mirror, store: LaneStore, decided: Iterable[Decision]) ->
     for d in decided:
         if d.end > d.start:
             ledger.add_gap(Gap(mirror.name, d.topic, d.partition, d.incarnation, d.start, d.end, HoleCause.RETENTION, d.decided_by, d.at))
+
+
+def _look_at_target(client: WireClient, ledger: Ledger, life: Incarnation) -> None:
+    """Refuse to copy all again into a target topic that is as it should be. Raises UsageError, BrokerError."""
+    answer = client.metadata([life.target_topic]).topics[life.target_topic]
+    if answer.error:
+        raise broker_error(answer.error, life.target_topic)
+    known = ledger.positions()
+    stands = {TopicPartition(life.target_topic, number): at for number, at in life.target_starts.items()}
+    for place in stands:
+        position = known.get(TopicPartition(life.topic, place.partition))
+        stands[place] = position.target_next if position is not None else stands[place]
+    if answer.topic_id != life.target_topic_id or not stands.keys() <= {TopicPartition(life.target_topic, n) for n in answer.partitions}:
+        return
+    ends = offsets_at(client, stands, LATEST, isolation=0)
+    if all(ends[place] >= at for place, at in stands.items()):
+        raise UsageError(
+            f"target topic {life.target_topic} holds what was copied to it: it is the same topic, and no partition ends too early",
+            hint="there is nothing to accept any more: run the mirror again",
+        )
 
 
 def _spans(client: WireClient, found: _Halted, kind: DecisionKind, life: Incarnation) -> dict[int, Span]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.clusters.info import ConfigValue
+from mirror_pipeline.engine import continuity
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
 from mirror_pipeline.engine.state import DEFAULT_MAX_MESSAGE_BYTES
 from mirror_pipeline.errors import BrokerError, MirrorError, TopicHalted
@@ -62,7 +63,18 @@ class TargetSide:
         return (found or PRODUCER_EXPIRATION_MS) / 1000
 
     def changed(self, lives: Sequence[Incarnation]) -> dict[str, TopicHalted]:
-        """Why the target topics of copies that exist are not the ones they went to, by source topic; those that are, are left out."""
+        """Why the target topics of copies that exist are not the ones they went to, by source topic; those that are, are left out.
+
+        One broker's word is not enough, for it may not have heard of a change: the topics in question are asked about twice.
+        """
+        halts = self._changed(lives)
+        if not halts:
+            return {}
+        time.sleep(continuity.SECOND_LOOK_SECONDS)
+        self._client.ask_elsewhere()
+        return self._changed([life for life in lives if life.topic in halts])
+
+    def _changed(self, lives: Sequence[Incarnation]) -> dict[str, TopicHalted]:
         metadata = self._client.metadata([life.target_topic for life in lives]).topics if lives else {}
         alias = self._context.target.alias
         halts = ((life.topic, target_changed(life, metadata[life.target_topic], self.cluster_id, alias)) for life in lives)

@@ -31,7 +31,8 @@ from mirror_pipeline.wire.fetch import FetchedPartition, fetch
 FETCH_BYTES = 8 * 1024 * 1024
 POLL_SECONDS = 0.05
 ANSWER_SECONDS = 3.0
-"""How long a leader may let a question pass before it counts as silent, unless it is known to be slow; opening a connection over a long way takes half of it."""
+"""How long a leader may let a question pass before it counts as silent, unless it is known to be slow. Opening a connection over
+a long way takes half of it."""
 Problem = TopicHalted | BrokerError | ConnectionLost
 
 

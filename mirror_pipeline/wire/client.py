@@ -195,10 +195,6 @@ class WireClient:
             return None
         return cached
 
-    def address(self, node_id: int) -> tuple[str, int] | None:
-        """Host and port of a broker, as they were told last; asks nobody."""
-        return self._brokers.get(node_id)
-
     def opener(self, node_id: int) -> Callable[[], Connection]:
         """Opens a further connection over a long way to a broker that is known; may be called in another thread."""
         address = self._brokers[node_id]

@@ -116,9 +116,6 @@ class ModelConnection:
     def throttled(self, milliseconds: int) -> None:
         assert milliseconds == 0
 
-    def limit(self, seconds: float) -> None:
-        """Time is the search's."""
-
     def wait_out_throttle(self) -> None:
         """Nobody throttles."""
 

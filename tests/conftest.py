@@ -30,7 +30,7 @@ hypothesis_settings.load_profile("mirror")
 
 VERSIONS = ["4.3.0", "3.9.1"]
 BROKERS = 3
-"""Of each cluster of the shared pairs, as production has them; a test with a reason starts a single one by ``cluster_factory``."""
+"""Of each cluster, as production has them; a test with a reason takes a single one by ``cluster_factory(brokers=1)``."""
 
 Cluster = LocalCluster | GivenCluster
 ClusterPair = tuple[Cluster, Cluster]
@@ -184,13 +184,13 @@ def old_clusters(cluster_pairs: Callable[[str], ClusterPair]) -> ClusterPair:
 def cluster_factory(request: pytest.FixtureRequest) -> Iterator[Callable[..., list[LocalCluster]]]:
     """Embedded clusters of the test's own, with the arguments of ``start_clusters`` but the directory; gone after the test.
 
-    For tests that stop, kill or pause brokers, or need settings of their own.
+    For tests that stop, kill or pause brokers, or need settings of their own. Three brokers each; a test that says why takes one.
     """
     name = re.sub(r"\W+", "-", request.node.name)[:40]
     folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=os.environ[_FOLDER]))
 
     def start(count: int = 1, **arguments: Any) -> list[LocalCluster]:
-        return start_clusters(folder, count, **arguments)
+        return start_clusters(folder, count, **{"brokers": BROKERS, **arguments})
 
     yield start
     for cluster in cluster_status(folder):

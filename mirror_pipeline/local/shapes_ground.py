@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -28,6 +28,7 @@ ADMIN_SECONDS = 30.0
 FLUSH_SECONDS = 120.0
 RETRY_SECONDS = 30.0
 RETRY_PAUSE_SECONDS = 0.1
+SETTLE_POLL_SECONDS = 0.02
 # A topic just created: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER
 NO_LEADER_YET = (3, 5, 6)
 
@@ -54,6 +55,30 @@ class SeededTopic:
 def local_settings(bootstrap: str, alias: str = "local") -> ClusterSettings:
     """Settings of a cluster without security, as embedded ones are."""
     return ClusterSettings(alias, tuple(bootstrap.split(",")))
+
+
+def known_everywhere(cluster: ClusterSettings, topic: str, partitions: int) -> None:
+    """Wait until each of the cluster's bootstrap servers names a leader for all partitions of a new topic.
+
+    The controller acknowledges a topic some milliseconds before every broker has heard of it; until then one may deny it.
+
+    Raises:
+        ProblemFound: one does not within 30 seconds.
+        ClusterUnreachable: one does not answer.
+    """
+    deadline = time.monotonic() + RETRY_SECONDS
+    for address in cluster.bootstrap_servers:
+        while not _known(replace(cluster, bootstrap_servers=(address,)), topic, partitions):
+            if time.monotonic() > deadline:
+                raise ProblemFound(f"broker {address} does not name the leaders of topic {topic} within {RETRY_SECONDS:.0f} s")
+            time.sleep(SETTLE_POLL_SECONDS)
+
+
+def _known(broker: ClusterSettings, topic: str, partitions: int) -> bool:
+    """What this very broker says: a new client knows no other."""
+    with WireClient(broker) as client:
+        found = client.metadata([topic]).topics[topic]
+    return not found.error and len(found.partitions) == partitions and all(part.leader >= 0 for part in found.partitions.values())
 
 
 def raw_batch(records: Iterable[Raw], *, codec: int = 0) -> bytes:
@@ -114,6 +139,7 @@ class Ground:
             if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 raise UsageError(f"topic {full} exists already", hint="use another prefix, or a fresh cluster") from refused
             raise ClusterUnreachable(self.bootstrap, f"topic {full} could not be created: {error.str()}") from refused
+        known_everywhere(local_settings(self.bootstrap), full, partitions)
         return full
 
     def value(self, topic: str, partition: int, index: int, size: int) -> bytes:

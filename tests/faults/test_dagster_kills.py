@@ -75,7 +75,7 @@ class DagsterCampaign(Campaign):
 
 
 def test_dagster_kills(plan: Callable[[str], CampaignReport], cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path) -> None:
-    source, target = (cluster.bootstrap_servers for cluster in cluster_factory(2, brokers=3))
+    source, target = (cluster.bootstrap_servers for cluster in cluster_factory(2))
     campaign = DagsterCampaign(plan("dagster"), tmp_path, source, target)
     kills = 0
 

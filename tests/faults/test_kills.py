@@ -117,7 +117,7 @@ KILLS: dict[str, Callable[[Campaign], None]] = {
 
 
 def test_kills(plan: Callable[[str], CampaignReport], cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path) -> None:
-    source, target = (cluster.bootstrap_servers for cluster in cluster_factory(2, brokers=3))
+    source, target = (cluster.bootstrap_servers for cluster in cluster_factory(2))
     campaign = Campaign(plan("kills"), tmp_path, source, target, buffer=SMALL_BUFFER, engine=with_spark())
     run(campaign, kinds(campaign), "worker")
 
@@ -126,7 +126,7 @@ def test_kills_without_spark(
     plan: Callable[[str], CampaignReport], cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path
 ) -> None:
     """Small micro-batches are run by the mirror's own process: it dies at every point at which a worker would have died alone."""
-    source, target = (cluster.bootstrap_servers for cluster in cluster_factory(2, brokers=3))
+    source, target = (cluster.bootstrap_servers for cluster in cluster_factory(2))
     report = plan("alone")
     campaign = Campaign(report, tmp_path, source, target, buffer=SMALL_BUFFER, engine=INLINE)
     points = [f"point {name}" for name in POINTS]

@@ -64,7 +64,7 @@ def test_object_stores(
     plan: Callable[[str], CampaignReport], cluster_factory: Callable[..., ClusterPair], object_store: ObjectStore, tmp_path: Path
 ) -> None:
     report = plan("stores")
-    source, target = cluster_factory(names=["a", "b"], brokers=3)
+    source, target = cluster_factory(names=["a", "b"])
     campaign = Campaign(
         report, tmp_path / "mirror", source.bootstrap_servers, target.bootstrap_servers,
         buffer={"uri": f"s3://{BUCKET}/buffer", "lease": f"{LEASE_SECONDS:.0f}s"}, engine=without_spark(report.seed),

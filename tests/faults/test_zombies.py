@@ -113,7 +113,7 @@ def kinds(campaign: Campaign) -> list[Callable[[Campaign], None]]:
 
 
 def test_zombies(plan: Callable[[str], CampaignReport], cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path) -> None:
-    source, target = (cluster.bootstrap_servers for cluster in cluster_factory(2, brokers=3))
+    source, target = (cluster.bootstrap_servers for cluster in cluster_factory(2))
     campaign = Campaign(plan("zombies"), tmp_path, source, target, engine=with_spark())
     todo = kinds(campaign)
 

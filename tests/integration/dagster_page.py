@@ -18,6 +18,7 @@ import yaml
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from mirror_pipeline.local.shapes_ground import known_everywhere, local_settings
 from mirror_pipeline.orchestration import graphql, names
 from tests.conftest import ClusterPair
 from tests.replicas import replicas_for
@@ -181,6 +182,7 @@ def produce(servers: str, topic: str, values: list[str], *, at: datetime | None 
     if topic not in admin.list_topics(timeout=15).topics:
         # Old timestamps must not be swept away by retention.
         admin.create_topics([NewTopic(topic, partitions, replicas_for(servers, topic), config={"retention.ms": "-1"})])[topic].result(15)
+        known_everywhere(local_settings(servers), topic, partitions)
     producer = Producer({"bootstrap.servers": servers})
     for number, value in enumerate(values):
         stamp = {"timestamp": int(at.timestamp() * 1000) + number} if at else {}

@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror_pipeline import Mirror, load_config
+from mirror_pipeline.local.shapes_ground import known_everywhere, local_settings
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.compare import TopicComparison, compare_topics
 from mirror_pipeline.verify.read import log_range, read_log
@@ -48,6 +49,7 @@ def create_topic(bootstrap: str, name: str, partitions: int = 1, *, replicas: in
     settings = {key.replace("__", "."): value for key, value in configs.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: its calls end with it
     admin.create_topics([NewTopic(name, partitions, replicas or replicas_for(bootstrap, name), config=settings)])[name].result(15)
+    known_everywhere(local_settings(bootstrap), name, partitions)
 
 
 def produce(bootstrap: str, topic: str, count: int, *, partitions: int = 1, start: int = 0, at: int | None = None, size: int = 20) -> None:

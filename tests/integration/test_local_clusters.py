@@ -1,4 +1,7 @@
-"""Embedded clusters: started, found again, stopped, killed, paused; what a failed start says."""
+"""Embedded clusters: started, found again, stopped, killed, paused; what a failed start says.
+
+Mostly of one broker: what is looked at is its process, its ports, its log.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ def loaded_jars(cluster: LocalCluster) -> set[str]:
 
 
 def test_data_and_ports_survive_a_stop_from_another_process(cluster_factory: Factory, topic_name: str) -> None:
-    (cluster,) = cluster_factory()
+    (cluster,) = cluster_factory(brokers=1)
     address, pid = cluster.bootstrap_servers, cluster.pid
     make_topic(address, topic_name)
     put(address, topic_name, b"kept")
@@ -79,7 +82,7 @@ def test_data_and_ports_survive_a_stop_from_another_process(cluster_factory: Fac
     assert "shut down completed" in cluster.brokers[0].log.read_text()
     assert cluster.state == "stopped"
 
-    (again,) = cluster_factory()
+    (again,) = cluster_factory(brokers=1)
     assert again.bootstrap_servers == address
     assert again.pid not in (None, pid)
     assert values_of(address, topic_name, 1) == [b"kept"]
@@ -93,17 +96,17 @@ def elsewhere(code: str) -> Any:
 
 
 def test_start_of_a_running_cluster_changes_nothing(cluster_factory: Factory) -> None:
-    (cluster,) = cluster_factory()
+    (cluster,) = cluster_factory(brokers=1)
     pid = cluster.pid
     (same,) = cluster_factory(version="4.3.0", brokers=1)
     assert (same.pid, same.bootstrap_servers) == (pid, cluster.bootstrap_servers)
     with pytest.raises(UsageError, match=r"holds a cluster with version 4\.3\.0, not 3\.9\.1"):
-        cluster_factory(version="3.9.1")
+        cluster_factory(version="3.9.1", brokers=1)
     assert same.pid == pid
 
 
 def test_kill_pause_and_resume(cluster_factory: Factory, topic_name: str) -> None:
-    (cluster,) = cluster_factory()
+    (cluster,) = cluster_factory(brokers=1)
     make_topic(cluster.bootstrap_servers, topic_name)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     cluster.pause()
@@ -123,19 +126,19 @@ def test_kill_pause_and_resume(cluster_factory: Factory, topic_name: str) -> Non
 
 
 def test_lost_port_is_replaced(cluster_factory: Factory, topic_name: str) -> None:
-    (cluster,) = cluster_factory()
+    (cluster,) = cluster_factory(brokers=1)
     make_topic(cluster.bootstrap_servers, topic_name)
     port = int(cluster.bootstrap_servers.rpartition(":")[2])
     cluster.stop()
     with socket.create_server(("127.0.0.1", port)):
-        (again,) = cluster_factory()
+        (again,) = cluster_factory(brokers=1)
     assert again.bootstrap_servers != f"127.0.0.1:{port}"
     assert topic_name in AdminClient({"bootstrap.servers": again.bootstrap_servers}).list_topics(timeout=30).topics
 
 
 def test_failed_start_names_the_cause_and_the_log_and_leaves_nothing_running(cluster_factory: Factory) -> None:
     with pytest.raises(StartFailed) as caught:
-        cluster_factory(count=2, config={"num.io.threads": "many"})
+        cluster_factory(count=2, brokers=1, config={"num.io.threads": "many"})
     message = str(caught.value)
     assert "Invalid value many for configuration num.io.threads" in message
     assert "\n" not in message
@@ -145,7 +148,7 @@ def test_failed_start_names_the_cause_and_the_log_and_leaves_nothing_running(clu
 
 @pytest.mark.timeout(400)
 def test_three_brokers_replicate_and_go_on_without_one(cluster_factory: Factory, topic_name: str) -> None:
-    (cluster,) = cluster_factory(brokers=3, heap="256m")
+    (cluster,) = cluster_factory()
     assert len(cluster.bootstrap_servers.split(",")) == 3
     make_topic(cluster.bootstrap_servers, topic_name, partitions=3, replicas=3)
     cluster.kill(node=2)
@@ -159,6 +162,7 @@ def test_three_brokers_replicate_and_go_on_without_one(cluster_factory: Factory,
 
 def test_additional_listener_with_scram(cluster_factory: Factory, topic_name: str) -> None:
     (cluster,) = cluster_factory(
+        brokers=1,
         listeners={"SECURE": "SASL_PLAINTEXT"},
         config={
             "listener.name.secure.sasl.enabled.mechanisms": "SCRAM-SHA-256",

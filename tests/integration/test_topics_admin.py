@@ -18,6 +18,7 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, A
 from mirror_pipeline.clusters.admin import FIRST_CONTACT_TIMEOUT, REFUSED_GRACE, Admin
 from mirror_pipeline.config import BufferConfig, ClusterSettings, Config, FrozenMap, MirrorConfig, SecretRef, Security, TopicSelection
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, TopicHalted, UsageError
+from mirror_pipeline.local.shapes_ground import known_everywhere
 from mirror_pipeline.topics.catalogue import load_catalogue, refresh_catalogue
 from mirror_pipeline.topics.manage import ensure_target_topic, plan_targets
 from mirror_pipeline.topics.settings import FOREVER
@@ -59,7 +60,8 @@ def explicit(admin: Admin, topic: str) -> dict[str, str | None]:
 
 
 def settled(admin: Admin, topic: str, partitions: int) -> None:
-    """Wait until the broker that answers knows the topic: creation is acknowledged by the controller."""
+    """Wait until every broker knows the topic: creation is acknowledged by the controller."""
+    known_everywhere(admin.cluster, topic, partitions)
     deadline = time.monotonic() + 20
     while (found := admin.topics([topic]).get(topic)) is None or found.partitions != partitions or found.leaderless:
         assert time.monotonic() < deadline, found
@@ -277,6 +279,7 @@ def guarded(cluster_factory: Callable[..., Any]) -> Any:
     module = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
     (cluster,) = cluster_factory(
         1,
+        brokers=1,  # rights are a matter of each broker
         listeners={"GUARDED": "SASL_PLAINTEXT"},
         storage_args=[word for user in users for word in ("--add-scram", user)],
         config={

@@ -118,9 +118,11 @@ def test_producer_ids_are_never_given_twice(broker: Broker) -> None:
 
 
 def test_pipelined_requests_of_many_partitions_arrive_in_order(broker: Broker, stamp: Stamp) -> None:
-    topics = [new_topic(broker.servers, partitions=3) for _ in range(2)]
-    tps = [TopicPartition(topic, i) for topic in topics for i in range(3)]
-    connection = broker.client.connection(broker.client.leader(tps[0]))
+    topics = [new_topic(broker.servers, partitions=6) for _ in range(2)]
+    node = broker.client.leader(TopicPartition(topics[0], 0))
+    tps = [tp for topic in topics for i in range(6) if broker.client.leader(tp := TopicPartition(topic, i)) == node]
+    assert len(tps) > 2
+    connection = broker.client.connection(node)
     for i in range(8):
         send_produce(connection, {tp: stamped(batch([b"%d %d" % (tp.partition, i)]), stamp, i) for tp in tps}, timeout_ms=20_000)
     answers = [receive_produce(connection) for _ in range(8)]

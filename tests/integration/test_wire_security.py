@@ -91,6 +91,7 @@ def cluster(kafka_version: str, certificates: Certificates) -> Iterator[LocalClu
     with tempfile.TemporaryDirectory(prefix="wire-secure-") as folder:
         listeners = {"TLS": "SSL", "MUTUAL": "SSL", "SECURE": "SASL_SSL", "OPEN": "SASL_PLAINTEXT", "BRIEF": "SASL_PLAINTEXT"}
         try:
+            # One broker: a listener is a matter of each, and its certificates and users are the same.
             (made,) = start_clusters(folder, 1, version=version, config=config, listeners=listeners, storage_args=users)
             yield made
         finally:

@@ -10,6 +10,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror_pipeline.config import ClusterSettings, Security
+from mirror_pipeline.local.shapes_ground import known_everywhere
 from mirror_pipeline.model import Stamp, TopicPartition
 from mirror_pipeline.wire.batch import HEADER_BYTES, OpenRecord, headers, restamp, seal, tail_of
 from mirror_pipeline.wire.client import WireClient
@@ -30,6 +31,7 @@ def new_topic(servers: str, *, partitions: int = 1, **config: str) -> str:
     admin = AdminClient({"bootstrap.servers": servers})
     for done in admin.create_topics([NewTopic(name, partitions, replicas_for(servers, name), config=config)]).values():
         done.result(60)
+    known_everywhere(settings(servers), name, partitions)
     with WireClient(settings(servers)) as client:  # a leader that metadata names may not serve the partition yet
         answers = client.list_offsets({TopicPartition(name, i): -1 for i in range(partitions)})
     assert {answer.error for answer in answers.values()} == {0}

@@ -219,7 +219,7 @@ class LaneMachine(RuleBasedStateMachine):
         elif dice < 0.72 and target.connections:
             self.cut(which, flag)
         elif dice < 0.82:
-            self.trouble(chance.choice(sorted(TROUBLE)))
+            self.trouble(chance.choice(sorted(TROUBLE.keys() - set(SOURCE_TROUBLE))))
         elif dice < 0.87 and self.world.workers:
             self.lose_worker(which, flag)
         elif dice < 0.91 and self.world.workers:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from mirror_pipeline.config import EngineConfig
 from mirror_pipeline.engine.daemons import DaemonPool
+from mirror_pipeline.engine.socket_folder import socket_folder
 from mirror_pipeline.errors import MirrorError, SparkGone, TaskLost
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def build_session(engine: EngineConfig, *, app_name: str = "mirror", with_delta:
     settings = {**_settings(with_delta), **dict(engine.spark), **ONCE}
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        settings = {"spark.driver.bindAddress": "127.0.0.1", **settings}
+        settings = {**_closed(), **settings}
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -154,6 +155,15 @@ def _settings(with_delta: bool) -> dict[str, str]:
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         }
     return settings
+
+
+def _closed() -> dict[str, str]:
+    """Nobody else on this machine may talk to the session; the secret is made by Spark, in memory."""
+    return {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.authenticate": "true",
+        "spark.python.unix.domain.socket.dir": socket_folder(),
+    }
 
 
 class SparkRunner:

@@ -1,0 +1,48 @@
+"""A folder for the sockets between Spark's Java process and its Python workers: closed to others, gone with the process."""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+PREFIX = "mirror-sockets-"
+_LOCK = "lock"
+
+
+@cache
+def socket_folder() -> str:
+    """This process's folder, mode 0700: Spark's own are in the open temporary folder, and who may connect depends on the umask.
+
+    Those of processes that were killed are removed first.
+    """
+    _sweep(Path(tempfile.gettempdir()))
+    folder = tempfile.mkdtemp(prefix=PREFIX)
+    handle = os.open(Path(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(handle, fcntl.LOCK_EX)  # until the process ends, however it ends
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _sweep(parent: Path) -> None:
+    for lock in parent.glob(f"{PREFIX}*/{_LOCK}"):
+        try:
+            if lock.parent.lstat().st_uid == os.geteuid() and not lock.parent.is_symlink() and _is_free(lock):
+                shutil.rmtree(lock.parent, ignore_errors=True)
+        except OSError:  # another process was faster
+            continue
+
+
+def _is_free(lock: Path) -> bool:
+    handle = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(handle)
+    return True

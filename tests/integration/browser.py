@@ -1,0 +1,81 @@
+"""Headless Chromium for tests, driven through chromedriver's HTTP interface (W3C WebDriver). Both come as Debian packages."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.processes import wait_until
+
+SECONDS = 90
+FLAGS = (
+    "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking", "disable-component-update",
+    "disable-sync", "disable-dev-shm-usage", "disable-default-apps", "no-proxy-server",
+)  # fmt: skip
+needs_chromium = pytest.mark.skipif(
+    not (shutil.which("chromium") and shutil.which("chromedriver")),
+    reason="chromium or chromedriver is not installed (Debian: apt-get install chromium chromium-driver)",
+)
+
+
+class Browser:
+    """One window of a browser with a fresh profile; ``foreign`` is a name that leads to 127.0.0.1, as a hostile DNS server has it."""
+
+    def __init__(self, folder: Path, *, foreign: str) -> None:
+        log = folder / "chromedriver.log"
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(["chromedriver", "--port=0"], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        started = "started successfully on port "
+        wait_until(lambda: started in log.read_text(), SECONDS, "chromedriver")
+        self._base = f"http://127.0.0.1:{log.read_text().split(started)[1].split()[0].rstrip('.')}"
+        flags = [f"--{flag}" for flag in (*FLAGS, f"user-data-dir={folder / 'profile'}", f"host-resolver-rules=MAP {foreign} 127.0.0.1")]
+        options = {"binary": shutil.which("chromium"), "args": flags}
+        wanted = {"browserName": "chrome", "goog:chromeOptions": options, "timeouts": {"script": 60_000, "pageLoad": 60_000}}
+        made = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        self._base += f"/session/{made['sessionId']}"
+
+    def go(self, url: str) -> None:
+        """Load a page in the window's top level, as somebody who types its address."""
+        self._call("POST", "/url", {"url": url})
+
+    @property
+    def url(self) -> str:
+        """Of the page that is shown."""
+        return str(self._call("GET", "/url"))
+
+    @property
+    def text(self) -> str:
+        """What the page shows."""
+        return str(self.run("done(document.body ? document.body.innerText : '')"))
+
+    @property
+    def cookies(self) -> list[dict[str, Any]]:
+        """Those of the page that is shown, the ones hidden from scripts included."""
+        return list(self._call("GET", "/cookie"))
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """Run a script in the page, with its rights; it calls ``done(value)``, and finds what it was given in ``given``."""
+        body = f"const done = arguments[arguments.length - 1], given = Array.from(arguments).slice(0, -1); {script}"
+        return self._call("POST", "/execute/async", {"script": body, "args": list(arguments)})
+
+    def end(self) -> None:
+        """Close the window and end both processes."""
+        try:
+            if "/session/" in self._base:
+                self._call("DELETE", "")
+        finally:
+            self._process.terminate()
+            self._process.wait(30)
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        kind = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self._base + path, data, kind, method=method)  # noqa: S310 - chromedriver on loopback
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=SECONDS) as response:
+            return json.load(response)["value"]

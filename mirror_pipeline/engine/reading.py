@@ -6,11 +6,12 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from mirror_pipeline.engine.admission import ROOM_BYTES
 from mirror_pipeline.engine.lines import MOST_IDLE
 from mirror_pipeline.engine.stretches import Stretch, beyond, cut, in_turn, stop_of
-from mirror_pipeline.engine.wide import ROOM_BYTES, Gathering
+from mirror_pipeline.engine.wide import Gathering
 from mirror_pipeline.model import OffsetRange, TopicPartition
 from mirror_pipeline.wire.client import WireClient
 
@@ -23,6 +24,8 @@ class Reading:
 
     A micro-batch takes its share and leaves the rest on its way for the next: no connection stands still, and none has
     to start slowly again, while files are flushed and commits made. ``round_trip`` is the way's, in seconds.
+    The brokers' shares of the memory are as their shares of the partitions. Stretches of one partition are taken over in the
+    order of their offsets, those of several in turn, as they become ready.
     """
 
     def __init__(self, client: WireClient, round_trip: float) -> None:
@@ -30,28 +33,30 @@ class Reading:
         self._client = client
         self._gatherings: dict[int, Gathering] = {}
         self._leaders: dict[TopicPartition, int] = {}
-        self._order: deque[Stretch] = deque()
+        self._rows: dict[TopicPartition, deque[Stretch]] = {}
+        self._stops: dict[TopicPartition, int] = {}
+        self._turn: deque[TopicPartition] = deque()
+        self.silent: set[int] = set()
         self._news = threading.Event()
         self._measured = self._idle = 0.0
         self._received = 0
 
     def goes_on(self, ranges: Sequence[OffsetRange]) -> bool:
         """Whether what is on its way is what these ranges need next."""
-        first: dict[TopicPartition, Stretch] = {}
         starts = {planned.source: planned.start for planned in ranges}
-        for stretch in self._order:
-            if stretch.source not in starts:
+        for source, row in self._rows.items():
+            if row and source not in starts:
                 return False
-            if stretch.end > starts[stretch.source]:
-                first.setdefault(stretch.source, stretch)
+            first = next((stretch for stretch in row if stretch.upto > starts[source]), None)
+            if first is not None and first.start > starts[source]:
+                return False
         known = all(source in self._leaders and self._leaders[source] == self._client.leader(source) for source in starts)
-        fits = all(stretch.start <= starts[source] for source, stretch in first.items())
-        return known and fits and all(gathering.reads for gathering in self._gatherings.values())
+        return known and all(gathering.reads for gathering in self._gatherings.values())
 
     @property
     def unfinished(self) -> bool:
         """Whether something is on its way for the next micro-batch."""
-        return bool(self._order)
+        return any(self._rows.values())
 
     def brought(self) -> tuple[int, float]:
         """Bytes that have come since this was asked last, and the seconds for which connections had something to do; none if
@@ -66,8 +71,8 @@ class Reading:
         self._received, self._measured, self._idle = received, now, idle
         return (size, seconds - stood) if stood <= MOST_IDLE * seconds else (0, 0.0)
 
-    def share(self, ranges: Sequence[OffsetRange], *, count: int, ahead: bool, pause: Callable[[int], None]) -> list[Stretch]:
-        """The stretches that these ranges need, in the order in which they are to be taken over.
+    def share(self, ranges: Sequence[OffsetRange], *, count: int, ahead: bool, pause: Callable[[int], None]) -> None:
+        """Read what these ranges need; ``next`` hands it out.
 
         Args:
             ranges: of a micro-batch.
@@ -75,53 +80,82 @@ class Reading:
             ahead: go on reading behind the ranges, as much again.
             pause: told how many bytes have come; may wait.
         """
-        stops = {planned.source: stop_of(planned) for planned in ranges}
-        starts = {planned.source: planned.start for planned in ranges}
-        while self._order and self._order[0].end <= starts[self._order[0].source]:
-            self._pass(self._order.popleft())
-        last: dict[TopicPartition, int] = {stretch.source: stretch.end for stretch in self._order}
-        fresh = [cut(r, last.get(r.source, r.start), stops[r.source]) for r in ranges]
-        last |= {row[-1].source: row[-1].end for row in fresh if row}
-        room = ROOM_BYTES // max(1, len(ranges)) if ahead else 0
-        behind = [cut(r, last.get(r.source, r.start), beyond(r, stops[r.source], room)) for r in ranges if room]
-        more = [*in_turn(fresh), *in_turn(behind)]
-        self._order.extend(more)
-        self._read(more, count, pause)
-        return [stretch for stretch in self._order if stretch.start < stops[stretch.source]]
+        self._stops = {planned.source: stop_of(planned) for planned in ranges}
+        self._turn, self.silent = deque(self._stops), set()
+        fresh, behind = [], []
+        for planned in ranges:
+            row = self._rows.setdefault(planned.source, deque())
+            while row and row[0].upto <= planned.start:
+                self._pass(row.popleft(), rest=True)
+            stop = self._stops[planned.source]
+            room = ROOM_BYTES // max(1, len(ranges)) if ahead else 0
+            begin, end = row[-1].upto if row else planned.start, beyond(planned, stop, room) if room else stop
+            if not planned.bytes_per_batch:
+                fresh.append(cut(planned, begin, end))
+                row.extend(fresh[-1])
+                continue
+            fresh.append(cut(planned, begin, stop))
+            behind.append(cut(planned, max(begin, stop), end))
+            row.extend([*fresh[-1], *behind[-1]])
+        self._read([*in_turn(fresh), *in_turn(behind)], count, pause)
 
     def leader(self, source: TopicPartition) -> int:
         """The broker that a partition of the last share is read from."""
         return self._leaders[source]
 
-    def wait_for(self, stretch: Stretch, deadline: float | None, *, patience: float = math.inf) -> bool:
-        """Wait until a stretch of the share is ready, or until it is too late (monotonic seconds); whether it is.
+    def next(self, deadline: float | None, *, patience: Callable[[int], float] = lambda node: math.inf) -> Stretch | None:
+        """The next stretch of the share; None when all are taken over, or none is ready before it is too late (monotonic seconds).
 
-        It is not waited for when nothing has come from its broker for ``patience`` seconds, either.
-
-        Those before it that belong to later micro-batches give up their room: what is needed now may be behind them.
+        A broker from which nothing has come for its ``patience`` seconds, while only it is waited for, is left out: it is ``silent``.
         """
-        for before in self._order:
-            if before is stretch:
-                break
-            self._pass(before)
-        gathering, began = self._gatherings[self._leaders[stretch.source]], time.monotonic()
-        if not stretch.ready:
-            gathering.hurry(stretch)
-        while not stretch.ready:
+        began = time.monotonic()
+        while True:
             self._news.clear()
-            now = time.monotonic()
-            left = patience - min(now - began, gathering.quiet(now))
-            left = left if deadline is None else min(left, deadline - now)
-            if left <= 0:
-                return stretch.ready
-            if not stretch.ready:
-                self._news.wait(min(left, LOOK_SECONDS))
+            waiting: dict[int, Stretch] = {}
+            for source in list(self._turn):
+                row, leader = self._rows[source], self._leaders.get(source, -1)
+                if leader in self.silent or not row or row[0].start >= self._stops[source]:
+                    self._turn.remove(source)
+                elif row[0].ready:
+                    self._turn.remove(source)
+                    self._turn.append(source)
+                    return row[0]
+                else:
+                    waiting.setdefault(leader, row[0])
+            if not waiting or not self._wait(waiting, began, deadline, patience):
+                return None
+
+    def _wait(
+        self, waiting: Mapping[int, Stretch], began: float, deadline: float | None, patience: Callable[[int], float]
+    ) -> bool:
+        """Wait a moment until something is ready of these, each the first of a broker; False when it is too late."""
+        now = time.monotonic()
+        left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - now)
+        for leader, stretch in waiting.items():
+            gathering = self._gatherings[leader]
+            gathering.hurry(stretch)
+            patient = patience(leader) - min(now - began, gathering.quiet(now))
+            if patient <= 0 and not stretch.ready:
+                self.silent.add(leader)
+            left = min(left, max(0.0, patient))
+        if any(stretch.ready for stretch in waiting.values()):
+            return True
+        if deadline is not None and now >= deadline:
+            return False
+        self._news.wait(left)
         return True
 
+    def enough(self, source: TopicPartition, at: int) -> None:
+        """The share needs nothing of this partition at or behind an offset."""
+        self._stops[source] = min(at, self._stops[source])
+
     def taken(self, stretch: Stretch) -> None:
-        """This stretch of the share has been taken over."""
+        """This stretch of the share, as ``next`` gave it, has been taken over; what was cut off it takes its place."""
         self._pass(stretch)
-        self._order.remove(stretch)
+        row = self._rows[stretch.source]
+        row.popleft()
+        if stretch.rest is not None:
+            row.appendleft(stretch.rest)
 
     def end(self) -> None:
         """Read nothing more; the client gets its connections back."""
@@ -130,25 +164,27 @@ class Reading:
             for lane, connection in enumerate(gathering.open):
                 self._client.keep(leader, lane, connection)
         self._gatherings.clear()
-        self._order.clear()
+        self._rows.clear()
 
-    def _pass(self, stretch: Stretch) -> None:
-        if not stretch.passed:
-            self._gatherings[self._leaders[stretch.source]].passed(stretch)
+    def _pass(self, stretch: Stretch, *, rest: bool = False) -> None:
+        self._gatherings[self._leaders[stretch.source]].passed(stretch, rest=rest)
 
     def _read(self, more: Sequence[Stretch], count: int, pause: Callable[[int], None]) -> None:
         for stretch in more:
             self._leaders.setdefault(stretch.source, self._client.leader(stretch.source))
-        for leader in set(self._leaders.values()):
+        leaders = list(self._leaders.values())
+        for leader in set(leaders):
             mine = [stretch for stretch in more if self._leaders[stretch.source] == leader]
             gathering = self._gatherings.get(leader)
             if gathering is None:
                 lines = min(count, len(mine))
                 kept = [connection for lane in range(lines) if (connection := self._client.take(leader, lane)) is not None]
                 gathering = self._gatherings[leader] = Gathering(kept, self._client.opener(leader), news=self._news, pause=pause)
-                gathering.add(mine)
+                gathering.admission.room = ROOM_BYTES * leaders.count(leader) // len(leaders)
+                gathering.most = count
+                gathering.add(mine, self._stops)
                 gathering.start(lines)
             else:
-                gathering.pause = pause
-                gathering.add(mine)
+                gathering.pause, gathering.most = pause, count
+                gathering.add(mine, self._stops)
                 gathering.resize(min(count, max(gathering.count, len(mine))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -313,21 +314,19 @@ class _Staging:
         try:
             ranges = [self._readers[source].terms.range for source in self._open()]
             for reader in self._readers.values():
-                reader.most_bytes *= ESTIMATE_SLACK  # the stretches that were cut for it are taken as a whole
+                reader.most_bytes = math.inf  # stretches are taken as a whole: what is left of one would be read again
             until = None  # the first stretch is waited for unless its broker is silent: a slow link must not stand still
-            for stretch in reading.share(ranges, count=count, ahead=self._task.onward, pause=self._throttle.pause):
-                node = reading.leader(stretch.source)
-                if node in self.silent:
-                    continue
-                if not reading.wait_for(stretch, until, patience=self._patience(client, node)):
-                    if until is not None and time.monotonic() >= until:
-                        break
-                    silent = ConnectionLost(f"broker {node} does not answer", timed_out=True)
-                    self._lost(client, node, [source for source in self._open() if reading.leader(source) == node], silent)
-                    continue
+            reading.share(ranges, count=count, ahead=self._task.onward, pause=self._throttle.pause)
+            while (stretch := reading.next(until, patience=lambda node: self._patience(client, node))) is not None:
                 self._take_stretch(client, stretch)
                 reading.taken(stretch)
+                reader = self._readers[stretch.source]
+                if reader.bytes_read >= ESTIMATE_SLACK * reader.terms.range.max_bytes:
+                    reading.enough(stretch.source, reader.next)
                 until = deadline
+            for node in reading.silent:
+                mine = [source for source in self._open() if reading.leader(source) == node]
+                self._lost(client, node, mine, ConnectionLost(f"broker {node} does not answer", timed_out=True))
             worker.lines_of(self._task.cluster).brought(*reading.brought())
         except BaseException:
             reading.end()

@@ -68,7 +68,8 @@ class PartitionState:
     def learned(self, span: SpanRef) -> None:
         """Update the estimates of bytes per offset and per batch from what one range brought."""
         if span.end > span.start and span.bytes:
-            self.bytes_per_offset = 0.5 * self.bytes_per_offset + 0.5 * (span.bytes / (span.end - span.start))
+            each, known = span.bytes / (span.end - span.start), self.bytes_per_batch > 0
+            self.bytes_per_offset = 0.5 * self.bytes_per_offset + 0.5 * each if known else each
             self.bytes_per_batch = span.bytes / max(1, span.batches)
 
     def failed(self, error: str, *, delay: float) -> None:

@@ -8,6 +8,10 @@ One thread serves all connections to a broker: hundreds of threads would spend m
 what arrives. Some of many connections crawl for seconds, after a loss or a bad guess of the sender's congestion control, and
 everything would wait for their stretches: what takes much longer than usual is asked for again over another
 connection. One that was beaten is kept, as a new one would begin more slowly still; once it is silent it is replaced.
+
+What is begun is decided in ``admission.py``, by the memory there is. A stretch that brings more than was thought ends where it
+has come to; what lies behind it becomes stretches of their own. A broker that throttles answers at once, without records, and
+reads no more from that connection for a while (KIP-219): it is asked for nothing more until then, over whatever connection.
 """
 
 from __future__ import annotations
@@ -16,8 +20,9 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from mirror_pipeline.engine.admission import Admission
 from mirror_pipeline.engine.dialling import Dialling
 from mirror_pipeline.engine.lines import Flow
 from mirror_pipeline.engine.pace import Line, Pace
@@ -25,12 +30,10 @@ from mirror_pipeline.engine.stretches import Attempt, Stretch
 from mirror_pipeline.errors import ConnectionLost, MirrorError
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.wire.connection import Connection
-from mirror_pipeline.wire.fetch import FetchedPartition, arrived_fetch, send_fetch
+from mirror_pipeline.wire.fetch import FetchedPartition, arrived_fetch, held_back, send_fetch
 
 ASKED = 2
 """Requests on the way on one connection."""
-ROOM_BYTES = 320 * 2**20
-"""Asked for, and not taken over yet. At 1 Gbit/s and 200 ms half of it is on its way, the rest is what comes in over a second."""
 WAIT_MS = 500
 LOOK_SECONDS, IDLE_SECONDS = 0.1, 1.0
 """Between two looks for connections that crawl, and while nothing is due."""
@@ -56,11 +59,12 @@ class Gathering:
         self.pause = pause
         self._news = news
         self.flow = Flow()
+        self.admission = Admission()
+        self.most = len(kept)
         self._lock = threading.Lock()
-        self._waiting: deque[Stretch] = deque()
         self._again: deque[Stretch] = deque()
-        self._urgent: Stretch | None = None
-        self._held = 0
+        self._muted: deque[Attempt] = deque()
+        self._muted_until = max((connection.muted_until for connection in kept), default=0.0)
         self._count = len(kept)
         self._over = self._ended = self._starved = False
         self._lines: dict[int, Line] = {}
@@ -68,7 +72,6 @@ class Gathering:
         self._half: dict[Line, None] = {}
         self._more: list[Line] = []
         self._pace = Pace()
-        self._batches: dict[TopicPartition, int] = {}
         self._looked = 0.0
         self._heard = time.monotonic()
         self._pauses = False
@@ -92,37 +95,39 @@ class Gathering:
         return self._count
 
     def resize(self, count: int) -> None:
-        """Use so many connections: more are opened now, those that are too many are closed when they have nothing to do."""
+        """Use so many connections: more are opened now, those that are too many are closed when they have nothing to do.
+
+        Where stretches turn out to be more than was thought, ``most`` connections at most are used.
+        """
         more, self._count = count - self._count, count
         if more > 0:
             self.flow.starts()
         self._dialling.want(more)
 
-    def add(self, stretches: Iterable[Stretch]) -> None:
-        """Read these as well, behind all others."""
+    def add(self, stretches: Iterable[Stretch], stops: Mapping[TopicPartition, int] | None = None) -> None:
+        """Read these as well, behind all others; ``stops`` says up to where each partition is needed now."""
         with self._lock:
-            self._waiting.extend(stretches)
+            self.admission.add(stretches, stops)
             if self._ended:
                 self._give_up_waiting()
         self._dialling.wake()
 
-    def passed(self, stretch: Stretch) -> None:
-        """This stretch has been taken over, or has to wait for its reader: there is room for another."""
-        with self._lock:
-            stretch.passed = True
-            if stretch.counted:
-                stretch.counted = False
-                self._held -= stretch.size
+    def passed(self, stretch: Stretch, *, rest: bool = False) -> None:
+        """This stretch, with ``rest`` what was cut off it as well, has been taken over: there is room for another."""
+        (self.admission.passed_all if rest else self.admission.passed)(stretch)
         if self._starved:
             self._dialling.wake()
 
     def hurry(self, stretch: Stretch) -> None:
-        """The reader waits for this stretch: while room runs out behind it, it is asked for again sooner than others are."""
-        self._urgent = stretch
+        """The reader waits for this stretch: it is begun whether there is room or not, and while room runs out behind it, it is asked
+        for again sooner than others are."""
+        self.admission.wait_for(stretch)
+        if self._starved:
+            self._dialling.wake()
 
     def quiet(self, now: float) -> float:
         """Seconds for which nothing has come from the broker, although this thread would have taken it."""
-        return 0.0 if self._pauses else now - self._heard
+        return 0.0 if self._pauses else max(0.0, now - max(self._heard, self._muted_until))
 
     @property
     def reads(self) -> bool:
@@ -151,7 +156,7 @@ class Gathering:
         self._ask_all()
         due = len(self._lines) > len(self._idle)
         more, self._more = self._more, []
-        wait = 0.0 if more else LOOK_SECONDS if due else IDLE_SECONDS
+        wait = 0.0 if more else LOOK_SECONDS if due or self._muted else IDLE_SECONDS
         ready = dict.fromkeys([*more, *(key.data for key, _ in self._selector.select(wait) if key.data is not None)])
         for line in ready:
             if self._over:
@@ -182,16 +187,16 @@ class Gathering:
                 line.connection.close()
             else:
                 self.open.append(line.connection)
-        for stretch in (*(attempt.stretch for line in self._lines.values() for attempt in line.asked), *self._again):
+        begun = (*(attempt for line in self._lines.values() for attempt in line.asked), *self._muted)
+        for stretch in (*(attempt.stretch for attempt in begun), *self._again):
             self._give_up(stretch, self._problem)
         with self._lock:
             self._ended = True
             self._give_up_waiting()
 
     def _give_up_waiting(self) -> None:
-        for stretch in self._waiting:
+        for stretch in self.admission.close():
             self._give_up(stretch, self._problem)
-        self._waiting.clear()
 
     def _add(self, connection: Connection) -> None:
         line = Line(connection, connection.fileno())
@@ -203,6 +208,9 @@ class Gathering:
         """Every connection gets something to do before one gets more."""
         self._starved = False
         self._shrink()
+        if time.monotonic() < self._muted_until:
+            self._starved = True
+            return
         for row in (self._idle, self._half):
             for line in [*row]:
                 if line not in row:
@@ -210,32 +218,25 @@ class Gathering:
                 if line.crawls or line.connection.ends_soon:
                     self._rest(line)
                     continue
+                if self._muted:
+                    self._ask_once_more(line, self._muted.popleft())
+                    continue
                 if (stretch := self._late()) is not None:
                     line = min((each for each in row if not each.crawls), key=lambda each: each.pace)
                 else:
-                    stretch = self._next()
+                    stretch = self.admission.next()
                 if stretch is None:
                     self._starved = True
                     return
                 self._ask(line, stretch.attempt())
 
     def _late(self) -> Stretch | None:
-        while self._again:
-            stretch = self._again.popleft()
-            if not stretch.ready:
+        self._again = deque(stretch for stretch in self._again if not (stretch.ready or stretch.passed))
+        for stretch in self._again:
+            if self.admission.may_repeat(stretch):
+                self._again.remove(stretch)
                 return stretch
         return None
-
-    def _next(self) -> Stretch | None:
-        """The next stretch to begin; None when there is none or no room now."""
-        with self._lock:
-            if not self._waiting or (self._held and self._held + self._waiting[0].size > ROOM_BYTES):
-                return None
-            stretch = self._waiting.popleft()
-            if not stretch.passed:
-                stretch.counted = True
-                self._held += stretch.size
-            return stretch
 
     def _shrink(self) -> None:
         """The slowest of those that are too many get nothing more to do; then they are closed."""
@@ -248,8 +249,7 @@ class Gathering:
                 self._remove(line)
 
     def _ask(self, line: Line, attempt: Attempt) -> None:
-        source = attempt.stretch.source
-        size = attempt.left(self._batches.get(source, 0))
+        source, size = attempt.stretch.source, self.admission.ask(attempt)
         now = time.monotonic()
         if not line.asked:
             attempt.since = line.moved = now
@@ -261,6 +261,11 @@ class Gathering:
             self._lost(line, problem)
             return
         self._place(line)
+
+    def _ask_once_more(self, line: Line, attempt: Attempt) -> None:
+        """The time for which the broker was to be left alone is over."""
+        if not attempt.stretch.ready:
+            self._ask(line, attempt)
 
     def _place(self, line: Line) -> None:
         self._idle.pop(line, None)
@@ -285,14 +290,16 @@ class Gathering:
     def _answered(self, line: Line, answers: dict[TopicPartition, FetchedPartition]) -> None:
         attempt = line.asked[0]
         stretch = attempt.stretch
-        answer = answers.get(stretch.source)
-        if answer is None:
-            raise ConnectionLost(f"{line.connection.peer}: the answer leaves {stretch.source} out")
+        if held_back(line.connection, answers, [stretch.source]):
+            self._throttled(line)
+            return
+        answer = answers[stretch.source]
         try:
-            complete = attempt.take(answer)
+            over = attempt.take(answer)
         except Exception as fault:  # noqa: BLE001 - that topic's trouble; whoever reads the stretch says so
-            stretch.fault, complete = fault, True
+            stretch.fault, over = fault, True
         size = len(answer.records)
+        self.admission.came(attempt, size)
         self._pauses = True
         self.pause(size)
         self._pauses = False
@@ -304,21 +311,29 @@ class Gathering:
             self._pace.learn(line.pace, busy=not self._starved)
         if line.asked:
             line.asked[0].since = now
+        if not stretch.ready and (over or attempt.overflows or stretch.passed):
+            self._complete(attempt, cut=not over)
         if stretch.ready:
-            self._place(line)  # another connection was faster
-        elif complete:
-            self._complete(attempt)
-            self._place(line)
+            self._place(line)  # perhaps another connection was faster
         else:
             self._ask(line, attempt)
 
-    def _complete(self, attempt: Attempt) -> None:
-        stretch = attempt.stretch
-        stretch.answers = attempt.answers
-        self._batches[stretch.source] = attempt.batch
-        stretch.ready = True
+    def _throttled(self, line: Line) -> None:
+        """The broker has answered without records, and does not read what was asked behind that before its time is over."""
+        until, attempt = line.connection.muted_until, line.asked.popleft()
+        self.admission.throttled(attempt)
+        self._muted.append(attempt)
+        self._muted_until = max(self._muted_until, until)
+        line.moved = until
+        for behind in line.asked:
+            behind.since = behind.asked = until
+        self._place(line)
+
+    def _complete(self, attempt: Attempt, *, cut: bool) -> None:
+        more = self.admission.complete(attempt, cut=cut)
         self._news.set()
-        stretch.attempts = []
+        if more and self._count < self.most:
+            self.resize(min(self.most, self._count + more))
 
     def _look(self, line: Line, now: float, stood: float) -> None:
         """Is an answer late, or has the connection fallen silent? Seconds in which this thread stood still do not count."""
@@ -354,8 +369,8 @@ class Gathering:
 
     def _hurry(self, now: float) -> None:
         """On a line slower than its reader everything is waited for: asking twice is worth it only where room runs out."""
-        urgent = self._urgent
-        if urgent is None or urgent.ready or urgent in self._again or self._held <= ROOM_BYTES // 2:
+        urgent = self.admission.urgent
+        if urgent is None or urgent in self._again or self.admission.held <= self.admission.room // 2:
             return
         if not self._pace.keeps_waiting(urgent, now):
             return
@@ -394,6 +409,7 @@ class Gathering:
     def _release(self, attempt: Attempt, problem: Exception | None) -> None:
         """An attempt that will not come to its end: another goes on, or is made."""
         stretch = attempt.stretch
+        self.admission.lost(attempt)
         if attempt in stretch.attempts:
             stretch.attempts.remove(attempt)
         if stretch.ready or stretch.attempts:
@@ -406,6 +422,8 @@ class Gathering:
 
     def _give_up(self, stretch: Stretch, problem: Exception) -> None:
         if not stretch.ready:
+            for attempt in stretch.attempts:
+                self.admission.lost(attempt)
             stretch.problem = problem
             stretch.ready = True
             self._news.set()

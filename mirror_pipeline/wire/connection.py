@@ -206,6 +206,11 @@ class Connection:
         self.throttled(getattr(response, "throttle_time_ms", 0) or 0)
         return response
 
+    @property
+    def muted_until(self) -> float:
+        """Until when (monotonic seconds) the broker has asked to be asked nothing over this connection; past when it has not."""
+        return self._muted_until
+
     def throttled(self, milliseconds: int) -> None:
         """Note a response's ``throttle_time_ms``: the next send waits until it is over (KIP-219)."""
         self.throttle = min(milliseconds / 1000, THROTTLE_MAX)

@@ -215,7 +215,7 @@ FAST = (
     ),
     Mutant(
         "what was read ahead is used wherever it begins",
-        "engine/reading.py", "fits = all(stretch.start <= starts[source] for", "fits = all(True for",
+        "engine/reading.py", "first is not None and first.start > starts[source]", "first is None",
         "tests/unit/engine/test_reading.py::test_what_does_not_fit_does_not_go_on",
     ),
     Mutant(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from mirror_pipeline.engine import reading as module
 from mirror_pipeline.engine.lines import MOST_IDLE, Flow
 from mirror_pipeline.engine.reading import Reading
-from mirror_pipeline.engine.stretches import STRETCH_BYTES, Stretch
+from mirror_pipeline.engine.stretches import STRETCH_BYTES, Estimate, Stretch
 from mirror_pipeline.model import OffsetRange, TopicPartition
 
 PER_OFFSET = STRETCH_BYTES / 10
@@ -46,11 +47,14 @@ class Gathering:
 
     def __init__(self, kept: Any, opener: Any, *, news: Any, pause: Any) -> None:
         self.queue: list[Stretch] = []
-        self.held, self.reads, self.count, self.flow = 0, True, 0, Flow()
+        self.urgent: Stretch | None = None
+        self.held, self.reads, self.count, self.most, self.flow = 0, True, 0, 0, Flow()
+        self.admission = SimpleNamespace(room=0)
         self.open: list[Any] = ["connection"]
 
-    def add(self, stretches: Iterable[Stretch]) -> None:
+    def add(self, stretches: Iterable[Stretch], stops: Mapping[TopicPartition, int]) -> None:
         self.queue += stretches
+        self.queue.sort(key=lambda stretch: stretch.start >= stops[stretch.source])
         self.go_on()
 
     def start(self, count: int) -> None:
@@ -58,19 +62,37 @@ class Gathering:
 
     resize = start
 
-    def passed(self, stretch: Stretch) -> None:
+    def passed(self, stretch: Stretch, *, rest: bool) -> None:
         stretch.passed = True
-        if stretch.counted:
-            stretch.counted = False
-            self.held -= stretch.size
+        self.held -= stretch.held
+        stretch.held = 0
+        if rest and stretch.rest is not None:
+            self.passed(stretch.rest, rest=True)
+        self.go_on()
+
+    def hurry(self, stretch: Stretch) -> None:
+        self.urgent = stretch
         self.go_on()
 
     def go_on(self) -> None:
-        while self.queue and (not self.held or self.held + self.queue[0].size <= self.room):
-            stretch = self.queue.pop(0)
-            stretch.counted = not stretch.passed
-            self.held += stretch.size * stretch.counted
-            stretch.ready = True
+        for stretch in list(self.queue):
+            if stretch.passed:
+                self.queue.remove(stretch)
+            elif stretch is self.urgent or not self.held or self.held + stretch.size <= self.room:
+                self.queue.remove(stretch)
+                self.read(stretch)
+
+    def read(self, stretch: Stretch) -> None:
+        """Every third one turns out to be too much, and is cut in the middle."""
+        if stretch.start // 10 % 3 == 2 and stretch.end - stretch.start > 1:
+            middle = (stretch.start + stretch.end) // 2
+            self.queue.insert(0, stretch.cut(middle, Estimate(PER_OFFSET, 1)))
+        stretch.held = stretch.size
+        self.held += stretch.held
+        stretch.ready = True
+
+    def quiet(self, now: float) -> float:
+        return 0.0
 
     def end(self) -> None:
         self.reads = False
@@ -83,16 +105,16 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
 
 
 def planned(partition: int, start: int, stretches: int, *, end: int = END) -> OffsetRange:
-    return OffsetRange("t", partition, start, end, int(stretches * STRETCH_BYTES), "id", bytes_per_offset=PER_OFFSET)
+    return OffsetRange("t", partition, start, end, int(stretches * STRETCH_BYTES), "id", bytes_per_offset=PER_OFFSET, bytes_per_batch=1.0)
 
 
 def take(reading: Reading, ranges: list[OffsetRange], *, ahead: bool = True) -> dict[int, int]:
     """Take a whole share; how far each partition came."""
     reached = {r.partition: r.start for r in ranges}
-    for stretch in reading.share(ranges, count=4, ahead=ahead, pause=lambda size: None):
-        assert reading.wait_for(stretch, 0.0), "nothing that is needed may wait for room that is never given"
-        assert stretch.start <= reached[stretch.source.partition] <= stretch.end, "one behind the other"
-        reached[stretch.source.partition] = stretch.end
+    reading.share(ranges, count=4, ahead=ahead, pause=lambda size: None)
+    while (stretch := reading.next(0.0)) is not None:
+        assert stretch.start <= reached[stretch.source.partition], "one behind the other"
+        reached[stretch.source.partition] = max(stretch.end, reached[stretch.source.partition])
         reading.taken(stretch)
     return reached
 

@@ -38,10 +38,10 @@ class Stretch:
     end: int
     size: int
     slack: int
-    known: bool = True
     answers: list[FetchedPartition] = field(default_factory=list)
     problem: Exception | None = None
     fault: Exception | None = None
+    known: bool = True
     ready: bool = False
     attempts: list[Attempt] = field(default_factory=list)
     rest: Stretch | None = None
@@ -91,7 +91,7 @@ class Estimate:
 
     def stretch(self, source: TopicPartition, start: int, end: int) -> Stretch:
         """A stretch of so many offsets, whatever their bytes."""
-        return Stretch(source, start, end, self.size(end - start), int(SLACK_BATCHES * self.batch), self.known)
+        return Stretch(source, start, end, self.size(end - start), int(SLACK_BATCHES * self.batch), known=self.known)
 
 
 @dataclass(slots=True, eq=False)

@@ -14,9 +14,11 @@ from mirror_pipeline.buffer.ledger import Ledger
 from mirror_pipeline.buffer.status import read_status
 from mirror_pipeline.buffer.store import LaneStore, find_lanes
 from mirror_pipeline.engine import looking
+from mirror_pipeline.engine.continuity import diverged
 from mirror_pipeline.engine.hazards import ACCEPTABLE, MEANING, accept_command
+from mirror_pipeline.engine.targets import compacted_topics
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.model import Decision, DecisionKind, Gap, HoleCause, Incarnation, TopicPartition
+from mirror_pipeline.model import BatchMark, Decision, DecisionKind, Gap, HoleCause, Incarnation, TopicPartition
 from mirror_pipeline.reports import Halt, Resolution
 from mirror_pipeline.wire.answers import EARLIEST, LATEST
 from mirror_pipeline.wire.client import WireClient
@@ -106,7 +108,7 @@ def _decide(mirror: Mirror, found: _Halted, kind: DecisionKind, life: Incarnatio
             return [_of_topic(client, kind, life)]
         if kind is DecisionKind.SOURCE_GONE:
             return _of_gone(client, found.store, life)
-        spans = _spans(client, found, kind, life)
+        spans = _truncated(mirror, client, found, life) if kind is DecisionKind.TRUNCATED else _spans(client, found, life)
     finally:
         client.close()
     return [_decision(life, kind, number, span) for number, span in sorted(spans.items())]
@@ -117,7 +119,14 @@ def _of_topic(client: WireClient, kind: DecisionKind, life: Incarnation) -> Deci
     answer = client.metadata([name]).topics[name]
     if answer.error:
         raise broker_error(answer.error, name)
+    if kind is DecisionKind.RECREATED and answer.topic_id == life.topic_id:
+        raise _not_so(f"source topic {name} has the topic id {answer.topic_id}, as what was copied")
     return _decision(life, kind, -1, (0, 0), subject=answer.topic_id)
+
+
+def _not_so(seen: str) -> UsageError:
+    """The halt's reason is gone: accepting it would give up, or copy twice, what is well."""
+    return UsageError(f"{seen}: it is not so any more, and nothing was changed", hint="the next run goes on by itself")
 
 
 def _of_gone(client: WireClient, store: LaneStore, life: Incarnation) -> list[Decision]:
@@ -168,20 +177,51 @@ def _look_at_target(client: WireClient, ledger: Ledger, life: Incarnation) -> No
         )
 
 
-def _spans(client: WireClient, found: _Halted, kind: DecisionKind, life: Incarnation) -> dict[int, Span]:
+def _spans(client: WireClient, found: _Halted, life: Incarnation) -> dict[int, Span]:
     """Source offsets by partition that the decision is about: all partitions that have the same trouble now."""
-    halt = found.halt
-    told = {halt.partition: (halt.start, halt.end)} if None not in (halt.partition, halt.start, halt.end) else {}
-    spans: dict[int, Span] = {number: span for number, span in told.items() if number is not None}  # type: ignore[misc]
-    if halt.code == "trimmed":
+    spans = _told(found.halt)
+    if found.halt.code == "trimmed":
         nexts = _nexts(found.store, life)
         firsts = _offsets(client, life.topic, nexts, EARLIEST)
         spans |= {n: (at, firsts[n]) for n, at in nexts.items() if firsts[n] > at}
-    elif kind is DecisionKind.TRUNCATED:
-        nexts = _nexts(found.store, life)
-        ends = _offsets(client, life.topic, nexts, LATEST)
-        spans |= {n: (ends[n], at) for n, at in nexts.items() if ends[n] < at and n not in spans}
     return spans
+
+
+def _told(halt: Halt) -> dict[int, Span]:
+    """The offsets that the run halted for, if it named them."""
+    if halt.partition is None or halt.start is None or halt.end is None:
+        return {}
+    return {halt.partition: (halt.start, halt.end)}
+
+
+def _truncated(mirror: Mirror, client: WireClient, found: _Halted, life: Incarnation) -> dict[int, Span]:
+    """Source offsets by partition that the log has lost, as it is now; where the run halted because the log was written again
+    behind a cut, the offsets it named.
+
+    Raises:
+        UsageError: the log goes on from what was read.
+        BrokerError, ConnectionLost: it cannot be told.
+    """
+    nexts = _nexts(found.store, life)
+    ends = _offsets(client, life.topic, nexts, LATEST)
+    told = _told(found.halt)
+    spans = {n: told.get(n, (ends[n], at)) for n, at in nexts.items() if ends[n] < at}
+    spans |= {n: span for n, span in told.items() if n not in spans and n in nexts and _diverged(mirror, client, found, life, n, nexts[n])}
+    if not spans:
+        number = found.halt.partition if found.halt.partition in nexts else min(nexts)
+        seen = f"{life.topic}[{number}] ends at offset {ends[number]}, not before the next offset to copy ({nexts[number]})"
+        raise _not_so(seen)
+    return spans
+
+
+def _diverged(mirror: Mirror, client: WireClient, found: _Halted, life: Incarnation, number: int, at: int) -> bool:
+    """Whether the batch read last, as the run wrote it down, is not in the log any more."""
+    said = (read_status(found.store) or {}).get("topics", {}).get(life.topic, {})
+    mark = said.get("marks", {}).get(str(number))
+    if mark is None or said.get("incarnation") != life.incarnation:
+        return False
+    compacted = life.topic in compacted_topics([life.topic], mirror.source_admin())
+    return diverged(client, TopicPartition(life.topic, number), BatchMark(*mark), at, compacted=compacted) is not None
 
 
 def _nexts(store: LaneStore, life: Incarnation) -> dict[int, int]:

@@ -16,7 +16,7 @@ from mirror_pipeline.config import ClusterSettings, Config, MirrorConfig
 from mirror_pipeline.engine import backfill, draining, evicting, halted, lanes, looking, preview
 from mirror_pipeline.engine import resolve as resolving
 from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.outlook import with_outlook
+from mirror_pipeline.engine.outlook import LogTimes, with_outlook
 from mirror_pipeline.engine.runners import Runners, inline_bytes
 from mirror_pipeline.engine.selection import LANE_PREFIX, discover, known_topics, lane_stores, lanes_to_run, ledger_topics, select_topics
 from mirror_pipeline.engine.spark import SparkRunner, build_session
@@ -133,7 +133,9 @@ class Mirror:
             admin, stores = self.source_admin(), self.lane_stores()
             targets = select_topics(self.config, self.mirror, {*admin.topics(), *halted.kept_topics(stores)}).topics
             look, stand = self.look(stores, targets), looking.standing(stores)
-            lag = with_outlook(looking.lag_of(self.name, targets, client, stand), client, admin)
+            times = LogTimes(client)
+            lag = looking.lag_of(self.name, targets, client, stand, start=self.mirror.start, times=times)
+            lag = with_outlook(lag, client, admin, times)
             look.source(client, self.mirror.source)
             return halted.with_halts(lag, look, stand, halted.run_notes(stores))
         finally:

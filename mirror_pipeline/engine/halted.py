@@ -213,7 +213,7 @@ def with_halts(lag: MirrorLag, look: Look, stand: Standing, notes: tuple[str, ..
         if not row.partitions and name in look.copied:
             row = replace(row, partitions=_by_ledger(look.copied[name].life, stand), lag_seconds=None)
         rows[name] = replace(row, state=HALTED, code=halt.code, reason=halt.reason, hint=halt.hint)
-    return replace(lag, topics=tuple(rows[name] for name in sorted(rows)), notes=notes)
+    return replace(lag, topics=tuple(rows[name] for name in sorted(rows)), notes=(*lag.notes, *notes))
 
 
 def _by_ledger(life: Incarnation, stand: Standing) -> tuple[PartitionLag, ...]:

@@ -78,17 +78,18 @@ def first_offsets(client: WireClient, topic: LaneTopic, partitions: list[int], s
     """
     if topic.ranges is not None:
         return {number: topic.ranges[number][0] for number in partitions}
-    at = EARLIEST if start == "earliest" else LATEST if start == "latest" else _milliseconds(start)
+    at = begins_at(start)
     wanted = [TopicPartition(topic.topic, number) for number in partitions]
     found = offsets_at(client, wanted, at)
     found |= offsets_at(client, [tp for tp, offset in found.items() if offset < 0], LATEST)  # no record is that young
     return {tp.partition: offset for tp, offset in found.items()}
 
 
-def _milliseconds(start: str | datetime) -> int:
-    if isinstance(start, str):
-        raise ValueError(start)
-    return int(start.timestamp() * 1000)
+def begins_at(start: str | datetime) -> int:
+    """The mirror's ``start`` as ListOffsets asks for it: a special time, or milliseconds since the epoch."""
+    if isinstance(start, datetime):
+        return int(start.timestamp() * 1000)
+    return {"earliest": EARLIEST, "latest": LATEST}[start]
 
 
 def other_cluster(topic: str, alias: str, known: str, found: str) -> TopicHalted:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, cast
 
 from mirror_pipeline.buffer.decisions import Decisions
 from mirror_pipeline.buffer.status import read_status
@@ -13,41 +14,54 @@ from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.buffer.usage import buffer_use as whole_use
 from mirror_pipeline.engine.hazards import ACCEPTABLE
 from mirror_pipeline.engine.holding import buffer_use, ledger_of, span_table
-from mirror_pipeline.engine.outlook import first_times
+from mirror_pipeline.engine.joining import begins_at
+from mirror_pipeline.engine.outlook import LogTimes
 from mirror_pipeline.engine.selection import KnownCopy
+from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.lags import HALTED, MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Gap, TopicPartition
 from mirror_pipeline.reports import LaneStatus, TopicState
 from mirror_pipeline.wire.answers import EARLIEST, LATEST
 from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.offsets import offsets_or_errors
 
 ACCEPTED = "accepted"
+NO_RECORD = -1
+"""ListOffsets' answer for a time that no record has yet."""
+NOTES_SHOWN = 5
 STALE_SECONDS = 30.0
 """A running lane writes its heartbeat every two seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a mirror's partitions stand by ledger and buffer: next source offset to produce, end of what is staged."""
+    """Where a mirror's partitions stand by ledger and buffer: next source offset to produce, end of what is staged.
+
+    ``starts`` are the first offsets of copies that have begun.
+    """
 
     positions: dict[TopicPartition, int]
     staged: dict[TopicPartition, int]
     staged_records: int
     staged_bytes: int
     gaps: tuple[Gap, ...]
+    starts: dict[TopicPartition, int] = field(default_factory=dict)
 
 
 def standing(stores: list[LaneStore]) -> Standing:
     """Read ledger and buffer of some lanes."""
     positions: dict[TopicPartition, int] = {}
     staged: dict[TopicPartition, int] = {}
+    starts: dict[TopicPartition, int] = {}
     records = size = 0
     gaps: list[Gap] = []
     for store in stores:
         ledger, spans = ledger_of(store), span_table(store)
         if not (ledger.exists() and spans.exists()):
             continue  # a lane that is just being made
-        incarnations = {name: life.incarnation for name, life in ledger.incarnations().items()}
+        lives = ledger.incarnations()
+        incarnations = {name: life.incarnation for name, life in lives.items()}
+        starts |= {TopicPartition(name, number): first for name, life in lives.items() for number, first in life.starts.items()}
         here = {tp: position.source_next for tp, position in ledger.positions().items()}
         positions |= here
         for span in spans.pending(here, incarnations=incarnations):
@@ -55,15 +69,23 @@ def standing(stores: list[LaneStore]) -> Standing:
             records += span.records
             size += span.bytes
         gaps += ledger.gaps()
-    return Standing(positions, staged, records, size, tuple(gaps))
+    return Standing(positions, staged, records, size, tuple(gaps), starts)
 
 
 def lag_of(
-    mirror: str, targets: Mapping[str, str], client: WireClient, stand: Standing, *, ages: bool = True
+    mirror: str,
+    targets: Mapping[str, str],
+    client: WireClient,
+    stand: Standing,
+    *,
+    ages: bool = True,
+    start: str | datetime = "earliest",
+    times: LogTimes | None = None,
 ) -> MirrorLag:
     """Compare a mirror's positions with the source's ends.
 
-    A partition that no lane has begun stands at the start of its log.
+    A partition that no lane has begun stands where its copy would begin: at ``start``, the mirror's, or at the start of its log
+    where its topic is copied already. What the source does not tell now is left out and named in the notes.
     """
     metadata = client.metadata(sorted(targets))
     parts = [
@@ -72,24 +94,42 @@ def lag_of(
         if name in metadata.topics and not metadata.topics[name].error
         for number in metadata.topics[name].partitions
     ]
-    ends = client.list_offsets(dict.fromkeys(parts, LATEST), isolation=1) if parts else {}
-    fresh = [tp for tp in parts if tp not in stand.positions]
-    starts = client.list_offsets(dict.fromkeys(fresh, EARLIEST), isolation=1) if fresh else {}
+    ends = offsets_or_errors(client, parts, LATEST)
+    firsts = _first_offsets(client, [tp for tp in parts if tp not in stand.positions], stand, start)
     rows: dict[str, list[PartitionLag]] = {name: [] for name in targets}
+    unknown: list[str] = []
     for tp in sorted(parts):
-        if ends[tp].error:
+        end, position = ends[tp], stand.positions.get(tp, firsts.get(tp, 0))
+        if isinstance(end, BrokerError) or isinstance(position, BrokerError):
+            unknown.append(f"{tp} is left out: {(end if isinstance(end, BrokerError) else cast(BrokerError, position)).message}")
             continue
-        end = ends[tp].offset
-        position = stand.positions.get(tp, starts[tp].offset if tp in starts else 0)
         staged = max(position, stand.staged.get(tp, position))
         rows[tp.topic].append(PartitionLag(tp.partition, position, end, staged, max(0, end - position)))
-    found = _ages(client, rows) if ages else {}
+    found = _ages(times or LogTimes(client), rows) if ages else {}
     topics = tuple(
         TopicLag(name, targets[name], tuple(partitions), _oldest(found, name, partitions)) for name, partitions in sorted(rows.items())
     )
     behind = [topic for topic in topics if topic.lag_records]
     known = [topic.lag_seconds for topic in behind if topic.lag_seconds is not None]
-    return MirrorLag(mirror, topics, max(known) if known else None if behind else 0.0)
+    return MirrorLag(mirror, topics, max(known) if known else None if behind else 0.0, _short(unknown))
+
+
+def _first_offsets(
+    client: WireClient, parts: list[TopicPartition], stand: Standing, start: str | datetime
+) -> dict[TopicPartition, int | BrokerError]:
+    """Where the copy of partitions would begin that nothing has been sent of."""
+    found: dict[TopicPartition, int | BrokerError] = {tp: stand.starts[tp] for tp in parts if tp in stand.starts}
+    copied = {tp.topic for tp in stand.starts}
+    for at, mine in (
+        (EARLIEST, [tp for tp in parts if tp not in found and tp.topic in copied]),
+        (begins_at(start), [tp for tp in parts if tp.topic not in copied]),
+    ):
+        found |= offsets_or_errors(client, mine, at)
+    return found | offsets_or_errors(client, [tp for tp, offset in found.items() if offset == NO_RECORD], LATEST)
+
+
+def _short(lines: list[str]) -> tuple[str, ...]:
+    return (*lines[:NOTES_SHOWN], f"and {len(lines) - NOTES_SHOWN} more partitions") if len(lines) > NOTES_SHOWN else tuple(lines)
 
 
 def staged_lag(mirror: str, known: Mapping[str, KnownCopy], stand: Standing) -> MirrorLag:
@@ -112,12 +152,12 @@ def _oldest(ages: Mapping[TopicPartition, float], name: str, partitions: list[Pa
     return max(known) if known else None
 
 
-def _ages(client: WireClient, rows: Mapping[str, list[PartitionLag]]) -> dict[TopicPartition, float]:
+def _ages(times: LogTimes, rows: Mapping[str, list[PartitionLag]]) -> dict[TopicPartition, float]:
     """Seconds since the time of the first record that is not on the target, for the partitions furthest behind."""
     behind = sorted(((p.lag, name, p) for name, parts in rows.items() for p in parts if p.lag), key=lambda row: -row[0])
-    times = first_times(client, {TopicPartition(name, part.partition): part.position for _, name, part in behind}, isolation=1)
+    first = times.first({TopicPartition(name, part.partition): part.position for _, name, part in behind}, isolation=1)
     now = time.time()
-    return {tp: max(0.0, now - at) for tp, at in times.items()}
+    return {tp: max(0.0, now - at) for tp, at in first.items()}
 
 
 def total_bytes(stores: list[LaneStore]) -> int:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.clusters.info import ConfigValue
-from mirror_pipeline.errors import BrokerError
+from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.lags import MirrorLag, TopicLag
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.topics.settings import number, text
 from mirror_pipeline.wire.answers import LATEST
-from mirror_pipeline.wire.batch import BatchHeader, headers
+from mirror_pipeline.wire.batch import headers
 from mirror_pipeline.wire.client import WireClient
-from mirror_pipeline.wire.codes import THROTTLING_QUOTA_EXCEEDED
+from mirror_pipeline.wire.connection import Connection
 from mirror_pipeline.wire.fetch import fetch
 
+log = logging.getLogger(__name__)
+
 PARTITIONS_ASKED = 32
-"""Times are asked of the partitions furthest behind: each costs a fetch."""
+"""Times are asked of the partitions furthest behind: each costs up to ``LOOK_BYTES``."""
 LOOK_BYTES = 64 * 1024
+MOST_QUESTIONS = 4
+"""To a broker whose partitions begin with batches so large that an answer holds few of them."""
 LOOK_PATIENCE = 5.0
 """Seconds that a client quota may hold back a look at a log: times are left out rather than waited for."""
 
@@ -33,7 +38,7 @@ def retention_ms(configs: Mapping[str, ConfigValue] | BrokerError | None) -> int
     return value if value is not None and value >= 0 else None
 
 
-def with_outlook(lag: MirrorLag, client: WireClient, admin: Admin) -> MirrorLag:
+def with_outlook(lag: MirrorLag, client: WireClient, admin: Admin, times: LogTimes | None = None) -> MirrorLag:
     """Add to each topic when retention may delete what is not read yet, and what an open transaction holds back.
 
     A broker deletes whole segments, none before its newest record is too old: the time named is the earliest possible.
@@ -45,8 +50,9 @@ def with_outlook(lag: MirrorLag, client: WireClient, admin: Admin) -> MirrorLag:
     names = sorted({tp.topic for tp in unread})
     kept = {name: retention_ms(found) for name, found in admin.topic_configs(names).items()} if names else {}
     asked = {tp: at for tp, at in unread.items() if kept.get(tp.topic) is not None}
-    first = first_times(client, asked, isolation=1)
-    since = first_times(client, {tp: at for tp, (at, _) in held.items()}, isolation=0)
+    times = times or LogTimes(client)
+    first = times.first(asked, isolation=1)
+    since = times.first({tp: at for tp, (at, _) in held.items()}, isolation=0)
     now = time.time()
     return replace(lag, topics=tuple(_topic(topic, kept.get(topic.topic), first, held, since, now) for topic in lag.topics))
 
@@ -84,26 +90,58 @@ def _held(lag: MirrorLag, client: WireClient) -> dict[TopicPartition, tuple[int,
 def first_times(client: WireClient, at: Mapping[TopicPartition, int], *, isolation: int) -> dict[TopicPartition, float]:
     """Time (seconds since the epoch) of the first batch at or after an offset, for at most ``PARTITIONS_ASKED`` partitions.
 
-    What a client quota holds back is left out.
+    One question to each leader, for all of its partitions. What cannot be read now, or is held back by a client quota, is left out.
 
     Raises:
-        BrokerError, ConnectionLost: a partition cannot be read now.
+        ClusterUnreachable: no broker answers.
     """
-    times = {}
-    for tp, offset in list(at.items())[:PARTITIONS_ASKED]:
+    wanted = dict(list(at.items())[:PARTITIONS_ASKED])
+    leaders, _ = client.leaders(list(wanted), patience=0) if wanted else ({}, {})
+    by_leader: dict[int, dict[TopicPartition, int]] = {}
+    for tp, node in leaders.items():
+        by_leader.setdefault(node, {})[tp] = wanted[tp]
+    times: dict[TopicPartition, float] = {}
+    for node, mine in by_leader.items():
         try:
-            header = _first_header(client, tp, offset, isolation)
-        except BrokerError as problem:
-            if problem.code != THROTTLING_QUOTA_EXCEEDED:
-                raise
-            break
-        if header is not None and header.base_timestamp > 0:
-            times[tp] = header.base_timestamp / 1000
+            times |= _times_at(client.connection(node), mine, isolation)
+        except (BrokerError, ConnectionLost) as problem:
+            log.info("times of broker %d are left out: %s", node, problem.message)
     return times
 
 
-def _first_header(client: WireClient, tp: TopicPartition, offset: int, isolation: int) -> BatchHeader | None:
-    connection = client.connection(client.leader(tp))
-    wants = {tp: (offset, LOOK_BYTES)}
-    data = fetch(connection, wants, max_wait_ms=0, min_bytes=0, max_bytes=LOOK_BYTES, isolation=isolation, patience=LOOK_PATIENCE)[tp]
-    return next((h for _, h in headers(data.records) if h.next_offset > offset), None)
+def _times_at(connection: Connection, at: Mapping[TopicPartition, int], isolation: int) -> dict[TopicPartition, float]:
+    """A broker gives at least one whole batch to the first partition it is asked for: those that got none are asked for again."""
+    times: dict[TopicPartition, float] = {}
+    open_questions = dict(at)
+    for _ in range(MOST_QUESTIONS):
+        wants = {tp: (offset, LOOK_BYTES) for tp, offset in open_questions.items()}
+        answers = fetch(
+            connection, wants, max_wait_ms=0, min_bytes=0, max_bytes=LOOK_BYTES * len(wants), isolation=isolation, patience=LOOK_PATIENCE
+        )
+        for tp, data in answers.items():
+            header = next((h for _, h in headers(data.records) if h.next_offset > open_questions[tp]), None)
+            if header is not None and header.base_timestamp > 0:
+                times[tp] = header.base_timestamp / 1000
+            end = data.last_stable_offset if isolation else data.high_watermark
+            if header is not None or data.error or end <= open_questions[tp]:
+                del open_questions[tp]
+        if not open_questions:
+            break
+    return times
+
+
+class LogTimes:
+    """:func:`first_times` of one look at a cluster: what several ask for is asked of the brokers once."""
+
+    def __init__(self, client: WireClient) -> None:
+        self._client = client
+        self._known: dict[tuple[TopicPartition, int, int], float | None] = {}
+
+    def first(self, at: Mapping[TopicPartition, int], *, isolation: int) -> dict[TopicPartition, float]:
+        """As :func:`first_times`."""
+        wanted = dict(list(at.items())[:PARTITIONS_ASKED])
+        fresh = {tp: offset for tp, offset in wanted.items() if (tp, offset, isolation) not in self._known}
+        found = first_times(self._client, fresh, isolation=isolation)
+        self._known |= {(tp, offset, isolation): found.get(tp) for tp, offset in fresh.items()}
+        told = {tp: self._known[tp, offset, isolation] for tp, offset in wanted.items()}
+        return {tp: at for tp, at in told.items() if at is not None}

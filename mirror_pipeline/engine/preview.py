@@ -87,7 +87,8 @@ def _lag(mirror: Mirror, targets: Mapping[str, str], stores: list[LaneStore], so
     timeout = mirror.mirror.engine.request_timeout
     look, stand = mirror.look(stores, targets), looking.standing(stores)
     with WireClient(mirror.source, timeout=timeout) as client, WireClient(mirror.target, timeout=timeout) as other:
-        lag = with_outlook(looking.lag_of(mirror.name, targets, client, stand, ages=False), client, source)
+        lag = looking.lag_of(mirror.name, targets, client, stand, ages=False, start=mirror.mirror.start)
+        lag = with_outlook(lag, client, source)
         look.source(client, mirror.mirror.source)
         look.target(other, mirror.mirror.target)
     return with_halts(lag, look, stand, run_notes(stores))

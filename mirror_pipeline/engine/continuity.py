@@ -78,7 +78,7 @@ def diverged(client: WireClient, source: TopicPartition, mark: BatchMark, staged
         return truncated(source, end, staged)
     found = _batch_at(client, source, mark.offset)
     if found is not None and found.base_offset == mark.offset:
-        same = found.leader_epoch == mark.epoch if compacted else found.crc == mark.crc
+        same = found.crc == mark.crc or (compacted and found.leader_epoch == mark.epoch)
         return None if same else _another(source, mark.offset, staged)
     return None if compacted else _another(source, mark.offset, staged)
 

@@ -205,7 +205,7 @@ class SourceSide:
     def _other_epoch(self, outcome: RangeOutcome) -> bool:
         """Whether the range was read from a leader that came after the one of the batch read last."""
         mark = self._state.topics[outcome.topic].partitions[outcome.partition].mark
-        return mark is not None and outcome.first_epoch > mark.epoch
+        return mark is not None and 0 <= outcome.first_epoch != mark.epoch  # an earlier one: damage, which no checksum tells
 
     def _diverged(self, part: PartitionState) -> tuple[TopicHalted | None, bool]:
         """The halt if the log is another one, and whether that could be told."""

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.buffer.write import PartFileWriter
@@ -26,7 +27,7 @@ from mirror_pipeline.wire.answers import EARLIEST
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import Action, broker_error, lookup
 from mirror_pipeline.wire.connection import Connection
-from mirror_pipeline.wire.fetch import FetchedPartition, receive_fetch, send_fetch
+from mirror_pipeline.wire.fetch import FetchedPartition, fetch, receive_fetch, send_fetch
 from mirror_pipeline.wire.offsets import offsets_at
 from mirror_pipeline.wire.waiting import readable
 
@@ -302,7 +303,7 @@ class _Staging:
             return False
         self.heard[line.node] = max(self.heard.get(line.node, 0.0), time.monotonic() - line.asked)
         for source, data in answers.items():
-            self._answer(client, source, data)
+            self._answer(client, source, data, self._readers[source].next)
             self._held += len(data.records)
             self._throttle.pause(len(data.records))
         if self._held >= self._task.memory_bytes:
@@ -346,8 +347,8 @@ class _Staging:
             self._errors.setdefault(source, str(stretch.problem))
         if not stretch.answers or source in self._errors or source in self._halted or reader.next < stretch.start:
             return  # what lies before is missing: the next micro-batch reads on from there
-        for answer in stretch.answers:
-            self._answer(client, source, answer)
+        for place, answer in enumerate(stretch.answers):
+            self._answer(client, source, answer, -1 if place else stretch.start)
             self._held += len(answer.records)
         stretch.answers = []
         if self._held >= self._task.memory_bytes:
@@ -382,7 +383,7 @@ class _Staging:
             return False
         return True
 
-    def _answer(self, client: WireClient, source: TopicPartition, data: FetchedPartition) -> None:
+    def _answer(self, client: WireClient, source: TopicPartition, data: FetchedPartition, asked: int = -1) -> None:
         reader = self._readers[source]
         if reader.done or source in self._halted or source in self._errors:
             return  # behind a place where reading stopped nothing may be taken: it would look like a hole
@@ -392,12 +393,15 @@ class _Staging:
                 return
             before = reader.next
             self._ends[source] = data.last_stable_offset
-            reader.take(data)
+            reader.take(data, asked=asked, ask=partial(self._ask_again, client, source, len(data.records)))
             self._empty[source] = 0 if reader.next > before else self._empty.get(source, 0) + 1
             if self._empty[source] > EMPTY_ANSWERS_BEFORE_GIVING_UP:
                 self._errors[source] = f"the broker returned nothing for {source} at offset {reader.next}"
         except TopicHalted as halt:
             self._halted[source] = halt
+        except (WireError, ClusterUnreachable) as problem:  # asked again, the broker refuses or is silent
+            client.forget(source)
+            self._errors[source] = problem.message
         except CorruptBatch as problem:
             self._halted[source] = TopicHalted(
                 source.topic, f"{source} at offset {reader.next}: {problem.message}", partition=source.partition,
@@ -408,6 +412,27 @@ class _Staging:
         except Exception as fault:  # noqa: BLE001 - one topic's trouble; what its reader holds may be anything
             self._faulty.add(source)
             self._halted[source] = internal(source, fault)
+
+    def _ask_again(self, client: WireClient, source: TopicPartition, seen: int, offset: int) -> FetchedPartition:
+        """What lies at an offset, over a connection of its own: answers may be due on the others.
+
+        Raises:
+            BrokerError, ConnectionLost: the broker refuses, or does not answer.
+        """
+        size = seen + self._task.partition_fetch_bytes
+        leaders, errors = client.leaders([source], patience=0)
+        if source in errors:
+            raise errors[source]
+        connection = client.opener(leaders[source])()
+        try:
+            answers = fetch(connection, {source: (offset, size)}, max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=size)
+        finally:
+            connection.close()
+        if source not in answers:
+            raise ConnectionLost(f"{connection.peer}: the answer leaves {source} out")
+        if answers[source].error:
+            raise broker_error(answers[source].error, str(source))
+        return answers[source]
 
     def _refused(
         self, client: WireClient, source: TopicPartition, problem: BrokerError, data: FetchedPartition | None = None

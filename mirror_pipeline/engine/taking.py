@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.write import SpanDraft
+from mirror_pipeline.engine.damaged import Answer, Ask
 from mirror_pipeline.engine.plain import PlainRun, plain_run
 from mirror_pipeline.engine.terms import RangeTerms
 from mirror_pipeline.errors import CorruptBatch
@@ -47,6 +48,7 @@ class RangeReader:
     _span_records: int = field(init=False, default=0)
     _batches: int = field(init=False, default=0)
     _oldest: int = field(init=False, default=NO_TIMESTAMP)
+    _at_batch: bool = field(init=False, default=False)
     _newest: int = field(init=False, default=NO_TIMESTAMP)
 
     def __post_init__(self) -> None:
@@ -65,56 +67,89 @@ class RangeReader:
         if not self.terms.may_miss(self.next, log_start):
             raise self.terms.trimmed(self.next, log_start)
         self._miss(log_start, HoleCause.RETENTION)
+        self._at_batch = False
         self.done = self.next >= self.terms.range.end
 
-    def take(self, data: FetchedPartition) -> None:
+    def take(self, data: FetchedPartition, *, asked: int = -1, ask: Ask | None = None, again: bool = False) -> None:
         """Take over what one fetch response holds of this partition.
 
+        Args:
+            data: the answer; it begins at or before :attr:`next`.
+            asked: the offset that it was asked for from, where that is known.
+            ask: gives the answer from an offset on, asked for anew. A batch that is damaged is looked at a second time
+                before anything is decided: it may have been damaged on its way.
+            again: this is that second time.
+
         Raises:
-            CorruptBatch: a batch fails its CRC or cannot be parsed.
-            TopicHalted: source offsets are missing without an explanation.
+            CorruptBatch: records cannot be unpacked although their batch is as it was written.
+            TopicHalted: source offsets are missing without an explanation, or a batch is damaged.
         """
-        records = data.records
-        aborted = sorted(data.aborted, key=lambda entry: entry[1], reverse=True)
-        open_aborts: set[int] = set()
-        at = 0
+        answer, due = Answer.of(data), self.next if asked == self.next else None
         while not self.done:
-            run = plain_run(records, at, self.next, self.terms, aborted, open_aborts)
+            run = plain_run(answer.records, answer.at, self.next, self.terms, answer.aborted, answer.open_aborts)
             if run is not None:
-                self.bytes_read += run.stop - at
+                self.bytes_read += run.stop - answer.at
                 self.batches += run.batches
-                self._keep(run, records[at : run.stop])
-                at = run.stop
-            found = next(headers(records[at:]), None)
-            if found is None:
-                break
-            batch = records[at : at + found[1].size]
-            at += len(batch)
-            self._look(found[1], batch, aborted, open_aborts)
+                self._keep(run, answer.records[answer.at : run.stop])
+                answer.at, answer.floor, answer.passed, self._at_batch = run.stop, self.next, None, True
+            try:
+                if (found := answer.batch(due)) is None:
+                    break
+                header = self._look(*found, answer, ask)
+            except CorruptBatch as problem:
+                if ask is not None and not again:
+                    self.take(ask(self.next), asked=self.next, ask=ask, again=True)
+                    break
+                if not self._leave_out(answer, problem, ask):
+                    break
+            else:
+                answer.at, answer.floor = answer.at + header.size, header.next_offset
         if self.next >= self.terms.range.end or self.bytes_read >= self.most_bytes:
             self.done = True
 
-    def _look(self, header: BatchHeader, batch: memoryview, aborted: list[tuple[int, int]], open_aborts: set[int]) -> None:
-        """A batch that is not plain, or not in its turn."""
-        if header.next_offset <= self.next:
-            self._passed(header, batch, aborted)
-            return
-        self.bytes_read += len(batch)
-        self.batches += 1
-        opened = open_batch(batch) if header.magic < 2 else None
+    def _look(self, header: BatchHeader, batch: memoryview, answer: Answer, ask: Ask | None) -> BatchHeader:
+        """A batch that is not plain, or not in its turn; returns its header, with the offset of its first record.
+
+        Raises:
+            CorruptBatch: it is damaged; nothing was taken of it.
+        """
+        opened = open_batch(batch) if header.magic < 2 and header.next_offset > self.next else None
         if opened:  # only inside stands where a compressed wrapper begins
             header = header._replace(base_offset=opened[0].offset, last_offset_delta=opened[-1].offset - opened[0].offset)
+        if header.base_offset < answer.floor:
+            raise CorruptBatch(f"batch at offset {header.base_offset} stands behind offset {answer.floor - 1}")
+        if header.next_offset <= self.next and header.base_offset < self.next:
+            self._passed(header, batch, answer.aborted)
+            answer.passed = answer.at
+            return header
+        if header.magic >= 2:
+            check(batch, 0, header)
+        self._in_place(header, answer, ask)
+        self.bytes_read += len(batch)
+        self.batches += 1
         if header.base_offset >= self.terms.range.end:
             self._close_hole(self.terms.range.end)
             self.done = True
-        elif header.magic < 2 or self._intact(header, batch):
-            if self.first_epoch < 0:
-                self.first_epoch = header.leader_epoch
-            while aborted and aborted[-1][1] <= header.last_offset:
-                open_aborts.add(aborted.pop()[0])
-            if header.magic >= 2:
-                self.mark = BatchMark(header.base_offset, header.crc, header.leader_epoch)
-            self._special(header, batch, open_aborts, opened)
+            return header
+        if self.first_epoch < 0:
+            self.first_epoch = header.leader_epoch
+        while answer.aborted and answer.aborted[-1][1] <= header.last_offset:
+            answer.open_aborts.add(answer.aborted.pop()[0])
+        if header.magic >= 2:
+            self.mark = BatchMark(header.base_offset, header.crc, header.leader_epoch)
+        self._special(header, batch, answer.open_aborts, opened)
+        answer.passed, self._at_batch = None, True
+        return header
+
+    def _in_place(self, header: BatchHeader, answer: Answer, ask: Ask | None) -> None:
+        """Does a batch that is not the one due stand where it says? Its checksum does not cover its offset. Raises CorruptBatch."""
+        if header.base_offset > self.next:
+            if doubt := answer.doubt(header, self.next, ask):
+                raise CorruptBatch(doubt)
+        elif header.base_offset < self.next:
+            accepted = any(low == self.next for low, _ in self.terms.approved)
+            if header.magic >= 2 and (self._at_batch or accepted):
+                raise CorruptBatch(f"batch at offset {header.base_offset} overlaps the one that ends at offset {self.next - 1}")
 
     @staticmethod
     def _passed(header: BatchHeader, batch: memoryview, aborted: list[tuple[int, int]]) -> None:
@@ -122,18 +157,30 @@ class RangeReader:
         if header.magic >= 2 and header.is_control and control_type(batch) is ControlType.ABORT:
             aborted[:] = [entry for entry in aborted if entry[0] != header.producer_id or entry[1] > header.base_offset]
 
-    def _intact(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Check the CRC; a damaged batch is left out only where a person, or ``on_loss``, allows it."""
-        try:
-            check(batch, 0, header)
-        except CorruptBatch as problem:
-            start, end = max(self.next, header.base_offset), max(self.next + 1, header.next_offset)
-            if not self.terms.may_miss(start, end):
-                raise self.terms.corrupt(start, end, problem) from problem
-            self._close_hole(start)
-            self._quarantine(start, end, "corrupt batch", bytes(batch))
+    def _leave_out(self, answer: Answer, problem: CorruptBatch, ask: Ask | None) -> bool:
+        """Go on at the next good batch, where a person, or ``on_loss``, allows it; whether that can be done with this answer."""
+        start, wanted = self.next, self.terms.range
+        good, end = answer.next_good(start), answer.stable
+        for said in answer.ends(start) if good is None else ():  # the last one of a segment, or of the log: no answer has more
+            if ask is None:
+                end = said
+            elif answer.join(ask(said)):
+                end, good = said, answer.next_good(start)
+            if good is not None:
+                break
+        end = good[1] if good else end
+        if wanted.hard_end:
+            end = min(end, wanted.end)
+        if end <= start:
             return False
-        return True
+        if not self.terms.may_miss(start, end):
+            raise self.terms.corrupt(start, end, problem) from problem
+        stop = good[0] if good else len(answer.records)
+        self._quarantine(start, end, "corrupt batch", bytes(answer.records[answer.at : stop]))
+        self.bytes_read += stop - answer.at
+        answer.at, answer.floor, answer.passed, self._at_batch = stop, end, None, True
+        # A transaction may have ended in what is left out: the broker, asked from here on, tells which are aborted.
+        return good is not None and not answer.aborted and not answer.open_aborts
 
     def _quarantine(self, start: int, end: int, reason: str, payload: bytes) -> None:
         wanted = self.terms.range
@@ -211,7 +258,7 @@ class RangeReader:
         elif (run := plain_run(batch, 0, self.next, self.terms, (), open_aborts)) is not None:
             self._keep(run, batch)
         else:
-            self._open(header, open_batch(batch) if opened is None else opened)
+            self._open(header, open_batch(batch, checked=True) if opened is None else opened)
 
     def _open(self, header: BatchHeader, records: list[OpenRecord]) -> None:
         wanted = self.terms.range

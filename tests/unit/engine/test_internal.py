@@ -48,8 +48,8 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second answer for the bad topic meets a fault, after it has been taken over in part."""
     take = RangeReader.take
 
-    def faulty(reader: RangeReader, data: FetchedPartition) -> None:
-        take(reader, data)
+    def faulty(reader: RangeReader, data: FetchedPartition, **how: Any) -> None:
+        take(reader, data, **how)
         if reader.terms.range.topic == "bad" and reader.next == 20:
             raise IndexError("list index\nout of range")
 

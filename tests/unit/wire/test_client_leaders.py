@@ -54,7 +54,10 @@ class Cluster:
                 request = read_request(connected)
                 self.asked.append((node, request.api))
                 self.wait(node)
-                connected.sendall(self.metadata(request) if request.api == Api.METADATA else self.offsets(node, request))
+                self.answer(node, connected, request)
+
+    def answer(self, node: int, connected: socket.socket, request: Request) -> None:
+        connected.sendall(self.metadata(request) if request.api == Api.METADATA else self.offsets(node, request))
 
     def wait(self, node: int) -> None:
         while node in self.silent and not self.over.wait(0.02):

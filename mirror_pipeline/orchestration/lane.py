@@ -196,7 +196,7 @@ def _log(context: dg.AssetExecutionContext, mirror: str, reports: Collection[Top
         made = dg.AssetMaterialization if report.made else dg.AssetObservation
         context.log_event(made(key, metadata=report.metadata))
         if report.turned:
-            context.log_event(evaluation(key, report.state, report.metadata))  # type: ignore[arg-type]
+            context.log_event(evaluation(key, report.state, report.metadata))
 
 
 def _not_well(label: str, report: RunReport, selected: Collection[str]) -> dg.Failure | None:

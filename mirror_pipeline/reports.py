@@ -171,7 +171,11 @@ class LaneStatus:
 
 @dataclass(frozen=True, slots=True)
 class MirrorStatus:
-    """Lanes, buffer and gaps of one mirror; ``buffer_total_bytes`` is what all mirrors take, and the cap counts."""
+    """Lanes, buffer and gaps of one mirror; ``buffer_total_bytes`` is what all mirrors take, and the cap counts.
+
+    ``gaps`` are those that `mirror gaps` lists. ``verified_at`` is when something of it was last compared with the source or with
+    what was staged (None: never), ``different`` are the topics that differed then.
+    """
 
     mirror: str
     source: str
@@ -183,6 +187,8 @@ class MirrorStatus:
     staged_bytes: int
     gaps: int
     buffer_total_bytes: int | None = None
+    verified_at: float | None = None
+    different: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """One element of ``status --json``'s ``mirrors``."""

@@ -38,6 +38,16 @@ def verified_ends(done: Iterable[Verification], incarnations: Mapping[str, Incar
     return ends
 
 
+def different_now(done: Iterable[Verification]) -> set[str]:
+    """Topics of which some stretch differed when it was last compared; ``done`` in order of time."""
+    found: dict[SpanKey, Intervals] = {}
+    for row in done:
+        key = (row.topic, row.partition, row.incarnation)
+        change = _with if row.verdict is Verdict.DIFFERENT else _without
+        found[key] = change(found.get(key, []), row.source_start, row.source_end)
+    return {topic for (topic, _, _), stretches in found.items() if stretches}
+
+
 def thinned(done: Iterable[Verification], *, before: int) -> list[Verification]:
     """Fewer rows that prove the same: what one partition's verifications before a time (milliseconds since the epoch) said of
     adjoining stretches, one directly after the other, becomes one row. Its root is empty: roots cannot be added."""

@@ -67,7 +67,7 @@ def _watch(faces: list[facade.MirrorFace], every: float, partitions: bool) -> No
                 parts.append(Text(f"error: {describe(error).message}", "red"))
                 continue
             history.add(answer)
-            parts.append(render_state.lag(answer, history, partitions=partitions))
+            parts.append(render_state.lag(answer, history, partitions=partitions, width=console.width))
         return render_state.each([*parts, Text(f"{time.strftime('%H:%M:%S')}, again every {every:g} s; Ctrl-C ends", "dim")])
 
     try:

@@ -36,6 +36,7 @@ class Shot:
     seconds: float
     target_down: str
     source_down: str
+    buffer_full: str
     halts: tuple[Halt, ...]
     waiting: tuple[Halt, ...]
     bytes_per_second: float
@@ -81,6 +82,7 @@ class Meter:
             seconds=progress.seconds,
             target_down=progress.target_down,
             source_down=progress.source_down,
+            buffer_full=progress.buffer_full,
             halts=_in_state(progress, "halted"),
             waiting=_in_state(progress, "behind"),
             bytes_per_second=(progress.bytes - size) / elapsed if elapsed > 0 else 0.0,

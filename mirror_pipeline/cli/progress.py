@@ -118,6 +118,8 @@ def _blocks(label: str, shot: Shot) -> list[RenderableType]:
         blocks.append(Text(f"  {_down(shot)}", style="yellow"))
     if shot.source_down:
         blocks.append(Text(f"  source down: {shot.source_down}", style="yellow"))
+    if shot.buffer_full:
+        blocks.append(Text(f"  {_full(shot)}", style="yellow"))
     for halt in shot.halts[:SHOWN_HALTS]:
         blocks.append(Text(f"  {halt.topic} halted: {halt.reason}", style="red"))
     if len(shot.halts) > SHOWN_HALTS:
@@ -161,19 +163,27 @@ class Lines:
         self._console.out(text, highlight=False)
 
     def _changes(self, label: str, shot: Shot) -> None:
-        sides = (("target", shot.target_down, _down(shot)), ("source", shot.source_down, f"source down: {shot.source_down}"))
+        sides = (
+            ("the target is back", shot.target_down, _down(shot)),
+            ("the source is back", shot.source_down, f"source down: {shot.source_down}"),
+            ("the buffer has room again", shot.buffer_full, _full(shot)),
+        )
         for side, down, said in sides:
             key = (shot.mirror, shot.lane, side)
             was = self._down.get(key, "")
             if down and not was:
                 self.note(f"{label}: {said}")
             elif was and not down:
-                self.note(f"{label}: the {side} is back")
+                self.note(f"{label}: {side}")
             self._down[key] = down
         for halt in shot.halts:
             if (shot.mirror, halt.topic) not in self._halted:
                 self._halted.add((shot.mirror, halt.topic))
                 self.note(f"{label}: {halt.topic} halted: {halt.reason}")
+
+
+def _full(shot: Shot) -> str:
+    return f"the buffer is full, reading waits: {shot.buffer_full}"
 
 
 def _facts(shot: Shot) -> str:
@@ -199,7 +209,7 @@ def _left(shot: Shot) -> str:
 
 def _troubled(shot: Shot) -> bool:
     """Whether there may be records to copy that nothing is known of: no lag is not up to date then."""
-    return bool(shot.halts or shot.waiting or shot.target_down or shot.source_down)
+    return bool(shot.halts or shot.waiting or shot.target_down or shot.source_down or shot.buffer_full)
 
 
 def _down(shot: Shot) -> str:

@@ -54,11 +54,12 @@ _SHAPES = {
     '"lag_seconds", "state", "code", "reason", "hint", "partitions": [{"partition", "position", "end", "staged", "lag"}], ...}]}]}',
     "status": '{"mirrors": [{"mirror", "source", "target", "lanes": [{"lane", "state", "heartbeat", "topics", "records", "bytes", '
     '"buffer": {"spans_bytes", "ledger_bytes", "log_bytes", "live_files", "unverified_bytes", "oldest_staged", "full_since", ...}, ...}], '
-    '"buffer_bytes", "buffer_total_bytes", "buffer_max_bytes", "staged_records", "staged_bytes", "gaps"}]}',
+    '"buffer_bytes", "buffer_total_bytes", "buffer_max_bytes", "staged_records", "staged_bytes", "gaps", "verified_at", "different"}]}',
     "health": '{"state", "exit_code", "mirrors": [{"mirror", "state", "exit_code", "problems", "lanes", "topics"}]}',
     "gaps": '{"gaps": [{"mirror", "topic", "partition", "start", "end", "cause", "decided_by", "at"}]}',
     "verify": '{"ok", "records", "leaves", "differences": [{"topic", "partition", "source_offset", "target_offset", "kind", '
-    '"detail"}], "more", "bytes", "expired", "seconds", "sampled", "topics": [{"mirror", "topic", "target_topic", "verdict", '
+    '"detail"}], "repaired": [as differences], "more", '
+    '"bytes", "expired", "seconds", "sampled", "topics": [{"mirror", "topic", "target_topic", "verdict", '
     '"partitions": [{"partition", "start", "end", "root", "target_root", ...}], ...}]}',
     "repair": '{"ok", "mirror", "topic", "target_topic", "side_topic", "dry_run", "records": [{"partition", "source_offset", '
     '"kind", "state", "target_offset"}], "more", "others", "why", "written", "already_there", "would_be_written", "lost"}',

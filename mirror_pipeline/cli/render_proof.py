@@ -11,8 +11,8 @@ from rich.text import Text
 from mirror_pipeline.cli.render import cells, table
 from mirror_pipeline.cli.text import count, duration, plural, rate, size
 
-SHOWN_DIFFERENCES = 50
-COLOURS = {"identical": "green", "different": "red", "unreadable": "yellow"}
+SHOWN_DIFFERENCES = 20
+COLOURS = {"identical": "green", "repaired": "green", "different": "red", "unreadable": "yellow"}
 
 
 def joined(reports: Sequence[Any]) -> dict[str, Any]:
@@ -22,6 +22,7 @@ def joined(reports: Sequence[Any]) -> dict[str, Any]:
     for name in ("records", "leaves"):
         whole[name] = sum(document[name] for document in documents)
     whole["differences"] = [difference for document in documents for difference in document["differences"]]
+    whole["repaired"] = [difference for document in documents for difference in document["repaired"]]
     whole["more"] = any(document["more"] for document in documents)
     for name in ("bytes", "expired"):
         whole[name] = sum(document[name] for document in documents)
@@ -31,15 +32,17 @@ def joined(reports: Sequence[Any]) -> dict[str, Any]:
     return whole
 
 
-def verdict(document: dict[str, Any]) -> RenderableType:
-    """A row a topic, a line a difference, and what it comes to."""
+def verdict(document: dict[str, Any], *, everything: bool = False) -> RenderableType:
+    """A row a topic, a line a difference (with ``everything`` all of them), and what it comes to."""
     grid = table(["topic", "target"], ["partitions", "records", "leaves"], last=["verdict"])
     for topic in document["topics"]:
         grid.add_row(*cells(topic["topic"], topic["target_topic"], *_numbers(topic), _verdict(topic)))
-    lines = [_difference(difference) for difference in document["differences"][:SHOWN_DIFFERENCES]]
-    hidden = len(document["differences"]) - len(lines)
-    if hidden > 0 or document["more"]:
-        lines.append(Text(f"and {count(hidden)} more" if hidden > 0 else "and more", "red"))
+    found = document["differences"]
+    lines = [_difference(difference) for difference in (found if everything else found[:SHOWN_DIFFERENCES])]
+    if len(found) > len(lines):
+        lines.append(Text(f"… and {count(len(found) - len(lines))} more: --all or --json", "red"))
+    if document["more"]:
+        lines.append(Text("and more: only the first of each partition are listed", "red"))
     return Group(grid, *lines, _sum(document))
 
 
@@ -51,6 +54,8 @@ def _verdict(topic: dict[str, Any]) -> Text:
     said = [topic["verdict"]]
     if topic["differences"]:
         said.append(plural(topic["differences"], "difference"))
+    if topic["repaired"]:
+        said.append(f"{plural(topic['repaired'], 'record')} in {topic['target_topic']}.repair")
     if topic["expired"]:
         said.append(f"{plural(topic['expired'], 'record')} deleted by the target's retention")
     if topic["note"]:
@@ -75,12 +80,13 @@ def _sum(document: dict[str, Any]) -> Text:
     sampled = f" (a sample of {document['sampled']:.1%})" if document["sampled"] < 1 else ""
     facts = f"{plural(document['records'], 'record')}{sampled}, {size(document['bytes'])} in {duration(seconds)}{speed}"
     if document["ok"]:
-        return Text(f"{facts}: the same on both sides", "green")
+        but = f", but for {plural(len(document['repaired']), 'record')} that a repair put beside" if document["repaired"] else ""
+        return Text(f"{facts}: the same on both sides{but}", "green")
     return Text(f"{facts}: {plural(len(document['differences']), 'difference')}", "red")
 
 
-def repaired(document: dict[str, Any]) -> RenderableType:
-    """``repair``: a line a record, where they are, and why there."""
+def repaired(document: dict[str, Any], *, everything: bool = False) -> RenderableType:
+    """``repair``: a line a record (with ``everything`` all of them), where they are, and why there."""
     records = document["records"]
     if not records and document["others"]:
         others = plural(document["others"], "difference")
@@ -88,12 +94,12 @@ def repaired(document: dict[str, Any]) -> RenderableType:
     if not records:
         return Text(f"nothing to repair: every record of {document['topic']} is on the target as it was", "green")
     lines = []
-    for record in records[:SHOWN_DIFFERENCES]:
+    for record in records if everything else records[:SHOWN_DIFFERENCES]:
         place = "" if record["target_offset"] is None else f" at offset {record['target_offset']}"
         source = f"{document['topic']}[{record['partition']}] source offset {record['source_offset']}"
         lines.append(Text(f"{record['kind']:<9} {source}: {record['state']}{place}", "red" if record["state"] == "lost" else ""))
-    if len(records) > SHOWN_DIFFERENCES:
-        lines.append(Text(f"and {count(len(records) - SHOWN_DIFFERENCES)} more"))
+    if len(records) > len(lines):
+        lines.append(Text(f"… and {count(len(records) - len(lines))} more: --all or --json"))
     states = ("written", "already_there", "would_be_written", "lost")
     facts = ", ".join(f"{count(document[state])} {state.replace('_', ' ')}" for state in states if document[state])
     more = "; there are further differences: repair again" if document["more"] else ""

@@ -19,6 +19,9 @@ from mirror_pipeline.reports import BufferUse, LaneStatus, MirrorStatus
 HISTORY = 20
 """Looks kept for the sparkline of ``lag --watch``; a wide terminal has room for twice as many."""
 WIDE = 120
+NUMBERS = ["partitions", "lag", "staged", "behind by"]
+GUTTER = 3
+"""Between two columns of a table."""
 
 
 class LagHistory:
@@ -33,30 +36,41 @@ class LagHistory:
         for topic in lag.topics:
             self._lags.setdefault((lag.mirror, topic.topic), deque(maxlen=self._shown)).append(topic.lag_records)
 
-    def line(self, mirror: str, topic: str) -> str:
-        """The sparkline of one topic, newest on the right."""
-        return sparkline(list(self._lags.get((mirror, topic), ())))
+    def line(self, mirror: str, topic: str, room: int) -> str:
+        """The sparkline of one topic over its newest looks, the newest on the right."""
+        return sparkline(list(self._lags.get((mirror, topic), ()))[-room:])
 
 
-def lag(answer: MirrorLag, history: LagHistory | None = None, *, partitions: bool = False) -> RenderableType:
-    """``lag`` of one mirror: a row a topic, or a row a partition."""
+def lag(answer: MirrorLag, history: LagHistory | None = None, *, partitions: bool = False, width: int = WIDE) -> RenderableType:
+    """``lag`` of one mirror: a row a topic, or a row a partition. A history takes what room of ``width`` the names leave."""
     if partitions:
         return Group(title(answer.mirror), _by_partition(answer), *_below(answer))
-    grid = table(["topic", "target"], ["partitions", "lag", "staged", "behind by"])
-    if history:
+    rows = [_lag_row(topic) for topic in answer.topics]
+    narrow, room = _fitted(rows, width) if history else (False, 0)
+    grid = table(["topic"] if narrow else ["topic", "target"], NUMBERS)
+    if room:
         grid.add_column("history", no_wrap=True)
-    for topic in answer.topics:
-        behind = Text(HALTED, STYLES[HALTED]) if topic.state == HALTED else duration(topic.lag_seconds) if topic.lag_records else ""
-        row: list[str | Text] = [
-            topic.topic,
-            topic.target_topic,
-            count(len(topic.partitions)),
-            _lagging(topic.lag_records),
-            count(_staged(topic)),
-            behind,
-        ]
-        grid.add_row(*cells(*row, *([Text(history.line(answer.mirror, topic.topic), "cyan")] if history else [])))
+    for topic, row in zip(answer.topics, rows, strict=True):
+        line = [Text(history.line(answer.mirror, topic.topic, room), "cyan")] if history and room else []
+        grid.add_row(*cells(*(row[:1] + row[2:] if narrow else row), *line))
     return Group(title(answer.mirror), grid, *_below(answer))
+
+
+def _lag_row(topic: TopicLag) -> list[str | Text]:
+    behind = Text(HALTED, STYLES[HALTED]) if topic.state == HALTED else duration(topic.lag_seconds) if topic.lag_records else ""
+    partitions, staged = count(len(topic.partitions)), count(_staged(topic))
+    return [topic.topic, topic.target_topic, partitions, _lagging(topic.lag_records), staged, behind]
+
+
+def _fitted(rows: Sequence[Sequence[str | Text]], width: int) -> tuple[bool, int]:
+    """Whether the target's column must go, and how many looks the history may show (0: none), so that names stay whole."""
+    heads = ["topic", "target", *NUMBERS]
+    widths = [max([len(head), *(len(row[at]) for row in rows)]) + GUTTER for at, head in enumerate(heads)]
+    for narrow in (False, True):
+        room = width - sum(widths) + (widths[1] if narrow else 0) - GUTTER
+        if room >= len("history"):
+            return narrow, room
+    return True, 0
 
 
 def _below(answer: MirrorLag) -> list[Text]:
@@ -110,7 +124,8 @@ def status(answer: MirrorStatus, now: float) -> RenderableType:
         numbers = (seen, count(lane.micro_batches), count(lane.records), size(lane.bytes), speed)
         grid.add_row(*cells(lane.lane, state(lane.state), *numbers))
     lines = [line for lane in answer.lanes for line in _lane_notes(lane, now)]
-    return Group(title(f"{answer.mirror}: {answer.source} to {answer.target}"), grid, *lines, _buffer(answer), _gaps(answer.gaps))
+    end = (_buffer(answer), _verified(answer, now), _gaps(answer.gaps))
+    return Group(title(f"{answer.mirror}: {answer.source} to {answer.target}"), grid, *lines, *end)
 
 
 def health(found: Sequence[Health], state: str) -> Text:
@@ -174,6 +189,15 @@ def _buffer(answer: MirrorStatus) -> RenderableType:
         text += f", {plural(answer.staged_records, 'record')} ({size(answer.staged_bytes)}) not yet on the target"
     row.add_row(Text("buffer"), ProgressBar(total=1.0, completed=min(1.0, share), width=20, complete_style=colour), Text(text))
     return row
+
+
+def _verified(answer: MirrorStatus, now: float) -> Text:
+    if answer.verified_at is None:
+        return Text("nothing was verified yet: see 'mirror verify'", "dim")
+    last = f"last verification {duration(max(0.0, now - answer.verified_at))} ago"
+    if not answer.different:
+        return Text(f"{last}: no differences", "green")
+    return Text(f"{last}; different when last compared: {', '.join(answer.different)}; see 'mirror verify'", "red")
 
 
 def _gaps(number: int) -> Text:

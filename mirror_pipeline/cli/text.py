@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.settings import units
 
-_SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -24,12 +23,7 @@ def plural(number: int, word: str) -> str:
 
 def size(number: float | None) -> str:
     """Bytes in decimal units: ``93.4 MB``; ``?`` when nobody knows."""
-    if number is None:
-        return "?"
-    for unit, scale in _SIZES:
-        if number >= scale:
-            return f"{number / scale:,.1f} {unit}"
-    return f"{number:,.0f} B"
+    return "?" if number is None else units.rounded_size(number)
 
 
 def rate(bytes_per_second: float) -> str:

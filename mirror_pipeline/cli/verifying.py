@@ -32,6 +32,7 @@ External = Annotated[
 ]
 Source = Annotated[str | None, typer.Option("--source", metavar="CLUSTER", help="Cluster that was copied; only with --external.")]
 Target = Annotated[str | None, typer.Option("--target", metavar="CLUSTER", help="Cluster that was copied to; only with --external.")]
+Everything = Annotated[bool, typer.Option("--all", metavar=NO_VALUE, help="List every difference; otherwise the first 20.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", metavar=NO_VALUE, help="Say what would be written where, and write nothing.")]
 
 Observe = Callable[[Any], None]
@@ -49,13 +50,15 @@ def verify(
     external: External = False,
     source: Source = None,
     target: Target = None,
+    all_: Everything = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare the copies with their sources, down to the single record.
 
     Reads both clusters, writes to neither; a mirror may be running meanwhile. What is not copied yet is not looked at, and
     what the gap ledger names is no difference. With --external any two topics are compared, also ones that another tool
-    copied; then --topic takes SRC=DST, once for each pair.
+    copied; then --topic takes SRC=DST, once for each pair. Records that `mirror repair` put beside a topic are named as
+    repaired and are no difference.
 
     Exit code 1 when anything differs or cannot be read.
     """
@@ -76,7 +79,7 @@ def verify(
     if as_json:
         print_json(document)
     else:
-        answers().print(render_proof.verdict(document))
+        answers().print(render_proof.verdict(document, everything=all_))
     raise typer.Exit(0 if document["ok"] else PROBLEM)
 
 
@@ -106,6 +109,7 @@ def repair(
     topic: OneTopic,
     config: ConfigFile = DEFAULT_CONFIG,
     dry_run: DryRun = False,
+    all_: Everything = False,
     as_json: AsJson = False,
 ) -> None:
     """Write records that are missing or altered on the target into a topic beside it.
@@ -128,7 +132,7 @@ def repair(
     if as_json:
         print_json(document)
     else:
-        answers().print(render_proof.repaired(document))
+        answers().print(render_proof.repaired(document, everything=all_))
     raise typer.Exit(0 if document["ok"] else PROBLEM)
 
 

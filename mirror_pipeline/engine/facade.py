@@ -156,7 +156,8 @@ class Mirror:
             buffer_max_bytes=self.config.buffer.max_bytes,
             staged_records=stand.staged_records,
             staged_bytes=stand.staged_bytes,
-            gaps=len(stand.gaps),
+            gaps=len(self.gaps()),
+            **looking.verification(stores),
         )
 
     def gaps(self) -> list[Gap]:
@@ -248,7 +249,7 @@ class Mirror:
         Raises UsageError for a topic that was never copied, ClusterUnreachable when a cluster does not answer.
         """
         check = MirrorCheck(self, lambda: self.runner(session), observer, stop or threading.Event())
-        return check.run(topics, from_time, to_time, sample, since_verified=since_verified)
+        return repair.with_repaired(self, check.run(topics, from_time, to_time, sample, since_verified=since_verified))
 
     def repair(
         self,

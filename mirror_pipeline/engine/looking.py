@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from mirror_pipeline.buffer.decisions import Decisions
+from mirror_pipeline.buffer.proofs import different_now
 from mirror_pipeline.buffer.status import read_status
 from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.buffer.usage import buffer_use as whole_use
@@ -163,6 +164,12 @@ def _ages(times: LogTimes, rows: Mapping[str, list[PartitionLag]]) -> dict[Topic
 def total_bytes(stores: list[LaneStore]) -> int:
     """What all mirrors of the buffer that these lanes are in take on its disk, backfills included."""
     return sum(use.total for use in whole_use(stores[0]).values()) if stores else 0
+
+
+def verification(stores: list[LaneStore]) -> dict[str, Any]:
+    """When something was last compared (seconds since the epoch; None: never), and the topics that differed when they last were."""
+    rows = [row for store in stores for row in ledger_of(store).verifications()]
+    return {"verified_at": max((row.at / 1000 for row in rows), default=None), "different": tuple(sorted(different_now(rows)))}
 
 
 def lane_status(store: LaneStore) -> LaneStatus:

@@ -13,6 +13,7 @@ from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.engine import looking
 from mirror_pipeline.engine.halted import kept_topics, run_notes, with_halts
 from mirror_pipeline.engine.outlook import first_times, retention_ms, with_outlook
+from mirror_pipeline.engine.room import RoomWatch
 from mirror_pipeline.engine.selection import Selected, lane_names, select_topics
 from mirror_pipeline.engine.targets import FILLED_HINT, filled_message, log_bounds
 from mirror_pipeline.errors import MirrorError
@@ -20,7 +21,7 @@ from mirror_pipeline.lags import HALTED, MirrorLag, TopicLag
 from mirror_pipeline.local.java import find_java
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.reports import Finding, MirrorPlan, TopicPlan
-from mirror_pipeline.settings.units import format_duration
+from mirror_pipeline.settings.units import format_duration, rounded_size
 from mirror_pipeline.topics.manage import plan_targets
 from mirror_pipeline.topics.plan import TargetPlan
 from mirror_pipeline.topics.select import unmatched
@@ -122,13 +123,31 @@ def check(mirror: Mirror) -> list[Finding]:
     """See :meth:`Mirror.check`."""
     findings = [
         _try("Java", lambda: f"found {find_java()}"),
-        _try("buffer", lambda: f"{open_lane(mirror.config.buffer, mirror.name, lane_names(mirror.mirror)[0]).uri} can be written"),
+        _buffer(mirror),
         _try(f"source {mirror.mirror.source}", lambda: _reach(mirror.source_admin(), WireClient(mirror.source))),
         _try(f"target {mirror.mirror.target}", lambda: _reach(mirror.target_admin(), WireClient(mirror.target))),
     ]
     if all(finding.ok for finding in findings[2:]):
         findings += _topic_findings(mirror)
     return findings
+
+
+def _buffer(mirror: Mirror) -> Finding:
+    """Can the buffer be written, and does its disk hold what `buffer.max_bytes` promises?"""
+    cap = mirror.config.buffer.max_bytes
+    try:
+        store = open_lane(mirror.config.buffer, mirror.name, lane_names(mirror.mirror)[0])
+        room = RoomWatch(store, cap=cap, micro_batch=mirror.mirror.engine.micro_batch_bytes).look()
+    except MirrorError as problem:
+        return _failed("buffer", problem)
+    hint = "free space on its disk, choose another by buffer.uri, or lower buffer.max_bytes"
+    if room.why_full:
+        return Finding("buffer", False, f"{store.uri} is full: {room.why_full}", hint)
+    detail = f"{store.uri} can be written"
+    if room.used + room.free < cap:
+        free = f"its disk has {rounded_size(room.free)} free, buffer.max_bytes is {rounded_size(cap)}"
+        detail += f"; warning: {free}, so the disk may fill up first: {hint}"
+    return Finding("buffer", True, detail)
 
 
 def _reach(admin: Admin, client: WireClient) -> str:

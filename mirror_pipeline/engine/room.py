@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.buffer.trouble import explained
 from mirror_pipeline.buffer.usage import buffer_use, free_bytes
+from mirror_pipeline.settings.units import rounded_size
 
 LOOK_SECONDS = 1.0
 """Between two looks at a local folder; what was staged meanwhile is added."""
@@ -46,9 +47,10 @@ class Room:
     def why_full(self) -> str:
         """Why another micro-batch does not fit; empty when it does."""
         if self.used > self.limit:
-            return f"{self.used} of {self.cap} bytes are taken, and the next micro-batch may need {self.reserve}"
+            taken = f"{rounded_size(self.used)} of {rounded_size(self.cap)} (buffer.max_bytes) are taken"
+            return f"{taken}, and the next micro-batch may need {rounded_size(self.reserve)}"
         if self.free < self.reserve + SPARE_BYTES:
-            return f"its disk has only {self.free} bytes left, and the next micro-batch may need {self.reserve}"
+            return f"its disk is full: {rounded_size(self.free)} left, and the next micro-batch may need {rounded_size(self.reserve)}"
         return ""
 
     @property

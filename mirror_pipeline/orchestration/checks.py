@@ -15,7 +15,7 @@ from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.wiring import MirrorsResource, Observer, SparkSessionResource
 from mirror_pipeline.orchestration.worker import SupervisorGone, Worker
 from mirror_pipeline.reports import MirrorStatus, TopicState
-from mirror_pipeline.verify.report import DIFFERENT, IDENTICAL, VerifyReport
+from mirror_pipeline.verify.report import DIFFERENT, VerifyReport
 
 VERIFY_CRON = "37 * * * *"
 MAX_RUNTIME_SECONDS = 6 * 3600
@@ -79,9 +79,10 @@ def _result(topic: str, key: dg.AssetKey, report: VerifyReport, halt: TopicState
     different = any(verdict.verdict == DIFFERENT for verdict in mine)
     said = [f"halted: {halt.reason}" + (f" ({halt.hint})" if halt.hint else "")] if halt is not None else []
     said += [verdict.note for verdict in mine if verdict.note] or ([] if mine else [NOT_YET])
+    said += [f"{v.repaired} records were repaired: they lie in {v.target_topic}.repair" for v in mine if v.repaired]
     return dg.AssetCheckResult(
         # The copy of a topic that is halted may be right, and is not what its source holds.
-        passed=halt is None and all(verdict.verdict == IDENTICAL for verdict in mine),
+        passed=halt is None and all(verdict.ok for verdict in mine),
         asset_key=key,
         check_name=names.SAME_CHECK,
         # What could not be read, or is not copied, is no proof of a difference.

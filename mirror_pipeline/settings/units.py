@@ -72,6 +72,14 @@ def format_size(count: int) -> str:
     return str(count)
 
 
+def rounded_size(count: float) -> str:
+    """Bytes for reading, to a tenth of a decimal unit: ``93.4 MB``."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:,.1f} {unit}"
+    return f"{count:,.0f} B"
+
+
 def format_duration(seconds: float) -> str:
     """``24h`` for 86400, ``7d`` for 604800, ``90s`` for 90, ``500ms`` for 0.5."""
     if seconds != int(seconds):

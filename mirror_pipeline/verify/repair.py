@@ -10,18 +10,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mirror_pipeline.buffer.read import SpanReader
 from mirror_pipeline.buffer.spans import SpanTable
-from mirror_pipeline.errors import UsageError
+from mirror_pipeline.errors import MirrorError, UsageError
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.compare import Difference
 from mirror_pipeline.verify.copies import CopiedTopic, copied_topics
 from mirror_pipeline.verify.mirrored import MirrorCheck
 from mirror_pipeline.verify.read import READ_COMMITTED, log_range, read_log
-from mirror_pipeline.verify.report import VerifyProgress
+from mirror_pipeline.verify.report import DIFFERENT, REPAIRED, TopicVerdict, VerifyProgress, VerifyReport
 from mirror_pipeline.verify.side import SideTopic
 from mirror_pipeline.wire.batch import OpenRecord, headers, open_batch
 from mirror_pipeline.wire.client import WireClient
@@ -109,6 +109,57 @@ def repair(
             originals = _originals(source, copied, TopicPartition(topic, number), sorted({d.source_offset or 0 for d in mine}))
             records += _mend(side, number, mine, originals, dry_run)
     return RepairReport(mirror.name, topic, name, name + SUFFIX, dry_run, tuple(records), found.more, len(found.differences) - len(wanted))
+
+
+def with_repaired(mirror: Mirror, report: VerifyReport) -> VerifyReport:
+    """The same report, in which records that earlier repairs put beside a topic are known and no differences."""
+    timeout = mirror.mirror.engine.request_timeout
+    wanted = [verdict for verdict in report.topics if verdict.verdict == DIFFERENT]
+    known: set[Difference] = set()
+    notes: dict[str, str] = {}
+    if not wanted:
+        return report
+    with closing(WireClient(mirror.source, timeout=timeout)) as source, closing(WireClient(mirror.target, timeout=timeout)) as target:
+        for verdict in wanted:
+            mine = [d for d in report.differences if d.topic == verdict.topic and d.kind in MENDED and d.source_offset is not None]
+            copied = _copied(mirror, verdict.topic)
+            # A backfill of the same topic has a target topic of its own, and its differences look alike.
+            if copied.life.target_topic != verdict.target_topic or sum(v.topic == verdict.topic for v in wanted) > 1:
+                continue
+            side = SideTopic(mirror.target_admin(), target, verdict.target_topic, verdict.target_topic + SUFFIX)
+            try:
+                known |= _beside(source, side, copied, mine) if mine and side.exists() else set()
+            except MirrorError as problem:
+                notes[verdict.topic] = f"whether {verdict.target_topic}{SUFFIX} holds them cannot be seen now: {problem.message}"
+    return _judged(report, known, notes)
+
+
+def _beside(source: WireClient, side: SideTopic, copied: CopiedTopic, wanted: Sequence[Difference]) -> set[Difference]:
+    """Those of the differences whose record, as the source has it, lies in the side topic."""
+    found: set[Difference] = set()
+    for number in sorted({difference.partition for difference in wanted}):
+        mine = [difference for difference in wanted if difference.partition == number]
+        originals = _originals(source, copied, TopicPartition(copied.life.topic, number), sorted({d.source_offset or 0 for d in mine}))
+        rows = _mend(side, number, mine, originals, True)
+        found |= {difference for difference, row in zip(mine, rows, strict=True) if row.state == THERE}
+    return found
+
+
+def _judged(report: VerifyReport, known: set[Difference], notes: dict[str, str]) -> VerifyReport:
+    def judged(verdict: TopicVerdict) -> TopicVerdict:
+        if verdict.verdict != DIFFERENT:
+            return verdict
+        repaired = sum(difference.topic == verdict.topic for difference in known)
+        left = verdict.differences - repaired
+        note = "; ".join(part for part in (verdict.note, notes.get(verdict.topic, "")) if part)
+        return replace(verdict, verdict=DIFFERENT if left else REPAIRED, differences=left, repaired=repaired, note=note)
+
+    return replace(
+        report,
+        topics=tuple(judged(verdict) for verdict in report.topics),
+        differences=tuple(difference for difference in report.differences if difference not in known),
+        repaired=tuple(difference for difference in report.differences if difference in known),
+    )
 
 
 def _copied(mirror: Mirror, topic: str) -> CopiedTopic:

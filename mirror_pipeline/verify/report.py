@@ -7,7 +7,7 @@ from typing import Any
 
 from mirror_pipeline.verify.compare import Difference
 
-IDENTICAL, DIFFERENT, UNREADABLE = "identical", "different", "unreadable"
+IDENTICAL, DIFFERENT, UNREADABLE, REPAIRED = "identical", "different", "unreadable", "repaired"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,10 @@ class PartitionVerdict:
 
 @dataclass(frozen=True, slots=True)
 class TopicVerdict:
-    """One topic; ``note`` says in words what limits the verdict."""
+    """One topic; ``note`` says in words what limits the verdict.
+
+    ``repaired`` of its records are not in the mirrored topic and lie in the side topic that `mirror repair` writes.
+    """
 
     mirror: str
     topic: str
@@ -43,22 +46,32 @@ class TopicVerdict:
     differences: int
     partitions: tuple[PartitionVerdict, ...]
     note: str = ""
+    repaired: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """The topic could be read and is the same on both sides, but for records that a repair put beside it."""
+        return self.verdict in (IDENTICAL, REPAIRED)
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a verification found. ``more`` says that some partition has more differences than are listed."""
+    """What a verification found. ``more`` says that some partition has more differences than are listed.
+
+    ``repaired`` are differences whose record lies in the side topic: they are known, and none of ``differences``.
+    """
 
     topics: tuple[TopicVerdict, ...]
     differences: tuple[Difference, ...]
     seconds: float
     sampled: float = 1.0
     more: bool = False
+    repaired: tuple[Difference, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Everything that was looked at could be read and is the same on both sides."""
-        return not self.differences and all(topic.verdict == IDENTICAL for topic in self.topics)
+        """Everything that was looked at could be read and is the same on both sides, or was repaired."""
+        return not self.differences and all(topic.ok for topic in self.topics)
 
     @property
     def records(self) -> int:
@@ -82,6 +95,7 @@ class VerifyReport:
             "records": self.records,
             "leaves": self.leaves,
             "differences": [difference_json(d) for d in self.differences],
+            "repaired": [difference_json(d) for d in self.repaired],
             "more": self.more,
             "bytes": self.bytes,
             "expired": sum(topic.expired for topic in self.topics),

@@ -217,6 +217,13 @@ def check_repair(mirror: Mirror, topic: str, spark: SparkSession) -> None:
     assert [(r.state, r.target_offset) for r in again.records] == [("already there", n) for n in range(400)]
     assert again.ok and again.side_topic == side
     assert end_offsets(mirror, side, target=True) == {0: 0, 1: 400}
+    # A verification knows what a repair put beside: it is named, and red is only what remains.
+    report = mirror.verify(topics=[topic], session=spark)
+    (verdict,) = report.topics
+    assert (verdict.verdict, verdict.differences, verdict.repaired) == ("different", 1, 400)
+    assert ([d.kind for d in report.differences], [d.source_offset for d in report.repaired]) == (["extra"], list(range(400)))
+    status = mirror.status()
+    assert status.different == (topic,) and status.verified_at is not None
 
 
 def logged(client: WireClient, tp: TopicPartition, start: int, end: int) -> list[object]:

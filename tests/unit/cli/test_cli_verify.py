@@ -35,9 +35,18 @@ def test_differences_are_a_line_each_and_exit_code_1(cli: Cli) -> None:
 
 def test_many_differences_are_cut_short_for_people_only(cli: Cli) -> None:
     many = replace(BAD, differences=(LOST,) * 1234)
-    assert "and 1,184 more\n" in cli("verify", mirrors=[FakeMirror(the_proof=many)]).out
+    assert "… and 1,214 more: --all or --json\n" in cli("verify", mirrors=[FakeMirror(the_proof=many)]).out
+    assert cli("verify", "--all", mirrors=[FakeMirror(the_proof=many)]).out.count("missing   orders[3]") == 1234
     assert len(cli("verify", "--json", mirrors=[FakeMirror(the_proof=many)]).json["differences"]) == 1234
-    assert "and more\n" in cli("verify", mirrors=[FakeMirror(the_proof=replace(BAD, more=True))]).out
+    assert "and more: only the first of each partition" in cli("verify", mirrors=[FakeMirror(the_proof=replace(BAD, more=True))]).out
+
+
+def test_what_was_repaired_is_no_difference_and_is_named(cli: Cli) -> None:
+    row = replace(VERDICT, verdict="repaired", repaired=1)
+    ended = cli("verify", mirrors=[FakeMirror(the_proof=replace(PROOF, topics=(row,), repaired=(LOST,)))])
+    assert ended.code == 0
+    assert "repaired; 1 record in east.orders.repair" in ended.out
+    assert "the same on both sides, but for 1 record that a repair put beside" in ended.out
 
 
 def test_json_of_several_mirrors_is_one_document(cli: Cli) -> None:

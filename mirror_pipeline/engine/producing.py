@@ -31,6 +31,7 @@ REPLICATION_SECONDS = 1.0
 SILENT_SECONDS = 3.0
 """How long a broker may leave a produce request without an answer while others could go on; twice as long after each failure."""
 FULL_DISK_POLL_SECONDS = 0.5
+TOGETHER_SECONDS = 1.0
 LOOKED_AT_AGAIN = {"foreign_writer"}
 """Halts of a produce task that the target's log must confirm."""
 REQUEST_BYTES = 2**20
@@ -79,9 +80,11 @@ class Producing:
         """
         now = time.monotonic()
         with self._state.lock:
-            doubtful = [p for p in self._state.sendable() if p.uncertain and p.retry_at <= now]
-        if not doubtful:
+            doubtful = [p for p in self._state.sendable() if p.uncertain]
+        if not any(p.retry_at <= now for p in doubtful):
             return
+        # Those that are nearly due come along: each question of its own would hold up partitions that are well.
+        doubtful = [p for p in doubtful if p.retry_at <= (now if p.suspect else now + TOGETHER_SECONDS)]
         crash_point("recover.before")
         self._leave_silent_alone()
         leaders, _ = self._client.leaders([p.target for p in doubtful], patience=0.0)

@@ -28,7 +28,7 @@ FAST = (
     Mutant(
         "no tail read after an unknown outcome",
         "engine/producing.py",
-        "        if not doubtful:\n            return\n",
+        "        if not any(p.retry_at <= now for p in doubtful):\n            return\n",
         "        for part in doubtful:\n            part.uncertain = False\n        return\n",
         MODEL, r"I[1459]",
     ),

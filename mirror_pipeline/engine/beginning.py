@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
 from mirror_pipeline.engine.joining import Ranges, first_offsets, run_of
+from mirror_pipeline.engine.rules import apply_policy
 from mirror_pipeline.engine.state import TopicRun
 from mirror_pipeline.engine.targets import TargetSide
 from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, MirrorError, TopicHalted
@@ -52,7 +53,8 @@ class Beginning:
         terms = self._targets.terms([(life.topic, life.target_topic) for life in lives], self._source_admin)
         runs = [run_of(life, positions, ranges.get(life.topic)) for life in lives]
         for run in runs:
-            run.max_batch_bytes, run.compacted = terms[run.topic]
+            run.max_batch_bytes, policy = terms[run.topic]
+            apply_policy(run, policy, fresh=True)
             run.target_checked = True
         return runs
 

@@ -131,7 +131,7 @@ class LaneRun:
             context.state.staging_over = True
             waiting = preparation.resume(self._discover())
             return {"producing": Producing(context, target, preparation.finish).run} if waiting else {}
-        staging = Staging(context, source)
+        staging = Staging(context, source, preparation.rules.reconsider)
         preparation.start(self._discover())
         producing = Producing(context, target, preparation.finish)
         staging.refresh_ends()

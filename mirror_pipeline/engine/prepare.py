@@ -19,8 +19,9 @@ from mirror_pipeline.engine.context import LaneContext, LaneTopic
 from mirror_pipeline.engine.continuity import recreated
 from mirror_pipeline.engine.joining import first_offsets, other_cluster, renamed, resumed_runs, source_gone
 from mirror_pipeline.engine.lives import drained, follows, next_life, started_over
+from mirror_pipeline.engine.rules import RulesLook, apply_policy, source_policies
 from mirror_pipeline.engine.state import TopicRun
-from mirror_pipeline.engine.targets import TargetSide, compacted_topics
+from mirror_pipeline.engine.targets import TargetSide
 from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, MirrorError, TopicHalted
 from mirror_pipeline.model import DecisionKind, Incarnation, TopicPartition
 from mirror_pipeline.wire.answers import ClusterMetadata, TopicMetadata
@@ -43,6 +44,7 @@ class Preparation:
         self._source_admin = Admin(context.source)
         self._targets = TargetSide(context)
         self._beginning = Beginning(context, self._source, self._source_admin, self._targets)
+        self.rules = RulesLook(self._state, self._source_admin, self._targets.admin)
         self._busy = threading.Lock()
         self._wanted: dict[str, LaneTopic] = {}
         self._heirs: set[str] = set()
@@ -86,12 +88,13 @@ class Preparation:
             metadata = self._seen_twice(metadata, known)
             fresh = [t for t in topics if t.topic not in self._state.topics and t.topic not in self._state.refused]
             runs = resumed_runs(self._context, {t.topic: known[t.topic] for t in fresh if t.topic in known}, self._wanted)
-            compacted = compacted_topics(list(runs), self._source_admin)
+            policies = source_policies({*runs, *self._state.topics}, self._source_admin)
+            self.rules.relent()
             with self._state.lock:  # together: nothing is read of a topic, or sent, before it was looked at
                 self._relent()
-                for name, run in runs.items():
-                    run.compacted = name in compacted
-                    self._state.topics[name] = run
+                self._state.topics.update(runs)
+                for name, policy in policies.items():
+                    apply_policy(self._state.topics[name], policy, fresh=name in runs)
                 for topic in topics:
                     self._look(topic, metadata, known.get(topic.topic), fresh=topic in fresh)
 
@@ -240,7 +243,8 @@ class Preparation:
                 halt = problem
             with self._state.lock:
                 self._judge_target(run, halt)
-                run.max_batch_bytes, run.compacted = terms[run.topic]
+                run.max_batch_bytes, policy = terms[run.topic]
+                apply_policy(run, policy)
 
     def _judge_target(self, run: TopicRun, halt: TopicHalted | None) -> None:
         """Whether records may go to its target topic: what is wrong there keeps even staged ones; with the state locked."""

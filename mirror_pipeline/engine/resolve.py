@@ -16,7 +16,7 @@ from mirror_pipeline.buffer.store import LaneStore, find_lanes
 from mirror_pipeline.engine import looking
 from mirror_pipeline.engine.continuity import diverged
 from mirror_pipeline.engine.hazards import ACCEPTABLE, MEANING, accept_command
-from mirror_pipeline.engine.targets import compacted_topics
+from mirror_pipeline.engine.rules import source_policies
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.model import BatchMark, Decision, DecisionKind, Gap, HoleCause, Incarnation, TopicPartition
 from mirror_pipeline.reports import Halt, Resolution
@@ -220,7 +220,7 @@ def _diverged(mirror: Mirror, client: WireClient, found: _Halted, life: Incarnat
     mark = said.get("marks", {}).get(str(number))
     if mark is None or said.get("incarnation") != life.incarnation:
         return False
-    compacted = life.topic in compacted_topics([life.topic], mirror.source_admin())
+    compacted = source_policies([life.topic], mirror.source_admin())[life.topic].may_be_compacted
     return diverged(client, TopicPartition(life.topic, number), BatchMark(*mark), at, compacted=compacted) is not None
 
 

@@ -209,7 +209,8 @@ class SourceSide:
 
     def _diverged(self, part: PartitionState) -> tuple[TopicHalted | None, bool]:
         """The halt if the log is another one, and whether that could be told."""
-        compacted = self._state.topics[part.source.topic].compacted
+        run = self._state.topics[part.source.topic]
+        compacted = run.compacted or bool(run.settings_unread)
         if part.mark is None:
             return None, True
         try:

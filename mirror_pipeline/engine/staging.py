@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from mirror_pipeline.engine import worker
@@ -19,6 +19,9 @@ from mirror_pipeline.faults import crash_point
 from mirror_pipeline.model import OffsetRange, PartFile, TopicPartition
 from mirror_pipeline.settings.checks import BATCHES_IN_BUFFER
 from mirror_pipeline.wire.client import WireClient
+
+Reconsider = Callable[[Sequence[RangeOutcome]], Sequence[RangeOutcome]]
+"""Takes halts back that the topics' settings, read anew, do not bear out; never raises."""
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +41,11 @@ TASK_MEMORY_BYTES = 64 * 2**20
 class Staging:
     """Reads from the source until the run ends. Runs in a thread of its own."""
 
-    def __init__(self, context: LaneContext, client: WireClient) -> None:
+    def __init__(self, context: LaneContext, client: WireClient, reconsider: Reconsider = list) -> None:
         self._context = context
         self._state = context.state
         self._client = client
+        self._reconsider = reconsider
         self._micro_batch = context.spans.last_micro_batch() + 1
         self._patience = Patience(context.mirror.engine.source_wait)
         self._losses = Losses()
@@ -143,7 +147,8 @@ class Staging:
         run = self._state.topics[planned.topic]
         context = self._context
         approved = context.approved(planned.incarnation, planned.source)
-        return RangeTerms(planned, run.max_batch_bytes, run.compacted, context.mirror.on_loss == "record_gap", approved)
+        gaps = context.mirror.on_loss == "record_gap"
+        return RangeTerms(planned, run.max_batch_bytes, run.compacted, gaps, approved, run.settings_unread)
 
     def _stage(self, terms: Sequence[RangeTerms]) -> None:
         engine = self._context.mirror.engine
@@ -215,9 +220,10 @@ class Staging:
             self._staged += sum(part.size for part in parts)
             crash_point("commit.after")
             self._micro_batch += 1
+        judged = self._reconsider(outcomes)
         with state.lock:
             self._take_over(parts)
-            for outcome in outcomes:
+            for outcome in judged:
                 self._source.settle(state.topics[outcome.topic].partitions[outcome.partition], outcome)
             state.seconds_staging += time.monotonic() - began
             state.lock.notify_all()

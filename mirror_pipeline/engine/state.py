@@ -102,7 +102,7 @@ class TopicRun:
     """One topic of a running lane. ``halted`` ends its staging; what is staged is still sent while it is ``sendable``.
 
     ``draining`` says that another incarnation follows as soon as everything staged is sent, ``left_out`` that the topic is gone on
-    the source and a person has accepted that.
+    the source and a person has accepted that. ``settings_unread`` says why it is not known whether the topic is ``compacted``.
     """
 
     topic: str
@@ -111,6 +111,7 @@ class TopicRun:
     partitions: dict[int, PartitionState] = field(default_factory=dict)
     max_batch_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     compacted: bool = False
+    settings_unread: str = ""
     target_checked: bool = False
     halted: TopicHalted | None = None
     sendable: bool = True

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mirror_pipeline.clusters.admin import Admin
-from mirror_pipeline.clusters.info import ConfigValue
 from mirror_pipeline.engine import continuity
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
-from mirror_pipeline.engine.state import DEFAULT_MAX_MESSAGE_BYTES
+from mirror_pipeline.engine.rules import SourcePolicy, largest_batches, source_policies
 from mirror_pipeline.errors import BrokerError, MirrorError, TopicHalted
 from mirror_pipeline.model import Incarnation, Stamp, TopicPartition
 from mirror_pipeline.topics.manage import ensure_target_topics, plan_targets
@@ -37,7 +36,7 @@ class TargetSide:
     def __init__(self, context: LaneContext) -> None:
         self._context = context
         self._client = WireClient(context.target, timeout=context.mirror.engine.request_timeout)
-        self._admin = Admin(context.target)
+        self.admin = Admin(context.target)
         self.cluster_id = ""
 
     def close(self) -> None:
@@ -57,7 +56,7 @@ class TargetSide:
     def _memory_seconds(self) -> float:
         """``producer.id.expiration.ms`` of the target's brokers; Kafka's default where it may not be read."""
         try:
-            found = number(self._admin.broker_configs(), "producer.id.expiration.ms")
+            found = number(self.admin.broker_configs(), "producer.id.expiration.ms")
         except BrokerError:
             found = None
         return (found or PRODUCER_EXPIRATION_MS) / 1000
@@ -82,7 +81,7 @@ class TargetSide:
 
     def plans(self, topics: list[LaneTopic], source_admin: Admin) -> dict[str, TargetPlan]:
         """What has to be done on the target, by source topic; the same rules as ``mirror plan``."""
-        return plan_targets(self._context.mirror, source_admin, self._admin, {t.topic: t.target_topic for t in topics})
+        return plan_targets(self._context.mirror, source_admin, self.admin, {t.topic: t.target_topic for t in topics})
 
     def ensure(self, topics: Sequence[LaneTopic], plans: Mapping[str, TargetPlan]) -> dict[str, Target | MirrorError]:
         """Create or grow target topics; by source topic the target's topic id with log start and end of every partition.
@@ -93,7 +92,7 @@ class TargetSide:
             ClusterUnreachable, ConnectionLost: the target does not answer.
         """
         wanted = [_planned(plans[topic.topic], topic) for topic in topics]
-        made = ensure_target_topics(self._admin, wanted)
+        made = ensure_target_topics(self.admin, wanted)
         ready = [plan for plan in wanted if not isinstance(made[plan.target_topic], MirrorError)]
         found: dict[str, Target | MirrorError] = {p.topic: e for p in wanted if isinstance(e := made[p.target_topic], MirrorError)}
         metadata = known_topics(self._client, [plan.target_topic for plan in ready])
@@ -126,38 +125,15 @@ class TargetSide:
         if count and not topic.filled:
             raise TopicHalted(topic.topic, filled_message(topic.target_topic, count), hint=FILLED_HINT, code="target_filled")
 
-    def terms(self, pairs: list[tuple[str, str]], source_admin: Admin) -> dict[str, tuple[int, bool]]:
+    def terms(self, pairs: list[tuple[str, str]], source_admin: Admin) -> dict[str, tuple[int, SourcePolicy]]:
         """For source topics with their target topics: largest batch the target takes, whether the source is compacted."""
-        ours = self._admin.topic_configs([target for _, target in pairs]) if pairs else {}
-        theirs = source_admin.topic_configs([source for source, _ in pairs]) if pairs else {}
-        return {source: (_max_bytes(ours.get(target)), _compacted(theirs.get(source))) for source, target in pairs}
+        sizes = largest_batches([target for _, target in pairs], self.admin)
+        policies = source_policies([source for source, _ in pairs], source_admin)
+        return {source: (sizes[target], policies[source]) for source, target in pairs}
 
 
 def _planned(plan: TargetPlan, topic: LaneTopic) -> TargetPlan:
     return replace(plan, configs={**plan.configs, **topic.configs}) if topic.configs and plan.create else plan
-
-
-Configs = dict[str, ConfigValue] | BrokerError | None
-
-
-def _max_bytes(configs: Configs) -> int:
-    if configs is None or isinstance(configs, BrokerError) or "max.message.bytes" not in configs:
-        return DEFAULT_MAX_MESSAGE_BYTES
-    return int(configs["max.message.bytes"].value or DEFAULT_MAX_MESSAGE_BYTES)
-
-
-def compacted_topics(names: list[str], source_admin: Admin) -> set[str]:
-    """Those of the source's topics whose log may have holes by compaction."""
-    found = source_admin.topic_configs(names) if names else {}
-    return {name for name in names if _compacted(found.get(name))}
-
-
-def _compacted(configs: Configs) -> bool:
-    """Unknown counts as compacted: a mirror without DESCRIBE_CONFIGS cannot tell a compacted hole from a lost one."""
-    if configs is None or isinstance(configs, BrokerError) or "cleanup.policy" not in configs:
-        return True
-    return "compact" in (configs["cleanup.policy"].value or "")
-
 
 
 FILLED_HINT = (

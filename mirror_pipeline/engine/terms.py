@@ -16,7 +16,8 @@ class RangeTerms:
 
     ``max_batch_bytes`` is the largest batch the target topic takes. ``holes_expected`` says that the topic is
     compacted, so missing offsets are normal. ``record_gaps`` is the mirror's ``on_loss: record_gap``,
-    ``approved`` are source offset ranges that a person allowed to be missing.
+    ``approved`` are source offset ranges that a person allowed to be missing. ``settings_unread`` says why it is not known
+    whether the topic is compacted: then no hole is expected.
     """
 
     range: OffsetRange
@@ -24,6 +25,7 @@ class RangeTerms:
     holes_expected: bool
     record_gaps: bool
     approved: tuple[tuple[int, int], ...] = ()
+    settings_unread: str = ""
 
     def may_miss(self, start: int, end: int) -> bool:
         """Whether the copy may go on without source offsets ``[start, end)``."""
@@ -48,7 +50,11 @@ class RangeTerms:
 
     def hole(self, start: int, end: int) -> TopicHalted:
         """Offsets that the source's log skips without a reason that is known."""
-        said = f"source offsets [{start}, {end}) of {self.range.source} are missing and the topic is not compacted"
+        said = f"source offsets [{start}, {end}) of {self.range.source} are missing"
+        if self.settings_unread:
+            said = f"{said}, and whether the topic is compacted cannot be told: {self.settings_unread}"
+            return self._halt("unexplained_hole", said, f"grant DESCRIBE_CONFIGS on the topic; {GOES_ON}", start, end)
+        said = f"{said} and the topic is not compacted"
         return self._halt("unexplained_hole", said, f"was the topic compacted before? {GOES_ON}", start, end)
 
     def _halt(self, code: str, said: str, hint: str, start: int, end: int) -> TopicHalted:

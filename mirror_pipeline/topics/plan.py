@@ -72,7 +72,10 @@ def plan_target(
     unread = (
         ()
         if source_configs is not None
-        else ("the source topic's settings may not be read (DESCRIBE_CONFIGS): the target's defaults apply",)
+        else (
+            "the source topic's settings may not be read (DESCRIBE_CONFIGS): the target's defaults apply,"
+            " and missing offsets halt the topic, for compaction cannot be told from loss",
+        )
     )
     if target is None:
         return _plan_new(source, configs, target_topic, cluster, rules, collides_with, unread)

@@ -45,8 +45,9 @@ class ModelRun:
         """What LaneRun does, without its watch and its heartbeat."""
         context, world = self.context, self.world
         context.spans.discard_uncommitted()
-        staging = Staging(context, world.client(context.source))  # type: ignore[arg-type]
         preparation = Preparation(context)
+        client = world.client(context.source)
+        staging = Staging(context, client, preparation.rules.reconsider)  # type: ignore[arg-type]
         preparation.start([LaneTopic(TOPIC, TARGET_TOPIC)])
         producing = Producing(context, world.client(context.target), preparation.finish)  # type: ignore[arg-type]
         staging.refresh_ends()

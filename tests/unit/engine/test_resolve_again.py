@@ -13,6 +13,7 @@ from mirror_pipeline.buffer.decisions import Decisions
 from mirror_pipeline.buffer.status import write_status
 from mirror_pipeline.engine import resolve as resolving
 from mirror_pipeline.engine.context import LaneContext
+from mirror_pipeline.engine.rules import SourcePolicy
 from mirror_pipeline.errors import BrokerError, TopicHalted, UsageError
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.wire.answers import ClusterMetadata, OffsetAnswer, TopicMetadata
@@ -53,7 +54,7 @@ def accept(
     monkeypatch.setattr(resolving, "WireClient", lambda *_, **__: source)
     monkeypatch.setattr(resolving, "find_lanes", lambda *_: [context.store])
     monkeypatch.setattr(resolving, "diverged", lambda *_, **__: halt)
-    monkeypatch.setattr(resolving, "compacted_topics", lambda *_: set())
+    monkeypatch.setattr(resolving, "source_policies", lambda names, _: {name: SourcePolicy(compacted=False) for name in names})
     mirror = SimpleNamespace(
         name="m", source=context.source, target=context.target, mirror=context.mirror, source_admin=lambda: None,
         config=SimpleNamespace(buffer=context.buffer),

@@ -178,6 +178,8 @@ def test_another_topic_id_that_is_told_twice_halts(context: LaneContext) -> None
 class NoTarget:
     """Not asked: what is looked at is the source."""
 
+    admin = None
+
 
 @pytest.mark.parametrize(("ids", "code"), [(["another", "now"], ""), (["another", "another"], "recreated"), (["now"], "")])
 def test_a_run_does_not_begin_with_a_halt_that_one_broker_told(
@@ -187,7 +189,7 @@ def test_a_run_does_not_begin_with_a_halt_that_one_broker_told(
     monkeypatch.setattr("mirror_pipeline.engine.prepare.WireClient", lambda *_, **__: source)
     for name in ("Admin", "TargetSide"):
         monkeypatch.setattr(f"mirror_pipeline.engine.prepare.{name}", lambda *_: NoTarget())
-    monkeypatch.setattr("mirror_pipeline.engine.prepare.compacted_topics", lambda names, admin: set())
+    monkeypatch.setattr("mirror_pipeline.engine.prepare.source_policies", lambda *_: {})
     preparation = Preparation(context)
     for _ in range(2):
         preparation.update([LaneTopic("t", "east.t")])

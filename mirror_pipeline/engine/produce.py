@@ -121,7 +121,7 @@ def _send_all(task: ProduceTask, lanes: list[_Lane], *, deadline: float) -> None
         return
     active = list(lines)
     while active:
-        for line in list(active):
+        for line in _unmuted(active):
             try:
                 _fill(line, task, deadline)
                 if line.waiting:
@@ -137,6 +137,11 @@ def _send_all(task: ProduceTask, lanes: list[_Lane], *, deadline: float) -> None
     for lane in lanes:
         if lane.stopped and not lane.halted:
             client.forget(lane.work.target)
+
+
+def _unmuted(lines: list[_Line]) -> list[_Line]:
+    """Those whose brokers do not throttle us now; where all do, the one that may be asked first."""
+    return [line for line in lines if not line.connection.muted] or [min(lines, key=lambda line: line.connection.muted)]
 
 
 def _stop_all(lanes: list[_Lane], error: str) -> None:

@@ -163,6 +163,7 @@ class WireClient:
             BrokerError: Authentication failed.
             TlsFailed: The broker could not be trusted.
         """
+        before = self._connections.get((node_id, lane))
         cached = self.take(node_id, lane)
         if cached is not None:
             self._connections[node_id, lane] = cached
@@ -179,6 +180,8 @@ class WireClient:
             else:
                 del self._brokers[node_id]  # it may come back elsewhere
             raise
+        if before is not None:
+            opened.follow(before)
         self._connections[node_id, lane] = opened
         return opened
 

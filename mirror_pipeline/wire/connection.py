@@ -217,6 +217,11 @@ class Connection:
         if milliseconds > 0:
             self._muted_until = max(self._muted_until, time.monotonic() + self.throttle)
 
+    def follow(self, before: Connection) -> None:
+        """Take the place of a connection that broke: what the broker has asked of that one holds for this one too."""
+        self.throttle, self.fetch_share = before.throttle, before.fetch_share
+        self._muted_until = max(self._muted_until, before._muted_until)
+
     def wait_out_throttle(self) -> None:
         """Sleep until the broker reads from this connection again, as the next ``send`` would."""
         if rest := self.muted:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from mirror_pipeline.engine.produce import _fill
+from mirror_pipeline.engine.produce import _fill, _unmuted
 from mirror_pipeline.wire.produce import ProduceAnswer
 from tests.unit.engine.test_sending import YOUNG, acknowledge, lane_of, line_of, task
 
@@ -28,3 +28,12 @@ def test_one_request_at_a_time_goes_to_a_broker_that_throttles() -> None:
     connection.throttle = 3.0
     _fill(line, task(), time.monotonic() + 60)
     assert len(connection.requests) == 1
+
+
+def test_a_broker_that_throttles_does_not_hold_up_another() -> None:
+    first, second = line_of(lane_of([1])), line_of(lane_of([1]))
+    assert _unmuted([first[0], second[0]]) == [first[0], second[0]]
+    first[1].muted = 3.0
+    assert _unmuted([first[0], second[0]]) == [second[0]]
+    second[1].muted = 2.0
+    assert _unmuted([first[0], second[0]]) == [second[0]]

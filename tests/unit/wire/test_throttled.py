@@ -131,3 +131,22 @@ def test_the_share_never_falls_to_nothing() -> None:
     with ScriptedBroker(broker.script) as served, Connection("127.0.0.1", served.port) as connection:
         ask(connection)
     assert min(broker.sizes) == fetch_module.LEAST_SHARE
+
+
+def test_a_connection_that_takes_the_place_of_a_throttled_one_waits_as_that_would_have() -> None:
+    broker = Throttling(1, milliseconds=60_000)
+
+    def use(client: WireClient) -> None:
+        connection = client.connection(client.leader(PLACE))
+        with pytest.raises(BrokerError, match="client quota"):
+            ask(connection, patience=0.1)
+        connection.close()
+        another = client.connection(client.leader(PLACE))
+        assert another is not connection
+        assert (another.throttle, another.fetch_share) == (60.0, connection.fetch_share)
+        assert another.muted > 50
+
+    with ScriptedBroker(broker.script) as first, ScriptedBroker(broker.script, broker.script) as second:
+        broker.port = second.port
+        with WireClient(ClusterSettings("east", (f"127.0.0.1:{first.port}",))) as client:
+            use(client)

@@ -19,13 +19,14 @@ from mirror_pipeline.wire.batch import BatchHeader, headers
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import broker_error
 from mirror_pipeline.wire.fetch import fetch
+from mirror_pipeline.wire.offsets import offsets_at
 
 LOOK_BYTES = 64 * 1024
 # A resumed broker learns within a few heartbeats that it does not lead any more; brokers hear of metadata within milliseconds.
 SECOND_LOOK_SECONDS = 1.5
 
 
-def cut_off(client: WireClient, staged: Mapping[TopicPartition, int]) -> list[TopicHalted]:
+def cut_off(client: WireClient, staged: Mapping[TopicPartition, int], *, within: float | None = None) -> list[TopicHalted]:
     """The second look at logs that seemed to end before ``staged``: the halts of those that do, by answers asked for now.
 
     Only ListOffsets can tell: after a leader change it is refused until the new leader knows how far its replicas are
@@ -36,7 +37,7 @@ def cut_off(client: WireClient, staged: Mapping[TopicPartition, int]) -> list[To
     """
     for source in staged:
         client.forget(source)
-    answers = client.list_offsets(dict.fromkeys(staged, LATEST), isolation=1)
+    answers = client.list_offsets(dict.fromkeys(staged, LATEST), isolation=1, within=within)
     below = {tp: answer.offset for tp, answer in answers.items() if not answer.error and 0 <= answer.offset < staged[tp]}
     return [truncated(tp, end, staged[tp]) for tp, end in below.items()]
 
@@ -52,7 +53,9 @@ def other_ids(client: WireClient, known: Mapping[str, str], names: Collection[st
     return {name: topic_id for name, topic_id in ids.items() if topic_id != topic_id_of(known[name])}
 
 
-def diverged(client: WireClient, source: TopicPartition, mark: BatchMark, staged: int, *, compacted: bool) -> TopicHalted | None:
+def diverged(
+    client: WireClient, source: TopicPartition, mark: BatchMark, staged: int, *, compacted: bool, within: float | None = None
+) -> TopicHalted | None:
     """Look for the batch read last in the source's log as it is now; the halt when it is not there any more.
 
     Args:
@@ -61,38 +64,33 @@ def diverged(client: WireClient, source: TopicPartition, mark: BatchMark, staged
         mark: the batch read last.
         staged: next source offset to read.
         compacted: the cleaner may have rewritten or removed the batch; then only its epoch can tell.
+        within: seconds for each answer, which is then asked for once.
 
     Raises:
         BrokerError, ConnectionLost, ClusterUnreachable: the source cannot be asked now.
     """
-    answer = client.epoch_ends({source: mark.epoch})[source]
+    answer = client.epoch_ends({source: mark.epoch}, within=within)[source]
     if answer.error:
         client.forget(source)
         raise broker_error(answer.error, str(source))
     if 0 <= answer.offset < staged:
         return truncated(source, answer.offset, staged)
-    start, end = (_bound(client, source, at) for at in (EARLIEST, LATEST))
+    start, end = (offsets_at(client, [source], at, isolation=0, within=within)[source] for at in (EARLIEST, LATEST))
     if mark.offset < start:
         return None  # deleted meanwhile: nothing is left to compare with
     if end < staged:
         return truncated(source, end, staged)
-    found = _batch_at(client, source, mark.offset)
+    found = _batch_at(client, source, mark.offset, within)
     if found is not None and found.base_offset == mark.offset:
         same = found.crc == mark.crc or (compacted and found.leader_epoch == mark.epoch)
         return None if same else _another(source, mark.offset, staged)
     return None if compacted else _another(source, mark.offset, staged)
 
 
-def _bound(client: WireClient, source: TopicPartition, at: int) -> int:
-    answer = client.list_offsets({source: at}, isolation=0)[source]
-    if answer.error:
-        client.forget(source)
-        raise broker_error(answer.error, str(source))
-    return answer.offset
-
-
-def _batch_at(client: WireClient, source: TopicPartition, offset: int) -> BatchHeader | None:
+def _batch_at(client: WireClient, source: TopicPartition, offset: int, within: float | None) -> BatchHeader | None:
     connection = client.connection(client.leader(source))
+    if within is not None:
+        connection.limit(within)
     data = fetch(connection, {source: (offset, LOOK_BYTES)}, max_wait_ms=0, min_bytes=0, max_bytes=LOOK_BYTES, isolation=0)[source]
     if data.error:
         client.forget(source)

@@ -16,7 +16,7 @@ from mirror_pipeline.engine.context import LaneContext, backoff
 from mirror_pipeline.engine.continuity import cut_off, diverged, other_ids, recreated
 from mirror_pipeline.engine.hazards import log_internal, refused
 from mirror_pipeline.engine.silent import PATIENT_ROUND_TRIPS, SilentBrokers, prober
-from mirror_pipeline.engine.stage import RangeOutcome, StageResult
+from mirror_pipeline.engine.stage_task import RangeOutcome, StageResult
 from mirror_pipeline.engine.state import PartitionState
 from mirror_pipeline.errors import BrokerError, ConnectionLost, TopicHalted
 from mirror_pipeline.model import TopicPartition
@@ -214,7 +214,7 @@ class SourceSide:
         if part.mark is None:
             return None, True
         try:
-            return diverged(self._client, part.source, part.mark, part.staged, compacted=compacted), True
+            return diverged(self._client, part.source, part.mark, part.staged, compacted=compacted, within=self.within), True
         except (BrokerError, ConnectionLost) as problem:
             self._note_silent()
             with self._state.lock:
@@ -227,7 +227,7 @@ class SourceSide:
     def _look_again(self, doubtful: Mapping[TopicPartition, int]) -> None:
         """Logs seem to end before what was read of them: ask once more, and halt the topics for which that is so."""
         if doubtful and not self._context.stop.wait(continuity.SECOND_LOOK_SECONDS):
-            self._halt(cut_off(self._client, doubtful))
+            self._halt(cut_off(self._client, doubtful, within=self.within))
 
     def _halt(self, halts: Iterable[TopicHalted]) -> None:
         with self._state.lock:

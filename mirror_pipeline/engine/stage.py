@@ -5,24 +5,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
-from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.buffer.write import PartFileWriter
-from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine import worker
 from mirror_pipeline.engine.hazards import internal, refused
 from mirror_pipeline.engine.plan import ESTIMATE_SLACK
 from mirror_pipeline.engine.reading import Reading
 from mirror_pipeline.engine.silent import PATIENT_ROUND_TRIPS, SILENT_SECONDS
+from mirror_pipeline.engine.stage_task import RangeOutcome, StageResult, StageTask
 from mirror_pipeline.engine.stretches import Stretch
 from mirror_pipeline.engine.taking import RangeReader
-from mirror_pipeline.engine.terms import RangeTerms
 from mirror_pipeline.engine.throttle import Throttle
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch, MirrorError, TopicHalted, WireError
 from mirror_pipeline.faults import crash_point
-from mirror_pipeline.model import BatchMark, PartFile, Quarantined, TopicPartition
+from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.wire.answers import EARLIEST
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import Action, broker_error, lookup
@@ -37,73 +35,6 @@ LEAST_FETCH_BYTES = 1_048_588
 """The largest batch of a topic with Kafka's own settings."""
 USUAL_FETCH_BYTES, FETCHED_BATCHES = 512 * 1024, 4
 """Of a partition at a time: what many partitions bring together should still be in the processor's cache when it is looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageTask:
-    """Everything one stage task needs; picklable, free of secrets.
-
-    ``seconds`` bounds how long the task goes on fetching, ``memory_bytes`` what it holds before it writes.
-    ``connections`` to each broker: None lets the round trip decide, and what ``tasks`` tasks that read at once bring.
-    ``bytes_per_second`` is the task's share of a limit. ``onward``: the next task of this thread goes on where this one ends.
-    ``avoid`` are brokers that are asked nothing, ``patience`` seconds for those that get more than ``SILENT_SECONDS`` to answer.
-    """
-
-    store: LaneStore
-    cluster: ClusterSettings
-    micro_batch: int
-    index: int
-    terms: tuple[RangeTerms, ...]
-    fetch_bytes: int
-    partition_fetch_bytes: int
-    memory_bytes: int
-    timeout: float
-    seconds: float
-    durable: bool
-    connections: int | None = None
-    tasks: int = 1
-    bytes_per_second: float | None = None
-    onward: bool = False
-    avoid: frozenset[int] = frozenset()
-    patience: Mapping[int, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class RangeOutcome:
-    """How far one range came. ``halt`` is final for the topic; ``error`` may pass.
-
-    ``end`` is the last stable offset as the last answer told it, ``first_epoch`` the leader epoch of
-    the first batch read, ``mark`` the last batch read, ``batches`` how many were read: those of ``bytes``.
-    ``beyond`` says that the broker's log does not reach to ``next``: it was truncated, or the broker lags.
-    """
-
-    topic: str
-    partition: int
-    next: int
-    records: int
-    bytes: int
-    error: str = ""
-    halt: TopicHalted | None = None
-    end: int = -1
-    first_epoch: int = -1
-    mark: BatchMark | None = None
-    quarantined: tuple[Quarantined, ...] = ()
-    batches: int = 0
-    beyond: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class StageResult:
-    """The task's part file (None when nothing was read) and one outcome for each range.
-
-    ``silent`` brokers did not answer in time, and how that showed; ``heard`` is how long the slowest answer of others took.
-    """
-
-    part: PartFile | None
-    outcomes: tuple[RangeOutcome, ...]
-    seconds: float
-    silent: Mapping[int, str] = field(default_factory=dict)
-    heard: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)

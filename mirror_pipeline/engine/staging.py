@@ -12,7 +12,8 @@ from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backof
 from mirror_pipeline.engine.lines import is_long
 from mirror_pipeline.engine.plan import assign, plan_ranges, planned_bytes
 from mirror_pipeline.engine.source_side import SourceSide
-from mirror_pipeline.engine.stage import RangeOutcome, StageResult, StageTask, run_stage
+from mirror_pipeline.engine.stage import run_stage
+from mirror_pipeline.engine.stage_task import RangeOutcome, StageResult, StageTask
 from mirror_pipeline.engine.terms import RangeTerms
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost
 from mirror_pipeline.faults import crash_point

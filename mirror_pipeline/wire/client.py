@@ -254,11 +254,12 @@ class WireClient:
         failed = lambda code: OffsetAnswer(-1, -1, code)  # noqa: E731 - as short as the one beside it
         return self._ask_leaders(tps, build, offset_answers, lambda a: a.error, failed, within=within)
 
-    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int], *, within: float | None = None) -> dict[TopicPartition, OffsetAnswer]:
         """Where the leader's log leaves each partition's leader epoch (KIP-320).
 
         Args:
             epochs: a leader epoch by partition.
+            within: as in :meth:`list_offsets`.
 
         Returns:
             For each partition the end offset of the greatest epoch up to the one asked (-1 when the log knows none), with
@@ -266,7 +267,8 @@ class WireClient:
         """
 
         build = questions.epochs(epochs)
-        return self._ask_leaders(epochs.keys(), build, epoch_answers, lambda a: a.error, lambda code: OffsetAnswer(-1, -1, code))
+        failed = lambda code: OffsetAnswer(-1, -1, code)  # noqa: E731 - as short as the one beside it
+        return self._ask_leaders(epochs.keys(), build, epoch_answers, lambda a: a.error, failed, within=within)
 
     def describe_producers(
         self, tps: Collection[TopicPartition], *, within: float | None = None

@@ -328,7 +328,7 @@ class ModelClient:
         self._ask("log ends")
         return {tp: OffsetAnswer(self._model.logs[tp].end, -1, 0) for tp in tps}
 
-    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:
         self._ask("epoch ends")
         return {tp: OffsetAnswer(self._model.epoch_end(tp, epoch), epoch, 0) for tp, epoch in epochs.items()}
 

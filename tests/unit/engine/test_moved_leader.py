@@ -30,7 +30,7 @@ class NewLeader(Source):
         super().__init__()
         self.error = error
 
-    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:
         return {tp: OffsetAnswer(STAGED + 10, epoch, 0) for tp, epoch in epochs.items()}
 
     def list_offsets(self, at: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.clusters.info import ConfigValue
-from mirror_pipeline.engine.stage import RangeOutcome
+from mirror_pipeline.engine.stage_task import RangeOutcome
 from mirror_pipeline.engine.state import DEFAULT_MAX_MESSAGE_BYTES, LaneState, TopicRun
 from mirror_pipeline.errors import BrokerError, MirrorError
 from mirror_pipeline.wire.codes import Action, lookup

@@ -13,10 +13,16 @@ MirrorError                 everything this project raises on purpose
 ├── TaskLost                a Spark worker died: what its tasks did is unknown
 ├── SparkGone               Spark's JVM died; the run ends, the next one goes on
 ├── ClusterUnreachable      no broker of a cluster answers in time                      (exit 3)
-└── WireError               one request to a broker failed; `retryable` says whether asking again can help
-    ├── ConnectionLost      outcome unknown
-    ├── BrokerError         the broker answered with an error code
-    └── CorruptBatch        bytes that are not a valid RecordBatch
+├── WireError               one request to a broker failed; `retryable` says whether asking again can help
+│   ├── ConnectionLost      outcome unknown
+│   │   └── NotReplicated   the leader has it, its replicas do not yet: whether it stays is unknown
+│   ├── BrokerError         the broker answered with an error code
+│   ├── CorruptBatch        bytes that are not a valid RecordBatch
+│   │   └── RecordTooLarge  one record alone is larger than a batch may be
+│   └── TlsFailed           a certificate, the broker's or ours, is not accepted
+├── StartFailed             an embedded broker ended, or did not become ready
+├── FetchFailed             jars could not be fetched
+└── WrongChecksum           a fetched jar is not the one that was pinned
 """
 
 from __future__ import annotations

@@ -71,6 +71,7 @@ def check(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: 
 def plan(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
     """Show what a run would do: topics, their names on the target, amounts, changes, and what is left out and why.
 
+    Records are counted by offsets, which is an upper bound; how many bytes they are is not known beforehand (`bytes` is null).
     Changes nothing. Exit code 1 when a mirror selects no topic, or a topic is blocked or halted.
     """
     opened = facade.load(config)

@@ -161,6 +161,7 @@ class Reading:
         """Read nothing more; the client gets its connections back."""
         for leader, gathering in self._gatherings.items():
             gathering.end()
+            self._client.mute(leader, gathering.muted_until)
             for lane, connection in enumerate(gathering.open):
                 self._client.keep(leader, lane, connection)
         self._gatherings.clear()

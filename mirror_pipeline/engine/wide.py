@@ -51,6 +51,8 @@ class Gathering:
         open_line: opens another; called in other threads.
         news: is set whenever a stretch has become ready.
         pause: told how many bytes have come; may wait.
+
+    ``muted_until`` is when (monotonic seconds) a broker that throttles us may be asked again.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class Gathering:
         self._lock = threading.Lock()
         self._again: deque[Stretch] = deque()
         self._muted: deque[Attempt] = deque()
-        self._muted_until = max((connection.muted_until for connection in kept), default=0.0)
+        self.muted_until = max((connection.muted_until for connection in kept), default=0.0)
         self._count = len(kept)
         self._over = self._ended = self._starved = False
         self._lines: dict[int, Line] = {}
@@ -127,7 +129,7 @@ class Gathering:
 
     def quiet(self, now: float) -> float:
         """Seconds for which nothing has come from the broker, although this thread would have taken it."""
-        return 0.0 if self._pauses else max(0.0, now - max(self._heard, self._muted_until))
+        return 0.0 if self._pauses else max(0.0, now - max(self._heard, self.muted_until))
 
     @property
     def reads(self) -> bool:
@@ -208,7 +210,7 @@ class Gathering:
         """Every connection gets something to do before one gets more."""
         self._starved = False
         self._shrink()
-        if time.monotonic() < self._muted_until:
+        if time.monotonic() < self.muted_until:
             self._starved = True
             return
         for row in (self._idle, self._half):
@@ -323,7 +325,7 @@ class Gathering:
         until, attempt = line.connection.muted_until, line.asked.popleft()
         self.admission.throttled(attempt)
         self._muted.append(attempt)
-        self._muted_until = max(self._muted_until, until)
+        self.muted_until = max(self.muted_until, until)
         line.moved = until
         for behind in line.asked:
             behind.since = behind.asked = until

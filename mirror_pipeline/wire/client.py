@@ -62,6 +62,7 @@ class WireClient:
         self._connections: dict[tuple[int, int], Connection] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
         self._leaders: dict[TopicPartition, int] = {}
+        self._muted: dict[int, float] = {}
         self._epochs: dict[TopicPartition, tuple[str, int]] = {}
         self._silent: dict[int, str] = {}
         self._avoided: frozenset[int] = frozenset()
@@ -182,8 +183,13 @@ class WireClient:
             raise
         if before is not None:
             opened.follow(before)
+        opened.mute(self._muted.get(node_id, 0.0))
         self._connections[node_id, lane] = opened
         return opened
+
+    def mute(self, node_id: int, until: float) -> None:
+        """A broker that throttles us is sent nothing over new connections before this time (monotonic seconds) either."""
+        self._muted[node_id] = max(until, self._muted.get(node_id, 0.0))
 
     @property
     def round_trip(self) -> float:
@@ -194,13 +200,14 @@ class WireClient:
         """Take the connection number ``lane`` to a broker out of the cache, for use in another thread; None if there is none."""
         cached = self._connections.pop((node_id, lane), None)
         if cached is not None and cached.stale():
+            self.mute(node_id, cached.muted_until)
             cached.close()
             return None
         return cached
 
     def opener(self, node_id: int) -> Callable[[], Connection]:
         """Opens a further connection over a long way to a broker that is known; may be called in another thread."""
-        address = self._brokers[node_id]
+        address = self._brokers[node_id]  # whoever reads over many waits for all when one is throttled
         return lambda: self._dialler.open(*address, open_timeout=OPEN_TIMEOUT, receive_buffer=LONG_RECEIVE_BYTES, kept_replies=0)
 
     def keep(self, node_id: int, lane: int, opened: Connection) -> None:

@@ -211,6 +211,10 @@ class Connection:
         """Until when (monotonic seconds) the broker has asked to be asked nothing over this connection; past when it has not."""
         return self._muted_until
 
+    def mute(self, until: float) -> None:
+        """Send nothing before this time (monotonic seconds): the broker has asked for it over an earlier connection."""
+        self._muted_until = max(self._muted_until, until)
+
     def throttled(self, milliseconds: int) -> None:
         """Note a response's ``throttle_time_ms``: the next send waits until it is over (KIP-219)."""
         self.throttle = min(milliseconds / 1000, THROTTLE_MAX)

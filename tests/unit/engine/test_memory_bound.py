@@ -144,6 +144,9 @@ class Client:
     def opener(self, leader: int) -> Callable[[], Line]:
         return self.brokers[leader].opened
 
+    def mute(self, leader: int, until: float) -> None:
+        pass
+
     def keep(self, leader: int, lane: int, connection: Any) -> None:
         connection.close()
 

@@ -36,6 +36,9 @@ class Client:
     def opener(self, leader: int) -> None:
         return None
 
+    def mute(self, leader: int, until: float) -> None:
+        pass
+
     def keep(self, leader: int, lane: int, connection: Any) -> None:
         self.kept.append(connection)
 
@@ -49,7 +52,7 @@ class Gathering:
         self.queue: list[Stretch] = []
         self.urgent: Stretch | None = None
         self.held, self.reads, self.count, self.most, self.flow = 0, True, 0, 0, Flow()
-        self.admission = SimpleNamespace(room=0)
+        self.admission, self.muted_until = SimpleNamespace(room=0), 0.0
         self.open: list[Any] = ["connection"]
 
     def add(self, stretches: Iterable[Stretch], stops: Mapping[TopicPartition, int]) -> None:

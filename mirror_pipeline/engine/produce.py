@@ -78,6 +78,7 @@ class _Line:
     connection: Connection
     lanes: list[_Lane]
     waiting: deque[dict[TopicPartition, tuple[_Lane, StampedBatch]]] = field(default_factory=deque)
+    node: int = -1
 
 
 def run_produce(task: ProduceTask) -> ProduceResult:
@@ -85,15 +86,16 @@ def run_produce(task: ProduceTask) -> ProduceResult:
     began = time.monotonic()
     reader = SpanReader(task.store)
     lanes = [_Lane(w, _stamped(w, reader, task.stamp)) for w in task.work]
+    silent: dict[int, str] = {}
     if time.time() - task.issued > task.lease:
         _stop_all(lanes, "the task started after its lease was over")
     else:
-        _send_all(task, lanes, deadline=began + task.lease)
+        silent = _send_all(task, lanes, deadline=began + task.lease)
     outcomes = tuple(lane.outcome() for lane in lanes)
     sent = [span for lane in lanes if lane.empty and not lane.stopped for span in lane.work.spans]
     del lanes  # and with them the last views into the buffer
     reader.release(sent)
-    return ProduceResult(outcomes, time.monotonic() - began)
+    return ProduceResult(outcomes, time.monotonic() - began, silent)
 
 
 def _stamped(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterator[StampedBatch]:
@@ -111,14 +113,16 @@ def _stamped(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterator[
                 skip -= known
 
 
-def _send_all(task: ProduceTask, lanes: list[_Lane], *, deadline: float) -> None:
+def _send_all(task: ProduceTask, lanes: list[_Lane], *, deadline: float) -> dict[int, str]:
+    """Send everything; the brokers that let a question pass, and how that showed."""
+    silent: dict[int, str] = {}
     try:
         client = worker.client_of(task.cluster, timeout=task.timeout)
-        lines = _lines(client, lanes, task)
+        lines = _lines(client, lanes, task, silent)
     except (ConnectionLost, ClusterUnreachable) as problem:
         worker.forget(task.cluster)
         _stop_all(lanes, problem.message)
-        return
+        return silent
     active = list(lines)
     while active:
         for line in _unmuted(active):
@@ -131,12 +135,14 @@ def _send_all(task: ProduceTask, lanes: list[_Lane], *, deadline: float) -> None
             except ConnectionLost as problem:
                 active.remove(line)
                 line.connection.close()
+                silent |= {line.node: problem.message} if problem.timed_out else {}
                 for lane in line.lanes:
                     if lane.in_flight or not lane.empty:
                         lane.stop(error=problem.message)
     for lane in lanes:
         if lane.stopped and not lane.halted:
             client.forget(lane.work.target)
+    return silent
 
 
 def _unmuted(lines: list[_Line]) -> list[_Line]:
@@ -149,8 +155,8 @@ def _stop_all(lanes: list[_Lane], error: str) -> None:
         lane.stop(error=error)
 
 
-def _lines(client: WireClient, lanes: list[_Lane], task: ProduceTask) -> list[_Line]:
-    """A connection to each leader. Who cannot be reached stops its own partitions only."""
+def _lines(client: WireClient, lanes: list[_Lane], task: ProduceTask, silent: dict[int, str]) -> list[_Line]:
+    """A connection to each leader. One that cannot be reached stops its own partitions only; it may be ``silent``."""
     leaders, errors = client.leaders([lane.work.target for lane in lanes], patience=0.0)
     by_leader: dict[int, list[_Lane]] = {}
     for lane in lanes:
@@ -164,9 +170,10 @@ def _lines(client: WireClient, lanes: list[_Lane], task: ProduceTask) -> list[_L
             connection = client.connection(leader, within=min(OPEN_TIMEOUT, task.silence or OPEN_TIMEOUT))
         except ConnectionLost as problem:
             _stop_all(owned, problem.message)
+            silent |= {leader: problem.message} if problem.timed_out else {}
             continue
         connection.limit(min(task.timeout, task.silence or task.timeout))
-        lines.append(_Line(connection, owned))
+        lines.append(_Line(connection, owned, node=leader))
     return lines
 
 

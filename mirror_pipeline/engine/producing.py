@@ -293,6 +293,8 @@ class Producing:
             self._of(work).uncertain = True
 
     def _settle(self, work: Sequence[PartitionWork], results: Sequence[ProduceResult], began: float) -> None:
+        for node, why in (item for result in results for item in result.silent.items()):
+            self._silent.lost(node, why)
         by_target = {w.target: w.spans[0].source for w in work}
         sends: list[Send] = []
         errors: list[str] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.config import ClusterSettings
@@ -69,7 +69,8 @@ class PartitionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ProduceResult:
-    """One outcome for each partition of the task."""
+    """One outcome for each partition of the task; ``silent`` brokers, by node id, have let a question pass, and how that showed."""
 
     outcomes: tuple[PartitionOutcome, ...]
     seconds: float
+    silent: dict[int, str] = field(default_factory=dict)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine import continuity
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
 from mirror_pipeline.engine.joining import resumed_runs
-from mirror_pipeline.engine.produce import _fill
+from mirror_pipeline.engine.produce import _fill, _lines
 from mirror_pipeline.engine.producing import SILENT_SECONDS, Producing
 from mirror_pipeline.engine.state import PartitionState, TopicRun
 from mirror_pipeline.engine.tail import NotReplicated, Tail
-from mirror_pipeline.engine.work import PartitionOutcome, PartitionWork
+from mirror_pipeline.engine.work import PartitionOutcome, PartitionWork, ProduceResult
 from mirror_pipeline.errors import ConnectionLost, TopicHalted
 from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.wire.client import WireClient
 from tests.unit.engine.test_joining import LIFE, context, stage
 from tests.unit.engine.test_sending import lane_of, line_of, task
 
@@ -132,3 +135,28 @@ def test_a_broker_may_be_silent_for_a_short_time_only_where_others_have_work(con
     assert producing._silence([work]) == SILENT_SECONDS
     part.failures = 2
     assert producing._silence([work]) == 4 * SILENT_SECONDS
+
+
+def test_a_broker_that_a_task_found_silent_is_not_asked_for_tails(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else healthy partitions would wait for it twice: in the task, and when the tails are read."""
+    lost: dict[int, str] = {}
+    producing, part = lane(context, Client(**{"east.t": 1}))
+    monkeypatch.setattr(producing._silent, "lost", lambda node, why: lost.update({node: why}))
+    stage(context, 0, 10, 20, "now")
+    work = PartitionWork(TARGET, tuple(context.spans.pending({part.source: 10})), part.position)
+    outcome = PartitionOutcome(TARGET, 0, 0, True, error="timed out")
+    with pytest.raises(ConnectionLost):
+        producing._settle([work], [ProduceResult((outcome,), 3.0, {1: "timed out"})], time.monotonic())
+    assert lost == {1: "timed out"}
+
+
+def test_a_task_names_the_broker_that_does_not_answer() -> None:
+    """A listener that accepts and says nothing; the other broker's partitions are sent."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        client = WireClient(ClusterSettings("west", (f"127.0.0.1:{mute.getsockname()[1]}",)), timeout=5.0)
+        client._brokers, client._leaders = {7: ("127.0.0.1", mute.getsockname()[1])}, {TARGET: 7}
+        silent: dict[int, str] = {}
+        lanes = [lane_of([1])]
+        assert _lines(client, lanes, replace(task(), silence=0.2), silent) == []
+        client.close()
+    assert list(silent) == [7] and lanes[0].stopped

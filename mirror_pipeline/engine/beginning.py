@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.first_seen import FirstSeen
 from mirror_pipeline.engine.joining import Ranges, first_offsets, run_of
 from mirror_pipeline.engine.rules import apply_policy
 from mirror_pipeline.engine.state import TopicRun
@@ -26,12 +27,15 @@ TOGETHER = 100
 class Beginning:
     """Makes target topics and begins incarnations; what fails for one topic halts that topic alone."""
 
-    def __init__(self, context: LaneContext, source: WireClient, source_admin: Admin, targets: TargetSide) -> None:
+    def __init__(
+        self, context: LaneContext, source: WireClient, source_admin: Admin, targets: TargetSide, first_seen: FirstSeen
+    ) -> None:
         self._context = context
         self._state = context.state
         self._source = source
         self._source_admin = source_admin
         self._targets = targets
+        self._first_seen = first_seen
 
     def begin(self, topics: Sequence[LaneTopic]) -> None:
         """Create or grow target topics and write down where the copy begins.
@@ -90,7 +94,7 @@ class Beginning:
             self._targets.refuse_filled(topic, bounds)
         partitions = sorted(topic.ranges) if topic.ranges else sorted(found.partitions)
         new = [number for number in partitions if known is None or number not in known.starts]
-        starts = first_offsets(self._source, topic, new, "earliest" if known else self._context.mirror.start)
+        starts = self._starts(topic, found.topic_id, metadata.cluster_id, new, grown=known is not None)
         life = Incarnation(
             topic=topic.topic,
             incarnation=known.incarnation if known else found.topic_id,
@@ -105,6 +109,17 @@ class Beginning:
             producer_epoch=known.producer_epoch if known else 0,
         )
         return life, new
+
+    def _starts(self, topic: LaneTopic, topic_id: str, cluster_id: str, new: list[int], *, grown: bool) -> dict[int, int]:
+        """First source offset of new partitions. Partitions, and with ``start: latest`` topics, that came later begin at their first."""
+        start = self._context.mirror.start
+        if grown or topic.ranges is not None or start != "latest":
+            return first_offsets(self._source, topic, new, "earliest" if grown else start)
+        seen = self._first_seen.offsets(topic.topic, topic_id, cluster_id)
+        if seen is None:
+            return first_offsets(self._source, topic, new, "latest")
+        later = first_offsets(self._source, topic, [number for number in new if number not in seen], "earliest")
+        return {number: offset for number, offset in seen.items() if number in new} | later
 
     def _write_down(self, lives: list[Incarnation], new: dict[str, list[int]], ranges: dict[str, Ranges]) -> None:
         crash_point("begin.before")

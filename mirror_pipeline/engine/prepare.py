@@ -17,6 +17,7 @@ from mirror_pipeline.engine import continuity
 from mirror_pipeline.engine.beginning import Beginning
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
 from mirror_pipeline.engine.continuity import recreated
+from mirror_pipeline.engine.first_seen import FirstSeen
 from mirror_pipeline.engine.joining import first_offsets, other_cluster, renamed, resumed_runs, source_gone
 from mirror_pipeline.engine.lives import drained, follows, next_life, started_over
 from mirror_pipeline.engine.rules import RulesLook, apply_policy, source_policies
@@ -43,7 +44,8 @@ class Preparation:
         self._source = WireClient(context.source, timeout=engine.request_timeout)
         self._source_admin = Admin(context.source)
         self._targets = TargetSide(context)
-        self._beginning = Beginning(context, self._source, self._source_admin, self._targets)
+        self._first_seen = FirstSeen(context.store)
+        self._beginning = Beginning(context, self._source, self._source_admin, self._targets, self._first_seen)
         self.rules = RulesLook(self._state, self._source_admin, self._targets.admin)
         self._busy = threading.Lock()
         self._wanted: dict[str, LaneTopic] = {}
@@ -88,6 +90,8 @@ class Preparation:
             metadata = self._seen_twice(metadata, known)
             fresh = [t for t in topics if t.topic not in self._state.topics and t.topic not in self._state.refused]
             runs = resumed_runs(self._context, {t.topic: known[t.topic] for t in fresh if t.topic in known}, self._wanted)
+            if self._context.mirror.start == "latest":
+                self._first_seen.look(self._source, topics, metadata, known)
             policies = source_policies({*runs, *self._state.topics}, self._source_admin)
             self.rules.relent()
             with self._state.lock:  # together: nothing is read of a topic, or sent, before it was looked at

@@ -180,6 +180,8 @@ class Reading:
             if gathering is None:
                 lines = min(count, len(mine))
                 kept = [connection for lane in range(lines) if (connection := self._client.take(leader, lane)) is not None]
+                for connection in kept:
+                    connection.limit(self._client.timeout)  # of many, some crawl for longer than a broker is silent
                 gathering = self._gatherings[leader] = Gathering(kept, self._client.opener(leader), news=self._news, pause=pause)
                 gathering.admission.room = ROOM_BYTES * leaders.count(leader) // len(leaders)
                 gathering.most = count

@@ -74,6 +74,9 @@ def _waits_for(state: LaneState, run: TopicRun, lag: int) -> str:
     staged = any(p.pending for p in run.partitions.values())
     if state.target_down and (lag or staged):
         return f"{lag:,} offsets are not on the target: {state.target_down}"
+    unread = next((p for p in run.partitions.values() if p.unread and (p.unfinished or p.read_failures > 1)), None)
+    if unread is not None and run.halted is None:
+        return f"{unread.source} cannot be read: {unread.unread}"
     if state.source_down and (lag or not all(p.told for p in run.partitions.values())):
         return f"the source cannot be read: {state.source_down}"
     return ""

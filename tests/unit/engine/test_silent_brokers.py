@@ -19,11 +19,12 @@ from mirror_pipeline.engine import awaiting, silent, worker
 from mirror_pipeline.engine.awaiting import SourceWatch
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.silent import SILENT_SECONDS, SilentBrokers
+from mirror_pipeline.engine.snapshot import progress_of
 from mirror_pipeline.engine.stage import RangeOutcome, StageResult, StageTask, run_stage
 from mirror_pipeline.engine.state import PartitionState
 from mirror_pipeline.engine.terms import RangeTerms
 from mirror_pipeline.errors import BrokerError, ConnectionLost
-from mirror_pipeline.model import OffsetRange, TopicPartition
+from mirror_pipeline.model import OffsetRange, Position, TopicPartition
 from mirror_pipeline.wire.codes import broker_error
 from mirror_pipeline.wire.fetch import FetchedPartition
 from mirror_pipeline.wire.messages import Api
@@ -264,6 +265,22 @@ def test_a_run_once_says_what_it_waits_for_when_all_else_is_read(context: LaneCo
         staging._nothing_to_read()
     part.told = True
     assert staging._nothing_to_read() is False, "it was read to its end"
+
+
+def test_a_topic_that_cannot_be_read_says_so(context: LaneContext) -> None:
+    lane(context, Moving())
+    part = part_of(context)
+
+    def shown() -> tuple[str, str]:
+        topic = progress_of(context, seconds=1.0).topics["t"]
+        return topic.state, topic.reason
+
+    part.position = Position(STAGED, 0, 0)
+    assert shown() == ("ok", "")
+    part.put_off("its leader moves", delay=1.0)
+    assert shown() == ("ok", ""), "that passes in a moment"
+    part.put_off("no leader", delay=1.0)
+    assert shown() == ("behind", "t[0] cannot be read: no leader")
 
 
 def test_a_refusal_halts_the_topic(context: LaneContext) -> None:

@@ -64,6 +64,11 @@ class FirstSeen:
         if rows:
             self._write(told | {"topics": told["topics"] | rows})
 
+    @property
+    def looked(self) -> bool:
+        """Whether the lane has seen its source. Raises BufferUnusable."""
+        return self._read() is not None
+
     def offsets(self, topic: str, topic_id: str, cluster_id: str) -> dict[int, int] | None:
         """Start offsets by partition of a topic that was there at the first look.
 

@@ -13,6 +13,7 @@ from mirror_pipeline.buffer.proofs import different_now
 from mirror_pipeline.buffer.status import read_status
 from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.buffer.usage import buffer_use as whole_use
+from mirror_pipeline.engine.first_seen import FirstSeen
 from mirror_pipeline.engine.hazards import ACCEPTABLE
 from mirror_pipeline.engine.holding import buffer_use, ledger_of, span_table
 from mirror_pipeline.engine.joining import begins_at
@@ -22,7 +23,7 @@ from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.lags import HALTED, MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Gap, TopicPartition
 from mirror_pipeline.reports import LaneStatus, TopicState
-from mirror_pipeline.wire.answers import EARLIEST, LATEST
+from mirror_pipeline.wire.answers import EARLIEST, LATEST, ClusterMetadata
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.offsets import offsets_or_errors
 
@@ -38,7 +39,7 @@ STALE_SECONDS = 30.0
 class Standing:
     """Where a mirror's partitions stand by ledger and buffer: next source offset to produce, end of what is staged.
 
-    ``starts`` are the first offsets of copies that have begun.
+    ``starts`` are the first offsets of copies that have begun, ``first_seen`` what lanes know of those that have not.
     """
 
     positions: dict[TopicPartition, int]
@@ -47,6 +48,7 @@ class Standing:
     staged_bytes: int
     gaps: tuple[Gap, ...]
     starts: dict[TopicPartition, int] = field(default_factory=dict)
+    first_seen: tuple[FirstSeen, ...] = ()
 
 
 def standing(stores: list[LaneStore]) -> Standing:
@@ -70,7 +72,7 @@ def standing(stores: list[LaneStore]) -> Standing:
             records += span.records
             size += span.bytes
         gaps += ledger.gaps()
-    return Standing(positions, staged, records, size, tuple(gaps), starts)
+    return Standing(positions, staged, records, size, tuple(gaps), starts, tuple(map(FirstSeen, stores)))
 
 
 def lag_of(
@@ -96,7 +98,7 @@ def lag_of(
         for number in metadata.topics[name].partitions
     ]
     ends = offsets_or_errors(client, parts, LATEST)
-    firsts = _first_offsets(client, [tp for tp in parts if tp not in stand.positions], stand, start)
+    firsts = _first_offsets(client, [tp for tp in parts if tp not in stand.positions], stand, start, metadata)
     rows: dict[str, list[PartitionLag]] = {name: [] for name in targets}
     unknown: list[str] = []
     for tp in sorted(parts):
@@ -116,17 +118,27 @@ def lag_of(
 
 
 def _first_offsets(
-    client: WireClient, parts: list[TopicPartition], stand: Standing, start: str | datetime
+    client: WireClient, parts: list[TopicPartition], stand: Standing, start: str | datetime, metadata: ClusterMetadata
 ) -> dict[TopicPartition, int | BrokerError]:
     """Where the copy of partitions would begin that nothing has been sent of."""
     found: dict[TopicPartition, int | BrokerError] = {tp: stand.starts[tp] for tp in parts if tp in stand.starts}
     copied = {tp.topic for tp in stand.starts}
-    for at, mine in (
-        (EARLIEST, [tp for tp in parts if tp not in found and tp.topic in copied]),
-        (begins_at(start), [tp for tp in parts if tp.topic not in copied]),
-    ):
+    asked: dict[int, list[TopicPartition]] = {}
+    for tp in parts:
+        seen = _seen(stand, metadata, tp.topic) if start == "latest" and tp.topic not in copied else None
+        if tp not in found and seen is not None and tp.partition in seen:
+            found[tp] = seen[tp.partition]
+        elif tp not in found:
+            asked.setdefault(EARLIEST if tp.topic in copied or seen is not None else begins_at(start), []).append(tp)
+    for at, mine in asked.items():
         found |= offsets_or_errors(client, mine, at)
     return found | offsets_or_errors(client, [tp for tp, offset in found.items() if offset == NO_RECORD], LATEST)
+
+
+def _seen(stand: Standing, metadata: ClusterMetadata, topic: str) -> dict[int, int] | None:
+    """The offsets at which ``start: latest`` begins as a lane wrote them down at its first look; None when they are the ends now."""
+    told = [seen.offsets(topic, metadata.topics[topic].topic_id, metadata.cluster_id) for seen in stand.first_seen if seen.looked]
+    return None if not told or None in told else next((offsets for offsets in told if offsets), {})
 
 
 def _short(lines: list[str]) -> tuple[str, ...]:

@@ -66,6 +66,26 @@ def test_a_copy_that_has_begun_lags_from_its_start_and_a_new_partition_of_it_fro
     assert lag(Source(), grown, "latest", "old") == ([90], ())
 
 
+class Seen:
+    """What a lane wrote down at its first look."""
+
+    looked = True
+
+    def __init__(self, offsets: dict[int, int] | None) -> None:
+        self.told = offsets
+
+    def offsets(self, topic: str, topic_id: str, cluster_id: str) -> dict[int, int] | None:
+        assert (topic, topic_id, cluster_id) == ("new", "i", "id")
+        return self.told
+
+
+@pytest.mark.parametrize(("told", "expected"), [({0: 80}, 20), ({}, 90), (None, 0)], ids=["seen then", "came later", "not told yet"])
+def test_latest_is_where_the_source_ended_at_the_lanes_first_look(told: dict[int, int] | None, expected: int) -> None:
+    stand = Standing({}, {}, 0, 0, (), {}, (Seen(told),))  # type: ignore[arg-type]
+    assert lag(Source(), stand, "latest") == ([expected], ())
+    assert lag(Source(), stand, "earliest") == ([90], ())
+
+
 class Leaders:
     """Two leaders of six partitions each; what is asked of whom is kept."""
 

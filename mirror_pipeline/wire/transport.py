@@ -7,8 +7,11 @@ when one is set (opening a connection, small requests), so a slow line that stil
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import socket
 import ssl
+import struct
+import termios
 import time
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
@@ -48,6 +51,7 @@ class Transport:
         plain = self._connect(host, port, receive_buffer, send_buffer)
         self._tls = context is not None
         self._wakes_at = 1
+        self._unsent: int | None = None  # bytes that the other side's kernel had not taken when an answer was last late
         self._socket = plain if context is None else self._wrap(plain, context, host)
 
     @property
@@ -108,7 +112,8 @@ class Transport:
                 count = self._receive(connected, view[filled:] if filled else view)
                 if count == 0:
                     raise EOFError
-                filled += count
+                filled += max(count, 0)
+            self._unsent = None
             if self._wakes_at != 1 and self._socket is not None:
                 self._wake_for(self._socket, 0)  # whoever waits for the next answer wakes with its first byte
         except EOFError:
@@ -176,9 +181,12 @@ class Transport:
             attempt.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
 
     def _receive(self, connected: socket.socket, view: memoryview) -> int:
+        """Bytes that came; -1 when none did, but what we sent is still on its way over a slow line: it moves."""
         try:
             return connected.recv_into(view)
         except TimeoutError as silence:
+            if self._is_sending(connected):
+                return -1
             if self._wakes_at == 1 or (self.deadline is not None and time.monotonic() >= self.deadline):
                 raise
             connected.settimeout(0)  # less than was waited for may have come: it moves
@@ -186,6 +194,17 @@ class Transport:
                 return connected.recv_into(view)
             except BlockingIOError:
                 raise silence from None
+
+    def _is_sending(self, connected: socket.socket) -> bool:
+        """Whether the other side has taken more of what was sent since this was asked last, or may have, if it is asked first."""
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            return False
+        try:
+            unsent = struct.unpack("i", fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
+        except OSError:
+            return False  # not Linux: only what is received counts
+        before, self._unsent = self._unsent, unsent
+        return unsent > 0 and (before is None or unsent < before)
 
     def _wake_for(self, connected: socket.socket, due: int) -> None:
         wanted = 1 if self._tls or due < LEAST_WAKE_BYTES else min(due, WAKE_BYTES)

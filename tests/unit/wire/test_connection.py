@@ -537,3 +537,36 @@ def test_a_file_that_is_not_pem_is_a_configuration_error(tmp_path: Path) -> None
         Connection("127.0.0.1", 1, Security(protocol="SSL", ca_file=str(keystore)))
     with pytest.raises(ConfigError, match="not a matching pair"):
         Connection("127.0.0.1", 1, Security(protocol="SSL", cert_file=str(keystore), key_file=str(keystore)))
+
+
+def test_an_answer_is_waited_for_while_the_request_is_still_on_its_way() -> None:
+    """A slow line, or a narrow one: what the kernel has taken from us is not there yet."""
+
+    def script(client: socket.socket) -> None:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        negotiate(client)
+        size = struct.unpack(">i", read_exactly(client, 4))[0]
+        frame = b""
+        while len(frame) < size:
+            frame += client.recv(min(size - len(frame), 20_000))
+            time.sleep(0.05)
+        client.sendall(struct.pack(">ii", 4, struct.unpack_from(">hhi", frame)[2]))
+
+    with ScriptedBroker(script) as broker, connect(broker, timeout=0.4) as connection:
+        connection.send(Api.FETCH, 11, (bytes(400_000),))
+        assert connection.receive().body.nbytes == 0
+
+
+def test_a_broker_that_has_taken_nothing_more_for_a_while_is_silent() -> None:
+    over = threading.Event()
+
+    def script(client: socket.socket) -> None:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        negotiate(client)
+        over.wait(30)
+
+    with ScriptedBroker(script) as broker, connect(broker, timeout=0.2) as connection:
+        connection.send(Api.FETCH, 11, (bytes(400_000),))
+        with pytest.raises(ConnectionLost, match="timed out"):
+            connection.receive()
+        over.set()

@@ -12,6 +12,11 @@ from pathlib import Path
 
 PREFIX = "mirror-sockets-"
 _LOCK = "lock"
+_LONGEST = 103
+"""Bytes of a socket's path: the kernel takes 107, macOS 103."""
+_NAME = len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
+_RANDOM = 8
+"""Characters that mkdtemp adds."""
 
 
 @cache
@@ -20,12 +25,19 @@ def socket_folder() -> str:
 
     Those of processes that were killed are removed first.
     """
-    _sweep(Path(tempfile.gettempdir()))
-    folder = tempfile.mkdtemp(prefix=PREFIX)
+    parent = _parent()
+    _sweep(parent)
+    folder = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
     handle = os.open(Path(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX)  # until the process ends, however it ends
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def _parent() -> Path:
+    """The temporary folder, unless its path leaves no room for a socket's."""
+    usual = tempfile.gettempdir()
+    return Path(usual if len(os.fsencode(f"{usual}/{PREFIX}")) + _RANDOM + _NAME <= _LONGEST else "/tmp")  # noqa: S108 - mkdtemp in it
 
 
 def _sweep(parent: Path) -> None:

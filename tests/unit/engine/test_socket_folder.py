@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from mirror_pipeline.engine.socket_folder import PREFIX
 
@@ -18,6 +24,13 @@ print(socket_folder(), flush=True)
 assert socket_folder() == socket_folder()
 sys.stdin.read()
 """
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A temporary folder with room for the paths of sockets, unlike tmp_path."""
+    with tempfile.TemporaryDirectory(prefix="s-", dir="/tmp") as name:
+        yield Path(name)
 
 
 def begin(folder: Path) -> tuple[subprocess.Popen[str], Path]:
@@ -33,23 +46,34 @@ def end(process: subprocess.Popen[str], how: signal.Signals | None = None) -> No
     process.communicate()
 
 
-def test_it_is_closed_and_gone_with_its_process(tmp_path: Path) -> None:
-    process, folder = begin(tmp_path)
+def test_it_is_closed_and_gone_with_its_process(short: Path) -> None:
+    process, folder = begin(short)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     end(process)
-    assert list(tmp_path.iterdir()) == []
+    assert list(short.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_and_what_is_in_use_stays(tmp_path: Path) -> None:
-    living, used = begin(tmp_path)
-    killed, left = begin(tmp_path)
+def test_a_long_path_does_not_break_the_sockets(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 90)
+    deep.mkdir()
+    process, folder = begin(deep)
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.bind(str(folder / f".{uuid.uuid4()}.sock"))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    end(process)
+    assert not folder.exists()
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_and_what_is_in_use_stays(short: Path) -> None:
+    living, used = begin(short)
+    killed, left = begin(short)
     (left / ".socket").touch()
     end(killed, signal.SIGKILL)
-    (tmp_path / f"{PREFIX}link").symlink_to(used)
+    (short / f"{PREFIX}link").symlink_to(used)
     assert left.exists()
-    last, newest = begin(tmp_path)
+    last, newest = begin(short)
     assert not left.exists()
     assert used.exists() and newest.exists()
     end(living)
     end(last)
-    assert list(tmp_path.iterdir()) == [tmp_path / f"{PREFIX}link"]
+    assert list(short.iterdir()) == [short / f"{PREFIX}link"]

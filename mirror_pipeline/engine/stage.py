@@ -185,7 +185,9 @@ class _Staging:
         return max(self._task.patience.get(node, SILENT_SECONDS), PATIENT_ROUND_TRIPS * client.round_trip)
 
     def _lost(self, client: WireClient, node: int, sources: Sequence[TopicPartition], problem: WireError) -> None:
-        """Nothing more comes of these in this task; the others go on."""
+        """Nothing more comes of these in this task; the others go on. What no broker of the cluster will take is raised."""
+        if isinstance(problem, BrokerError) and lookup(problem.code).action is Action.FATAL:
+            raise problem
         client.take_silent()
         for source in set(sources) & set(self._open()):
             client.forget(source)

@@ -18,7 +18,7 @@ from mirror_pipeline.topics.settings import number
 from mirror_pipeline.wire.answers import EARLIEST, LATEST, TopicMetadata
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
-from mirror_pipeline.wire.offsets import offsets_at, offsets_or_errors
+from mirror_pipeline.wire.offsets import log_range, offsets_or_errors
 
 PRODUCER_EXPIRATION_MS = 86_400_000
 SETTLE_SECONDS = 5.0
@@ -168,8 +168,7 @@ def known_topics(client: WireClient, names: Sequence[str]) -> dict[str, TopicMet
 
 def log_bounds(client: WireClient, parts: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
     """Log start and end offset of partitions, uncommitted records included. Raises BrokerError."""
-    starts, ends = (offsets_at(client, parts, which, isolation=0) for which in (EARLIEST, LATEST))
-    return {tp: (starts[tp], ends[tp]) for tp in parts}
+    return log_range(client, parts, isolation=0)
 
 
 def target_changed(known: Incarnation, found: TopicMetadata, cluster_id: str, alias: str) -> TopicHalted | None:

@@ -11,12 +11,12 @@ from struct import unpack_from
 from mirror_pipeline.errors import BrokerError, ProblemFound, WireError
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.pieces import Piece
-from mirror_pipeline.wire.answers import EARLIEST, LATEST
 from mirror_pipeline.wire.batch import HEADER_BYTES, BatchHeader, check, decode, headers
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import THROTTLING_QUOTA_EXCEEDED, broker_error
 from mirror_pipeline.wire.connection import Connection
 from mirror_pipeline.wire.fetch import THROTTLE_PATIENCE, FetchedPartition, held_back, receive_fetch, send_fetch, throttled_error
+from mirror_pipeline.wire.offsets import log_range as log_range
 
 FETCH_BYTES = 4 << 20
 LEAST_FETCH_BYTES = 64 << 10
@@ -30,21 +30,6 @@ READ_UNCOMMITTED = 0
 # An answer without data below the end: asked again so often, then the rest is a hole that compaction left.
 EMPTY_ANSWERS = 3
 Deleted = Callable[[int], None]
-
-
-def log_range(client: WireClient, partitions: list[TopicPartition], *, isolation: int) -> dict[TopicPartition, tuple[int, int]]:
-    """First offset and end of each partition; the end is the last stable offset when ``isolation`` is 1.
-
-    Raises:
-        BrokerError: The broker refuses to tell.
-    """
-    starts = client.list_offsets(dict.fromkeys(partitions, EARLIEST), isolation=isolation)
-    ends = client.list_offsets(dict.fromkeys(partitions, LATEST), isolation=isolation)
-    for tp in partitions:
-        for answer in (starts[tp], ends[tp]):
-            if answer.error:
-                raise broker_error(answer.error, f"offsets of {tp}")
-    return {tp: (starts[tp].offset, ends[tp].offset) for tp in partitions}
 
 
 @dataclass(slots=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.wire.answers import EARLIEST, LATEST
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import broker_error
 
@@ -34,3 +35,13 @@ def offsets_or_errors(
     limit = {} if within is None else {"within": within}
     answers = client.list_offsets(wanted, isolation=isolation, **limit) if wanted else {}
     return {tp: broker_error(answer.error, str(tp)) if answer.error else answer.offset for tp, answer in answers.items()}
+
+
+def log_range(client: WireClient, parts: Collection[TopicPartition], *, isolation: int) -> dict[TopicPartition, tuple[int, int]]:
+    """First offset and end of each partition; the end is the last stable offset when ``isolation`` is 1.
+
+    Raises:
+        BrokerError: a partition's leader refuses to tell.
+    """
+    starts, ends = (offsets_at(client, parts, at, isolation=isolation) for at in (EARLIEST, LATEST))
+    return {tp: (starts[tp], ends[tp]) for tp in parts}

@@ -16,14 +16,14 @@ from kafka.errors import KafkaError
 from mirror_pipeline.local.cluster import LocalCluster
 from tests.faults.child import wait_for
 
-STOP_SECONDS = 15.0
+STOP_SECONDS = 30.0
 IN_SYNC_SECONDS = 60.0
 QUICK = {
     "min.insync.replicas": "2", "replica.lag.time.max.ms": "5000", "broker.session.timeout.ms": "6000",
     "auto.leader.rebalance.enable": "false",
 }  # fmt: skip
 """A broker that is not heard of for 6 s loses its leaders (Kafka's own default: 9 s)."""
-STEADY = {**QUICK, "broker.session.timeout.ms": "120000"}
+STEADY = {**QUICK, "broker.session.timeout.ms": "45000"}
 """Leaders stay where they are while a broker hangs."""
 
 

@@ -98,6 +98,8 @@ class Acceptance:
         report.note(f"{len(waits)} records; longest wait {self._tell(waits[0])}; on healthy brokers: {shown}")
         median = waits[len(waits) // 2].seconds
         report.note(f"half of all records waited {median:.2f} s at most, 99 of 100 {waits[len(waits) // 100].seconds:.2f} s")
+        faults = ", ".join(f"{fault.at - (self.began - report.began):.0f} s {fault.kind}" for fault in report.faults)
+        report.note(f"ends of the faults, on the same clock: {faults}")
         late = [wait for wait in well if wait.seconds > LONGEST_WAIT]
         if late:
             report.account.unexplain(f"partitions on healthy brokers waited for others: {[self._tell(w) for w in late]}")
@@ -108,7 +110,7 @@ class Acceptance:
 
 @pytest.mark.parametrize("steady", [False, True], ids=["leaders move", "leaders stay"])
 def test_acceptance(plan: Callable[..., CampaignReport], cluster_factory: Callable[..., list], tmp_path: Path, steady: bool) -> None:  # type: ignore[type-arg]
-    """``leaders stay``: the source's controller takes two minutes to miss a broker, so a hanging one keeps its partitions."""
+    """``leaders stay``: the source's controller takes 45 s to miss a broker, so a hanging one keeps its partitions."""
     report = plan("acceptance-steady" if steady else "acceptance", counted_as="acceptance")
     minutes, report.wanted = report.wanted, 1
     (a,) = cluster_factory(names=["source"], brokers=3, config=STEADY if steady else QUICK)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.waits import MARGIN_SECONDS, Leaders, Trouble, Wait, healthy, waits_of
+from tests.faults.waits import AFTER_SECONDS, BEFORE_SECONDS, Leaders, Trouble, Wait, healthy, waits_of
 
 PLACE = ("t", 0)
 WAIT = Wait(PLACE, 100.0, 110.0)
@@ -22,7 +22,8 @@ BOTH = (led("source", (50.0, 1), (105.0, 1)), led("target", (50.0, 2)))
     [
         ((), False),
         ((Trouble("source", 1, 95.0, 99.5),), True),  # just before: within the margin
-        ((Trouble("source", 1, 60.0, 100.0 - 2 * MARGIN_SECONDS),), False),
+        ((Trouble("source", 1, 60.0, 100.0 - 2 * BEFORE_SECONDS),), False),
+        ((Trouble("target", 2, 110.0 + 2 * AFTER_SECONDS, 120.0),), False),
         ((Trouble("source", 2, 100.0, 110.0),), False),  # another broker of the source
         ((Trouble("target", 2, 105.0, 106.0),), True),
         ((Trouble("target", 1, 105.0, 106.0),), False),

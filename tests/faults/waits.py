@@ -19,8 +19,9 @@ from mirror_pipeline.local.cluster import LocalCluster
 
 NAME_BYTES = 60
 SAMPLE_SECONDS = 0.25
-MARGIN_SECONDS = 1.0
-"""A broker is looked at so much longer before and after its trouble: leaders are known by samples only."""
+BEFORE_SECONDS, AFTER_SECONDS = 5.0, 1.0
+"""A partition counts as healthy when its brokers were well, and its leaders the same, so long before the wait and after it: it may
+take a moment to come back from trouble of its own, and leaders are known by samples only."""
 
 Place = tuple[str, int]
 """Topic, by its name on the source, and partition."""
@@ -69,7 +70,7 @@ class Leaders:
 
 def healthy(wait: Wait, leaders: Iterable[Leaders], troubles: Sequence[Trouble]) -> bool:
     """Whether on both sides one broker led the partition all the time, and was in no trouble."""
-    begin, end = wait.since - MARGIN_SECONDS, wait.until + MARGIN_SECONDS
+    begin, end = wait.since - BEFORE_SECONDS, wait.until + AFTER_SECONDS
     for side in leaders:
         led = side.of(wait.place, begin, end)
         if len(led) != 1 or -1 in led:

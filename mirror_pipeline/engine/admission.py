@@ -127,16 +127,16 @@ class Admission:
                 self._probing[stretch.source] = self._probing.get(stretch.source, 0) + 1
             return size
 
-    def came(self, attempt: Attempt, size: int) -> None:
-        """An answer has come, which the attempt has taken."""
+    def came(self, attempt: Attempt, size: int) -> int:
+        """An answer has come, which the attempt has taken. How many stretches wait of a partition whose batches it shows first."""
         with self._lock:
             self._uncharge(attempt)
             if attempt.stretch.ready or attempt.stretch.passed:
                 self._drop(attempt)
-                return
+                return 0
             attempt.received += size
             self._held += size
-            self._learn(attempt)
+            return self._learn(attempt)
 
     def lost(self, attempt: Attempt) -> None:
         """Nothing more will come of an attempt, and what has come is of no use."""
@@ -156,7 +156,7 @@ class Admission:
             if cut and not stretch.passed:
                 known = self._learnt[stretch.source]
                 rest = stretch.cut(attempt.next, known)
-                more = -(-(rest.end - rest.start) // known.step)
+                more = known.steps(rest.start, rest.end)
                 (self._needed if self._is_needed(rest) else self._ahead).appendleft(rest)
             for other in stretch.attempts:
                 if other is not attempt or stretch.passed:
@@ -224,13 +224,17 @@ class Admission:
                 return
         row.append(piece)
 
-    def _learn(self, attempt: Attempt) -> None:
+    def _learn(self, attempt: Attempt) -> int:
         if not attempt.per_offset:
-            return
+            return 0
         source, each = attempt.stretch.source, attempt.per_offset
         before = self._learnt.get(source)
-        self._learnt[source] = Estimate(each if before is None else (before.per_offset + each) / 2, attempt.batch)
+        now = self._learnt[source] = Estimate(each if before is None else (before.per_offset + each) / 2, attempt.batch)
         self._largest = max(self._largest, attempt.batch)
+        if before is not None or attempt.stretch.known:
+            return 0
+        rows = (self._needed, self._ahead)
+        return sum(now.steps(waits.start, waits.end) for row in rows for waits in row if waits.source == source)
 
     def _uncharge(self, attempt: Attempt) -> None:
         self._held -= attempt.charge

@@ -85,6 +85,10 @@ class Estimate:
         """Offsets of a stretch."""
         return max(1, round(self.usual / max(1.0, self.per_offset)))
 
+    def steps(self, start: int, end: int) -> int:
+        """Stretches of so many offsets."""
+        return -(-(end - start) // self.step)
+
     def size(self, offsets: int) -> int:
         """Bytes of so many offsets."""
         return int(offsets * max(1.0, self.per_offset))

@@ -301,7 +301,7 @@ class Gathering:
         except Exception as fault:  # noqa: BLE001 - that topic's trouble; whoever reads the stretch says so
             stretch.fault, over = fault, True
         size = len(answer.records)
-        self.admission.came(attempt, size)
+        self._grow(self.admission.came(attempt, size))
         self._pauses = True
         self.pause(size)
         self._pauses = False
@@ -332,8 +332,11 @@ class Gathering:
         self._place(line)
 
     def _complete(self, attempt: Attempt, *, cut: bool) -> None:
-        more = self.admission.complete(attempt, cut=cut)
+        self._grow(self.admission.complete(attempt, cut=cut))
         self._news.set()
+
+    def _grow(self, more: int) -> None:
+        """There are so many more stretches than was thought when connections were opened."""
         if more and self._count < self.most:
             self.resize(min(self.most, self._count + more))
 

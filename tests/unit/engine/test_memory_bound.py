@@ -220,6 +220,8 @@ class Copy:
         part = stretch.source.partition
         assert stretch.problem is None
         assert stretch.start <= self.next[part], "one behind the other"
+        largest = max(broker.largest for broker in self.brokers)
+        assert sum(len(answer.records) for answer in stretch.answers) <= 4 * max(STRETCH, 8 * largest), "no stretch is large, nor a span"
         for answer in stretch.answers:
             for _, header in headers(answer.records):
                 if header.next_offset > self.next[part]:
@@ -300,3 +302,11 @@ def test_a_few_stretches_probe_partitions_of_which_nothing_is_known() -> None:
     held.set()
     assert max(at_once[: admission.FIRST_PROBES]) <= admission.FIRST_PROBES
     copy.reading.end()
+
+
+def test_connections_are_opened_once_it_shows_how_much_there_is_to_read() -> None:
+    broker = Broker([[(20, 900)] * 60])
+    copy = Copy([broker], budget=10**7, lines=12)
+    copy.run()
+    assert copy.next == dict(enumerate(broker.ends))
+    assert 6 <= len(broker.lines) <= 12, "the last ones may come too late"

@@ -67,7 +67,7 @@ def backfill_asset(mirror: KnownMirror, topic: KnownTopic, parts: dg.TimeWindowP
     )
 
     @dg.multi_asset(
-        name=names.unique("backfill", mirror.name, topic.topic),
+        name=mirror.called("backfill", topic.topic),
         specs=[spec],
         backfill_policy=dg.BackfillPolicy.single_run(),
         config_schema=plain_fields(BackfillConfig),
@@ -124,7 +124,7 @@ def _line(progress: Progress) -> str:
 def backfill_job(mirror: KnownMirror) -> Any:
     """All backfill assets of a mirror, apart from its lanes: other tags, other limits."""
     return dg.define_asset_job(
-        names.unique("backfill", mirror.name),
+        mirror.called("backfill_job"),
         selection=[names.backfill_key(mirror.name, topic.topic) for topic in mirror.topics or ()],
         description=f"Copies past time ranges of topics of mirror `{mirror.name}`. One run for each range.",
         tags=_tags(mirror),

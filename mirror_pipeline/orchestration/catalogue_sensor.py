@@ -24,7 +24,7 @@ def catalogue_sensor(mirror: KnownMirror) -> dg.SensorDefinition:
     """The catalogue sensor of one mirror."""
 
     @dg.sensor(
-        name=names.unique("catalogue", mirror.name),
+        name=mirror.called("catalogue"),
         description=f"Asks cluster `{mirror.config.source}` which topics mirror `{mirror.name}` selects and saves the answer. "
         "When it differs from the assets shown here, the code location is reloaded.",
         minimum_interval_seconds=INTERVAL_SECONDS,

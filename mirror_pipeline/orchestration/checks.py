@@ -36,7 +36,7 @@ def verify_checks(mirror: KnownMirror) -> dg.AssetChecksDefinition:
     ]
 
     @dg.multi_asset_check(
-        name=names.unique("verify", mirror.name), specs=specs, can_subset=True, pool=f"mirror/{mirror.name}/verify"
+        name=mirror.called("verify"), specs=specs, can_subset=True, pool=f"mirror/{mirror.name}/verify"
     )
     def verify_step(
         context: dg.AssetCheckExecutionContext, mirrors: MirrorsResource, spark: SparkSessionResource
@@ -95,7 +95,7 @@ def _result(topic: str, key: dg.AssetKey, report: VerifyReport, halt: TopicState
 def verify_job(mirror: KnownMirror, checks: dg.AssetChecksDefinition) -> Any:
     """The job that makes all checks of a mirror."""
     return dg.define_asset_job(
-        names.unique("verify_job", mirror.name),
+        mirror.called("verify_job"),
         selection=dg.AssetSelection.checks(checks),
         description=f"Compares what mirror `{mirror.name}` has copied since the last verification with its source.",
         tags={
@@ -109,7 +109,7 @@ def verify_job(mirror: KnownMirror, checks: dg.AssetChecksDefinition) -> Any:
 def verify_schedule(mirror: KnownMirror, job: Any) -> dg.ScheduleDefinition:
     """Once an hour, UTC."""
     return dg.ScheduleDefinition(
-        name=names.unique("verify_hourly", mirror.name),
+        name=mirror.called("verify_hourly"),
         job=job,
         cron_schedule=VERIFY_CRON,
         default_status=dg.DefaultScheduleStatus.RUNNING,

@@ -18,7 +18,7 @@ from mirror_pipeline.orchestration.copying_check import copying_key
 from mirror_pipeline.orchestration.lag_sensor import lag_sensor
 from mirror_pipeline.orchestration.lane import BUDGET_SECONDS, lane_assets, lane_tags, source_spec
 from mirror_pipeline.orchestration.lane_facts import lane_job_name
-from mirror_pipeline.orchestration.project import KnownMirror, Project, config_path, read_project
+from mirror_pipeline.orchestration.project import KnownMirror, Project, config_path, joints, read_project
 from mirror_pipeline.orchestration.reaper import reaper
 from mirror_pipeline.orchestration.upkeep import evict_job, prune_job, schedules
 from mirror_pipeline.orchestration.wiring import MirrorsResource, SparkSessionResource
@@ -39,10 +39,11 @@ def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.De
     sensors: list[dg.SensorDefinition] = []
     checks: list[dg.AssetChecksDefinition] = []
     hourly: list[dg.ScheduleDefinition] = []
+    joined = joints(project.mirrors)
     for mirror in project.mirrors:
         lanes = [lane for lane in mirror.lanes if mirror.in_lane(lane)]
         lane_jobs = [lane_job(mirror, lane) for lane in lanes]
-        assets += [source_spec(mirror, topic) for topic in mirror.topics or ()]
+        assets += [source_spec(mirror, topic, _maker(joined.get((mirror.name, topic.topic)))) for topic in mirror.topics or ()]
         assets += [lane_assets(mirror, lane) for lane in lanes]
         assets += [backfill_asset(mirror, topic, parts) for topic in mirror.topics or ()]
         jobs += lane_jobs + ([backfill_job(mirror)] if mirror.topics else [])
@@ -64,13 +65,17 @@ def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.De
     )
 
 
+def _maker(writer: tuple[str, str] | None) -> dg.AssetKey | None:
+    return names.target_key(*writer) if writer is not None else None
+
+
 def lane_job(mirror: KnownMirror, lane: str) -> Any:
     """The job that runs one lane."""
     label = names.lane_label(mirror.name, lane)
     topics = [topic.topic for topic in mirror.in_lane(lane)]
     copies = dg.AssetSelection.assets(*(names.target_key(mirror.name, topic) for topic in topics)).without_checks()
     return dg.define_asset_job(
-        lane_job_name(mirror.name, lane),
+        lane_job_name(mirror, lane),
         # Verification has a job and a schedule of its own: a lane's run would wait for it, and keep the hourly one waiting.
         selection=copies | dg.AssetSelection.checks(*(copying_key(mirror.name, topic) for topic in topics)),
         description=f"Runs lane {label}: copies its topics until the time budget ends or nothing moves. The lag sensor starts it.",

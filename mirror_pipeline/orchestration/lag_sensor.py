@@ -30,7 +30,7 @@ def lag_sensor(mirror: KnownMirror, jobs: list[dg.JobDefinition]) -> dg.SensorDe
     """The lag sensor of one mirror; ``jobs`` are those of its lanes that have topics."""
 
     @dg.sensor(
-        name=names.unique("lag", mirror.name),
+        name=mirror.called("lag"),
         description=f"Looks at the lag of mirror `{mirror.name}` every {INTERVAL_SECONDS} s and starts the lanes that have work. "
         "Stop it to keep the mirror from being run.",
         minimum_interval_seconds=INTERVAL_SECONDS,
@@ -100,7 +100,7 @@ def _result(mirror: KnownMirror, decision: Decision, events: list[dg.AssetObserv
 def _request(mirror: KnownMirror, start: Start) -> dg.RunRequest:
     # No run_key: Dagster never starts a key twice, so a failed run would keep a quiet topic waiting for ever.
     label = start.facts.label
-    op = names.unique("lane", mirror.name, start.facts.lane)
+    op = mirror.called("lane", start.facts.lane)
     config = {"budget_seconds": budget_of(label), "whole_lane": True}
     return dg.RunRequest(
         job_name=start.facts.job,

@@ -45,14 +45,19 @@ class LaneConfig(dg.Config):
     )
 
 
-def source_spec(mirror: KnownMirror, topic: KnownTopic) -> dg.AssetSpec:
-    """The topic on the source cluster; Dagster does not make it, the lag sensor observes it."""
+def source_spec(mirror: KnownMirror, topic: KnownTopic, made_by: dg.AssetKey | None = None) -> dg.AssetSpec:
+    """The topic on the source cluster; Dagster does not make it, the lag sensor observes it.
+
+    ``made_by`` is the target asset of another mirror that writes this very topic: the two stand joined in the graph.
+    """
     return dg.AssetSpec(
         names.source_key(mirror.name, topic.topic),
+        deps=[made_by] if made_by is not None else [],
         description=f"Topic `{topic.topic}` on cluster `{mirror.config.source}`, {topic.partitions} partitions by the saved catalogue. "
         "Observations show its end offsets and how far the mirror is behind.",
-        group_name=names.group(mirror.name, topic.lane),
-        kinds={"kafka"},
+        # Its box and its copy's have one title, the topic's name: they stand in groups of their own, of different kinds.
+        group_name=names.group(mirror.name, f"from_{mirror.config.source}"),
+        kinds={"kafka", "source"},
         metadata={"mirror": mirror.name, "lane": topic.lane, "cluster": mirror.config.source, "topic": topic.topic},
     )
 
@@ -78,7 +83,7 @@ def lane_assets(mirror: KnownMirror, lane: str) -> dg.AssetsDefinition:
     number = lane_number(lane)
 
     @dg.multi_asset(
-        name=names.unique("lane", mirror.name, lane),
+        name=mirror.called("lane", lane),
         description=f"Lane {label}: copies {len(topics)} topics of mirror `{mirror.name}`, micro-batch after micro-batch, "
         "until its time budget ends or nothing moved for a while.",
         outs=outs,

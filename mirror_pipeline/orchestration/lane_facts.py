@@ -67,9 +67,9 @@ class _History:
     ended: float | None = None
 
 
-def lane_job_name(mirror: str, lane: str) -> str:
+def lane_job_name(mirror: KnownMirror, lane: str) -> str:
     """The job that the lag sensor starts."""
-    return names.unique("lane_job", mirror, lane)
+    return mirror.called("lane_job", lane)
 
 
 def gather(instance: dg.DagsterInstance, mirror: KnownMirror, status: MirrorStatus | None) -> list[LaneFacts]:
@@ -83,7 +83,7 @@ def gather(instance: dg.DagsterInstance, mirror: KnownMirror, status: MirrorStat
             LaneFacts(
                 lane=lane,
                 label=label,
-                job=lane_job_name(mirror.name, lane),
+                job=lane_job_name(mirror, lane),
                 topics=frozenset(topic.topic for topic in mirror.in_lane(lane)),
                 run=run_in_flight(instance, label),
                 status=described.get(lane),

@@ -1,13 +1,15 @@
 """Names inside Dagster: asset keys, groups, pools, operations, run tags.
 
-Asset keys keep a topic's true name. Everything Dagster derives a Python-like name from gets a hash as well:
-the topics ``a.b`` and ``a_b`` would otherwise be one.
+Asset keys keep a topic's true name. What Dagster wants a Python-like name for (jobs, sensors, operations) is called by words
+alone, and gets a hash only where two would be called the same: the topics ``a.b`` and ``a_b`` would otherwise be one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
+from collections.abc import Iterable
 
 import dagster as dg
 
@@ -22,6 +24,9 @@ COPYING_CHECK = "copying"
 KIND_LANE, KIND_BACKFILL, KIND_UPKEEP = "lane", "backfill", "upkeep"
 
 LONGEST_WORD = 60
+LONGEST_NAME = 90
+RESERVED = ("evict", "evict_buffers", "evict_hourly", "prune", "prune_runs", "prune_nightly", "reaper", "mirrors_missing")
+"""Names that do not stand for one mirror."""
 
 
 def source_key(mirror: str, topic: str) -> dg.AssetKey:
@@ -50,9 +55,16 @@ def word(text: str) -> str:
 
 
 def unique(kind: str, *parts: str) -> str:
-    """A name for an operation, job or sensor that no other parts give."""
+    """A name that no other parts give, whatever they are."""
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
     return f"{kind}_{word('_'.join(parts))[:LONGEST_WORD]}_{digest}"
+
+
+def distinct(wanted: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """A readable name for each ``(kind, mirror, ...)``; those that would share one get :func:`unique` names."""
+    plain = {parts: word("_".join((*parts[:2], *(part.removeprefix("lane-") for part in parts[2:]))))[:LONGEST_NAME] for parts in wanted}
+    shared = Counter(plain.values()) + Counter(RESERVED)
+    return {parts: name if shared[name] == 1 else unique(*parts) for parts, name in plain.items()}
 
 
 def lane_label(mirror: str, lane: str) -> str:

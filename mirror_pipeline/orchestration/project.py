@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mirror_pipeline.config import DEFAULT_CONFIG, Config, MirrorConfig, load_config
 from mirror_pipeline.engine.selection import lane_names, lane_of, with_further
 from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.orchestration import names
 from mirror_pipeline.topics.catalogue import load_catalogue
 
 CONFIG_ENV = "MIRROR_CONFIG"
@@ -31,15 +33,23 @@ class KnownTopic:
 
 @dataclass(frozen=True, slots=True)
 class KnownMirror:
-    """A mirror and its topics; ``topics`` is None while there is no catalogue."""
+    """A mirror and its topics; ``topics`` is None while there is no catalogue.
+
+    ``words`` are the names of its jobs, sensors and operations, by kind and what each is for.
+    """
 
     config: MirrorConfig
     topics: tuple[KnownTopic, ...] | None
+    words: Mapping[tuple[str, ...], str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def name(self) -> str:
         """The mirror's name."""
         return self.config.name
+
+    def called(self, kind: str, *parts: str) -> str:
+        """The name of a job, sensor or operation: ``called("lane", "lane-0")``, ``called("backfill", topic)``."""
+        return self.words.get((kind, self.name, *parts)) or names.unique(kind, self.name, *parts)
 
     @property
     def lanes(self) -> list[str]:
@@ -72,7 +82,44 @@ def read_project(path: Path) -> Project:
     except MirrorError as error:
         _log.warning("definitions without mirrors: %s", error)
         return Project(path, problem=str(error))
-    return Project(path, tuple(KnownMirror(mirror, known_topics(config, mirror)) for mirror in config.mirrors))
+    return Project(path, with_words(KnownMirror(mirror, known_topics(config, mirror)) for mirror in config.mirrors))
+
+
+def with_words(mirrors: Iterable[KnownMirror]) -> tuple[KnownMirror, ...]:
+    """The mirrors of one project with the names of their jobs, sensors and operations: none stands twice among them."""
+    known = tuple(mirrors)
+    words = names.distinct(parts for mirror in known for parts in _wanted(mirror))
+    return tuple(replace(mirror, words=words) for mirror in known)
+
+
+def _wanted(mirror: KnownMirror) -> Iterator[tuple[str, ...]]:
+    for kind in ("lag", "catalogue", "verify", "verify_job", "verify_hourly", "backfill_job"):
+        yield kind, mirror.name
+    for lane in mirror.lanes:
+        yield "lane", mirror.name, lane
+        yield "lane_job", mirror.name, lane
+    for topic in mirror.topics or ():
+        yield "backfill", mirror.name, topic.topic
+
+
+def joints(mirrors: Iterable[KnownMirror]) -> dict[tuple[str, str], tuple[str, str]]:
+    """Which mirrored topics are the source of others: ``(mirror, topic)`` to the mirror and topic that write it, by cluster and name.
+
+    A ring (mirrors that write each other's sources in a circle) is left open: a graph of assets has none.
+    """
+    known = tuple(mirrors)
+    writers = {(m.config.target, t.target_topic): (m.name, t.topic) for m in known for t in m.topics or ()}
+    found: dict[tuple[str, str], tuple[str, str]] = {}
+    for mirror in known:
+        for topic in mirror.topics or ():
+            reader = mirror.name, topic.topic
+            writer = writers.get((mirror.config.source, topic.topic))
+            above = writer
+            while above is not None and above != reader:
+                above = found.get(above)
+            if writer is not None and above is None:
+                found[reader] = writer
+    return found
 
 
 def known_topics(config: Config, mirror: MirrorConfig) -> tuple[KnownTopic, ...] | None:
@@ -80,11 +127,11 @@ def known_topics(config: Config, mirror: MirrorConfig) -> tuple[KnownTopic, ...]
     catalogue = load_catalogue(config, mirror.name)
     if catalogue is None:
         return None
-    names = [topic.name for topic in catalogue.topics]
+    selected = [topic.name for topic in catalogue.topics]
     try:
-        homes = lane_of(config.buffer, mirror, names)
+        homes = lane_of(config.buffer, mirror, selected)
     except MirrorError as error:
         # The ledgers only matter for topics that were dealt before `lanes` was changed.
         _log.warning("lanes of mirror %s by name only: %s", mirror.name, error)
-        homes = dict.fromkeys(names, lane_names(mirror)[0])
+        homes = dict.fromkeys(selected, lane_names(mirror)[0])
     return tuple(sorted(KnownTopic(t.name, t.target_topic, homes[t.name], t.partitions) for t in catalogue.topics))

@@ -81,7 +81,7 @@ def test_a_backfill_launched_over_the_page_copies_exactly_its_range(up: Up) -> N
     until("the topic has a backfill asset", lambda: up.asset("backfill", topic).get("definition"))
     into = f"{up.target(topic)}.again"
     keys = [f"{hour + timedelta(hours=number):%Y-%m-%d-%H:%M}" for number in (2, 3, 4)]
-    op = names.unique("backfill", NAME, topic)
+    op = f"backfill_{names.word(NAME)}_{names.word(topic)}"
     answer = up.ask(
         BACKFILL,
         params={

@@ -30,8 +30,8 @@ def test_the_graph_of_a_mirror_with_two_lanes(tmp_path: Path) -> None:
     defs = build(write_project(tmp_path, ["a.b", "orders"], lanes=2))
     dg.Definitions.validate_loadable(defs)
     assert graph(defs) == {
-        "east-to-west/source/a.b": ("east_to_west/lane_1", []),
-        "east-to-west/source/orders": ("east_to_west/lane_0", []),
+        "east-to-west/source/a.b": ("east_to_west/from_east", []),
+        "east-to-west/source/orders": ("east_to_west/from_east", []),
         "east-to-west/target/a.b": ("east_to_west/lane_1", ["east-to-west/source/a.b"]),
         "east-to-west/target/orders": ("east_to_west/lane_0", ["east-to-west/source/orders"]),
         "east-to-west/backfill/a.b": ("east_to_west/backfill", ["east-to-west/source/a.b"]),

@@ -53,10 +53,11 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMirror:
 @pytest.fixture
 def run(tmp_path: Path, instance: dg.DagsterInstance, fake: FakeMirror) -> Callable[..., dg.ExecuteInProcessResult]:
     """A run of the lane as the lag sensor asks for it when these topics are behind."""
-    defs = build(write_project(tmp_path, TOPICS), resources={"mirrors": FakeMirrors(), "spark": NoSpark()})
+    project = write_project(tmp_path, TOPICS)
+    defs = build(project, resources={"mirrors": FakeMirrors(), "spark": NoSpark()})
 
     def start(*behind: str, facts: LaneFacts | None = None) -> dg.ExecuteInProcessResult:
-        mirror = known(*TOPICS)
+        mirror = project.mirrors[0]
         lag, homes = mirror_lag(**dict.fromkeys(behind, 9)), dict.fromkeys(TOPICS, "lane-0")
         (chosen,) = decide(lag, [facts or gather(instance, mirror, None)[0]], homes=homes, now=1e12).starts
         request = _request(mirror, chosen)
@@ -197,13 +198,14 @@ def test_a_halt_is_said_while_the_run_goes_on(run: Callable[..., Any], instance:
 
 def test_runs_of_the_lag_sensor_hold_no_verification(tmp_path: Path, instance: dg.DagsterInstance, fake: FakeMirror) -> None:
     """The verification's pool, held for as long as a lane runs, kept the hourly verification waiting."""
-    mirror = known(*TOPICS)
+    project = write_project(tmp_path, TOPICS)
+    mirror = project.mirrors[0]
     (chosen,) = decide(mirror_lag(**{"a.b": 9}), gather(instance, mirror, None), homes=dict.fromkeys(TOPICS, "lane-0"), now=1e12).starts
     request = _request(mirror, chosen)
     assert request.asset_check_keys == [copying_key(NAME, "a.b")]
-    job = build(write_project(tmp_path, TOPICS)).resolve_job_def(str(request.job_name))
+    job = build(project).resolve_job_def(str(request.job_name))
     subset = job.get_subset(asset_selection=set(request.asset_selection or ()), asset_check_selection=set(request.asset_check_keys))
-    assert [node.name for node in subset.nodes] == [names.unique("lane", NAME, "lane-0")]
+    assert [node.name for node in subset.nodes] == ["lane_east_to_west_0"]
     pools = {pool for node in subset.nodes for pool in node.definition.pools}  # type: ignore[attr-defined]
     assert pools == {names.lane_pool(NAME, "lane-0")}
 

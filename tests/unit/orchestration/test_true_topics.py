@@ -17,6 +17,7 @@ from mirror_pipeline.orchestration.definitions import build
 from mirror_pipeline.orchestration.lag_decision import decide
 from mirror_pipeline.orchestration.lag_sensor import _request
 from mirror_pipeline.orchestration.lane_facts import LaneFacts, gather
+from mirror_pipeline.orchestration.project import with_words
 from mirror_pipeline.reports import Progress, RunReport, TopicProgress, TopicState
 from tests.unit.orchestration.orchestration_fakes import (
     NAME,
@@ -120,7 +121,7 @@ def test_the_error_of_a_halt_is_one_line_without_a_stack_trace(run: Callable[...
 def facts_of(instance: dg.DagsterInstance, fake: FakeMirror) -> LaneFacts:
     """What the lag sensor knows of the lane after a run."""
     status = lane_status(state="finished", topics=fake.report().topics)
-    return gather(instance, known(*TOPICS), replace(fake.status(), lanes=(status,)))[0]
+    return gather(instance, with_words([known(*TOPICS)])[0], replace(fake.status(), lanes=(status,)))[0]
 
 
 def test_the_lanes_later_runs_are_not_red_for_it_and_it_stays_red(

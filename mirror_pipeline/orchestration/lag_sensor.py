@@ -53,7 +53,7 @@ def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: Mirr
     try:
         lag, status, homes = _look(mirror, mirrors)
     except (MirrorError, TimeoutError) as problem:
-        return dg.SkipReason(_unseen(mirror, problem))
+        return _without_source(context, mirror, mirrors, problem)
     now = worker.wall_clock()
     memory = LagMemory(context.cursor)
     worth = memory.see(lag, now)
@@ -80,6 +80,30 @@ def _look(mirror: KnownMirror, mirrors: MirrorsResource) -> tuple[MirrorLag, Mir
             _looking.discard(mirror.name)
 
     return worker.bounded(look, LOOK_SECONDS, name=f"lag of {mirror.name}")
+
+
+def _without_source(
+    context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: MirrorsResource, problem: Exception
+) -> dg.SensorResult | dg.SkipReason:
+    """The source does not answer: lanes with something staged can still deliver that."""
+    unseen = _unseen(mirror, problem)
+    if not isinstance(problem, TimeoutError) and not (isinstance(problem, ClusterUnreachable) and problem.cluster == mirror.config.source):
+        return dg.SkipReason(unseen)
+
+    def look() -> tuple[MirrorLag, MirrorStatus, dict[str, str]]:
+        face: MirrorFace = mirrors.mirror(mirror.name)
+        lag = face.undelivered()
+        return lag, face.status(), mirrors.lanes_of(mirror.name, [topic.topic for topic in lag.topics])
+
+    try:
+        lag, status, homes = worker.bounded(look, LOOK_SECONDS, name=f"buffer of {mirror.name}")
+    except (MirrorError, TimeoutError):
+        return dg.SkipReason(unseen)
+    if not lag.lag_records:
+        return dg.SkipReason(unseen)
+    decision = decide(lag, gather(context.instance, mirror, status), homes=homes, now=worker.wall_clock())
+    told = Decision(decision.starts, (unseen, *decision.reasons))
+    return _result(mirror, told, [], context.cursor or "")
 
 
 def _unseen(mirror: KnownMirror, problem: Exception) -> str:

@@ -47,6 +47,7 @@ class FakeMirror:
     """Answers what it is told to; ``script`` drives a run: it gets the observer, the stop event and the wanted topics."""
 
     lag_answer: MirrorLag | Exception = field(default_factory=lambda: mirror_lag(orders=0))
+    staged: MirrorLag = field(default_factory=lambda: mirror_lag(orders=0))
     lanes_answer: tuple[LaneStatus, ...] = ()
     script: Callable[[Callable[[Progress], None], threading.Event], None] | None = None
     halted: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -60,6 +61,9 @@ class FakeMirror:
         if isinstance(self.lag_answer, Exception):
             raise self.lag_answer
         return self.lag_answer
+
+    def undelivered(self) -> MirrorLag:
+        return self.staged
 
     def status(self) -> MirrorStatus:
         return MirrorStatus(NAME, "east", "west", self.lanes_answer, 0, 1, 0, 0, 0)

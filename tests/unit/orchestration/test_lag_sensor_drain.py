@@ -1,0 +1,50 @@
+"""The lag sensor while the source does not answer: lanes with something staged are started all the same."""
+
+from __future__ import annotations
+
+import dagster as dg
+import pytest
+
+from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable
+from mirror_pipeline.lags import MirrorLag
+from mirror_pipeline.orchestration import lag_sensor as module
+from mirror_pipeline.orchestration import names
+from tests.unit.orchestration.orchestration_fakes import NAME, FakeMirror, FakeMirrors, known, mirror_lag
+
+SILENT = ClusterUnreachable("east", "no broker answers", hint="is it up?")
+
+
+def tick(instance: dg.DagsterInstance) -> dg.SensorResult | dg.SkipReason:
+    with dg.build_sensor_context(instance=instance, cursor="kept") as context:
+        return module.tick(context, known("orders", "users"), FakeMirrors())
+
+
+@pytest.mark.parametrize("problem", [SILENT, TimeoutError("it takes too long")])
+def test_what_is_staged_is_delivered(fake: FakeMirror, instance: dg.DagsterInstance, problem: Exception) -> None:
+    fake.lag_answer, fake.staged = problem, mirror_lag(orders=7, users=0)
+    result = tick(instance)
+    assert isinstance(result, dg.SensorResult) and result.run_requests is not None
+    (request,) = result.run_requests
+    assert request.asset_selection == [names.target_key(NAME, "orders")] and result.cursor == "kept"
+
+
+def test_with_nothing_staged_nothing_is_started(fake: FakeMirror, instance: dg.DagsterInstance) -> None:
+    fake.lag_answer, fake.staged = SILENT, mirror_lag(orders=0, users=0)
+    result = tick(instance)
+    assert isinstance(result, dg.SkipReason)
+    assert result.skip_message == "source cluster east unreachable: no broker answers (is it up?)"
+
+
+def test_a_silent_target_or_an_unreadable_buffer_starts_nothing(
+    fake: FakeMirror, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.lag_answer, fake.staged = ClusterUnreachable("west", "no broker answers"), mirror_lag(orders=7)
+    assert isinstance(tick(instance), dg.SkipReason)
+    fake.lag_answer = SILENT
+
+    def unreadable() -> MirrorLag:
+        raise BufferUnusable("not readable")
+
+    monkeypatch.setattr(fake, "undelivered", unreadable)
+    result = tick(instance)
+    assert isinstance(result, dg.SkipReason) and "source cluster east unreachable" in (result.skip_message or "")

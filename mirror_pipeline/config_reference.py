@@ -70,8 +70,11 @@ _LOOPS = """### Names and loops
   target (it begins with `<target alias>.`, possibly behind the prefixes of other clusters) is left out, as MirrorMaker 2 does:
   otherwise two mirrors in opposite directions would copy a topic for ever. `mirror plan` lists it with this reason. To mirror a topic
   that only happens to have such a name, give it a mirror of its own with `naming: identity`.
-- With `identity` or a template, names do not tell where a topic came from. Mirrors that would carry a topic round in a circle are
-  refused, and so are two mirrors that would write the same target topic.
+- With another template that holds `{source}` the names tell as well, as far as the mirrors of this file made them: a topic that would
+  go round is left out of the mirror that would bring it back. With `identity`, or a template without `{source}`, names do not tell:
+  mirrors that would carry a topic round in a circle are refused.
+- Two mirrors never write one target topic. The one that has begun the topic goes on, of two new ones the one that stands first in the
+  file; in the other one `mirror plan` blocks the topic and a run halts it as `target_claimed`, and writes nothing of it.
 - A topic that the mirror creates has the source's partition count and its explicit retention, clean-up, segment, compaction and
   message-size settings, `compression.type=producer`, `message.timestamp.type=CreateTime` and open timestamp bounds. Durability
   settings such as `min.insync.replicas` are the target's own. Records of a source topic with `LogAppendTime` keep the time the

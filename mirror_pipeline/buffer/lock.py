@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Protocol
 
 from mirror_pipeline.buffer.lease import RENEWALS, Lease, holder_of
@@ -98,6 +99,13 @@ def lane_lock(store: LaneStore, *, patience: float = PATIENCE) -> Iterator[Hold]
         yield lease
     finally:
         lease.release()
+
+
+@contextmanager
+def buffer_lock(store: LaneStore, *, patience: float) -> Iterator[Hold]:
+    """Hold the buffer that a lane lies in, for a moment; lanes that run are not held up. Raises as :func:`lane_lock`."""
+    with lane_lock(replace(store, uri=store.root), patience=patience) as hold:
+        yield hold
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
@@ -42,14 +43,30 @@ class Beginning:
 
         Raises:
             ClusterUnreachable, ConnectionLost: a cluster does not answer; what is begun stays begun.
+            LaneBusy: another mirror is beginning topics at the moment.
         """
+        claims = self._context.claims
+        if claims is not None and topics:
+            claims.look()
         plans = self._targets.plans(list(topics), self._source_admin) if topics else {}
         for start in range(0, len(topics), TOGETHER):
             chunk = topics[start : start + TOGETHER]
             for topic in chunk:
                 if topic.topic not in plans:
                     self._refuse(topic.topic, TopicHalted(topic.topic, f"source topic {topic.topic} does not exist any more"))
-            self._begin_some([topic for topic in chunk if topic.topic in plans], plans)
+            with claims.held(self._context.store) if claims is not None else nullcontext():
+                self._begin_some(self._unclaimed([topic for topic in chunk if topic.topic in plans]), plans)
+
+    def _unclaimed(self, topics: Sequence[LaneTopic]) -> list[LaneTopic]:
+        """Those topics that no other mirror writes; the others halt."""
+        if self._context.claims is None:
+            return list(topics)
+        known = self._context.ledger.incarnations()
+        fresh = {topic.topic: topic.target_topic for topic in topics if topic.topic not in known}
+        refused = self._context.claims.refused(fresh, any_claim={topic.topic for topic in topics if topic.ranges is not None})
+        for name, halt in refused.items():
+            self._refuse(name, halt)
+        return [topic for topic in topics if topic.topic not in refused]
 
     def checked_runs(self, lives: Sequence[Incarnation], ranges: dict[str, Ranges]) -> list[TopicRun]:
         """Runs of topics whose targets have just been looked at."""
@@ -132,6 +149,7 @@ class Beginning:
                 for number in new[made.topic]:
                     run.partitions.setdefault(number, made.partitions[number])
                 self._state.unready.pop(made.topic, None)
+                self._state.refused.pop(made.topic, None)
 
     def _refuse(self, name: str, problem: MirrorError) -> None:
         halt = problem if isinstance(problem, TopicHalted) else TopicHalted(name, problem.message, hint=problem.hint)

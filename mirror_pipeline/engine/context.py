@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from mirror_pipeline.buffer.decisions import Decisions
 from mirror_pipeline.buffer.ledger import Ledger
@@ -18,6 +19,9 @@ from mirror_pipeline.engine.runners import Runners
 from mirror_pipeline.engine.state import LaneState
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.model import Decision, DecisionKind, Send, Stamp, TopicPartition
+
+if TYPE_CHECKING:
+    from mirror_pipeline.engine.claims import Claims
 
 FIRST_BACKOFF_SECONDS = 0.25
 LONGEST_BACKOFF_SECONDS = 5.0
@@ -46,6 +50,7 @@ class LaneContext:
     ``once`` ends the run at the end offsets seen at its start; ``drain`` leaves the source alone and ends it when everything
     staged is on the target; ``room_wanted`` calls the housekeeper.
     ``hold`` is asked before whatever only the lane's one run may do.
+    ``claims`` knows what other mirrors write on the target; None where there is no other.
     ``memory_seconds`` is how old records may be until the target's brokers forget their producer.
     """
 
@@ -67,6 +72,7 @@ class LaneContext:
     room_wanted: threading.Event = field(default_factory=threading.Event)
     hold: Hold = HELD
     drain: bool = False
+    claims: Claims | None = None
     _room: RoomWatch | None = None
     decisions: tuple[Decision, ...] = ()
 

@@ -15,6 +15,7 @@ from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.config import ClusterSettings, Config, MirrorConfig
 from mirror_pipeline.engine import backfill, draining, evicting, halted, lanes, looking, preview
 from mirror_pipeline.engine import resolve as resolving
+from mirror_pipeline.engine.claims import Claims
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.outlook import LogTimes, with_outlook
 from mirror_pipeline.engine.runners import Runners, inline_bytes
@@ -25,7 +26,7 @@ from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.local.java import find_java
 from mirror_pipeline.model import Gap
 from mirror_pipeline.reports import BackfillReport, Finding, Halt, MirrorPlan, MirrorStatus, Progress, Resolution, RunReport
-from mirror_pipeline.topics.catalogue import Catalogue, refresh_catalogue
+from mirror_pipeline.topics.catalogue import Catalogue, CatalogueTopic, refresh_catalogue
 from mirror_pipeline.verify import repair
 from mirror_pipeline.verify.mirrored import MirrorCheck
 from mirror_pipeline.verify.repair import RepairReport
@@ -274,7 +275,9 @@ class Mirror:
 
     def refresh_catalogue(self) -> Catalogue:
         """Look at the source and save the selection for those who must not ask Kafka. Raises ClusterUnreachable."""
-        return refresh_catalogue(self.config, self.mirror, self.source_admin())
+        known = known_topics(self.config, self.mirror)
+        copied = [CatalogueTopic(n, k.target_topic, len(k.life.starts), k.life.topic_id) for n, k in sorted(known.items())]
+        return refresh_catalogue(self.config, self.mirror, self.source_admin(), copied)
 
     def source_admin(self) -> Admin:
         """The source cluster as an administrator sees it."""
@@ -306,6 +309,7 @@ class Mirror:
             once=once,
             stop=stop,
             drain=drain,
+            claims=self.claims(),
         )
 
     def runners(self, session: Session) -> Runners:
@@ -325,6 +329,11 @@ class Mirror:
         """A function that names the lane's topics as they are now."""
         admin = self.source_admin()
         return lambda: discover(self.config, self.mirror, admin, lane=lane, only=only)
+
+    def claims(self) -> Claims | None:
+        """What the other mirrors of the file write on the target; None where no other writes there."""
+        claims = Claims(self.config, self.mirror)
+        return claims if claims.rivals else None
 
     def drainer(self, lane: str, only: Collection[str] | None) -> Callable[[], list[Any]]:
         """The same by the ledger alone."""

@@ -23,7 +23,7 @@ from mirror_pipeline.engine.lives import drained, follows, next_life, started_ov
 from mirror_pipeline.engine.rules import RulesLook, apply_policy, source_policies
 from mirror_pipeline.engine.state import TopicRun
 from mirror_pipeline.engine.targets import TargetSide
-from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, MirrorError, TopicHalted
+from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, LaneBusy, MirrorError, TopicHalted
 from mirror_pipeline.model import DecisionKind, Incarnation, TopicPartition
 from mirror_pipeline.wire.answers import ClusterMetadata, TopicMetadata
 from mirror_pipeline.wire.client import WireClient
@@ -167,6 +167,8 @@ class Preparation:
         try:
             self._beginning.begin(waiting)
             self._succeed()
+        except LaneBusy as problem:
+            log.info("new topics wait for another mirror that begins some: %s", problem.message)
         except ClusterUnreachable as problem:
             if problem.cluster != self._context.source.alias:
                 raise

@@ -11,6 +11,7 @@ from mirror_pipeline.buffer.ledger import Ledger
 from mirror_pipeline.buffer.store import LaneStore, open_lane
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.engine import looking
+from mirror_pipeline.engine.claims import of_claims
 from mirror_pipeline.engine.halted import kept_topics, run_notes, with_halts
 from mirror_pipeline.engine.outlook import first_times, retention_ms, with_outlook
 from mirror_pipeline.engine.room import RoomWatch
@@ -42,6 +43,7 @@ def plan(mirror: Mirror) -> MirrorPlan:
     lags = {topic.topic: topic for topic in lag.topics}
     old = _too_old(mirror, plans, lag, target)
     filled = filled_topics(mirror, [made.target_topic for name, made in plans.items() if not made.create and name not in begun])
+    told = of_claims(mirror.claims(), {name: made.target_topic for name, made in plans.items()}, begun)
     rows = tuple(
         TopicPlan(
             topic=name,
@@ -50,8 +52,10 @@ def plan(mirror: Mirror) -> MirrorPlan:
             records=lags[name].lag_records if name in lags else 0,
             bytes=None,
             actions=made.actions,
-            warnings=(*made.warnings, *(lags[name].warnings if name in lags else ()), *old.get(name, ())),
-            blockers=(*made.blockers, *_filled(filled.get(made.target_topic, 0), made.target_topic)),
+            warnings=(
+                *made.warnings, *(lags[name].warnings if name in lags else ()), *old.get(name, ()), *told.warnings.get(name, ()),
+            ),
+            blockers=(*made.blockers, *told.blockers.get(name, ()), *_filled(filled.get(made.target_topic, 0), made.target_topic)),
         )
         for name, made in sorted(plans.items())
     )

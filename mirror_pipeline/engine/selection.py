@@ -15,8 +15,8 @@ from mirror_pipeline.engine.context import LaneTopic
 from mirror_pipeline.errors import NothingSelected
 from mirror_pipeline.model import Incarnation
 from mirror_pipeline.reports import Excluded
-from mirror_pipeline.topics.naming import refuse_loops, target_names
-from mirror_pipeline.topics.select import select, unmatched
+from mirror_pipeline.topics.naming import choose, target_names
+from mirror_pipeline.topics.select import unmatched
 
 LANE_PREFIX = "lane-"
 BACKFILL_PREFIX = "backfill-"
@@ -62,11 +62,7 @@ def select_topics(config: Config, mirror: MirrorConfig, names: Collection[str]) 
     Raises:
         UsageError: two topics would get one target name, a target name is not legal, or a topic would come back to its source.
     """
-    chosen, excluded = select(
-        names, mirror.topics.include, mirror.topics.exclude, naming=mirror.naming, source=mirror.source, target=mirror.target,
-        aliases=config.clusters,
-    )  # fmt: skip
-    refuse_loops(config.mirrors, mirror, chosen)
+    chosen, excluded = choose(config.mirrors, mirror, names, config.clusters)
     return Selected(target_names(mirror.naming, mirror.source, mirror.target, chosen), tuple(excluded))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,8 +13,7 @@ from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.config import Config, MirrorConfig
 from mirror_pipeline.files import replace_file
 from mirror_pipeline.reports import Excluded
-from mirror_pipeline.topics.naming import Claim, refuse_collisions, refuse_loops, target_names
-from mirror_pipeline.topics.select import select
+from mirror_pipeline.topics.naming import choose, target_names
 
 _VERSION = 1
 _log = logging.getLogger(__name__)
@@ -74,42 +74,30 @@ def save_catalogue(config: Config, catalogue: Catalogue) -> Path:
     return path
 
 
-def build_catalogue(config: Config, mirror: MirrorConfig, admin: Admin) -> Catalogue:
+def build_catalogue(config: Config, mirror: MirrorConfig, admin: Admin, copied: Sequence[CatalogueTopic] = ()) -> Catalogue:
     """Ask the source which topics there are and apply the mirror's selection.
+
+    Args:
+        config: the file.
+        mirror: one of its mirrors.
+        admin: the source.
+        copied: selected topics that the mirror has copied: they stay in the catalogue when they are gone from the source.
 
     Raises:
         ClusterUnreachable: the source does not answer.
-        UsageError: names collide, within the mirror or with another mirror's saved catalogue, or a topic would go round in a circle.
+        UsageError: two topics would get one name, or a topic would go round in a circle.
     """
     found = admin.topics()
-    rules = mirror.topics
-    chosen, excluded = select(
-        found, rules.include, rules.exclude, naming=mirror.naming, source=mirror.source, target=mirror.target, aliases=list(config.clusters)
-    )
+    chosen, excluded = choose(config.mirrors, mirror, found, config.clusters)
     names = target_names(mirror.naming, mirror.source, mirror.target, chosen)
-    refuse_loops(config.mirrors, mirror, chosen)
-    refuse_collisions(
-        [*(Claim(mirror.name, topic, mirror.target, name) for topic, name in names.items()), *claims_of_others(config, mirror)]
-    )
-    topics = tuple(CatalogueTopic(name, names[name], found[name].partitions, found[name].topic_id) for name in chosen)
-    return Catalogue(mirror.name, int(time.time() * 1000), admin.cluster_id(), topics, tuple(excluded))
+    topics = [CatalogueTopic(name, names[name], found[name].partitions, found[name].topic_id) for name in chosen]
+    topics += [topic for topic in copied if topic.name not in found]
+    ordered = tuple(sorted(topics, key=lambda topic: topic.name))
+    return Catalogue(mirror.name, int(time.time() * 1000), admin.cluster_id(), ordered, tuple(excluded))
 
 
-def claims_of_others(config: Config, mirror: MirrorConfig) -> list[Claim]:
-    """What the other mirrors with the same target write, as far as their saved catalogues tell."""
-    others = [other for other in config.mirrors if other.name != mirror.name and other.target == mirror.target]
-    return [
-        Claim(other.name, topic.name, other.target, topic.target_topic)
-        for other in others
-        for topic in ((load_catalogue(config, other.name) or _EMPTY).topics)
-    ]
-
-
-def refresh_catalogue(config: Config, mirror: MirrorConfig, admin: Admin) -> Catalogue:
-    """Build the catalogue from the source and save it; see :func:`build_catalogue` for errors."""
-    catalogue = build_catalogue(config, mirror, admin)
+def refresh_catalogue(config: Config, mirror: MirrorConfig, admin: Admin, copied: Sequence[CatalogueTopic] = ()) -> Catalogue:
+    """Build the catalogue from the source and save it; see :func:`build_catalogue` for arguments and errors."""
+    catalogue = build_catalogue(config, mirror, admin, copied)
     save_catalogue(config, catalogue)
     return catalogue
-
-
-_EMPTY = Catalogue("", 0, "", (), ())

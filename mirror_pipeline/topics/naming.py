@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mirror_pipeline.config import MirrorConfig
 from mirror_pipeline.errors import UsageError
+from mirror_pipeline.reports import Excluded
 from mirror_pipeline.settings.naming import fill, template_of, topic_name_problem
 from mirror_pipeline.topics.select import select
 
@@ -75,16 +76,41 @@ def same_to_kafka(name: str) -> str:
     return name.replace(".", "_")
 
 
+def choose(
+    mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, names: Iterable[str], aliases: Collection[str]
+) -> tuple[list[str], list[Excluded]]:
+    """Which topics a mirror copies, and why not the others: by its regexes, and by names that tell where a topic came from.
+
+    Args:
+        mirrors: all of the file.
+        mirror: one of them.
+        names: the source's topics.
+        aliases: all cluster aliases.
+
+    Raises:
+        UsageError: a topic would go round in a circle, and its names do not tell.
+    """
+    chosen, excluded = _by_regex(mirror, names, aliases)
+    told = {name for name in chosen if _told_to_return(mirrors, mirror, name)}
+    excluded += [
+        Excluded(name, f"its name says that mirrors of this file brought it from cluster {mirror.target}: copying it back would loop")
+        for name in sorted(told)
+    ]
+    kept = [name for name in chosen if name not in told]
+    refuse_loops(mirrors, mirror, kept)
+    return kept, sorted(excluded, key=lambda each: each.topic)
+
+
 def refuse_loops(mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, topics: Iterable[str]) -> None:
     """No topic may come round to the mirror that sent it off.
 
-    With ``prefix`` the names prevent it; with ``identity`` and templates the mirrors are followed from cluster to cluster.
+    Where names hold their source they prevent it, else the mirrors are followed from cluster to cluster.
 
     Raises:
         UsageError: naming the topic and the circle of mirrors.
     """
     for topic in topics:
-        circle = _circle(mirrors, mirror, topic)
+        circle = _circle(mirrors, mirror, topic, lambda onward, name: not _told_to_return(mirrors, onward, name))
         if circle:
             raise UsageError(
                 f"topic {topic} would go round for ever: {' -> '.join(circle)}",
@@ -92,11 +118,32 @@ def refuse_loops(mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, topics: 
             )
 
 
-def _circle(mirrors: Sequence[MirrorConfig], first: MirrorConfig, topic: str) -> list[str]:
+Passes = Callable[[MirrorConfig, str], bool]
+"""Whether a mirror that selects a topic copies it."""
+
+
+def _told_to_return(mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, name: str) -> bool:
+    """Whether a name tells that the topic came from where the mirror would bring it, and it would go round."""
+    return _came_from(mirrors, mirror.source, name, mirror.target) and bool(_circle(mirrors, mirror, name, lambda *_: True))
+
+
+def _came_from(mirrors: Sequence[MirrorConfig], cluster: str, name: str, origin: str) -> bool:
+    """Whether mirrors whose names hold their source would make this name, on ``cluster``, of a topic of ``origin``."""
+    for mirror in mirrors:
+        if mirror.target == cluster and "{source}" in template_of(mirror.naming):
+            inner = source_name(mirror.naming, mirror.source, name)  # shorter: this ends
+            if inner is not None and (mirror.source == origin or _came_from(mirrors, mirror.source, inner, origin)):
+                return True
+    return False
+
+
+def _circle(mirrors: Sequence[MirrorConfig], first: MirrorConfig, topic: str, passes: Passes) -> list[str]:
     paths: list[tuple[list[str], str, str]] = [([first.name], first.target, fill(first.naming, first.source, topic))]
     while paths:
         path, cluster, name = paths.pop()
         for mirror, onward in _onward(mirrors, cluster, name):
+            if not passes(mirror, name):
+                continue
             if mirror.name == first.name:
                 return [*path, mirror.name]
             if mirror.name not in path:  # another circle, which is refused when that mirror is looked at
@@ -107,13 +154,15 @@ def _circle(mirrors: Sequence[MirrorConfig], first: MirrorConfig, topic: str) ->
 def _onward(mirrors: Sequence[MirrorConfig], cluster: str, name: str) -> Iterator[tuple[MirrorConfig, str]]:
     aliases = {alias for mirror in mirrors for alias in (mirror.source, mirror.target)}
     for mirror in mirrors:
-        if mirror.source == cluster:
-            rules = mirror.topics
-            chosen, _ = select(
-                [name], rules.include, rules.exclude, naming=mirror.naming, source=mirror.source, target=mirror.target, aliases=aliases
-            )
-            if chosen:
-                yield mirror, fill(mirror.naming, mirror.source, name)
+        if mirror.source == cluster and _by_regex(mirror, [name], aliases)[0]:
+            yield mirror, fill(mirror.naming, mirror.source, name)
+
+
+def _by_regex(mirror: MirrorConfig, names: Iterable[str], aliases: Collection[str]) -> tuple[list[str], list[Excluded]]:
+    rules = mirror.topics
+    return select(
+        names, rules.include, rules.exclude, naming=mirror.naming, source=mirror.source, target=mirror.target, aliases=aliases
+    )
 
 
 def source_name(naming: str, source_alias: str, target_topic: str) -> str | None:

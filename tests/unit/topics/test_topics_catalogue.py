@@ -10,7 +10,7 @@ import pytest
 
 from mirror_pipeline.config import BufferConfig, ClusterSettings, Config, MirrorConfig, TopicSelection
 from mirror_pipeline.reports import Excluded
-from mirror_pipeline.topics.catalogue import Catalogue, CatalogueTopic, catalogue_path, claims_of_others, load_catalogue, save_catalogue
+from mirror_pipeline.topics.catalogue import Catalogue, CatalogueTopic, catalogue_path, load_catalogue, save_catalogue
 
 CATALOGUE = Catalogue(
     "m", 1_700_000_000_000, "cluster", (CatalogueTopic("a", "east.a", 3, "id"),), (Excluded("b", "matches no include regex"),)
@@ -47,9 +47,3 @@ def test_another_version_is_made_anew(config: Config) -> None:
     path = save_catalogue(config, CATALOGUE)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 2}))
     assert load_catalogue(config, "m") is None
-
-
-def test_claims_of_other_mirrors_of_the_same_target(config: Config) -> None:
-    save_catalogue(config, CATALOGUE)
-    assert [c.target_topic for c in claims_of_others(config, config.mirror("n"))] == ["east.a"]
-    assert claims_of_others(config, config.mirror("m")) == []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mirror_pipeline.config import MirrorConfig, TopicSelection
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.settings.naming import topic_name_problem
-from mirror_pipeline.topics.naming import Claim, refuse_collisions, refuse_loops, source_name, target_name, target_names
+from mirror_pipeline.topics.naming import Claim, choose, refuse_collisions, refuse_loops, source_name, target_name, target_names
 from mirror_pipeline.topics.select import came_from, select, unmatched
 
 NAMES = ["orders", "orders-old", "payments.eu", "payments.internal", "__consumer_offsets", "__mine", "west.orders", "east.orders"]
@@ -109,7 +109,7 @@ def mirror(name: str, source: str, target: str, naming: str, include: str = ".*"
     return MirrorConfig(name, source, target, TopicSelection((include,)), naming=naming)
 
 
-@pytest.mark.parametrize("naming", ["identity", "copy-{topic}", "{topic}.{source}"])
+@pytest.mark.parametrize("naming", ["identity", "copy-{topic}"])
 def test_circles_of_mirrors_are_refused(naming: str) -> None:
     there, back = mirror("there", "a", "b", naming), mirror("back", "b", "a", naming)
     with pytest.raises(UsageError, match="topic orders would go round for ever: there -> back -> there"):
@@ -129,3 +129,34 @@ def test_prefix_both_ways_and_disjoint_topics_are_no_circle() -> None:
     refuse_loops(ring, ring[0], ["t"])
     there, back = mirror("there", "a", "b", "identity", "orders"), mirror("back", "b", "a", "identity", "payments")
     refuse_loops([there, back], there, ["orders"])
+
+
+@pytest.mark.parametrize("naming", ["{topic}.{source}", "{source}-{topic}", "x_{source}_{topic}", "prefix"])
+def test_names_that_hold_their_source_make_no_circle(naming: str) -> None:
+    there, back = mirror("there", "a", "b", naming), mirror("back", "b", "a", naming)
+    copy = target_name(naming, "a", "orders")
+    assert choose([there, back], there, ["orders", "x"], {"a", "b"})[0] == ["orders", "x"]
+    chosen, excluded = choose([there, back], back, [copy, "mine"], {"a", "b"})
+    assert chosen == ["mine"] and "came from cluster a" in why(excluded, copy).replace("mirrors of this file brought it", "it came")
+
+
+def test_a_ring_of_templates_goes_on_to_the_last_cluster_and_no_further() -> None:
+    ways = (("1", "a", "b"), ("2", "b", "c"), ("3", "c", "a"))
+    ring = [mirror(name, source, target, "{source}-{topic}") for name, source, target in ways]
+    aliases = {"a", "b", "c"}
+    assert choose(ring, ring[0], ["t"], aliases)[0] == ["t"]
+    assert choose(ring, ring[1], ["a-t"], aliases)[0] == ["a-t"]
+    assert choose(ring, ring[2], ["b-a-t", "b-t"], aliases)[0] == ["b-t"]
+
+
+def test_a_name_that_looks_like_a_copy_is_copied_while_nothing_goes_round() -> None:
+    there, back = mirror("there", "a", "b", "{source}-{topic}", "orders"), mirror("back", "b", "a", "{source}-{topic}")
+    assert choose([there, back], back, ["a-orders", "a-x"], {"a", "b"})[0] == ["a-orders", "a-x"]
+    assert choose([there], there, ["b-orders", "orders"], {"a", "b"})[0] == ["orders"]
+
+
+def test_a_circle_over_a_name_that_does_not_tell_is_refused_still() -> None:
+    there, back = mirror("there", "a", "b", "{source}-{topic}"), mirror("back", "b", "a", "identity")
+    assert choose([there, back], back, ["a-orders"], {"a", "b"})[0] == []
+    with pytest.raises(UsageError, match="would go round for ever: back -> there -> back"):
+        choose([mirror("there", "a", "b", "identity"), back], back, ["orders"], {"a", "b"})

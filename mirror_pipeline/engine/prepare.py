@@ -150,17 +150,31 @@ class Preparation:
         Raises:
             ClusterUnreachable, ConnectionLost: the target does not answer.
         """
-        with self._busy:
-            with self._state.lock:
-                unchecked = [r for r in self._state.topics.values() if not r.target_checked and (r.halted is None or r.sendable)]
-                waiting = [self._wanted[name] for name in self._state.unready if name not in self._heirs]
-                beginning = (waiting or self._heirs) and self._state.source_lost is None and time.monotonic() >= self._begin_at
-            if unchecked or beginning or self._context.stamp is None:
-                self._context.stamp = self._targets.stamp()
-                self._check(unchecked)
-                if beginning:
-                    self._begin(waiting)
+        with self._state.lock:
+            unchecked = any(self._is_unchecked(run) for run in self._state.topics.values())
+        # A look at a source one of whose brokers is silent takes its time; what is staged of topics that are checked goes out meanwhile.
+        if not self._busy.acquire(blocking=unchecked or self._context.stamp is None):
             return True
+        try:
+            self._finish()
+        finally:
+            self._busy.release()
+        return True
+
+    @staticmethod
+    def _is_unchecked(run: TopicRun) -> bool:
+        return not run.target_checked and (run.halted is None or run.sendable)
+
+    def _finish(self) -> None:
+        with self._state.lock:
+            unchecked = [run for run in self._state.topics.values() if self._is_unchecked(run)]
+            waiting = [self._wanted[name] for name in self._state.unready if name not in self._heirs]
+            beginning = (waiting or self._heirs) and self._state.source_lost is None and time.monotonic() >= self._begin_at
+        if unchecked or beginning or self._context.stamp is None:
+            self._context.stamp = self._targets.stamp()
+            self._check(unchecked)
+            if beginning:
+                self._begin(waiting)
 
     def _begin(self, waiting: Sequence[LaneTopic]) -> None:
         """Begin topics, and next lives; a source that does not answer must not keep what is staged from the target."""

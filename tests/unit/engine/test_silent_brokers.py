@@ -18,13 +18,14 @@ from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.engine import awaiting, silent, worker
 from mirror_pipeline.engine.awaiting import SourceWatch
 from mirror_pipeline.engine.context import LaneContext
+from mirror_pipeline.engine.prepare import Preparation
 from mirror_pipeline.engine.silent import SILENT_SECONDS, SilentBrokers
 from mirror_pipeline.engine.snapshot import progress_of
 from mirror_pipeline.engine.stage import RangeOutcome, StageResult, StageTask, run_stage
 from mirror_pipeline.engine.state import PartitionState
 from mirror_pipeline.engine.terms import RangeTerms
 from mirror_pipeline.errors import BrokerError, ConnectionLost
-from mirror_pipeline.model import OffsetRange, Position, TopicPartition
+from mirror_pipeline.model import OffsetRange, Position, Stamp, TopicPartition
 from mirror_pipeline.wire.codes import broker_error
 from mirror_pipeline.wire.fetch import FetchedPartition
 from mirror_pipeline.wire.messages import Api
@@ -312,3 +313,21 @@ def test_the_watch_waits_whatever_number_its_connections_have(monkeypatch: pytes
         assert watch.wait({PLACE: 3}, seconds=0.0, most=0.01) == {}
         theirs.send(b"x")
         assert watch.wait({PLACE: 3}, seconds=1.0) == answer
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_look_at_the_source_that_takes_its_time_does_not_keep_what_is_staged_from_the_target(
+    context: LaneContext, monkeypatch: pytest.MonkeyPatch, checked: bool
+) -> None:
+    for name in ("WireClient", "Admin", "TargetSide"):
+        monkeypatch.setattr(f"mirror_pipeline.engine.prepare.{name}", lambda *_, **__: SimpleNamespace(admin=None))
+    lane(context, Moving())
+    context.stamp = Stamp(1, 0)
+    context.state.topics["t"].target_checked = checked
+    preparation = Preparation(context)
+    monkeypatch.setattr(preparation, "_finish", lambda: None)
+    done = threading.Event()
+    with preparation._busy:
+        threading.Thread(target=lambda: (preparation.finish(), done.set()), daemon=True).start()
+        assert done.wait(20 if checked else 0.3) is checked, "a topic whose target was not looked at waits"
+    assert done.wait(20)

@@ -25,13 +25,14 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 from mirror_pipeline.clusters.connect import Session
 from mirror_pipeline.clusters.info import ClusterInfo, ConfigValue, TopicInfo
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.errors import BrokerError, MirrorError
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, MirrorError
 
 T = TypeVar("T")
 K = TypeVar("K")
 
 REQUEST_TIMEOUT = 15.0
 FIRST_CONTACT_TIMEOUT = 10.0  # a command must say "unreachable" within 15 s, its own start included
+BROKER_TIMEOUT = 3.0  # a broker that is asked for what others can tell as well
 REFUSED_GRACE = 4.0  # every address refuses or does not resolve: a broker that is just starting gets this long
 TLS_GRACE = 1.0  # a certificate does not get better by waiting
 _POLL = 0.05
@@ -120,14 +121,24 @@ class Admin:
     def broker_configs(self) -> dict[str, ConfigValue]:
         """Settings in force of one broker: the defaults of new topics, and which settings this version knows.
 
+        Only a broker itself can tell them: one that does not answer is passed over.
+
         Raises:
             BrokerError: the principal has no DESCRIBE_CONFIGS on the cluster.
         """
-        broker = min(self.describe().brokers)
-        answer = self._configs({str(broker): ConfigResource(ResourceType.BROKER, str(broker))})[str(broker)]
-        if isinstance(answer, BrokerError):
-            raise answer
-        return answer
+        brokers = [str(node) for node in sorted(self.describe().brokers)]
+        silent = None
+        for limit in (BROKER_TIMEOUT, self._timeout) if len(brokers) > 1 else (self._timeout,):
+            for broker in brokers:
+                try:
+                    answer = self._configs({broker: ConfigResource(ResourceType.BROKER, broker)}, limit)[broker]
+                except ClusterUnreachable as problem:
+                    silent = problem
+                    continue
+                if isinstance(answer, BrokerError):
+                    raise answer
+                return answer
+        raise silent or ClusterUnreachable(self.cluster.alias, f"{self.cluster.alias}: no broker is up")
 
     def create_topic(
         self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str] | None = None, *, validate_only: bool = False
@@ -198,12 +209,14 @@ class Admin:
             found |= answers
         return found
 
-    def _configs(self, resources: dict[str, ConfigResource]) -> dict[str, dict[str, ConfigValue] | BrokerError]:
+    def _configs(
+        self, resources: dict[str, ConfigResource], limit: float | None = None
+    ) -> dict[str, dict[str, ConfigValue] | BrokerError]:
         def start(client: Any, timeout: float) -> dict[str, Future[Any]]:
             futures = client.describe_configs(list(resources.values()), request_timeout=timeout)
             return {resource.name: future for resource, future in futures.items()}
 
-        answers = self._many(lambda name: f"read the settings of {name}", start)
+        answers = self._many(lambda name: f"read the settings of {name}", start, limit)
         return {
             name: answer if isinstance(answer, BrokerError) else {key: _config_value(entry) for key, entry in answer.items()}
             for name, answer in answers.items()
@@ -226,10 +239,12 @@ class Admin:
             reraise=True,
         )
 
-    def _many(self, what: Callable[[str], str], start: Callable[[Any, float], dict[str, Future[T]]]) -> dict[str, T | BrokerError]:
+    def _many(
+        self, what: Callable[[str], str], start: Callable[[Any, float], dict[str, Future[T]]], limit: float | None = None
+    ) -> dict[str, T | BrokerError]:
         """Run requests, one answer or broker error for each; trouble with the connection is raised."""
         self._session.forget()
-        limit = self._timeout if self._contacted else min(self._timeout, FIRST_CONTACT_TIMEOUT)
+        limit = min(limit or self._timeout, self._timeout if self._contacted else FIRST_CONTACT_TIMEOUT)
         futures = start(self._session.client, limit)
         self._await(futures.values(), limit)
         answers: dict[str, T | BrokerError] = {}

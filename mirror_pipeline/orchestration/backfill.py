@@ -4,6 +4,7 @@
 import os
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
@@ -21,6 +22,7 @@ from mirror_pipeline.reports import BackfillReport, Progress
 PARTITION_ENV = "MIRROR_BACKFILL_PARTITION"
 START_ENV = "MIRROR_BACKFILL_START"
 DEFAULT_START = "2024-01-01"
+"""Of mirrors whose catalogue was first made by a version that did not note when."""
 MAX_RUNTIME_SECONDS = 24 * 3600
 LOG_SECONDS = 30.0
 
@@ -35,21 +37,27 @@ class BackfillConfig(dg.Config):
     )
 
 
-def partitions() -> dg.TimeWindowPartitionsDefinition:
+def partitions(since: int = 0) -> dg.TimeWindowPartitionsDefinition:
     """Hours (or days: ``MIRROR_BACKFILL_PARTITION=daily``) in UTC since ``MIRROR_BACKFILL_START``.
 
-    The start stays put: Dagster remembers partitions by their time.
+    Without that, since the month before the mirror's first catalogue was made (``since``, milliseconds since the epoch): few sources
+    keep more, and each hour that nobody has filled is shown as missing. The start stays put: Dagster remembers partitions by their time.
 
     Raises:
         DagsterInvalidDefinitionError: a value that means nothing.
     """
     size = os.environ.get(PARTITION_ENV) or "hourly"
-    start = os.environ.get(START_ENV) or DEFAULT_START
+    start = os.environ.get(START_ENV) or (_month_before(since) if since else DEFAULT_START)
     if size == "daily":
         return dg.DailyPartitionsDefinition(start_date=start)
     if size != "hourly":
         raise dg.DagsterInvalidDefinitionError(f"{PARTITION_ENV} is {size!r}; use hourly or daily")
     return dg.HourlyPartitionsDefinition(start_date=f"{start}-00:00")
+
+
+def _month_before(milliseconds: int) -> str:
+    first = datetime.fromtimestamp(milliseconds / 1000, UTC).replace(day=1)
+    return f"{first - timedelta(days=1):%Y-%m}-01"
 
 
 def backfill_asset(mirror: KnownMirror, topic: KnownTopic, parts: dg.TimeWindowPartitionsDefinition) -> dg.AssetsDefinition:

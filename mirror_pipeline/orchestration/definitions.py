@@ -32,7 +32,6 @@ def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.De
         resources: in the place of ``mirrors`` and ``spark``; for tests.
     """
     found = {"mirrors": MirrorsResource(config_path=str(project.path)), "spark": SparkSessionResource(), **(resources or {})}
-    parts = partitions()
     evict, prune = evict_job(project), prune_job()
     assets: list[Any] = []
     jobs: list[Any] = [evict, prune]
@@ -45,6 +44,7 @@ def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.De
         lane_jobs = [lane_job(mirror, lane) for lane in lanes]
         assets += [source_spec(mirror, topic, _maker(joined.get((mirror.name, topic.topic)))) for topic in mirror.topics or ()]
         assets += [lane_assets(mirror, lane) for lane in lanes]
+        parts = partitions(mirror.since)
         assets += [backfill_asset(mirror, topic, parts) for topic in mirror.topics or ()]
         jobs += lane_jobs + ([backfill_job(mirror)] if mirror.topics else [])
         if mirror.topics:

@@ -35,12 +35,14 @@ class KnownTopic:
 class KnownMirror:
     """A mirror and its topics; ``topics`` is None while there is no catalogue.
 
-    ``words`` are the names of its jobs, sensors and operations, by kind and what each is for.
+    ``words`` are the names of its jobs, sensors and operations, by kind and what each is for; ``since`` is when its first catalogue
+    was made, in milliseconds since the epoch (0: not known).
     """
 
     config: MirrorConfig
     topics: tuple[KnownTopic, ...] | None
     words: Mapping[tuple[str, ...], str] = field(default_factory=dict, compare=False, repr=False)
+    since: int = 0
 
     @property
     def name(self) -> str:
@@ -82,7 +84,12 @@ def read_project(path: Path) -> Project:
     except MirrorError as error:
         _log.warning("definitions without mirrors: %s", error)
         return Project(path, problem=str(error))
-    return Project(path, with_words(KnownMirror(mirror, known_topics(config, mirror)) for mirror in config.mirrors))
+    return Project(path, with_words(_known(config, mirror) for mirror in config.mirrors))
+
+
+def _known(config: Config, mirror: MirrorConfig) -> KnownMirror:
+    catalogue = load_catalogue(config, mirror.name)
+    return KnownMirror(mirror, known_topics(config, mirror), since=catalogue.since if catalogue is not None else 0)
 
 
 def with_words(mirrors: Iterable[KnownMirror]) -> tuple[KnownMirror, ...]:

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from mirror_pipeline.clusters.admin import Admin
@@ -31,13 +31,17 @@ class CatalogueTopic:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """What a mirror copied from, and did not, when the source was last asked (``refreshed_at``: ms since the epoch)."""
+    """What a mirror copied from, and did not, when the source was last asked (``refreshed_at``: ms since the epoch).
+
+    ``since`` is when it was first asked; 0 where the catalogue is of an older version.
+    """
 
     mirror: str
     refreshed_at: int
     source_cluster_id: str
     topics: tuple[CatalogueTopic, ...]
     excluded: tuple[Excluded, ...]
+    since: int = 0
 
     def same_topics(self, other: Catalogue | None) -> bool:
         """Whether a reload of definitions would change anything."""
@@ -98,6 +102,7 @@ def build_catalogue(config: Config, mirror: MirrorConfig, admin: Admin, copied: 
 
 def refresh_catalogue(config: Config, mirror: MirrorConfig, admin: Admin, copied: Sequence[CatalogueTopic] = ()) -> Catalogue:
     """Build the catalogue from the source and save it; see :func:`build_catalogue` for arguments and errors."""
-    catalogue = build_catalogue(config, mirror, admin, copied)
+    before, catalogue = load_catalogue(config, mirror.name), build_catalogue(config, mirror, admin, copied)
+    catalogue = replace(catalogue, since=catalogue.refreshed_at if before is None else before.since)
     save_catalogue(config, catalogue)
     return catalogue

@@ -28,6 +28,7 @@ from mirror_pipeline.model import DecisionKind, Incarnation, TopicPartition
 from mirror_pipeline.wire.answers import ClusterMetadata, TopicMetadata
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
+from mirror_pipeline.wire.needs import SOURCE_NEEDS, require_topic_ids
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class Preparation:
         Raises:
             ClusterUnreachable: the source does not answer, or the target does not and no topic is known yet.
         """
+        self._source.require(SOURCE_NEEDS)
         self.update(topics)
         try:
             self.finish()
@@ -87,6 +89,7 @@ class Preparation:
             metadata = self._source.metadata([topic.topic for topic in topics])
             self._context.read_decisions()
             known = self._context.ledger.incarnations()
+            require_topic_ids(self._context.source.alias, metadata.topics.values())
             metadata = self._seen_twice(metadata, known)
             fresh = [t for t in topics if t.topic not in self._state.topics and t.topic not in self._state.refused]
             runs = resumed_runs(self._context, {t.topic: known[t.topic] for t in fresh if t.topic in known}, self._wanted)

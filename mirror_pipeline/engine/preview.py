@@ -28,6 +28,7 @@ from mirror_pipeline.topics.plan import TargetPlan
 from mirror_pipeline.topics.select import unmatched
 from mirror_pipeline.topics.settings import as_created
 from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.wire.needs import SOURCE_NEEDS, TARGET_NEEDS, Need
 
 if TYPE_CHECKING:
     from mirror_pipeline.engine.facade import Mirror
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 def plan(mirror: Mirror) -> MirrorPlan:
     """See :meth:`Mirror.plan`."""
     source, target, stores = mirror.source_admin(), mirror.target_admin(), mirror.lane_stores()
+    for cluster, needs in ((mirror.source, SOURCE_NEEDS), (mirror.target, TARGET_NEEDS)):
+        with WireClient(cluster) as client:
+            client.require(needs)
     begun = {name for store in stores for name in Ledger(store).incarnations()}
     selected = select_topics(mirror.config, mirror.mirror, {*source.topics(), *kept_topics(stores)})
     plans = plan_targets(mirror.mirror, source, target, selected.topics)
@@ -128,8 +132,8 @@ def check(mirror: Mirror) -> list[Finding]:
     findings = [
         _try("Java", lambda: f"found {find_java()}"),
         _buffer(mirror),
-        _try(f"source {mirror.mirror.source}", lambda: _reach(mirror.source_admin(), WireClient(mirror.source))),
-        _try(f"target {mirror.mirror.target}", lambda: _reach(mirror.target_admin(), WireClient(mirror.target))),
+        _try(f"source {mirror.mirror.source}", lambda: _reach(mirror.source_admin(), WireClient(mirror.source), SOURCE_NEEDS)),
+        _try(f"target {mirror.mirror.target}", lambda: _reach(mirror.target_admin(), WireClient(mirror.target), TARGET_NEEDS)),
     ]
     if all(finding.ok for finding in findings[2:]):
         findings += _topic_findings(mirror)
@@ -154,10 +158,10 @@ def _buffer(mirror: Mirror) -> Finding:
     return Finding("buffer", True, detail)
 
 
-def _reach(admin: Admin, client: WireClient) -> str:
-    """Both client stacks must get in: librdkafka for administration, the wire for data."""
+def _reach(admin: Admin, client: WireClient, needs: Collection[Need]) -> str:
+    """Both client stacks must get in: librdkafka for administration, the wire for data. The brokers must not be too old."""
     try:
-        client.metadata([])
+        client.require(needs)
         info = admin.describe()
     finally:
         client.close()

@@ -18,6 +18,7 @@ from mirror_pipeline.topics.settings import number
 from mirror_pipeline.wire.answers import EARLIEST, LATEST, TopicMetadata
 from mirror_pipeline.wire.client import WireClient
 from mirror_pipeline.wire.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
+from mirror_pipeline.wire.needs import TARGET_NEEDS, without_id
 from mirror_pipeline.wire.offsets import log_range, offsets_or_errors
 
 PRODUCER_EXPIRATION_MS = 86_400_000
@@ -46,6 +47,7 @@ class TargetSide:
     def stamp(self) -> Stamp:
         """The lane's producer id on this target, taken once and kept in the ledger (KIP-98)."""
         self.cluster_id = self._client.metadata([]).cluster_id
+        self._client.require(TARGET_NEEDS)
         self._context.memory_seconds = self._memory_seconds()
         stamp = self._context.ledger.stamp(self.cluster_id)
         if stamp is None:
@@ -102,6 +104,9 @@ class TargetSide:
             topic_metadata = metadata[plan.target_topic]
             if topic_metadata.error:
                 found[plan.topic] = broker_error(topic_metadata.error, plan.target_topic)
+                continue
+            if not topic_metadata.topic_id:
+                found[plan.topic] = without_id(self._context.target.alias, plan.target_topic)
                 continue
             mine = [TopicPartition(plan.target_topic, number) for number in sorted(topic_metadata.partitions)]
             refusal = next((told for tp in mine for told in (starts[tp], ends[tp]) if isinstance(told, BrokerError)), None)

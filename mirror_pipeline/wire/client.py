@@ -26,6 +26,7 @@ from mirror_pipeline.wire.codes import LEADER_NOT_AVAILABLE, NETWORK_EXCEPTION, 
 from mirror_pipeline.wire.connection import Connection
 from mirror_pipeline.wire.dial import Dialler
 from mirror_pipeline.wire.messages import InitProducerIdRequest, MetadataRequest
+from mirror_pipeline.wire.needs import Need, require
 
 if TYPE_CHECKING:
     from mirror_pipeline.config import ClusterSettings
@@ -91,6 +92,17 @@ class WireClient:
                 else:
                     self._leaders.pop(tp, None)
         return answer
+
+    def require(self, needs: Collection[Need]) -> None:
+        """Make sure that the cluster is not too old for a mirror, by what the broker that answered last speaks.
+
+        Raises:
+            BrokerError: 35, it is too old.
+            ClusterUnreachable: No broker answered.
+        """
+        if not self._dialler.versions:
+            self.metadata([])
+        require(self.cluster.alias, needs, self._dialler.versions)
 
     def _is_old(self, tp: TopicPartition, topic_id: str, epoch: int) -> bool:
         """Whether a later leader epoch of this very topic was heard of before; without topic ids that cannot be told."""

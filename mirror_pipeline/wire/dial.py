@@ -28,6 +28,11 @@ class Dialler:
         self._last: Connection | None = None
         self._avoided: tuple[str, int] | None = None
 
+    @property
+    def versions(self) -> dict[int, tuple[int, int]]:
+        """Lowest and highest version of each request, as the broker said that answered last; empty before one has."""
+        return self._last.brokers_versions if self._last is not None else {}
+
     def open(
         self, host: str, port: int, *, open_timeout: float, receive_buffer: int | None = None, kept_replies: int = KEPT
     ) -> Connection:

@@ -46,6 +46,8 @@ class Source:
 
     def ask_elsewhere(self) -> None: ...
 
+    def require(self, _: object) -> None: ...
+
 
 class Target:
     """A target that may be away."""

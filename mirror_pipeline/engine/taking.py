@@ -6,7 +6,7 @@ inside (compaction), is of magic 0 or 1, carries log-append times, or is larger 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.write import SpanDraft
@@ -20,7 +20,7 @@ from mirror_pipeline.wire.control import ControlType, control_type
 from mirror_pipeline.wire.digest import LeafSums
 from mirror_pipeline.wire.fetch import FetchedPartition
 from mirror_pipeline.wire.merge import merge, worth_merging
-from mirror_pipeline.wire.records import OpenRecord, RecordTooLarge, open_batch, seal_runs
+from mirror_pipeline.wire.records import OpenRecord, RecordTooLarge, open_batch, open_parts, seal_runs
 
 NO_TIMESTAMP = -1
 MAX_SEALED = 2**31 - 1
@@ -258,18 +258,19 @@ class RangeReader:
         elif (run := plain_run(batch, 0, self.next, self.terms, (), open_aborts)) is not None:
             self._keep(run, batch)
         else:
-            self._open(header, open_batch(batch, checked=True) if opened is None else opened)
+            self._open(header, open_parts(batch, checked=True) if opened is None else [opened])
 
-    def _open(self, header: BatchHeader, records: list[OpenRecord]) -> None:
+    def _open(self, header: BatchHeader, parts: Iterable[list[OpenRecord]]) -> None:
         wanted = self.terms.range
         stop = min(header.next_offset, wanted.end) if wanted.hard_end else header.next_offset
-        kept = [record for record in records if self.next <= record.offset < stop]
         codec = header.attributes & 0x07
-        try:
-            for sealed in seal_runs(kept, codec=codec, max_bytes=self.terms.max_batch_bytes):
-                self._take_sealed(sealed)
-        except RecordTooLarge:
-            self._oversize(kept, codec)
+        for records in parts:
+            kept = [record for record in records if self.next <= record.offset < stop]
+            try:
+                for sealed in seal_runs(kept, codec=codec, max_bytes=self.terms.max_batch_bytes):
+                    self._take_sealed(sealed)
+            except RecordTooLarge:
+                self._oversize(kept, codec)
         if self.next < stop:
             self._miss(stop, HoleCause.COMPACTION)
 

@@ -58,7 +58,7 @@ def test_the_sensor_starts_a_lane_and_the_plots_grow(up: Up) -> None:
 
 def test_the_source_asset_shows_the_lag_and_the_sensor_says_what_it_saw(up: Up) -> None:
     topic = up.topic("first")
-    assert up.asset("source", topic)["definition"] == {"groupName": "east_to_west/lane_0", "isPartitioned": False}
+    assert up.asset("source", topic)["definition"] == {"groupName": "east_to_west/from_east", "isPartitioned": False}
     seen = until("lag was observed", lambda: up.numbers(topic, "lag_records", events="assetObservations", kind="source"))
     assert seen[0] == 300
     until("the sensor sees no lag", lambda: any(reason.startswith("no lag in") for reason in up.reasons("lag_")))

@@ -153,8 +153,10 @@ class Admin:
             f"create topic {name}", lambda client, t: client.create_topics([topic], validate_only=validate_only, request_timeout=t)[name]
         )
 
-    def create_topics(self, wanted: Sequence[tuple[str, int, int, Mapping[str, str]]]) -> dict[str, BrokerError | None]:
-        """Create topics in one request; the refusal of each, None when it was created. Nothing is tried twice.
+    def create_topics(
+        self, wanted: Sequence[tuple[str, int, int, Mapping[str, str]]], *, validate_only: bool = False
+    ) -> dict[str, BrokerError | None]:
+        """Create topics in one request, or ask whether that would be done; the refusal of each, None without. Nothing is tried twice.
 
         Args:
             wanted: name, partitions, replication factor and settings of each.
@@ -162,7 +164,7 @@ class Admin:
         topics = [NewTopic(name, num_partitions=count, replication_factor=copies, config=dict(own)) for name, count, copies, own in wanted]
 
         def start(client: Any, timeout: float) -> dict[str, Future[None]]:
-            return dict(client.create_topics(topics, request_timeout=timeout))
+            return dict(client.create_topics(topics, validate_only=validate_only, request_timeout=timeout))
 
         answers = self._many(lambda name: f"create topic {name}", start)
         return {name: answer if isinstance(answer, BrokerError) else None for name, answer in answers.items()}

@@ -23,7 +23,8 @@ from mirror_pipeline.local.java import find_java
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.reports import Finding, MirrorPlan, TopicPlan
 from mirror_pipeline.settings.units import format_duration, rounded_size
-from mirror_pipeline.topics.manage import plan_targets
+from mirror_pipeline.topics import rights
+from mirror_pipeline.topics.manage import broker_defaults, plan_targets
 from mirror_pipeline.topics.plan import TargetPlan
 from mirror_pipeline.topics.select import unmatched
 from mirror_pipeline.topics.settings import as_created
@@ -42,7 +43,7 @@ def plan(mirror: Mirror) -> MirrorPlan:
             client.require(needs)
     begun = {name for store in stores for name in Ledger(store).incarnations()}
     selected = select_topics(mirror.config, mirror.mirror, {*source.topics(), *kept_topics(stores)})
-    plans = plan_targets(mirror.mirror, source, target, selected.topics)
+    plans = _that_may_be_made(target, plan_targets(mirror.mirror, source, target, selected.topics))
     lag = _lag(mirror, selected.topics, stores, source)
     lags = {topic.topic: topic for topic in lag.topics}
     old = _too_old(mirror, plans, lag, target)
@@ -66,7 +67,20 @@ def plan(mirror: Mirror) -> MirrorPlan:
     halted = {topic.topic: topic for topic in lag.halted}
     gone = (TopicPlan(t.topic, t.target_topic, len(t.partitions), t.lag_records, None) for name, t in halted.items() if name not in plans)
     shown = tuple(_with_halt(row, halted.get(row.topic)) for row in sorted((*rows, *gone), key=lambda row: row.topic))
-    return MirrorPlan(mirror.name, shown, selected.excluded, lag.notes)
+    hidden = rights.unseen(source.cluster, mirror.mirror.topics.include, list(selected.topics))
+    return MirrorPlan(mirror.name, shown, selected.excluded, (*lag.notes, *([hidden] if hidden else [])))
+
+
+def _that_may_be_made(target: Admin, plans: dict[str, TargetPlan]) -> dict[str, TargetPlan]:
+    """The plans; one whose topic this principal may not create has that as a blocker."""
+    new = [(made.target_topic, made.partitions, made.replication_factor, dict(made.configs)) for made in plans.values() if made.create]
+    refused = set(rights.may_not_create(target, new))
+    return {
+        name: replace(made, create=False, actions=(), blockers=(rights.sentence(target.cluster, made.target_topic, rights.NEW),))
+        if made.target_topic in refused
+        else made
+        for name, made in plans.items()
+    }
 
 
 def _with_halt(row: TopicPlan, halt: TopicLag | None) -> TopicPlan:
@@ -107,7 +121,7 @@ def _too_old(mirror: Mirror, plans: Mapping[str, TargetPlan], lag: MirrorLag, ta
     """Topics whose oldest records the target's own retention would delete at once."""
     there = [made.target_topic for made in plans.values() if not made.create]
     known = target.topic_configs(there) if there else {}
-    broker = target.broker_configs() if any(made.create for made in plans.values()) else None
+    broker = broker_defaults(target) if any(made.create for made in plans.values()) else None
     kept = {
         name: retention_ms(as_created(made.configs, broker) if made.create else known.get(made.target_topic))
         for name, made in plans.items()
@@ -181,7 +195,10 @@ def _selection(mirror: Mirror, names: list[str], selected: Selected) -> Finding:
     silent = unmatched(names, mirror.mirror.topics.include)
     count = len(selected.topics)
     detail = "; ".join([f"{count} of {len(names)} topics selected", *silent])
-    hint = "" if count else "regexes match whole names; `mirror plan` shows why each topic is left out"
+    hidden = rights.unseen(mirror.source, mirror.mirror.topics.include, names)
+    if not names and hidden:
+        return Finding("topics", False, f"cluster {mirror.source.alias} has no topics, or shows this principal none", hidden)
+    hint = hidden or ("" if count else "regexes match whole names; `mirror plan` shows why each topic is left out")
     return Finding("topics", bool(count), detail, hint)
 
 

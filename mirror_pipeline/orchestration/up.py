@@ -74,7 +74,8 @@ def run_up(
     with locked(home, url), _interrupts() as interrupted, ExitStack() as stack:
         refresh_catalogues(config)
         stack.callback(keep_token, home, None)
-        up = Up(config, home, url, keep_token(home, token) if token else None, interrupted, page=page)
+        kept = keep_token(home, token)
+        up = Up(config, home, url, kept if token else None, interrupted, page=page)
         stack.callback(up.end)
         if not up.start():
             return 0 if interrupted.is_set() else 1

@@ -6,12 +6,13 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.clusters.info import TopicInfo
-from mirror_pipeline.config import MirrorConfig
+from mirror_pipeline.config import ClusterSettings, MirrorConfig
 from mirror_pipeline.errors import BrokerError, MirrorError, TopicHalted
+from mirror_pipeline.topics import rights
 from mirror_pipeline.topics.naming import same_to_kafka
 from mirror_pipeline.topics.plan import Rules, TargetCluster, TargetPlan, plan_target
 from mirror_pipeline.topics.settings import AFTER, BEFORE, DIFFERENCE, FOREVER, Settings, desired_configs
@@ -64,7 +65,7 @@ def plan_targets(mirror: MirrorConfig, source: Admin, target: Admin, names: Mapp
     wanted = {topic: name for topic, name in names.items() if topic in sources}
     there = [name for name in wanted.values() if name in existing]
     source_configs, target_configs = source.topic_configs(list(wanted)), target.topic_configs(there)
-    readable, writable = source.topic_operations(list(wanted)), target.topic_operations(there)
+    readable, writable = source.topic_operations(list(wanted)), target.topic_operations(list(wanted.values()))
     by_form = {same_to_kafka(name): name for name in existing}
     cluster = _target_cluster(target)
     rules = Rules(mirror.topics.manage, mirror.topics.replication_factor)
@@ -80,31 +81,43 @@ def plan_targets(mirror: MirrorConfig, source: Admin, target: Admin, names: Mapp
             rules=rules,
             collides_with=by_form.get(same_to_kafka(name)) if name not in existing else None,
         )
-        rights = [*_lacking(readable.get(topic), "READ", topic, source), *_lacking(writable.get(name), "WRITE", name, target)]
-        plans[topic] = _blocked(plan, rights) if rights else plan
+        needed = rights.NEW if plan.create else (*rights.TARGET, *(("ALTER",) if plan.grow else ()))
+        missing = (
+            (source.cluster, topic, rights.lacking(readable.get(topic), rights.SOURCE)),
+            (target.cluster, name, rights.lacking(writable.get(name), needed)),
+        )
+        plans[topic] = _with_rights(plan, [lack for lack in missing if lack[2]])
     return plans
 
 
+def _with_rights(plan: TargetPlan, missing: Sequence[tuple[ClusterSettings, str, tuple[str, ...]]]) -> TargetPlan:
+    """The plan blocked by rights that a run cannot do without; it warns of the others."""
+    said = [(rights.sentence(cluster, name, lacking), not rights.WISHED.issuperset(lacking)) for cluster, name, lacking in missing]
+    warned = replace(plan, warnings=(*plan.warnings, *(text for text, blocks in said if not blocks)))
+    blockers = [text for text, blocks in said if blocks]
+    return _blocked(warned, blockers) if blockers else warned
+
+
 def _target_cluster(target: Admin) -> TargetCluster:
-    try:
-        settings: Settings | None = target.broker_configs()
-    except BrokerError:
-        settings = None  # needs DESCRIBE_CONFIGS on the cluster, which is not worth refusing a mirror for
     settings_of = target.cluster
-    return TargetCluster(settings_of.alias, ",".join(settings_of.bootstrap_servers), len(target.describe().brokers), settings)
+    brokers = len(target.describe().brokers)
+    return TargetCluster(settings_of.alias, ",".join(settings_of.bootstrap_servers), brokers, broker_defaults(target))
+
+
+def broker_defaults(target: Admin) -> Settings | None:
+    """The settings of a broker; None without DESCRIBE_CONFIGS on the cluster, which is not worth refusing a mirror for.
+
+    Raises:
+        ClusterUnreachable: the cluster does not answer.
+    """
+    try:
+        return target.broker_configs()
+    except BrokerError:
+        return None
 
 
 def _or_none(answer: Settings | BrokerError | None) -> Settings | None:
     return None if isinstance(answer, BrokerError) else answer
-
-
-def _lacking(operations: frozenset[str] | BrokerError | None, right: str, topic: str, admin: Admin) -> list[str]:
-    # An empty answer comes from brokers that do not tell (before 2.3): the data path will find out.
-    if not operations or isinstance(operations, BrokerError) or right in operations:
-        return []
-    user = admin.cluster.security.username or "<principal>"
-    grant = f"--add --allow-principal User:{user} --operation {right.capitalize()} --topic {topic}"
-    return [f"no right to {right} topic {topic} on cluster {admin.cluster.alias}; grant it: kafka-acls.sh --bootstrap-server ... {grant}"]
 
 
 def _blocked(plan: TargetPlan, blockers: list[str]) -> TargetPlan:

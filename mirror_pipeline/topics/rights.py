@@ -1,0 +1,89 @@
+"""What a principal must be allowed on a cluster, and the commands that grant what it lacks."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Iterable, Sequence
+
+from confluent_kafka import KafkaError
+
+from mirror_pipeline.clusters.admin import Admin
+from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.errors import BrokerError
+
+SOURCE = ("READ", "DESCRIBE_CONFIGS")
+"""Fetch and ListOffsets; the settings tell a compacted topic from one that lost records, and how the copy is to be made."""
+TARGET = ("READ", "WRITE", "DESCRIBE_CONFIGS")
+"""Read: the end of the log decides what was sent, and verification reads it back."""
+NEW = ("CREATE", *TARGET)
+WISHED = frozenset({"DESCRIBE_CONFIGS"})
+"""Not worth refusing a mirror for; it is asked for together with what is."""
+
+Operations = frozenset[str] | BrokerError | None
+
+
+def lacking(operations: Operations, needed: Sequence[str]) -> tuple[str, ...]:
+    """Those of the needed operations that are not allowed on a topic.
+
+    Args:
+        operations: a broker's answer. An empty one comes from brokers that do not tell (before 2.3): the data path will find out.
+        needed: ACL operation names.
+    """
+    if isinstance(operations, BrokerError):
+        return tuple(needed) if operations.code == KafkaError.TOPIC_AUTHORIZATION_FAILED else ()
+    return tuple(right for right in needed if right not in operations) if operations else ()
+
+
+def sentence(cluster: ClusterSettings, topic: str, rights: Sequence[str]) -> str:
+    """Which rights are missing on which topic, and the command that grants them."""
+    named = [right for right in rights if right not in WISHED] or rights
+    listed = " and ".join(part for part in (", ".join(named[:-1]), named[-1]) if part)
+    return f"no right to {listed} topic {topic} on cluster {cluster.alias}; grant it: {grant(cluster, rights, topic)}"
+
+
+def grant(cluster: ClusterSettings, rights: Iterable[str], topic: str, *, prefixed: bool = False) -> str:
+    """The command that allows this principal some operations on a topic, or on all whose names begin so."""
+    user = shlex.quote(f"User:{cluster.security.username or '<principal>'}").strip("'")
+    words = " ".join(f"--operation {''.join(part.capitalize() for part in right.split('_'))}" for right in rights)
+    pattern = " --resource-pattern-type prefixed" if prefixed else ""
+    return f"kafka-acls.sh --bootstrap-server ... --add --allow-principal {user} {words}{pattern} --topic {shlex.quote(topic)}"
+
+
+def unseen(cluster: ClusterSettings, include: Sequence[str], names: Collection[str]) -> str:
+    """What to grant when an include regex matches no topic, which may be there and hidden; "" where nothing is hidden from anybody."""
+    if cluster.security.protocol == "PLAINTEXT":
+        return ""
+    silent = [pattern for pattern in include if not any(re.fullmatch(pattern, name) for name in names)]
+    commands = [grant(cluster, SOURCE, topic, prefixed=prefixed) for topic, prefixed in map(_resource, silent)]
+    user = cluster.security.username or "this principal"
+    return f"{user} sees only topics that it may describe; if these exist, grant: {'; '.join(commands)}" if commands else ""
+
+
+def _resource(pattern: str) -> tuple[str, bool]:
+    """The narrowest ACL resource for a regex: a name, a prefix, or all topics."""
+    plain = pattern.replace("\\.", ".")
+    if re.fullmatch(r"[\w.-]+", plain):
+        return plain, False
+    head = re.match(r"(?:[\w-]|\\\.)*", pattern)
+    prefix = head[0].replace("\\.", ".") if head else ""
+    return (prefix, True) if prefix else ("*", False)
+
+
+def may_not_create(target: Admin, wanted: Sequence[tuple[str, int, int, dict[str, str]]]) -> list[str]:
+    """Those of the topics that a broker would not let this principal create; nothing is created.
+
+    Args:
+        target: the cluster.
+        wanted: name, partitions, replication factor and settings of each.
+
+    Raises:
+        ClusterUnreachable: it does not answer.
+    """
+    if not wanted or "CREATE" in target.cluster_operations():
+        return []
+    codes = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+    # One partition: a controller refuses a request that is large as a whole.
+    small = [(name, 1, 1, dict[str, str]()) for name, *_ in wanted]
+    answers = target.create_topics(small, validate_only=True)
+    return [name for name, refusal in answers.items() if refusal is not None and refusal.code in codes]

@@ -74,7 +74,7 @@ def verify(
         raise UsageError("--source and --target go with --external", hint="a mirror knows its clusters; --mirror names it")
     else:
         jobs = _mirrors(opened, opened.pick(mirror), topic, start, end, 1.0 if sample is None else sample)
-    ended = _with_progress("reading the ledger and starting Spark", jobs, settings.debug)
+    ended = _with_progress("reading the ledger", jobs, settings.debug)
     document = render_proof.joined([outcome.result for outcome in ended if outcome.result is not None])
     if as_json:
         print_json(document)
@@ -86,7 +86,7 @@ def verify(
 def _mirrors(
     opened: facade.Opened, names: Sequence[str], topics: list[str] | None, start: int | None, end: int | None, sample: float
 ) -> list[tuple[str, Work[Any]]]:
-    # A single mirror starts Spark itself, after it has seen that its clusters answer.
+    # Spark is started by the first mirror that has much to compare, and then serves all.
     shared = SharedSession(opened.session) if len(names) > 1 else None
 
     def work(name: str) -> Work[Any]:
@@ -97,7 +97,7 @@ def _mirrors(
             sample=sample,
             observer=observe,
             stop=stop,
-            session=shared.get() if shared else None,
+            session=shared.get if shared else None,
         )
 
     return [(name, work(name)) for name in names]
@@ -127,7 +127,7 @@ def repair(
     def work(observe: Observe, stop: threading.Event) -> Any:
         return opened.mirror(name).repair(topic, dry_run=dry_run, observer=observe, stop=stop)
 
-    (ended,) = _with_progress("reading the ledger and starting Spark", [(name, work)], settings.debug)
+    (ended,) = _with_progress("reading the ledger", [(name, work)], settings.debug)
     document = ended.result.to_json() if ended.result is not None else {}
     if as_json:
         print_json(document)

@@ -17,8 +17,9 @@ from mirror_pipeline.buffer.store import LaneStore
 from mirror_pipeline.config import Config, MirrorConfig
 from mirror_pipeline.engine.selection import known_topics, select_topics
 from mirror_pipeline.errors import MirrorError, TopicHalted
+from mirror_pipeline.settings.naming import template_of
 from mirror_pipeline.topics.catalogue import load_catalogue
-from mirror_pipeline.topics.naming import same_to_kafka
+from mirror_pipeline.topics.naming import same_to_kafka, source_name
 from mirror_pipeline.wire.client import WireClient
 
 log = logging.getLogger(__name__)
@@ -171,3 +172,24 @@ def of_claims(claims: Claims | None, targets: Mapping[str, str], begun: Collecti
 
 def _ahead(claim: Claim) -> bool:
     return claim.begun or claim.first
+
+
+def chained(config: Config, mirror: MirrorConfig, topics: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Warnings for source topics that another mirror of the file writes there: a copy of a copy. Asks no cluster.
+
+    Raises:
+        BufferUnusable: a ledger cannot be read.
+    """
+    warnings: dict[str, tuple[str, ...]] = {}
+    for other in config.mirrors:
+        if other.target != mirror.source:
+            continue
+        saved = load_catalogue(config, other.name)
+        written = {topic.target_topic for topic in saved.topics} if saved is not None else set()
+        written |= {copy.life.target_topic for copy in known_topics(config, other).values()}
+        telling = "{source}" in template_of(other.naming)
+        for topic in topics:
+            if topic in written or (telling and source_name(other.naming, other.source, topic) is not None):
+                said = f"it is a copy itself: mirror {other.name} writes it from cluster {other.source}; exclude it unless a chain is meant"
+                warnings[topic] = (*warnings.get(topic, ()), said)
+    return warnings

@@ -18,9 +18,9 @@ from mirror_pipeline.engine import resolve as resolving
 from mirror_pipeline.engine.claims import Claims
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.outlook import LogTimes, with_outlook
-from mirror_pipeline.engine.runners import Runners, inline_bytes
+from mirror_pipeline.engine.runners import Runners, for_comparing, inline_bytes, spark_may_be_needed
 from mirror_pipeline.engine.selection import LANE_PREFIX, discover, known_topics, lane_stores, lanes_to_run, ledger_topics, select_topics
-from mirror_pipeline.engine.spark import SparkRunner, build_session
+from mirror_pipeline.engine.spark import Runner, SparkRunner, build_session
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.local.java import find_java
@@ -236,7 +236,7 @@ class Mirror:
         since_verified: bool = False,
         observer: Callable[[VerifyProgress], None] | None = None,
         stop: threading.Event | None = None,
-        session: SparkSession | None = None,
+        session: Session = None,
     ) -> VerifyReport:
         """Compare everything that was copied with the source, down to the single record; a lane may be running meanwhile.
 
@@ -249,7 +249,7 @@ class Mirror:
 
         Raises UsageError for a topic that was never copied, ClusterUnreachable when a cluster does not answer.
         """
-        check = MirrorCheck(self, lambda: self.runner(session), observer, stop or threading.Event())
+        check = MirrorCheck(self, lambda offsets: self.comparer(session, offsets), observer, stop or threading.Event())
         return repair.with_repaired(self, check.run(topics, from_time, to_time, sample, since_verified=since_verified))
 
     def repair(
@@ -259,7 +259,7 @@ class Mirror:
         dry_run: bool = False,
         observer: Callable[[VerifyProgress], None] | None = None,
         stop: threading.Event | None = None,
-        session: SparkSession | None = None,
+        session: Session = None,
     ) -> RepairReport:
         """Verify a source topic and write what is missing or altered on the target into a side topic, ``.repair`` behind its name.
 
@@ -313,8 +313,8 @@ class Mirror:
         )
 
     def runners(self, session: Session) -> Runners:
-        """This process for small micro-batches, Spark for the others. Raises UsageError without Java."""
-        if session is None:
+        """This process for small micro-batches, Spark for the others. Raises UsageError without Java where Spark may be needed."""
+        if session is None and spark_may_be_needed(self.mirror.engine):
             find_java()  # before anything is begun: Spark may be needed in the middle of a night
         return Runners(lambda: self.runner(session() if callable(session) else session), inline_bytes=inline_bytes(self.mirror.engine))
 
@@ -324,6 +324,10 @@ class Mirror:
         runner = SparkRunner(session or build_session(engine, app_name=f"mirror {self.name}"), tasks=engine.tasks)
         runner.warm()
         return runner
+
+    def comparer(self, session: Session, offsets: int) -> Runner:
+        """Who compares so many source offsets with the target: this process, or Spark for many."""
+        return for_comparing(self.mirror.engine, offsets, lambda: self.runner(session() if callable(session) else session))
 
     def discoverer(self, lane: str, only: Collection[str] | None) -> Callable[[], list[Any]]:
         """A function that names the lane's topics as they are now."""

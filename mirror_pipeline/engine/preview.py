@@ -11,10 +11,11 @@ from mirror_pipeline.buffer.ledger import Ledger
 from mirror_pipeline.buffer.store import LaneStore, open_lane
 from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.engine import looking
-from mirror_pipeline.engine.claims import of_claims
+from mirror_pipeline.engine.claims import chained, of_claims
 from mirror_pipeline.engine.halted import kept_topics, run_notes, with_halts
 from mirror_pipeline.engine.outlook import first_times, retention_ms, with_outlook
 from mirror_pipeline.engine.room import RoomWatch
+from mirror_pipeline.engine.runners import spark_may_be_needed
 from mirror_pipeline.engine.selection import Selected, lane_names, select_topics
 from mirror_pipeline.engine.targets import FILLED_HINT, filled_message, log_bounds
 from mirror_pipeline.errors import MirrorError
@@ -48,6 +49,7 @@ def plan(mirror: Mirror) -> MirrorPlan:
     lags = {topic.topic: topic for topic in lag.topics}
     old = _too_old(mirror, plans, lag, target)
     filled = filled_topics(mirror, [made.target_topic for name, made in plans.items() if not made.create and name not in begun])
+    copies = chained(mirror.config, mirror.mirror, list(plans))
     told = of_claims(mirror.claims(), {name: made.target_topic for name, made in plans.items()}, begun)
     rows = tuple(
         TopicPlan(
@@ -59,6 +61,7 @@ def plan(mirror: Mirror) -> MirrorPlan:
             actions=made.actions,
             warnings=(
                 *made.warnings, *(lags[name].warnings if name in lags else ()), *old.get(name, ()), *told.warnings.get(name, ()),
+                *copies.get(name, ()),
             ),
             blockers=(*made.blockers, *told.blockers.get(name, ()), *_filled(filled.get(made.target_topic, 0), made.target_topic)),
         )
@@ -144,7 +147,7 @@ def _too_old(mirror: Mirror, plans: Mapping[str, TargetPlan], lag: MirrorLag, ta
 def check(mirror: Mirror) -> list[Finding]:
     """See :meth:`Mirror.check`."""
     findings = [
-        _try("Java", lambda: f"found {find_java()}"),
+        _try("Java", lambda: _java(mirror)),
         _buffer(mirror),
         _try(f"source {mirror.mirror.source}", lambda: _reach(mirror.source_admin(), WireClient(mirror.source), SOURCE_NEEDS)),
         _try(f"target {mirror.mirror.target}", lambda: _reach(mirror.target_admin(), WireClient(mirror.target), TARGET_NEEDS)),
@@ -170,6 +173,12 @@ def _buffer(mirror: Mirror) -> Finding:
         free = f"its disk has {rounded_size(room.free)} free, buffer.max_bytes is {rounded_size(cap)}"
         detail += f"; warning: {free}, so the disk may fill up first: {hint}"
     return Finding("buffer", True, detail)
+
+
+def _java(mirror: Mirror) -> str:
+    if not spark_may_be_needed(mirror.mirror.engine):
+        return "not needed to copy: everything runs in this process (engine.inline_bytes); to compare much, `mirror verify` starts Spark"
+    return f"found {find_java()}"
 
 
 def _reach(admin: Admin, client: WireClient, needs: Collection[Need]) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from mirror_pipeline.config import EngineConfig
 from mirror_pipeline.engine.inline import InlineRunner
+from mirror_pipeline.engine.plan import UNKNOWN_BYTES_PER_OFFSET
 from mirror_pipeline.engine.spark import Runner
 
 INLINE_BYTES = 32_000_000
@@ -28,6 +29,27 @@ def inline_bytes(engine: EngineConfig) -> int:
         return engine.inline_bytes
     one_process = engine.spark_master is None and (os.cpu_count() or 1) <= CORES_OF_ONE_PROCESS
     return sys.maxsize if one_process else INLINE_BYTES
+
+
+# In one process this takes about as long as Spark takes to start; beyond it several processes are worth their start.
+COMPARED_HERE_BYTES = 512_000_000
+
+
+def spark_may_be_needed(engine: EngineConfig) -> bool:
+    """Whether a copy can come to need Spark at all."""
+    return inline_bytes(engine) < sys.maxsize
+
+
+def for_comparing(engine: EngineConfig, offsets: int, start: Callable[[], Runner]) -> Runner:
+    """Who reads and compares records on both sides: this process while they are few, else what ``start`` starts.
+
+    Args:
+        engine: the mirror's settings.
+        offsets: source offsets to compare.
+        start: starts Spark.
+    """
+    few = offsets * UNKNOWN_BYTES_PER_OFFSET <= min(inline_bytes(engine), COMPARED_HERE_BYTES)
+    return InlineRunner() if few else start()
 
 
 class Runners:

@@ -142,8 +142,8 @@ def _planned(plan: TargetPlan, topic: LaneTopic) -> TargetPlan:
 
 
 FILLED_HINT = (
-    "was the buffer moved or deleted? Point buffer.uri at it again;"
-    " else mirror under another target name (`naming`), or delete the target topic"
+    "was the buffer moved or deleted? It holds the ledger: point buffer.uri at it again, or restore it as it was after the last run;"
+    " without it mirror under another target name (`naming`), or delete the target topic: the copy then begins anew"
 )
 
 

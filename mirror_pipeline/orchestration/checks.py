@@ -44,9 +44,10 @@ def verify_checks(mirror: KnownMirror) -> dg.AssetChecksDefinition:
         wanted = {names.topic_of(key.asset_key): key.asset_key for key in context.selected_asset_check_keys}
 
         def compare(_: Observer, stop: threading.Event) -> VerifyReport:
-            session = spark.session_for(mirrors.engine(mirror.name))
             only = None if len(wanted) == len(keys) else sorted(wanted)
-            return mirrors.mirror(mirror.name).verify(topics=only, since_verified=True, stop=stop, session=session)
+            return mirrors.mirror(mirror.name).verify(
+                topics=only, since_verified=True, stop=stop, session=lambda: spark.session_for(mirrors.engine(mirror.name))
+            )
 
         report = _wait(mirror.name, Worker(compare, name=f"verify {mirror.name}"))
         halted = halted_topics(mirrors.mirror(mirror.name).status())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mirror_pipeline.config import ClusterSettings, Config, EngineConfig
 from mirror_pipeline.engine import worker
+from mirror_pipeline.engine.runners import for_comparing
 from mirror_pipeline.engine.spark import Runner, SparkRunner, build_session
 from mirror_pipeline.errors import MirrorError, ProblemFound, UsageError
 from mirror_pipeline.model import TopicPartition
@@ -95,7 +96,7 @@ class ExternalCheck:
     Args:
         source: cluster of the first names.
         target: cluster of the second names; may be the same.
-        runner: starts Spark, once both clusters have answered.
+        runner: gives who compares so many source offsets, once both clusters have answered.
         timeout: seconds a broker may stay silent.
         observer: called from this thread as results come in.
         stop: set it to give up.
@@ -107,7 +108,7 @@ class ExternalCheck:
         self,
         source: ClusterSettings,
         target: ClusterSettings,
-        runner: Callable[[], Runner],
+        runner: Callable[[int], Runner],
         *,
         timeout: float,
         observer: Callable[[VerifyProgress], None] | None = None,
@@ -136,7 +137,7 @@ class ExternalCheck:
                     self._plan(left, right, topic, name, *counts, terms[topic])
             for pair in self._pairs.values() if from_time is not None or to_time is not None else ():
                 pair.task = _narrowed(pair.task, left, right, from_time, to_time)
-        self._runner = self._start()
+        self._runner = self._start(sum(max(end - start for start, end in (p.task.ours, p.task.theirs)) for p in self._pairs.values()))
         began = time.monotonic()
         self._compare()
         return self._report(topics, terms, time.monotonic() - began)
@@ -269,6 +270,7 @@ def verify_external(
         return made
 
     check = ExternalCheck(
-        config.clusters[source], config.clusters[target], runner, timeout=engine.request_timeout, observer=observer, stop=stop
-    )
+        config.clusters[source], config.clusters[target], lambda offsets: for_comparing(engine, offsets, runner),
+        timeout=engine.request_timeout, observer=observer, stop=stop,
+    )  # fmt: skip
     return check.run(topics, from_time, to_time)

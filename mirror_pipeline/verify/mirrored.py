@@ -63,14 +63,14 @@ class MirrorCheck:
 
     Args:
         mirror: whose copies.
-        runner: starts Spark, once it is clear that there is something to compare.
+        runner: gives who compares so many source offsets, once it is clear how many there are; starts Spark for many.
         observer: called from this thread as results come in.
         stop: set it to end early; then :class:`ProblemFound` is raised.
     """
 
     _runner: Runner
 
-    def __init__(self, mirror: Mirror, runner: Callable[[], Runner], observer: Observer | None, stop: threading.Event) -> None:
+    def __init__(self, mirror: Mirror, runner: Callable[[int], Runner], observer: Observer | None, stop: threading.Event) -> None:
         self._mirror, self._start, self._observer, self._stop = mirror, runner, observer, stop
         self._timeout = mirror.mirror.engine.request_timeout
         self._source = WireClient(mirror.source, timeout=self._timeout)
@@ -101,7 +101,8 @@ class MirrorCheck:
                 by_time(good, self._source, from_time, to_time)
             if since_verified:
                 _only_new(good)
-            self._runner = self._start()
+            chunks = [part.chunk for topic in good for part in topic.partitions.values()]
+            self._runner = self._start(int(fraction * sum(chunk.end - chunk.start for chunk in chunks)))
             began = time.monotonic()
             for topic in good:
                 for part in topic.partitions.values():

@@ -27,9 +27,7 @@ from mirror_pipeline.wire.batch import OpenRecord, headers, open_batch
 from mirror_pipeline.wire.client import WireClient
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from mirror_pipeline.engine.facade import Mirror
+    from mirror_pipeline.engine.facade import Mirror, Session
 
 SUFFIX = ".repair"
 MENDED = ("missing", "altered")
@@ -87,11 +85,11 @@ def repair(
     dry_run: bool,
     observer: Callable[[VerifyProgress], None] | None,
     stop: threading.Event,
-    session: SparkSession | None,
+    session: Session,
 ) -> RepairReport:
     """See :meth:`Mirror.repair`."""
     copied = _copied(mirror, topic)
-    check = MirrorCheck(mirror, lambda: mirror.runner(session), observer, stop)
+    check = MirrorCheck(mirror, lambda offsets: mirror.comparer(session, offsets), observer, stop)
     found = check.run([topic], None, None, 1.0, lane=copied.lane)
     note = next((verdict.note for verdict in found.topics if verdict.verdict == "unreadable"), "")
     if note:

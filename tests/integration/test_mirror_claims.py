@@ -82,6 +82,7 @@ def test_a_topic_that_appears_while_they_run_is_refused_to_the_later_one(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch, later: str
 ) -> None:
     monkeypatch.setattr(lane, "DISCOVER_SECONDS", 1.0)
+    monkeypatch.setattr(lane, "RAREST_DISCOVER_SECONDS", 2.0)
     east = clusters[0].bootstrap_servers
     topics = {"first": f"x_{topic_name}", "second": topic_name}
     early = topics["second" if later == "first" else "first"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 import struct
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,10 +23,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its re-expo
 )
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from mirror_pipeline.clusters.connect import Session
+from mirror_pipeline.clusters.connect import Session, answering
 from mirror_pipeline.clusters.info import ClusterInfo, ConfigValue, TopicInfo
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, MirrorError
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -34,6 +37,9 @@ REQUEST_TIMEOUT = 15.0
 FIRST_CONTACT_TIMEOUT = 10.0  # a command must say "unreachable" within 15 s, its own start included
 BROKER_TIMEOUT = 3.0  # a broker that is asked for what others can tell as well
 REFUSED_GRACE = 4.0  # every address refuses or does not resolve: a broker that is just starting gets this long
+# Of a question's time, for the first tries: librdkafka waits for the broker it has chosen, which may be the one that hangs.
+TRIES = 0.2, 0.3
+PROBE_SECONDS = 2.0
 TLS_GRACE = 1.0  # a certificate does not get better by waiting
 _POLL = 0.05
 _BATCH = 200
@@ -189,7 +195,7 @@ class Admin:
             )
             return future
 
-        return self._one("describe the cluster", start)
+        return self._one("describe the cluster", start, again=True)
 
     def _names(self) -> list[str]:
         self._describe(False)  # notices a refused login, which list_topics cannot
@@ -207,7 +213,7 @@ class Admin:
                 futures = client.describe_topics(topics, include_authorized_operations=operations, request_timeout=timeout)
                 return dict(futures)
 
-            answers = self._many(lambda name: f"describe topic {name}", start)
+            answers = self._asked(lambda name: f"describe topic {name}", start)
             found |= answers
         return found
 
@@ -218,15 +224,17 @@ class Admin:
             futures = client.describe_configs(list(resources.values()), request_timeout=timeout)
             return {resource.name: future for resource, future in futures.items()}
 
-        answers = self._many(lambda name: f"read the settings of {name}", start, limit)
+        said = "read the settings of {}".format
+        answers = self._asked(said, start) if limit is None else self._many(said, start, limit)
         return {
             name: answer if isinstance(answer, BrokerError) else {key: _config_value(entry) for key, entry in answer.items()}
             for name, answer in answers.items()
         }
 
-    def _one(self, what: str, start: Callable[[Any, float], Future[T]]) -> T:
+    def _one(self, what: str, start: Callable[[Any, float], Future[T]], *, again: bool = False) -> T:
         def attempt() -> T:
-            answer = self._many(lambda _: what, lambda client, t: {what: start(client, t)})[what]
+            ask = self._asked if again else self._many
+            answer = ask(lambda _: what, lambda client, t: {what: start(client, t)})[what]
             if isinstance(answer, BrokerError):
                 raise answer
             return answer
@@ -240,6 +248,30 @@ class Admin:
             retry=retry_if_exception(lambda error: isinstance(error, BrokerError) and error.retryable),
             reraise=True,
         )
+
+    def _asked(self, what: Callable[[str], str], start: Callable[[Any, float], dict[str, Future[T]]]) -> dict[str, T | BrokerError]:
+        """:meth:`_many` for questions, which may be asked twice: again of other brokers while the one that was chosen is silent."""
+        most = self._timeout if self._contacted else min(self._timeout, FIRST_CONTACT_TIMEOUT)
+        if not self._contacted and len(self.cluster.bootstrap_servers) == 1:
+            return self._many(what, start, most)
+        for share in TRIES:
+            try:
+                return self._many(what, start, share * most)
+            except ClusterUnreachable as problem:
+                if not self._others_may_answer():
+                    raise
+                servers = answering(self.cluster, min(PROBE_SECONDS, share * most))
+                if not servers:
+                    raise
+                log.info("cluster %s: %s; asking again at %s", self.cluster.alias, problem.message, ",".join(servers))
+                if len(servers) < len(self.cluster.bootstrap_servers):  # else it may only be slow: what is open already stays so
+                    self._opened = Session(self.cluster, servers)
+        return self._many(what, start, most if self._contacted else (1 - sum(TRIES)) * most)
+
+    def _others_may_answer(self) -> bool:
+        """Whether a broker was silent, in place of a login refused, a certificate that is wrong, or all of them down."""
+        cause = self._session.cause
+        return not self._session.refused and self._session.down_since is None and (cause is None or cause.code() != KafkaError._SSL)
 
     def _many(
         self, what: Callable[[str], str], start: Callable[[Any, float], dict[str, Future[T]]], limit: float | None = None

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from mirror_pipeline.config import ClusterSettings, librdkafka_settings
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, MirrorError
+from mirror_pipeline.wire.dial import Dialler, parse_address
 
 _AUTHENTICATION = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError.UNSUPPORTED_SASL_MECHANISM}
 _CONNECTION = {
@@ -50,10 +53,16 @@ _log.addFilter(_quietly)
 
 
 class Session:
-    """One AdminClient with what its background threads said about the connection."""
+    """One AdminClient with what its background threads said about the connection.
 
-    def __init__(self, cluster: ClusterSettings) -> None:
+    Args:
+        cluster: where and how to connect.
+        servers: addresses to begin with, in place of the cluster's own.
+    """
+
+    def __init__(self, cluster: ClusterSettings, servers: Sequence[str] = ()) -> None:
         self.cluster = cluster
+        self._servers = servers
         self.cause: KafkaError | None = None
         self.down_since: float | None = None
         self._secrets: tuple[str, ...] = ()
@@ -61,6 +70,8 @@ class Session:
 
     def _open(self) -> AdminClient:
         settings = librdkafka_settings(self.cluster)
+        if self._servers:
+            settings["bootstrap.servers"] = ",".join(self._servers)
         self._secrets = tuple(value for key, value in settings.items() if "password" in key or "secret" in key or "token" in key)
         try:
             return AdminClient({**settings, "error_cb": self._noticed}, logger=_log)  # type: ignore[dict-item]
@@ -119,6 +130,22 @@ class Session:
         name = _NAMES.get(error.name(), error.name())
         message = f"cluster {self.cluster.alias}: {what}: {self.scrub(error.str())} ({name})"
         return BrokerError(error.code(), name, message, hint=_HINTS.get(error.code(), ""), retryable=error.code() in _TRANSIENT)
+
+
+def answering(cluster: ClusterSettings, seconds: float) -> list[str]:
+    """Those of a cluster's addresses at which a broker answers within ``seconds``, asked all at once."""
+
+    def answers(address: str) -> bool:
+        try:
+            Dialler(cluster, seconds).open(*parse_address(address), open_timeout=seconds).close()
+        except MirrorError as problem:
+            _log.debug("cluster %s: %s: %s", cluster.alias, address, problem.message)
+            return False
+        return True
+
+    servers = cluster.bootstrap_servers
+    with ThreadPoolExecutor(len(servers)) as pool:
+        return [address for address, well in zip(servers, pool.map(answers, servers), strict=True) if well]
 
 
 def _first(error: KafkaException) -> KafkaError:

@@ -1,4 +1,4 @@
-"""Two clusters behind TLS, SCRAM and an authorizer, and a mirror between them that has no rights yet."""
+"""Two clusters behind TLS, SCRAM and an authorizer, a mirror with rights of its own between them, and a search for what must not leak."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType
 
@@ -21,6 +23,7 @@ from mirror_pipeline.local.cluster import LocalCluster, start_clusters, stop_clu
 from tests.integration.test_wire_security import authority, certificate
 
 USER, PASSWORD = "mirror", "canary-password-93f1c2"
+PAYLOAD = "canary-payload-4b7e0d"
 NAME, TOPIC, TARGET = "secured", "pay.events", "east.pay.events"
 COMMAND = re.compile(r"kafka-acls\.sh (--bootstrap-server[^;\n\"]*?--topic (?:'[^']+'|[^\s;\"']+))")
 
@@ -125,6 +128,64 @@ def _configured(folder: Path, clusters: Iterable[LocalCluster]) -> Path:
 def commands(text: str) -> list[str]:
     """The ``kafka-acls.sh`` lines in what was printed, each once."""
     return list(dict.fromkeys(COMMAND.findall(text)))
+
+
+@dataclass
+class Leaks:
+    """Looks, for as long as it is open, at the processes below one and at the files of some folders."""
+
+    root: int
+    folders: tuple[Path, ...]
+    found: set[str] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Leaks:
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.3):
+            for process in _family(self.root):
+                for name in ("cmdline", "environ"):
+                    try:
+                        content = Path(f"/proc/{process}/{name}").read_bytes()
+                    except OSError:
+                        continue
+                    self.seen.add(content.split(b"\0")[0].decode(errors="replace").rsplit("/", 1)[-1] if name == "cmdline" else "")
+                    self._note(content, f"{name} of {process}")
+            for folder in self.folders:
+                self.found |= leaks(folder, (PASSWORD, PAYLOAD))
+
+    def _note(self, content: bytes, where: str) -> None:
+        self.found |= {f"{word} in {where}" for word in (PASSWORD, PAYLOAD) if word.encode() in content}
+
+
+def _family(root: int) -> list[int]:
+    try:
+        top = psutil.Process(root)
+        return [root, *(child.pid for child in top.children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def leaks(folder: Path, words: Iterable[str], *, but: Iterable[Path] = ()) -> set[str]:
+    """Files below a folder that hold one of the words, as it is or in UTF-16; those below ``but`` are left out."""
+    found = set()
+    for path in folder.rglob("*"):
+        if any(allowed in (path, *path.parents) for allowed in but):
+            continue
+        try:
+            content = path.read_bytes() if path.is_file() else b""
+        except OSError:
+            continue
+        found |= {f"{word} in {path}" for word in words if word.encode() in content or word.encode("utf-16-le") in content}
+    return found
 
 
 def retried(call: Any, seconds: float = 20.0) -> None:

@@ -97,12 +97,13 @@ def test_the_source_is_stopped_after_the_target_was_away(
 
     stop, failures = threading.Event(), list[Exception]()
     first.start()
-    runner = threading.Thread(target=follow, args=(mirror, stop, failures))
+    patient = make_mirror(tmp_path, east, west, ["orders"], engine={**IN_PROCESS, "source_wait": "3m"})
+    runner = threading.Thread(target=follow, args=(patient, stop, failures))
     runner.start()
     try:
         produce(east, "orders", 100, partitions=2, start=600)
         wait_until(lambda: len(values(mirror, "east.orders", 0)) == 350, 60, "the copy to go on")
-        first.stop()  # a source that goes away under a continuous run
+        first.kill()  # a source that goes away under a continuous run
         wait_until(lambda: runner.is_alive(), 1, "the run to stay")
         first.start()
         produce(east, "orders", 100, partitions=2, start=700)

@@ -24,7 +24,8 @@ INLINE = {"inline_bytes": "512MB"}
 
 @pytest.fixture
 def pair(cluster_factory: Callable[..., list[LocalCluster]]) -> tuple[LocalCluster, LocalCluster]:
-    source, target = cluster_factory(names=["east", "west"], heap="256m", config={"log.cleaner.backoff.ms": "200"})
+    """Of one broker each: what is cut off or cleaned in one log would come back from its replicas."""
+    source, target = cluster_factory(names=["east", "west"], brokers=1, heap="256m", config={"log.cleaner.backoff.ms": "200"})
     return source, target
 
 

@@ -243,8 +243,7 @@ class WireClient:
         """
 
         build = questions.offsets(at, isolation)
-        failed = lambda code: OffsetAnswer(-1, -1, code)  # noqa: E731 - as short as the one beside it
-        return self._ask_leaders(at.keys(), build, offset_answers, lambda a: a.error, failed, within=within)
+        return self._ask_leaders(at.keys(), build, offset_answers, lambda a: a.error, _no_offset, within=within)
 
     def init_producer_id(self) -> Stamp:
         """A new producer id, epoch 0, without a transactional id (KIP-98).
@@ -270,8 +269,7 @@ class WireClient:
         ``within`` as in :meth:`list_offsets`.
         """
         build = questions.offsets(dict.fromkeys(tps, LATEST), 0, questions.DEBUGGER)
-        failed = lambda code: OffsetAnswer(-1, -1, code)  # noqa: E731 - as short as the one beside it
-        return self._ask_leaders(tps, build, offset_answers, lambda a: a.error, failed, within=within)
+        return self._ask_leaders(tps, build, offset_answers, lambda a: a.error, _no_offset, within=within)
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int], *, within: float | None = None) -> dict[TopicPartition, OffsetAnswer]:
         """Where the leader's log leaves each partition's leader epoch (KIP-320).
@@ -286,8 +284,7 @@ class WireClient:
         """
 
         build = questions.epochs(epochs)
-        failed = lambda code: OffsetAnswer(-1, -1, code)  # noqa: E731 - as short as the one beside it
-        return self._ask_leaders(epochs.keys(), build, epoch_answers, lambda a: a.error, failed, within=within)
+        return self._ask_leaders(epochs.keys(), build, epoch_answers, lambda a: a.error, _no_offset, within=within)
 
     def describe_producers(
         self, tps: Collection[TopicPartition], *, within: float | None = None
@@ -394,6 +391,10 @@ class WireClient:
                 if problem.timed_out:
                     self._silent[node] = problem.message
         return answers
+
+
+def _no_offset(code: int) -> OffsetAnswer:
+    return OffsetAnswer(-1, -1, code)
 
 
 def _pauses() -> Iterator[float]:

@@ -50,13 +50,13 @@ $(DONE)/dev: requirements-dev.lock $(BIN)/mirror
 
 # Before anything is installed: a missing Java should not be learnt minutes later.
 java: $(DONE)/venv
-	@$(BIN)/python -m mirror_pipeline.local.java
+	@$(BIN)/python -m mirror_pipeline.execution.java
 
 jars: java install
-	@$(BIN)/python -m mirror_pipeline.local.jars kafka-4.3.0 delta
+	@$(BIN)/python -m mirror_pipeline.execution.jars kafka-4.3.0 delta
 
 test-jars: java install
-	@$(BIN)/python -m mirror_pipeline.local.jars kafka-4.3.0 kafka-3.9.1 delta
+	@$(BIN)/python -m mirror_pipeline.execution.jars kafka-4.3.0 kafka-3.9.1 delta
 
 demo: java install jars
 	@$(BIN)/mirror demo $(DEMO_ARGS)

@@ -17,9 +17,9 @@ import tempfile
 from pathlib import Path
 
 from mirror_pipeline import Mirror, load_config
-from mirror_pipeline.engine.spark import build_session
-from mirror_pipeline.local.cluster import start_clusters, stop_clusters
-from mirror_pipeline.local.shapes_bulk import fill_bulk
+from mirror_pipeline.execution.spark import build_session
+from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
+from mirror_pipeline.local.shapes.bulk import fill_bulk
 
 
 def arguments() -> argparse.Namespace:

@@ -20,12 +20,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.spans import SpanTable
-from mirror_pipeline.buffer.store import LaneStore, open_lane
-from mirror_pipeline.buffer.usage import lane_use
-from mirror_pipeline.buffer.write import PartFileWriter, SpanDraft
-from mirror_pipeline.engine.housekeeping import House
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.place import LaneStore, open_lane
+from mirror_pipeline.buffer.place.usage import lane_use
+from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
+from mirror_pipeline.buffer.spans.spans import SpanTable
+from mirror_pipeline.engine.maintain.rounds import House
 from mirror_pipeline.model import Incarnation, Send, Verdict, Verification
 
 LIFE = "AAAAAAAAAAAAAAAAAAAAAA"

@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 
 from benchmarks import mm2
-from mirror_pipeline.local.cluster import LocalCluster, start_clusters
-from mirror_pipeline.local.java import find_java, java_version
-from mirror_pipeline.local.settings import DEFAULT_VERSION
+from mirror_pipeline.execution.java import find_java, java_version
+from mirror_pipeline.local.embedded.settings import DEFAULT_VERSION
+from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters
 
 GB = 1 << 30
 PAGE = 4096

@@ -11,9 +11,9 @@ import psutil
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.kafka.answers import LATEST
+from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.answers import LATEST
-from mirror_pipeline.wire.client import WireClient
 
 SAMPLE_SECONDS = 0.15  # a copy takes seconds; a sample costs about 3 ms of one core
 REFRESH_SECONDS = 0.6  # looking for new processes walks all of /proc

@@ -25,12 +25,12 @@ from benchmarks.machine import BROKER_CONFIG, SERVER_JIT
 from benchmarks.wan.far import PLAIN_ADDRESS
 from benchmarks.wan.link import Line, link
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.local.cluster import start_clusters, stop_clusters
-from mirror_pipeline.local.embedded import LocalCluster
-from mirror_pipeline.local.shapes_bulk import fill_bulk
+from mirror_pipeline.kafka.answers import LATEST
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.local.embedded.cluster import LocalCluster
+from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
+from mirror_pipeline.local.shapes.bulk import fill_bulk
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.answers import LATEST
-from mirror_pipeline.wire.client import WireClient
 
 ROOT = Path(__file__).parents[1]
 TOPIC, TAG = "memory", "copy"

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.sides import Flow, Launched
-from mirror_pipeline.local.children import default_signals
-from mirror_pipeline.local.jars import ensure_jars
-from mirror_pipeline.local.java import find_java
-from mirror_pipeline.local.settings import logging_properties, properties
+from mirror_pipeline.execution.jars import ensure_jars
+from mirror_pipeline.execution.java import find_java
+from mirror_pipeline.local.embedded.children import default_signals
+from mirror_pipeline.local.embedded.settings import logging_properties, properties
 
 JARS = "mm2-4.3.0"
 TITLES = {"default": "MirrorMaker 2, default", "tuned": "MirrorMaker 2, tuned"}

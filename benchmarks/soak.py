@@ -27,8 +27,8 @@ import psutil
 from benchmarks.soak_load import Load, create_topics
 from benchmarks.soak_report import Sample, bounds_broken, print_table
 from mirror_pipeline import Mirror, load_config
-from mirror_pipeline.buffer.usage import buffer_use
-from mirror_pipeline.local.cluster import start_clusters, stop_clusters
+from mirror_pipeline.buffer.place.usage import buffer_use
+from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
 
 SAMPLE_SECONDS = 10.0
 START_SECONDS = 120.0

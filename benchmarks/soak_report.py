@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mirror_pipeline.cli.text import sparkline
+from mirror_pipeline.text import sparkline
 
 FLAT_MINUTES = 20.0
 """Shorter runs are mostly start-up: their memory is printed and not judged."""

@@ -31,8 +31,8 @@ from benchmarks.rounds import ROUNDS, Place, RoundFailed
 from benchmarks.sides import Ours, Side
 from benchmarks.workloads import QUICK, WORKLOADS, Workload, chosen, fill, remove
 from mirror_pipeline.errors import MirrorError
-from mirror_pipeline.local.cluster import stop_clusters
-from mirror_pipeline.local.jars import ensure_jars, terminal_progress
+from mirror_pipeline.execution.jars import ensure_jars, terminal_progress
+from mirror_pipeline.local.embedded.start import stop_clusters
 
 OUTPUT = Path("build/bench/versus.json")
 QUICK_SCALE = 0.3

@@ -9,8 +9,8 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from mirror_pipeline.local.shapes_bulk import fill_bulk
-from mirror_pipeline.local.shapes_ground import OPEN_TIMES, Ground
+from mirror_pipeline.local.shapes.bulk import fill_bulk
+from mirror_pipeline.local.shapes.ground import OPEN_TIMES, Ground
 
 KB, MB = 1_000, 1_000_000
 ADMIN_SECONDS = 120.0  # a thousand topics made or deleted in one request: 10-30 s on two busy cores

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mirror_pipeline.config import load_config
-    from mirror_pipeline.engine.facade import Mirror
+    from mirror_pipeline.mirror import Mirror
 
 __all__ = ["Mirror", "load_config"]
 __version__ = "0.1.0"
 
-_HOMES = {"Mirror": "mirror_pipeline.engine.facade", "load_config": "mirror_pipeline.config"}
+_HOMES = {"Mirror": "mirror_pipeline.mirror", "load_config": "mirror_pipeline.config"}
 
 
 def __getattr__(name: str) -> Any:

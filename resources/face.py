@@ -14,7 +14,7 @@ Observer = Callable[[Progress], None]
 
 
 class MirrorFace(Protocol):
-    """One mirror; see :class:`mirror_pipeline.engine.facade.Mirror` for the meaning of each call."""
+    """One mirror; see :class:`mirror_pipeline.mirror.Mirror` for the meaning of each call."""
 
     @property
     def lanes(self) -> list[str]: ...

@@ -32,7 +32,7 @@ class MirrorsResource(BoundResource):
 
     def lanes_of(self, name: str, topics: Collection[str]) -> dict[str, str]:
         """The lane of each topic of a mirror; asks no cluster. Raises ConfigError, UsageError, BufferUnusable."""
-        from mirror_pipeline.engine.selection import lane_of
+        from mirror_pipeline.topics.lanes import lane_of
 
         config = self.config()
         return lane_of(config.buffer, config.mirror(name), topics)

@@ -32,7 +32,7 @@ class SparkSessionResource(BoundResource, LazyPySparkResource):
         Raises:
             UsageError: no Java, or a Java too old.
         """
-        from mirror_pipeline.engine.spark import build_session
+        from mirror_pipeline.execution.spark import build_session
 
         with self._lock:
             if self._spark_session is None:

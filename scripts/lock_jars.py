@@ -1,4 +1,4 @@
-"""Write mirror_pipeline/local/jars.json: what the roots below need, resolved by Ivy, with the SHA-256 of every jar.
+"""Write mirror_pipeline/execution/jars.json: what the roots below need, resolved by Ivy, with the SHA-256 of every jar.
 
 Run it after changing a version: `.venv/bin/python scripts/lock_jars.py`, read the difference, commit it.
 """
@@ -13,9 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mirror_pipeline.local import ivy
+from mirror_pipeline.execution import ivy
 
-PINS = Path(__file__).parent.parent / "mirror_pipeline" / "local" / "jars.json"
+PINS = Path(__file__).parent.parent / "mirror_pipeline" / "execution" / "jars.json"
 
 _LOG4J2 = ["org.apache.logging.log4j:log4j-slf4j-impl:2.25.4", "org.apache.logging.log4j:log4j-1.2-api:2.25.4"]
 ROOTS = {

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
-from mirror_pipeline.local.cluster import LocalCluster, cluster_status, start_clusters, stop_clusters
+from mirror_pipeline.local.embedded.start import LocalCluster, cluster_status, start_clusters, stop_clusters
 from tests.kafka_source import GivenCluster, choose, docker_answers, start_container
 from tests.object_store import ObjectStore
 

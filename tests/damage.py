@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirror_pipeline.wire.batch import OpenRecord, tail_of
+from mirror_pipeline.kafka.records.batch import OpenRecord, tail_of
 
 Copied = list[OpenRecord]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import obstore
 from obstore.store import S3Store
 
-from mirror_pipeline.local.ports import free_port, is_listening
+from mirror_pipeline.local.embedded.ports import free_port, is_listening
 
 START_SECONDS = 30.0
 BUCKET = "mirror-test"

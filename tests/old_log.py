@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mirror_pipeline.wire.compression import compress
+from mirror_pipeline.kafka.records.compression import compress
 from tests.unit.wire.batch_samples import message
 
 NONE, GZIP, SNAPPY, LZ4 = range(4)

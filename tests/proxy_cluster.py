@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror_pipeline.local.cluster import LocalCluster
-from mirror_pipeline.local.embedded import write_state
-from mirror_pipeline.local.ports import HOST, free_port
-from mirror_pipeline.local.settings import ADVERTISED, BROKER, CONTROLLER, ClusterSpec, new_cluster_id
+from mirror_pipeline.local.embedded.cluster import write_state
+from mirror_pipeline.local.embedded.ports import HOST, free_port
+from mirror_pipeline.local.embedded.settings import ADVERTISED, BROKER, CONTROLLER, ClusterSpec, new_cluster_id
+from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.proxy import KafkaProxy, Rule, Rules
 
 PROXY = "PROXY"

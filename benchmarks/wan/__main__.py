@@ -27,7 +27,7 @@ from benchmarks.versus import now, say
 from benchmarks.wan.far import WORKLOADS
 from benchmarks.wan.link import CONGESTION, Ends, Line, link, needed
 from mirror_pipeline.errors import MirrorError
-from mirror_pipeline.local.jars import ensure_jars, terminal_progress
+from mirror_pipeline.execution.jars import ensure_jars, terminal_progress
 
 OUTPUT = Path("build/bench/wan.json")
 ROOT = Path(__file__).parents[2]

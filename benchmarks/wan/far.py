@@ -14,9 +14,9 @@ from pathlib import Path
 from benchmarks.machine import BROKER_CONFIG, BROKER_HEAP, SERVER_JIT
 from benchmarks.wan.link import FAR_ADDRESS
 from benchmarks.workloads import MB, Workload, chosen, fill
-from mirror_pipeline.local.cluster import start_clusters, stop_clusters
-from mirror_pipeline.local.embedded import LocalCluster, write_state
-from mirror_pipeline.local.settings import BROKER, CONTROLLER, ClusterSpec
+from mirror_pipeline.local.embedded.cluster import LocalCluster, write_state
+from mirror_pipeline.local.embedded.settings import BROKER, CONTROLLER, ClusterSpec
+from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
 
 TLS = "TLS"
 PORTS = {BROKER: 19092, CONTROLLER: 19093, TLS: 19094}  # a namespace of its own: all ports are free

@@ -20,8 +20,8 @@ from benchmarks.versus import say, sides
 from benchmarks.wan.far import PLAIN_ADDRESS, TLS_ADDRESS, WORKLOADS
 from benchmarks.workloads import chosen
 from mirror_pipeline.errors import MirrorError
-from mirror_pipeline.local.cluster import start_clusters, stop_clusters
-from mirror_pipeline.local.embedded import LocalCluster
+from mirror_pipeline.local.embedded.cluster import LocalCluster
+from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
 
 WARMERS = 2
 """Sides that copy once before anything is measured."""

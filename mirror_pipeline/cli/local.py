@@ -14,12 +14,12 @@ from mirror_pipeline import __version__
 from mirror_pipeline.cli.help import NO_VALUE, PlainCommand, PlainGroup
 from mirror_pipeline.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, Settings
 from mirror_pipeline.cli.output import answers, print_json
-from mirror_pipeline.cli.quiet import children_unheard
-from mirror_pipeline.cli.render import cells, table
+from mirror_pipeline.cli.spark_output import children_unheard
+from mirror_pipeline.cli.tables import cells, table
 from mirror_pipeline.errors import UsageError
 
 if TYPE_CHECKING:
-    from mirror_pipeline.local.cluster import LocalCluster
+    from mirror_pipeline.local.embedded.start import LocalCluster
 
 KAFKA = "4.3.0"
 
@@ -71,8 +71,8 @@ def start(
     fetched once and checked by checksum. Topics get as many replicas as a cluster has brokers, three at most, unless whoever creates
     them says otherwise.
     """
-    from mirror_pipeline.local.cluster import start_clusters
-    from mirror_pipeline.local.jars import terminal_progress
+    from mirror_pipeline.execution.jars import terminal_progress
+    from mirror_pipeline.local.embedded.start import start_clusters
 
     with terminal_progress() as progress:
         _show(start_clusters(directory, count, brokers=brokers, version=kafka, names=name or None, progress=progress), as_json)
@@ -81,7 +81,7 @@ def start(
 @clusters.command(cls=PlainCommand)
 def stop(directory: Directory, name: Name = None, as_json: AsJson = False) -> None:
     """Stop clusters cleanly; their data stays."""
-    from mirror_pipeline.local.cluster import stop_clusters
+    from mirror_pipeline.local.embedded.start import stop_clusters
 
     _show(stop_clusters(directory, name), as_json)
 
@@ -89,7 +89,7 @@ def stop(directory: Directory, name: Name = None, as_json: AsJson = False) -> No
 @clusters.command(cls=PlainCommand)
 def status(directory: Directory, as_json: AsJson = False) -> None:
     """List the clusters of a folder, running or not."""
-    from mirror_pipeline.local.cluster import cluster_status
+    from mirror_pipeline.local.embedded.start import cluster_status
 
     _show(cluster_status(directory), as_json)
 
@@ -123,7 +123,7 @@ def up(
     """
     if not config.is_file():
         raise UsageError(f"{config}: no such file", hint="'mirror init' writes one to start from; -c FILE names another")
-    from mirror_pipeline.orchestration.up import run_up
+    from mirror_pipeline.orchestration.up.supervisor import run_up
 
     raise typer.Exit(run_up(config, host=host, port=port, allow_hosts=allow_host or (), with_token=not no_token))
 
@@ -140,8 +140,8 @@ def demo(
 
     Needs no configuration file. Exit code 1 when a topic is not identical on both sides.
     """
-    from mirror_pipeline.local.demo import run_demo
-    from mirror_pipeline.local.demo_screen import Screen
+    from mirror_pipeline.local.demo.demo import run_demo
+    from mirror_pipeline.local.demo.screen import Screen
 
     settings: Settings = context.obj
     with children_unheard(wanted=not settings.debug):

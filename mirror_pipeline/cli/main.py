@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from mirror_pipeline.cli import copying, local, look_first, looking, resolving, verifying
+from mirror_pipeline.cli import local, resolve, run, setup, status, verify
 from mirror_pipeline.cli.errors import report
 from mirror_pipeline.cli.help import NO_VALUE, PlainCommand, PlainGroup
 from mirror_pipeline.cli.options import Settings
@@ -69,10 +69,10 @@ def root(
 WITH_CONFIG = ("init", "check", "plan", "run", "backfill", "lag", "status", "health", "gaps", "resolve", "verify", "repair", "evict", "up")
 
 for _panel, _commands in (
-    (FIRST, (look_first.init, look_first.check, look_first.plan)),
-    (COPY, (copying.run, copying.backfill)),
-    (LOOK, (looking.lag, looking.status, looking.health, looking.gaps)),
-    (LOOK, (verifying.verify, verifying.repair, resolving.resolve, looking.evict)),
+    (FIRST, (setup.init, setup.check, setup.plan)),
+    (COPY, (run.run, run.backfill)),
+    (LOOK, (status.lag, status.status, status.health, status.gaps)),
+    (LOOK, (verify.verify, verify.repair, resolve.resolve, status.evict)),
     (HERE, (local.up, local.demo, local.version)),
 ):
     for _command in _commands:

@@ -7,11 +7,11 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from mirror_pipeline.cli import render
+from mirror_pipeline.cli import tables
 from mirror_pipeline.cli.errors import OK, PROBLEM, UNREACHABLE, describe, say
+from mirror_pipeline.cli.jobs import Outcome
 from mirror_pipeline.cli.output import answers, note, print_json
-from mirror_pipeline.cli.render_state import each
-from mirror_pipeline.cli.runner import Outcome
+from mirror_pipeline.cli.tables_status import each
 from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.reports import RunReport
 
@@ -24,7 +24,7 @@ def show(outcomes: Sequence[Outcome[RunReport]], *, as_json: bool, debug: bool, 
     reports = [outcome.result for outcome in outcomes if outcome.result is not None]
     shown = [(report, drain) for report in reports] + [(report, True) for report in map(_told, outcomes) if report is not None]
     if shown and not as_json:
-        answers().print(each([render.run(report, speed=speed, positions=positions) for report, positions in shown]))
+        answers().print(each([tables.run(report, speed=speed, positions=positions) for report, positions in shown]))
     code = max((exit_code(report) for report in reports), default=OK)
     for outcome in outcomes:
         code = max(code, _failure(outcome, "" if len(outcomes) == 1 else f"{outcome.name}: ", debug))

@@ -19,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mirror_pipeline.cli.meter import Meter, Shot
-from mirror_pipeline.cli.text import count, duration, plural, rate, size
 from mirror_pipeline.reports import Progress
+from mirror_pipeline.text import count, duration, plural, rate, size
 
 QUIET_SECONDS = 10.0
 SHOWN_HALTS = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from mirror_pipeline.config_template import template
+from mirror_pipeline.config.template import template
 from mirror_pipeline.errors import UsageError
 
 _SERVER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:]+\]):\d{1,5}")

@@ -8,20 +8,20 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mirror_pipeline.buffer.decisions import Decisions
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.lock import HELD, Hold
-from mirror_pipeline.buffer.spans import SpanTable
-from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.buffer.ledger.decisions import Decisions
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.lock import HELD, Hold
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.place.space import RoomWatch
+from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig
-from mirror_pipeline.engine.room import RoomWatch
-from mirror_pipeline.engine.runners import Runners
 from mirror_pipeline.engine.state import LaneState
 from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.execution.placement import Runners
 from mirror_pipeline.model import Decision, DecisionKind, Send, Stamp, TopicPartition
 
 if TYPE_CHECKING:
-    from mirror_pipeline.engine.claims import Claims
+    from mirror_pipeline.topics.claims import Claims
 
 FIRST_BACKOFF_SECONDS = 0.25
 LONGEST_BACKOFF_SECONDS = 5.0

@@ -14,17 +14,17 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
-from mirror_pipeline.buffer.lock import lane_lock
-from mirror_pipeline.buffer.status import write_status
+from mirror_pipeline.buffer.place.lock import lane_lock
+from mirror_pipeline.buffer.place.status import write_status
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
-from mirror_pipeline.engine.housekeeper import Housekeeper
-from mirror_pipeline.engine.prepare import Preparation
-from mirror_pipeline.engine.producing import Producing
-from mirror_pipeline.engine.snapshot import progress_of, report_of
-from mirror_pipeline.engine.staging import Staging
+from mirror_pipeline.engine.maintain.thread import Housekeeper
+from mirror_pipeline.engine.progress import progress_of, report_of
+from mirror_pipeline.engine.read.loop import Staging
+from mirror_pipeline.engine.topics.prepare import Preparation
+from mirror_pipeline.engine.write.loop import Producing
 from mirror_pipeline.errors import BufferUnusable, LaneLost, MirrorError, exit_code_of
+from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.reports import Progress, RunReport, TopicProgress
-from mirror_pipeline.wire.client import WireClient
 
 log = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mirror_pipeline.buffer.lock import lane_lock
-from mirror_pipeline.buffer.store import open_lane
+from mirror_pipeline.buffer.place.lock import lane_lock
+from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.engine.lane import Discover, LaneRun
 from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.reports import Progress, RunReport
 
 if TYPE_CHECKING:
-    from mirror_pipeline.engine.facade import Mirror, Session
+    from mirror_pipeline.mirror import Mirror, Session
 
 Observer = Callable[[Progress], None]
 LOOK_SECONDS = 0.2

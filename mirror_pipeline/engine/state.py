@@ -7,7 +7,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from mirror_pipeline.engine.plan import UNKNOWN_BYTES_PER_OFFSET, PartitionView
+from mirror_pipeline.engine.read.plan import UNKNOWN_BYTES_PER_OFFSET, PartitionView
 from mirror_pipeline.errors import ClusterUnreachable, MirrorError, TopicHalted
 from mirror_pipeline.model import BatchMark, Position, SpanRef, TopicPartition
 

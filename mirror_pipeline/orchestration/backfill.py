@@ -12,11 +12,11 @@ from pydantic import Field
 
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.orchestration import metadata, names
-from mirror_pipeline.orchestration.lane import KINDS, failure, tag_run
+from mirror_pipeline.orchestration.assets import KINDS, failure, tag_run
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
+from mirror_pipeline.orchestration.resource_types import MirrorsResource, Observer, SparkSessionResource
 from mirror_pipeline.orchestration.run_config import plain_fields, settings_of
-from mirror_pipeline.orchestration.wiring import MirrorsResource, Observer, SparkSessionResource
-from mirror_pipeline.orchestration.worker import SupervisorGone, Worker
+from mirror_pipeline.orchestration.step_thread import SupervisorGone, Worker
 from mirror_pipeline.reports import BackfillReport, Progress
 
 PARTITION_ENV = "MIRROR_BACKFILL_PARTITION"

@@ -7,11 +7,11 @@ import os
 import dagster as dg
 
 from mirror_pipeline.errors import MirrorError
-from mirror_pipeline.orchestration import names, worker
-from mirror_pipeline.orchestration.graphql import GraphQLError, reload_location
-from mirror_pipeline.orchestration.page import known_token
+from mirror_pipeline.orchestration import names, step_thread
 from mirror_pipeline.orchestration.project import UP_URL_ENV, KnownMirror, Project
-from mirror_pipeline.orchestration.wiring import MirrorsResource
+from mirror_pipeline.orchestration.resource_types import MirrorsResource
+from mirror_pipeline.orchestration.up.graphql import GraphQLError, reload_location
+from mirror_pipeline.orchestration.up.page import known_token
 
 INTERVAL_SECONDS = 30
 LOOK_SECONDS = 20.0
@@ -59,7 +59,7 @@ def missing_sensor(project: Project) -> dg.SensorDefinition:
 def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: MirrorsResource) -> dg.SkipReason:
     """One refresh. Always a skip: a catalogue starts no run."""
     try:
-        catalogue = worker.bounded(
+        catalogue = step_thread.bounded(
             lambda: mirrors.mirror(mirror.name).refresh_catalogue(), LOOK_SECONDS, name=f"catalogue of {mirror.name}"
         )
     except (MirrorError, TimeoutError) as problem:
@@ -72,9 +72,9 @@ def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: Mirr
     change = _change({name for name, *_ in shown}, {name for name, *_ in now})
     print_of = json.dumps(sorted(now))
     asked, at = _asked(context.cursor)
-    if asked == print_of and worker.wall_clock() - at < RELOAD_AGAIN_SECONDS:
+    if asked == print_of and step_thread.wall_clock() - at < RELOAD_AGAIN_SECONDS:
         return dg.SkipReason(f"{change}: reload was asked for and is under way")
-    context.update_cursor(json.dumps([print_of, worker.wall_clock()]))
+    context.update_cursor(json.dumps([print_of, step_thread.wall_clock()]))
     return dg.SkipReason(f"{change}: {_reload()}")
 
 

@@ -9,11 +9,11 @@ import dagster as dg
 
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.orchestration import metadata, names
+from mirror_pipeline.orchestration.assets import failure
 from mirror_pipeline.orchestration.copying_check import HALTED, TopicCheckSpec
-from mirror_pipeline.orchestration.lane import failure
 from mirror_pipeline.orchestration.project import KnownMirror
-from mirror_pipeline.orchestration.wiring import MirrorsResource, Observer, SparkSessionResource
-from mirror_pipeline.orchestration.worker import SupervisorGone, Worker
+from mirror_pipeline.orchestration.resource_types import MirrorsResource, Observer, SparkSessionResource
+from mirror_pipeline.orchestration.step_thread import SupervisorGone, Worker
 from mirror_pipeline.reports import MirrorStatus, TopicState
 from mirror_pipeline.verify.report import DIFFERENT, VerifyReport
 

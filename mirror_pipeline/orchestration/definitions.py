@@ -11,17 +11,17 @@ from typing import Any
 import dagster as dg
 
 from mirror_pipeline.orchestration import names
+from mirror_pipeline.orchestration.assets import BUDGET_SECONDS, lane_assets, lane_tags, source_spec
 from mirror_pipeline.orchestration.backfill import backfill_asset, backfill_job, partitions
 from mirror_pipeline.orchestration.catalogue_sensor import catalogue_sensor, missing_sensor
 from mirror_pipeline.orchestration.checks import verify_checks, verify_job, verify_schedule
 from mirror_pipeline.orchestration.copying_check import copying_key
 from mirror_pipeline.orchestration.lag_sensor import lag_sensor
-from mirror_pipeline.orchestration.lane import BUDGET_SECONDS, lane_assets, lane_tags, source_spec
 from mirror_pipeline.orchestration.lane_facts import lane_job_name
+from mirror_pipeline.orchestration.maintenance import evict_job, prune_job, schedules
 from mirror_pipeline.orchestration.project import KnownMirror, Project, config_path, joints, read_project
 from mirror_pipeline.orchestration.reaper import reaper
-from mirror_pipeline.orchestration.upkeep import evict_job, prune_job, schedules
-from mirror_pipeline.orchestration.wiring import MirrorsResource, SparkSessionResource
+from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
 
 
 def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.Definitions:

@@ -7,14 +7,14 @@ import dagster as dg
 
 from mirror_pipeline.errors import ClusterUnreachable, MirrorError
 from mirror_pipeline.lags import MirrorLag
-from mirror_pipeline.orchestration import metadata, names, worker
+from mirror_pipeline.orchestration import metadata, names, step_thread
+from mirror_pipeline.orchestration.assets import BUDGET_SECONDS
 from mirror_pipeline.orchestration.copying_check import copying_key
 from mirror_pipeline.orchestration.lag_decision import Decision, Start, decide
 from mirror_pipeline.orchestration.lag_memory import LagMemory
-from mirror_pipeline.orchestration.lane import BUDGET_SECONDS
 from mirror_pipeline.orchestration.lane_facts import gather
 from mirror_pipeline.orchestration.project import KnownMirror
-from mirror_pipeline.orchestration.wiring import MirrorFace, MirrorsResource
+from mirror_pipeline.orchestration.resource_types import MirrorFace, MirrorsResource
 from mirror_pipeline.reports import MirrorStatus
 
 INTERVAL_SECONDS = 10
@@ -54,7 +54,7 @@ def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: Mirr
         lag, status, homes = _look(mirror, mirrors)
     except (MirrorError, TimeoutError) as problem:
         return _without_source(context, mirror, mirrors, problem)
-    now = worker.wall_clock()
+    now = step_thread.wall_clock()
     memory = LagMemory(context.cursor)
     worth = memory.see(lag, now)
     facts = gather(context.instance, mirror, status)
@@ -79,7 +79,7 @@ def _look(mirror: KnownMirror, mirrors: MirrorsResource) -> tuple[MirrorLag, Mir
         finally:
             _looking.discard(mirror.name)
 
-    return worker.bounded(look, LOOK_SECONDS, name=f"lag of {mirror.name}")
+    return step_thread.bounded(look, LOOK_SECONDS, name=f"lag of {mirror.name}")
 
 
 def _without_source(
@@ -96,12 +96,12 @@ def _without_source(
         return lag, face.status(), mirrors.lanes_of(mirror.name, [topic.topic for topic in lag.topics])
 
     try:
-        lag, status, homes = worker.bounded(look, LOOK_SECONDS, name=f"buffer of {mirror.name}")
+        lag, status, homes = step_thread.bounded(look, LOOK_SECONDS, name=f"buffer of {mirror.name}")
     except (MirrorError, TimeoutError):
         return dg.SkipReason(unseen)
     if not lag.lag_records:
         return dg.SkipReason(unseen)
-    decision = decide(lag, gather(context.instance, mirror, status), homes=homes, now=worker.wall_clock())
+    decision = decide(lag, gather(context.instance, mirror, status), homes=homes, now=step_thread.wall_clock())
     told = Decision(decision.starts, (unseen, *decision.reasons))
     return _result(mirror, told, [], context.cursor or "")
 

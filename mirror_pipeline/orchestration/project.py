@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mirror_pipeline.config import DEFAULT_CONFIG, Config, MirrorConfig, load_config
-from mirror_pipeline.engine.selection import lane_names, lane_of, with_further
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.orchestration import names
 from mirror_pipeline.topics.catalogue import load_catalogue
+from mirror_pipeline.topics.lanes import lane_names, lane_of, with_further
 
 CONFIG_ENV = "MIRROR_CONFIG"
 UP_URL_ENV = "MIRROR_UP_URL"

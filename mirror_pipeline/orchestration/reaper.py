@@ -14,9 +14,9 @@ from collections.abc import Mapping
 import dagster as dg
 
 from mirror_pipeline.errors import MirrorError
-from mirror_pipeline.orchestration import names, worker
+from mirror_pipeline.orchestration import names, step_thread
 from mirror_pipeline.orchestration.lag_decision import clock
-from mirror_pipeline.orchestration.wiring import MirrorsResource
+from mirror_pipeline.orchestration.resource_types import MirrorsResource
 from mirror_pipeline.reports import LaneStatus
 
 INTERVAL_SECONDS = 15
@@ -49,7 +49,7 @@ def tick(context: dg.SensorEvaluationContext, mirrors: MirrorsResource) -> dg.Sk
     for record in records:
         run = record.dagster_run
         status = _status(mirrors, run.tags)
-        verdict, sure = judge(status, record.start_time or 0.0, worker.wall_clock())
+        verdict, sure = judge(status, record.start_time or 0.0, step_thread.wall_clock())
         if not verdict:
             continue
         if not sure and run.run_id not in suspects:
@@ -66,7 +66,7 @@ def judge(status: LaneStatus | None, started: float, now: float) -> tuple[str, b
     if status is None or status.started is None or status.heartbeat is None or status.started < started:
         # The status is an earlier run's: this one has not come so far yet.
         return (f"no sign of life since its start at {clock(started)}", False) if now - started > START_SECONDS else ("", False)
-    if status.host == socket.gethostname() and status.pid and not worker.alive(status.pid):
+    if status.host == socket.gethostname() and status.pid and not step_thread.alive(status.pid):
         return f"its process {status.pid} is gone", True
     if status.state in ("running", "stale") and now - status.heartbeat > STALE_SECONDS:
         return f"no sign of life since {clock(status.heartbeat)}", False

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.config import Config, MirrorConfig
 from mirror_pipeline.files import replace_file
+from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.reports import Excluded
 from mirror_pipeline.topics.naming import choose, target_names
 

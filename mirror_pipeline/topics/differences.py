@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mirror_pipeline.settings.units import format_duration, format_size
-from mirror_pipeline.topics.settings import AFTER, BEFORE, DIFFERENCE, FOREVER, Settings, number, text
+from mirror_pipeline.topics.configs import AFTER, BEFORE, DIFFERENCE, FOREVER, Settings, number, text
+from mirror_pipeline.units import format_duration, format_size
 
 
 class Difference(NamedTuple):

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mirror_pipeline.clusters.admin import Admin
-from mirror_pipeline.clusters.info import TopicInfo
 from mirror_pipeline.config import ClusterSettings, MirrorConfig
 from mirror_pipeline.errors import BrokerError, MirrorError, TopicHalted
+from mirror_pipeline.kafka.admin import Admin
+from mirror_pipeline.kafka.cluster_info import TopicInfo
 from mirror_pipeline.topics import rights
+from mirror_pipeline.topics.configs import AFTER, BEFORE, DIFFERENCE, FOREVER, Settings, desired_configs
 from mirror_pipeline.topics.naming import same_to_kafka
 from mirror_pipeline.topics.plan import Rules, TargetCluster, TargetPlan, plan_target
-from mirror_pipeline.topics.settings import AFTER, BEFORE, DIFFERENCE, FOREVER, Settings, desired_configs
 
 __all__ = [
     "Ensured",

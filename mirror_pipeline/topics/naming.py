@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mirror_pipeline.config import MirrorConfig
+from mirror_pipeline.config.naming import fill, template_of, topic_name_problem
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.reports import Excluded
-from mirror_pipeline.settings.naming import fill, template_of, topic_name_problem
 from mirror_pipeline.topics.select import select
 
 

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from mirror_pipeline.clusters.info import TopicInfo
+from mirror_pipeline.kafka.cluster_info import TopicInfo
+from mirror_pipeline.topics.configs import Settings, as_created, desired_configs, not_copied, text
 from mirror_pipeline.topics.differences import differences
-from mirror_pipeline.topics.settings import Settings, as_created, desired_configs, not_copied, text
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 from confluent_kafka import KafkaError
 
-from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import BrokerError
+from mirror_pipeline.kafka.admin import Admin
 
 SOURCE = ("READ", "DESCRIBE_CONFIGS")
 """Fetch and ListOffsets; the settings tell a compacted topic from one that lost records, and how the copy is to be made."""

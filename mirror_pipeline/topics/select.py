@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 
 from mirror_pipeline.config import nearest
+from mirror_pipeline.config.naming import template_of
 from mirror_pipeline.reports import Excluded
-from mirror_pipeline.settings.naming import template_of
 
 
 def select(

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
+from mirror_pipeline.kafka.records.batch import OpenRecord, Record, content
 from mirror_pipeline.verify.pieces import Candidate, Contents, Piece, contents, trace
 from mirror_pipeline.verify.words import difference_text, equal_fields
-from mirror_pipeline.wire.batch import OpenRecord, Record, content
 
 # How far to look ahead for a place where both sides agree again; both bounds hold for each side.
 WINDOW_RECORDS = 32_768

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
-from mirror_pipeline.verify.folding import Chunk
+from mirror_pipeline.kafka.records.digest import LEAF_OFFSETS
+from mirror_pipeline.verify.fold_tasks import Chunk
 from mirror_pipeline.verify.tree import stretches
-from mirror_pipeline.wire.digest import LEAF_OFFSETS
 
 PARTS_PER_SLOT = 4
 """Chunks to begin with for each task slot: the last ones to end shall not run alone for long."""

@@ -14,12 +14,12 @@ from typing import Any
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.align import align
-from mirror_pipeline.verify.judge import Found, judge
+from mirror_pipeline.verify.classify import Found, judge
+from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED, log_range, read_log
 from mirror_pipeline.verify.pieces import Piece
-from mirror_pipeline.verify.read import READ_COMMITTED, READ_UNCOMMITTED, log_range, read_log
-from mirror_pipeline.wire.client import WireClient
 
 IDENTICAL = "identical"
 DIFFERENT = "different"

@@ -6,23 +6,23 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from mirror_pipeline.buffer.evict import SpanKey
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.store import LaneStore, find_lanes
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
+from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.errors import UsageError
+from mirror_pipeline.kafka.answers import ClusterMetadata
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.codes import broker_error
+from mirror_pipeline.kafka.offsets import offsets_at
 from mirror_pipeline.model import Gap, HoleCause, Incarnation, TopicPartition
-from mirror_pipeline.verify.deep import Terms
-from mirror_pipeline.verify.folding import Chunk
-from mirror_pipeline.verify.offsets import Runs, runs_of
-from mirror_pipeline.verify.read import READ_COMMITTED, READ_UNCOMMITTED, log_range
-from mirror_pipeline.verify.terms import read_terms
-from mirror_pipeline.wire.answers import ClusterMetadata
-from mirror_pipeline.wire.client import WireClient
-from mirror_pipeline.wire.codes import broker_error
-from mirror_pipeline.wire.offsets import offsets_at
+from mirror_pipeline.verify.fold_tasks import Chunk
+from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED, log_range
+from mirror_pipeline.verify.offset_runs import Runs, runs_of
+from mirror_pipeline.verify.record_tasks import Terms
+from mirror_pipeline.verify.rules import read_terms
 
 if TYPE_CHECKING:
-    from mirror_pipeline.engine.facade import Mirror
+    from mirror_pipeline.mirror import Mirror
 
 Gaps = tuple[tuple[int, int], ...]
 Log = tuple[int, int]

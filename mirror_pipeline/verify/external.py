@@ -10,26 +10,26 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mirror_pipeline.config import ClusterSettings, Config, EngineConfig
-from mirror_pipeline.engine import worker
-from mirror_pipeline.engine.runners import for_comparing
-from mirror_pipeline.engine.spark import Runner, SparkRunner, build_session
 from mirror_pipeline.errors import MirrorError, ProblemFound, UsageError
+from mirror_pipeline.execution import worker_cache
+from mirror_pipeline.execution.placement import for_comparing
+from mirror_pipeline.execution.spark import Runner, SparkRunner, build_session
+from mirror_pipeline.kafka.answers import ClusterMetadata
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.align import align
 from mirror_pipeline.verify.compare import Difference
-from mirror_pipeline.verify.deep import DeepResult, Terms, source_pieces, target_pieces
-from mirror_pipeline.verify.folding import Chunk
+from mirror_pipeline.verify.fold_tasks import Chunk
 from mirror_pipeline.verify.jobs import run_each
 from mirror_pipeline.verify.latest import compare_latest
-from mirror_pipeline.verify.offsets import Runs
+from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED, log_range
+from mirror_pipeline.verify.offset_runs import Runs
 from mirror_pipeline.verify.pieces import Piece
-from mirror_pipeline.verify.read import READ_COMMITTED, READ_UNCOMMITTED, log_range
+from mirror_pipeline.verify.record_tasks import DeepResult, Terms, source_pieces, target_pieces
 from mirror_pipeline.verify.report import DIFFERENT, IDENTICAL, UNREADABLE, PartitionVerdict, TopicVerdict, VerifyProgress, VerifyReport
+from mirror_pipeline.verify.rules import read_terms
 from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION, Settled, Whole, settle
-from mirror_pipeline.verify.terms import read_terms
-from mirror_pipeline.wire.answers import ClusterMetadata
-from mirror_pipeline.wire.client import WireClient
-from mirror_pipeline.wire.codes import broker_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,8 +69,8 @@ def run_pair(task: PairTask) -> tuple[PairTask, DeepResult, PairTask | None]:
             left = task.limit - len(result.alignment.candidates)
             following = replace(task, ours=(ours, task.ours[1]), theirs=(theirs, task.theirs[1]), limit=left)
     except MirrorError as problem:
-        worker.forget(task.left)
-        worker.forget(task.right)
+        worker_cache.forget(task.left)
+        worker_cache.forget(task.right)
         result.unreadable = str(problem)
     return task, result, following
 

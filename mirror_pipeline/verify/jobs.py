@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from mirror_pipeline.engine.spark import Runner
 from mirror_pipeline.errors import TaskLost
-from mirror_pipeline.verify.deep import DeepResult, DeepTask, run_deep
-from mirror_pipeline.verify.folding import FoldResult, FoldTask, run_fold
+from mirror_pipeline.execution.spark import Runner
+from mirror_pipeline.verify.fold_tasks import FoldResult, FoldTask, run_fold
+from mirror_pipeline.verify.record_tasks import DeepResult, DeepTask, run_deep
 
 T = TypeVar("T")
 R = TypeVar("R")

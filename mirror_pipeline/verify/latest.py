@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mirror_pipeline.kafka.records.batch import content
 from mirror_pipeline.verify.align import Alignment
 from mirror_pipeline.verify.pieces import Candidate, Piece, Trace, trace
-from mirror_pipeline.wire.batch import content
 
 
 def compare_latest(source: Iterable[Piece], target: Iterable[Piece], *, limit: int) -> Alignment:

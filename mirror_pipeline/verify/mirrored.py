@@ -9,25 +9,25 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mirror_pipeline.engine.spark import Runner
 from mirror_pipeline.errors import ProblemFound, UsageError
+from mirror_pipeline.execution.spark import Runner
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.records.digest import LeafSums
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.chunks import deep_chunks, plan_chunks, sample
 from mirror_pipeline.verify.compare import Difference
 from mirror_pipeline.verify.copies import CopiedPartition, CopiedTopic, by_time, copied_topics, refresh_logs, see_clusters
-from mirror_pipeline.verify.deep import DeepResult, DeepTask
-from mirror_pipeline.verify.folding import Chunk, FoldResult, FoldTask
+from mirror_pipeline.verify.fold_tasks import Chunk, FoldResult, FoldTask
 from mirror_pipeline.verify.jobs import JOBS_PER_TASK, grouped, run_each, run_folds
+from mirror_pipeline.verify.record_tasks import DeepResult, DeepTask
 from mirror_pipeline.verify.report import DIFFERENT, IDENTICAL, UNREADABLE, PartitionVerdict, TopicVerdict, VerifyProgress, VerifyReport
 from mirror_pipeline.verify.rows import verifications
 from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION, Settled, Whole, compare_records
-from mirror_pipeline.verify.tails import TailTask, run_tail
+from mirror_pipeline.verify.tail_tasks import TailTask, run_tail
 from mirror_pipeline.verify.tree import Tree
-from mirror_pipeline.wire.client import WireClient
-from mirror_pipeline.wire.digest import LeafSums
 
 if TYPE_CHECKING:
-    from mirror_pipeline.engine.facade import Mirror
+    from mirror_pipeline.mirror import Mirror
 
 TASK_BYTES = 128 << 20
 """Bytes of the source after which a task ends at the next leaf: about a second, so progress moves and work is shared well."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from mirror_pipeline.wire.batch import HEADER_BYTES, BatchHeader, OpenRecord, Record, content, open_batch
+from mirror_pipeline.kafka.records.batch import HEADER_BYTES, BatchHeader, OpenRecord, Record, content, open_batch
 
 Contents = tuple[int, bytes | None, bytes | None, tuple[tuple[bytes, bytes | None], ...]]
 

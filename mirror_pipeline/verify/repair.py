@@ -13,21 +13,21 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mirror_pipeline.buffer.read import SpanReader
-from mirror_pipeline.buffer.spans import SpanTable
+from mirror_pipeline.buffer.spans.span_reader import SpanReader
+from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.errors import MirrorError, UsageError
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.records.batch import OpenRecord, headers, open_batch
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.compare import Difference
 from mirror_pipeline.verify.copies import CopiedTopic, copied_topics
+from mirror_pipeline.verify.log_walk import READ_COMMITTED, log_range, read_log
 from mirror_pipeline.verify.mirrored import MirrorCheck
-from mirror_pipeline.verify.read import READ_COMMITTED, log_range, read_log
 from mirror_pipeline.verify.report import DIFFERENT, REPAIRED, TopicVerdict, VerifyProgress, VerifyReport
-from mirror_pipeline.verify.side import SideTopic
-from mirror_pipeline.wire.batch import OpenRecord, headers, open_batch
-from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.verify.side_topic import SideTopic
 
 if TYPE_CHECKING:
-    from mirror_pipeline.engine.facade import Mirror, Session
+    from mirror_pipeline.mirror import Mirror, Session
 
 SUFFIX = ".repair"
 MENDED = ("missing", "altered")

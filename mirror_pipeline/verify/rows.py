@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
+from mirror_pipeline.kafka.records.digest import LEAF_OFFSETS, leaf_of
 from mirror_pipeline.model import Verdict, Verification
 from mirror_pipeline.verify.compare import Difference
 from mirror_pipeline.verify.copies import CopiedPartition
 from mirror_pipeline.verify.settle import Settled
 from mirror_pipeline.verify.tree import Tree, stretches
-from mirror_pipeline.wire.digest import LEAF_OFFSETS, leaf_of
 
 KIND = "source"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
+from mirror_pipeline.kafka.records.batch import content
 from mirror_pipeline.verify.pieces import Piece, Trace, digest
-from mirror_pipeline.wire.batch import content
 
 # Pass two opens so many batches at first, and then every so-manieth, to learn how far times go back inside a batch.
 FIRST_SAMPLES = 16

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.spark import Runner
+from mirror_pipeline.execution.spark import Runner
 from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.verify.classify import classify, surplus
 from mirror_pipeline.verify.compare import Difference
-from mirror_pipeline.verify.deep import DeepResult, DeepTask, LookResult, LookTask, StagedSource, Terms, run_look
 from mirror_pipeline.verify.jobs import grouped, run_deeps, run_each
-from mirror_pipeline.verify.judge import classify, surplus
 from mirror_pipeline.verify.pieces import Candidate, Trace
+from mirror_pipeline.verify.record_tasks import DeepResult, DeepTask, LookResult, LookTask, StagedSource, Terms, run_look
 
 DIFFERENCES_PER_PARTITION = 10_000
 """Beyond these a partition is given up: the first ones tell what is wrong."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirror_pipeline.wire.batch import Record
+from mirror_pipeline.kafka.records.batch import Record
 
 
 def equal_fields(a: Record, b: Record) -> int:

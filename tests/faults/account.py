@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from mirror_pipeline import Mirror
-from mirror_pipeline.buffer.ledger import Ledger
+from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import HoleCause
 from mirror_pipeline.verify.compare import compare_topics

@@ -14,8 +14,8 @@ from typing import Any
 
 from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.client import WireClient
 from tests.faults.account import account_contents, account_ledger, acked_are_there, compare_values, read_values
 from tests.faults.child import MirrorChild, Stuck, send_signal, wait_for
 from tests.faults.load import DEFAULT_STREAMS, Load, Stream

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_pipeline.local.cluster import LocalCluster
+from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import SPARK_VARIABLE
 from tests.faults.report import CampaignReport, load_all, row_of, save, table
 

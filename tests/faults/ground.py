@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, ResourceType
 
-from mirror_pipeline.local.cluster import LocalCluster
+from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.account import read_values
 from tests.faults.child import wait_for
 from tests.faults.report import Account

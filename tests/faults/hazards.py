@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from confluent_kafka import Producer
 
+from mirror_pipeline.kafka.records.batch import headers
 from mirror_pipeline.model import HoleCause
-from mirror_pipeline.wire.batch import headers
 from tests.faults.ground import Ground
 
 OLD_SECONDS = 3 * 86400.0

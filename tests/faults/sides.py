@@ -13,7 +13,7 @@ from kafka import KafkaAdminClient
 from kafka import TopicPartition as KafkaPartition
 from kafka.errors import KafkaError
 
-from mirror_pipeline.local.cluster import LocalCluster
+from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.child import wait_for
 
 STOP_SECONDS = 30.0

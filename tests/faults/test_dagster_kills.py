@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mirror_pipeline.buffer.status import read_status
-from mirror_pipeline.local.cluster import LocalCluster
+from mirror_pipeline.buffer.place.status import read_status
+from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import Campaign
 from tests.faults.child import MirrorChild, send_signal, wait_for
 from tests.faults.report import CampaignReport

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mirror_pipeline.faults import CRASH, ONCE
-from mirror_pipeline.local.cluster import LocalCluster
+from mirror_pipeline.crash_points import CRASH, ONCE
+from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import Campaign, with_spark
 from tests.faults.child import Stuck, send_signal, wait_for
 from tests.faults.load import Stream

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mirror_pipeline.local.cluster import LocalCluster
-from mirror_pipeline.local.embedded import write_state
-from mirror_pipeline.local.settings import ClusterSpec, new_cluster_id
+from mirror_pipeline.local.embedded.cluster import write_state
+from mirror_pipeline.local.embedded.settings import ClusterSpec, new_cluster_id
+from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import Campaign, without_spark
 from tests.faults.child import wait_for
 from tests.faults.disks import SmallDisk, small_disk, why_not

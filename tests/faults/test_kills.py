@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from mirror_pipeline.faults import CRASH, ONCE, POINTS
-from mirror_pipeline.local.cluster import LocalCluster
+from mirror_pipeline.crash_points import CRASH, ONCE, POINTS
+from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import INLINE, Campaign, with_spark
 from tests.faults.child import Stuck, send_signal, wait_for
 from tests.faults.report import CampaignReport

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mirror_pipeline.local.cluster import LocalCluster
+from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import Campaign, without_spark
 from tests.faults.report import CampaignReport
 from tests.faults.sides import QUICK, Side

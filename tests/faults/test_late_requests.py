@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from mirror_pipeline.local.cluster import LocalCluster
+from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import Campaign
 from tests.faults.child import connected, send_signal
 from tests.faults.report import CampaignReport

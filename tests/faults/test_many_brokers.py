@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.local.cluster import LocalCluster
+from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import Campaign, without_spark
 from tests.faults.child import Stuck, wait_for
 from tests.faults.load import DEFAULT_STREAMS, Stream

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from mirror_pipeline.errors import ConnectionLost
-from mirror_pipeline.local.cluster import LocalCluster
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.produce import receive_produce, send_produce
+from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.client import WireClient
-from mirror_pipeline.wire.produce import receive_produce, send_produce
 from tests.integration.wire_tools import batch, new_topic, read_values, settings, stamped
 from tests.proxy import FETCH, PRODUCE, Harm, Rule
 from tests.proxy_cluster import proxied_cluster

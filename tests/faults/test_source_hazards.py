@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from mirror_pipeline import Mirror, load_config
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.status import read_status
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.errors import MirrorError
-from mirror_pipeline.local.cluster import LocalCluster
+from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.account import account_ledger, compare_values
 from tests.faults.campaign import ENGINE, reading, with_spark
 from tests.faults.child import MirrorChild, wait_for

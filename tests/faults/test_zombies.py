@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mirror_pipeline.faults import ONCE, STOP
-from mirror_pipeline.local.cluster import LocalCluster
+from mirror_pipeline.crash_points import ONCE, STOP
+from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import LEASE_SECONDS, Campaign, with_spark
 from tests.faults.child import MirrorChild, send_signal, wait_for
 from tests.faults.report import CampaignReport

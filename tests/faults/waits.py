@@ -15,7 +15,7 @@ from typing import NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from mirror_pipeline.local.cluster import LocalCluster
+from mirror_pipeline.local.embedded.start import LocalCluster
 
 NAME_BYTES = 60
 SAMPLE_SECONDS = 0.25

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mirror_pipeline.config import EngineConfig
-from mirror_pipeline.engine.spark import build_session
+from mirror_pipeline.execution.spark import build_session
 
 _HERE = Path(__file__).parent
 

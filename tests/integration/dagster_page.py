@@ -18,8 +18,9 @@ import yaml
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from mirror_pipeline.local.shapes_ground import known_everywhere, local_settings
-from mirror_pipeline.orchestration import graphql, names
+from mirror_pipeline.local.shapes.ground import known_everywhere, local_settings
+from mirror_pipeline.orchestration import names
+from mirror_pipeline.orchestration.up import graphql
 from tests.conftest import ClusterPair
 from tests.replicas import replicas_for
 

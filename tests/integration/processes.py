@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from mirror_pipeline.buffer.status import read_status
-from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.place.status import read_status
 
 
 def start_mirror(config: Path, *arguments: str) -> subprocess.Popen[str]:

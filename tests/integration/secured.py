@@ -19,7 +19,7 @@ import psutil
 import yaml
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType
 
-from mirror_pipeline.local.cluster import LocalCluster, start_clusters, stop_clusters
+from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, stop_clusters
 from tests.integration.test_wire_security import authority, certificate
 
 USER, PASSWORD = "mirror", "canary-password-93f1c2"

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from mirror_pipeline.local.java import find_java
-from mirror_pipeline.local.ports import free_port
+from mirror_pipeline.execution.java import find_java
+from mirror_pipeline.local.embedded.ports import free_port
 from tests.integration.processes import wait_until
 
 START_SECONDS = 120.0

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from mirror_pipeline.buffer.decisions import Decisions
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.read import SpanReader
-from mirror_pipeline.buffer.spans import SpanTable
-from mirror_pipeline.buffer.store import LaneStore, open_lane
-from mirror_pipeline.buffer.write import PartFileWriter, SpanDraft
+from mirror_pipeline.buffer.ledger.decisions import Decisions
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.place import LaneStore, open_lane
+from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
+from mirror_pipeline.buffer.spans.span_reader import SpanReader
+from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import Decision, DecisionKind, Gap, Hole, HoleCause, Incarnation, PartFile, Quarantined, Send, Stamp
 

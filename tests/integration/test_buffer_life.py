@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mirror_pipeline import Mirror
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.spans import SpanTable
-from mirror_pipeline.buffer.usage import lane_use
-from mirror_pipeline.engine import housekeeper
-from mirror_pipeline.local.shapes_bulk import fill_bulk
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.usage import lane_use
+from mirror_pipeline.buffer.spans.spans import SpanTable
+from mirror_pipeline.engine.maintain import thread
+from mirror_pipeline.local.shapes.bulk import fill_bulk
 from mirror_pipeline.reports import RunReport
 from tests.conftest import ClusterPair
 from tests.integration.mirrors import assert_identical, create_topic, make_mirror, produce
@@ -30,7 +30,7 @@ SMALL_STEPS = {"micro_batch_bytes": "1MB", "poll_interval": "100ms"}
 @pytest.fixture
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Housekeeping every second in place of every minute."""
-    monkeypatch.setattr(housekeeper, "ROUND_SECONDS", 1.0)
+    monkeypatch.setattr(thread, "ROUND_SECONDS", 1.0)
 
 
 @pytest.fixture

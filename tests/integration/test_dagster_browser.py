@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from mirror_pipeline.orchestration import names
-from mirror_pipeline.orchestration.page import FILE
+from mirror_pipeline.orchestration.up.page import FILE
 from tests.integration.browser import Browser, needs_chromium
 from tests.integration.dagster_page import NAME, Up, end, family, start, until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_pipeline.local.broker import has_stopped
+from mirror_pipeline.local.embedded.broker import has_stopped
 from tests.conftest import ClusterPair
 from tests.integration.dagster_page import Up, configure, consume, end, family, prefix_of, produce, start, until
 

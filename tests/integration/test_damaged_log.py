@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mirror_pipeline.local.cluster import LocalCluster, start_clusters, stop_clusters
-from mirror_pipeline.local.shapes_ground import Ground, raw_batch
+from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, stop_clusters
+from mirror_pipeline.local.shapes.ground import Ground, raw_batch
 from tests.integration.mirrors import create_topic, make_mirror, values
 
 BATCHES, DAMAGED = 10, 3

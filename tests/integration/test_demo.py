@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from mirror_pipeline.local.broker import command_line
-from mirror_pipeline.local.cluster import cluster_status, stop_clusters
-from mirror_pipeline.local.demo import run_demo
-from mirror_pipeline.local.demo_screen import Screen
+from mirror_pipeline.local.demo.demo import run_demo
+from mirror_pipeline.local.demo.screen import Screen
+from mirror_pipeline.local.embedded.broker import command_line
+from mirror_pipeline.local.embedded.start import cluster_status, stop_clusters
 
 WAIT_SECONDS = 180.0
-PROGRAM = "from mirror_pipeline.local.demo import run_demo; run_demo(scale=200_000)"
+PROGRAM = "from mirror_pipeline.local.demo.demo import run_demo; run_demo(scale=200_000)"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

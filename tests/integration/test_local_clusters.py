@@ -19,8 +19,8 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.local.broker import StartFailed, command_line
-from mirror_pipeline.local.cluster import LocalCluster, cluster_status, start_clusters, stop_clusters
+from mirror_pipeline.local.embedded.broker import StartFailed, command_line
+from mirror_pipeline.local.embedded.start import LocalCluster, cluster_status, start_clusters, stop_clusters
 
 Factory = Callable[..., list[LocalCluster]]
 
@@ -90,7 +90,7 @@ def test_data_and_ports_survive_a_stop_from_another_process(cluster_factory: Fac
 
 def elsewhere(code: str) -> Any:
     """The JSON that ``code`` prints in a process of its own."""
-    head = "import json; from mirror_pipeline.local.cluster import cluster_status, stop_clusters; "
+    head = "import json; from mirror_pipeline.local.embedded.start import cluster_status, stop_clusters; "
     done = subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, check=True, timeout=120)
     return json.loads(done.stdout)
 

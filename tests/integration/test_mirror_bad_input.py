@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mirror_pipeline.buffer.lock import lane_lock
-from mirror_pipeline.buffer.store import open_lane
+from mirror_pipeline.buffer.place.lock import lane_lock
+from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.errors import BufferUnusable, LaneBusy
-from mirror_pipeline.local.cluster import LocalCluster
+from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.conftest import ClusterPair
 from tests.integration.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, write_config
 

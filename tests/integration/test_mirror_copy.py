@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.local.shapes import fill
+from mirror_pipeline.local.shapes.fill import fill
 from tests.conftest import ClusterPair
 from tests.integration.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, verdicts
 

@@ -14,12 +14,12 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from mirror_pipeline import Mirror
-from mirror_pipeline.buffer.spans import SpanTable
+from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.cli.main import main
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import ClusterUnreachable, UsageError
-from mirror_pipeline.local.cluster import LocalCluster
-from mirror_pipeline.local.ports import free_port
+from mirror_pipeline.local.embedded.ports import free_port
+from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.reports import RunReport
 from tests.conftest import ClusterPair
 from tests.integration.mirrors import assert_identical, create_topic, make_mirror, produce, values

@@ -13,14 +13,14 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from mirror_pipeline import Mirror
-from mirror_pipeline.buffer.decisions import Decisions
+from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.local.cluster import LocalCluster
+from mirror_pipeline.kafka.answers import LATEST, OffsetAnswer
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.records.batch import headers
+from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.model import HoleCause, TopicPartition
 from mirror_pipeline.reports import RunReport
-from mirror_pipeline.wire.answers import LATEST, OffsetAnswer
-from mirror_pipeline.wire.batch import headers
-from mirror_pipeline.wire.client import WireClient
 from tests.conftest import ClusterPair
 from tests.integration.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, values
 from tests.integration.processes import wait_until

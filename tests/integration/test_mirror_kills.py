@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mirror_pipeline.local.cluster import LocalCluster
-from mirror_pipeline.local.shapes_bulk import fill_bulk
+from mirror_pipeline.local.embedded.start import LocalCluster
+from mirror_pipeline.local.shapes.bulk import fill_bulk
 from tests.integration.mirrors import assert_identical, end_offsets, make_mirror, produce, write_config
 from tests.integration.processes import document, kill_a_worker, kill_tree, lane_is_running, start_mirror, wait_until
 
@@ -50,7 +50,7 @@ def kill_often(cluster_factory: Callable[..., list[LocalCluster]], folder: Path,
 
 def mirror_ledger_is_whole(mirror: object) -> None:
     """The offset map tiles every partition."""
-    from mirror_pipeline.buffer.ledger import Ledger
+    from mirror_pipeline.buffer.ledger.ledger import Ledger
 
     for store in mirror.lane_stores():  # type: ignore[attr-defined]
         Ledger(store).audit()

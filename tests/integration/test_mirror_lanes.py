@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirror_pipeline import Mirror
-from mirror_pipeline.buffer.store import open_lane
+from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.errors import UsageError
 from tests.conftest import ClusterPair
 from tests.integration.mirrors import assert_identical, create_topic, make_mirror, produce

@@ -14,13 +14,13 @@ import psutil
 import pytest
 
 from mirror_pipeline import Mirror, load_config
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.spans import SpanTable
-from mirror_pipeline.buffer.usage import lane_use
-from mirror_pipeline.engine import housekeeper
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.usage import lane_use
+from mirror_pipeline.buffer.spans.spans import SpanTable
+from mirror_pipeline.crash_points import ONCE, STOP
+from mirror_pipeline.engine.maintain import thread
 from mirror_pipeline.errors import LaneBusy
-from mirror_pipeline.faults import ONCE, STOP
-from mirror_pipeline.local.shapes_bulk import fill_bulk
+from mirror_pipeline.local.shapes.bulk import fill_bulk
 from tests.conftest import ClusterPair
 from tests.integration.mirrors import assert_identical, end_offsets, produce, write_config
 from tests.integration.processes import document, kill_tree, start_mirror, wait_until
@@ -211,7 +211,7 @@ def test_a_store_that_is_away_pauses_the_lane(clusters: ClusterPair, tmp_path: P
 def test_a_copy_larger_than_the_cap_stays_under_it(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(housekeeper, "ROUND_SECONDS", 1.0)
+    monkeypatch.setattr(thread, "ROUND_SECONDS", 1.0)
     cap = 12 * MB
     setting = Setting(clusters, tmp_path, topic_name, 18 * MB, buffer={"max_bytes": cap})
     sizes: list[int] = []

@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from mirror_pipeline.local.cluster import LocalCluster, start_clusters, stop_clusters
+from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, stop_clusters
 from tests.integration.mirrors import assert_identical, create_topic, make_mirror, produce
 from tests.old_log import FIRST_TIME, GZIP, LZ4, NONE, SNAPPY, old_batch, put_into_log
 

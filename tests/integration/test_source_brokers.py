@@ -14,9 +14,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror_pipeline import Mirror
-from mirror_pipeline.local.cluster import LocalCluster, start_clusters
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.client import WireClient
 from tests.integration.mirrors import assert_identical, end_offsets, make_mirror, write_config
 from tests.integration.processes import document, kill_tree, start_mirror, wait_until
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from mirror_pipeline.engine.socket_folder import socket_folder
-from mirror_pipeline.engine.spark import SparkRunner
+from mirror_pipeline.execution.socket_folder import socket_folder
+from mirror_pipeline.execution.spark import SparkRunner
 
 
 def twice(number: int) -> int:

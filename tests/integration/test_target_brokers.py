@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from mirror_pipeline import Mirror
-from mirror_pipeline.local.cluster import LocalCluster
+from mirror_pipeline.kafka.answers import LATEST
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.answers import LATEST
-from mirror_pipeline.wire.client import WireClient
 from tests.integration.mirrors import assert_identical, create_topic, make_mirror, produce, write_config
 from tests.integration.processes import document, kill_tree, start_mirror, wait_until
 

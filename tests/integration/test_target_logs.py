@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.local.cluster import LocalCluster
-from mirror_pipeline.wire.batch import headers
+from mirror_pipeline.kafka.records.batch import headers
+from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.integration.mirrors import create_topic, end_offsets, make_mirror, produce, values, write_config
 from tests.integration.processes import kill_tree, start_mirror, wait_until
 

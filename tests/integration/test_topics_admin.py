@@ -15,13 +15,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType
 
-from mirror_pipeline.clusters.admin import FIRST_CONTACT_TIMEOUT, REFUSED_GRACE, Admin
 from mirror_pipeline.config import BufferConfig, ClusterSettings, Config, FrozenMap, MirrorConfig, SecretRef, Security, TopicSelection
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, TopicHalted
-from mirror_pipeline.local.shapes_ground import known_everywhere
+from mirror_pipeline.kafka.admin import FIRST_CONTACT_TIMEOUT, REFUSED_GRACE, Admin
+from mirror_pipeline.local.shapes.ground import known_everywhere
 from mirror_pipeline.topics.catalogue import CatalogueTopic, load_catalogue, refresh_catalogue
+from mirror_pipeline.topics.configs import FOREVER
 from mirror_pipeline.topics.manage import ensure_target_topic, plan_targets
-from mirror_pipeline.topics.settings import FOREVER
 
 Admins = tuple[Admin, Admin]
 PASSWORD = "correct horse"
@@ -94,7 +94,7 @@ def test_identity_topics_and_settings(versioned_admins: Admins, topic_name: str)
 
 
 def test_topic_id_is_the_one_other_clients_see(admins: Admins, clusters: Any, topic_name: str) -> None:
-    from mirror_pipeline.wire.client import WireClient
+    from mirror_pipeline.kafka.client import WireClient
 
     create(admins[0], topic_name, 1)
     client = WireClient(ClusterSettings("east", tuple(clusters[0].bootstrap_servers.split(","))))

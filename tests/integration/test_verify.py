@@ -15,22 +15,22 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from pyspark.sql import SparkSession
 
 from mirror_pipeline import Mirror, load_config
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.spans import SpanTable
-from mirror_pipeline.engine.spark import SparkRunner
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.errors import MirrorError
-from mirror_pipeline.local.shapes import fill
-from mirror_pipeline.local.shapes_bulk import fill_bulk
-from mirror_pipeline.local.shapes_ground import FOREVER, Ground
+from mirror_pipeline.execution.spark import SparkRunner
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.records.batch import OpenRecord, seal, tail_of
+from mirror_pipeline.local.shapes.bulk import fill_bulk
+from mirror_pipeline.local.shapes.fill import fill
+from mirror_pipeline.local.shapes.ground import FOREVER, Ground
 from mirror_pipeline.model import HoleCause, TopicPartition, Verdict
-from mirror_pipeline.verify.deep import LookTask, Terms, run_look
 from mirror_pipeline.verify.external import verify_external
+from mirror_pipeline.verify.log_walk import read_log
 from mirror_pipeline.verify.pieces import contents, key_digest
-from mirror_pipeline.verify.read import read_log
+from mirror_pipeline.verify.record_tasks import LookTask, Terms, run_look
 from mirror_pipeline.verify.report import VerifyReport
 from mirror_pipeline.verify.staged import StagedVerdict, verify_staged
-from mirror_pipeline.wire.batch import OpenRecord, seal, tail_of
-from mirror_pipeline.wire.client import WireClient
 from tests.conftest import ClusterPair
 from tests.damage import DAMAGE
 from tests.integration.mirrors import create_topic, end_offsets, make_mirror, produce, write_config

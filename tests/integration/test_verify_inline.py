@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.engine import facade
+from mirror_pipeline import mirror as facade
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.verify.external import verify_external
 from tests.conftest import ClusterPair

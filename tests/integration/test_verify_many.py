@@ -16,9 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mirror_pipeline import load_config
-from mirror_pipeline.local.shapes_ground import Ground
+from mirror_pipeline.kafka.records.batch import OpenRecord, seal, tail_of
+from mirror_pipeline.local.shapes.ground import Ground
 from mirror_pipeline.verify.external import verify_external
-from mirror_pipeline.wire.batch import OpenRecord, seal, tail_of
 from tests.conftest import ClusterPair
 from tests.integration.mirrors import write_config
 

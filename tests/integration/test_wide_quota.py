@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.engine.wide import Gathering
-from mirror_pipeline.local.shapes_bulk import fill_bulk
+from mirror_pipeline.engine.longlink.parallel_fetch import Gathering
+from mirror_pipeline.local.shapes.bulk import fill_bulk
 from tests.conftest import ClusterPair
 from tests.faults.quotas import set_quotas
 from tests.integration.mirrors import assert_identical, make_mirror

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mirror_pipeline.engine.reading import Reading
-from mirror_pipeline.local.shapes import fill
-from mirror_pipeline.local.shapes_bulk import fill_bulk
+from mirror_pipeline.engine.longlink.read_ahead import Reading
+from mirror_pipeline.local.shapes.bulk import fill_bulk
+from mirror_pipeline.local.shapes.fill import fill
 from tests.conftest import ClusterPair
 from tests.integration.mirrors import assert_identical, make_mirror
 

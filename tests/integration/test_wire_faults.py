@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost
-from mirror_pipeline.local.cluster import LocalCluster
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.fetch import fetch
+from mirror_pipeline.kafka.produce import receive_produce, send_produce
+from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.client import WireClient
-from mirror_pipeline.wire.fetch import fetch
-from mirror_pipeline.wire.produce import receive_produce, send_produce
 from tests.integration.wire_tools import batch, new_topic, put, read_values, settings, stamped
 
 LIMITS = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20}

@@ -15,13 +15,13 @@ import pytest
 
 from mirror_pipeline.config import ClusterSettings, SecretRef, Security
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, MirrorError
-from mirror_pipeline.local.cluster import LocalCluster, start_clusters, stop_clusters
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.connection import Connection
+from mirror_pipeline.kafka.fetch import FetchedPartition, arrived_fetch, fetch, receive_fetch, send_fetch
+from mirror_pipeline.kafka.produce import receive_produce, send_produce
+from mirror_pipeline.kafka.tls import TlsFailed
+from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, stop_clusters
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.client import WireClient
-from mirror_pipeline.wire.connection import Connection
-from mirror_pipeline.wire.fetch import FetchedPartition, arrived_fetch, fetch, receive_fetch, send_fetch
-from mirror_pipeline.wire.produce import receive_produce, send_produce
-from mirror_pipeline.wire.tls import TlsFailed
 from tests.integration.wire_tools import batch, new_topic, put, stamped
 
 USER, PASSWORD, KEY_PASSWORD = "mirror=user", "canary-pass-5d2e", "canary-key-77aa"

@@ -10,11 +10,11 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror_pipeline.config import ClusterSettings, Security
-from mirror_pipeline.local.shapes_ground import known_everywhere
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.produce import ProduceAnswer, receive_produce, send_produce
+from mirror_pipeline.kafka.records.batch import HEADER_BYTES, OpenRecord, headers, restamp, seal, tail_of
+from mirror_pipeline.local.shapes.ground import known_everywhere
 from mirror_pipeline.model import Stamp, TopicPartition
-from mirror_pipeline.wire.batch import HEADER_BYTES, OpenRecord, headers, restamp, seal, tail_of
-from mirror_pipeline.wire.client import WireClient
-from mirror_pipeline.wire.produce import ProduceAnswer, receive_produce, send_produce
 from tests.replicas import replicas_for
 
 NOW = int(time.time() * 1000)

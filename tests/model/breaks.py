@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.buffer import spans
-from mirror_pipeline.engine import continuity, produce, producing, source_side
-from mirror_pipeline.engine.tail import Tail
+from mirror_pipeline.buffer.spans import spans
+from mirror_pipeline.engine.read import divergence
+from mirror_pipeline.engine.read import source as source_side
+from mirror_pipeline.engine.write import loop, task
+from mirror_pipeline.engine.write.recovery import Tail
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -21,12 +23,12 @@ def no_tail_read(patch: pytest.MonkeyPatch) -> None:
     def pretend(client: object, wanted: Mapping[Any, Any], stamp: object, **_: object) -> dict[Any, Tail]:
         return {target: Tail(target, 0, position.target_next) for target, position in wanted.items()}
 
-    patch.setattr(producing, "read_tails", pretend)
+    patch.setattr(loop, "read_tails", pretend)
 
 
 def ledger_alone(patch: pytest.MonkeyPatch) -> None:
     """A new run trusts its ledger; only errors of its own make it read the tail."""
-    real = producing.Producing.recover
+    real = loop.Producing.recover
 
     def recover(self: Any) -> None:
         for part in self._state.sendable():
@@ -34,12 +36,12 @@ def ledger_alone(patch: pytest.MonkeyPatch) -> None:
                 part.uncertain = False
         real(self)
 
-    patch.setattr(producing.Producing, "recover", recover)
+    patch.setattr(loop.Producing, "recover", recover)
 
 
 def window_of_five(patch: pytest.MonkeyPatch) -> None:
     """Five batches go out before the first was acknowledged."""
-    patch.setattr(produce._Lane, "window", property(lambda self: produce.REQUESTS_IN_FLIGHT))
+    patch.setattr(task._Lane, "window", property(lambda self: task.REQUESTS_IN_FLIGHT))
 
 
 def evict_before_produced(patch: pytest.MonkeyPatch) -> None:
@@ -49,23 +51,23 @@ def evict_before_produced(patch: pytest.MonkeyPatch) -> None:
 
 def stamp_used_again(patch: pytest.MonkeyPatch) -> None:
     """Every task counts its sequences from 0."""
-    real = produce._stamped
+    real = task._stamped
 
-    def stamped(work: produce.PartitionWork, *rest: Any) -> Iterator[Any]:
+    def stamped(work: task.PartitionWork, *rest: Any) -> Iterator[Any]:
         return real(replace(work, position=replace(work.position, ordinal=0)), *rest)
 
-    patch.setattr(produce, "_stamped", stamped)
+    patch.setattr(task, "_stamped", stamped)
 
 
 def errors_are_success(patch: pytest.MonkeyPatch) -> None:
     """Whatever the broker refuses counts as written."""
-    real = produce._acknowledge
+    real = task._acknowledge
 
     def acknowledge(lane: Any, answer: Any, records: int, size: int) -> None:
         expected = lane.work.position.target_next + lane.acked
         real(lane, answer._replace(error=0, base_offset=expected) if answer is not None and answer.error else answer, records, size)
 
-    patch.setattr(produce, "_acknowledge", acknowledge)
+    patch.setattr(task, "_acknowledge", acknowledge)
 
 
 def an_old_answer_is_the_end(patch: pytest.MonkeyPatch) -> None:
@@ -76,7 +78,7 @@ def an_old_answer_is_the_end(patch: pytest.MonkeyPatch) -> None:
             for part in self._state.live():
                 answer = told.get(part.source)
                 if answer is not None and 0 <= answer.last_stable_offset < part.staged and part.hard_end is None:
-                    halt = continuity.truncated(part.source, answer.last_stable_offset, part.staged)
+                    halt = divergence.truncated(part.source, answer.last_stable_offset, part.staged)
                     self._state.halt(part.source.topic, halt, sendable=True)
                 elif answer is not None and answer.last_stable_offset >= 0:
                     part.end, part.told = answer.last_stable_offset, True
@@ -88,7 +90,7 @@ def one_look_is_enough(patch: pytest.MonkeyPatch) -> None:
     """A log that seems to end too early halts its topic without being looked at again."""
 
     def halt(self: Any, doubtful: Mapping[Any, int]) -> None:
-        self._halt([continuity.truncated(source, staged - 1, staged) for source, staged in doubtful.items()])
+        self._halt([divergence.truncated(source, staged - 1, staged) for source, staged in doubtful.items()])
 
     patch.setattr(source_side.SourceSide, "_look_again", halt)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mirror_pipeline.kafka.records.batch import open_batch
 from mirror_pipeline.model import Position, SpanRef, TopicPartition
-from mirror_pipeline.wire.batch import open_batch
 from tests.model.broker import Stored
 from tests.model.runs import ModelRun
 from tests.model.tables import ModelLog

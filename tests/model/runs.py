@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from mirror_pipeline.buffer.decisions import Decisions
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.spans import SpanTable
+from mirror_pipeline.buffer.ledger.decisions import Decisions
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
-from mirror_pipeline.engine.prepare import Preparation
-from mirror_pipeline.engine.producing import Producing
-from mirror_pipeline.engine.runners import Runners
-from mirror_pipeline.engine.staging import Staging
+from mirror_pipeline.engine.read.loop import Staging
 from mirror_pipeline.engine.state import LaneState, PartitionState
+from mirror_pipeline.engine.topics.prepare import Preparation
+from mirror_pipeline.engine.write.loop import Producing
+from mirror_pipeline.execution.placement import Runners
 from mirror_pipeline.model import Position
 from tests.model.processes import ModelEvent, ModelLock, Process
 from tests.model.world import TARGET_TOPIC, TOPIC, ModelRunner, World

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from mirror_pipeline.kafka.answers import OffsetAnswer
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.answers import OffsetAnswer
 from tests.model.broker import NOT_LEADER, SEEN
 from tests.model.cluster import ModelCluster
 from tests.model.processes import Clock

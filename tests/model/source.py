@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from mirror_pipeline.kafka.records.batch import OpenRecord, headers, seal, tail_of
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.batch import OpenRecord, headers, seal, tail_of
 from tests.model.broker import ModelPartition
 from tests.model.processes import Clock
 from tests.model.several import SeveralBrokers

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from deltalake.transaction import AddAction
 
-from mirror_pipeline.buffer.delta import DeltaLog, LiveFile
-from mirror_pipeline.buffer.schema import TableSpec
-from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.tables.delta import DeltaLog, LiveFile
+from mirror_pipeline.buffer.tables.schema import TableSpec
 
 
 @dataclass(slots=True)

@@ -17,19 +17,22 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline import faults
-from mirror_pipeline.buffer import ledger as ledger_module
-from mirror_pipeline.buffer import spans as spans_module
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.spans import SpanTable
-from mirror_pipeline.buffer.store import LaneStore, open_lane
+from mirror_pipeline import crash_points
+from mirror_pipeline.buffer.ledger import ledger as ledger_module
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.place import LaneStore, open_lane
+from mirror_pipeline.buffer.spans import spans as spans_module
+from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig, ClusterSettings, EngineConfig, MirrorConfig, TopicSelection
-from mirror_pipeline.engine import plan, prepare, source_side, targets, worker
-from mirror_pipeline.engine.silent import SilentBrokers
+from mirror_pipeline.engine.read import plan
+from mirror_pipeline.engine.read import source as source_side
+from mirror_pipeline.engine.silent_brokers import SilentBrokers
+from mirror_pipeline.engine.topics import prepare, target
 from mirror_pipeline.errors import TaskLost
+from mirror_pipeline.execution import worker_cache
+from mirror_pipeline.kafka.poll import readable
+from mirror_pipeline.kafka.records import merge
 from mirror_pipeline.model import Incarnation
-from mirror_pipeline.wire import merge
-from mirror_pipeline.wire.waiting import readable
 from tests.model.cluster import REQUEST_TIMEOUT, ModelClient, ModelCluster
 from tests.model.processes import Clock, ModelReadable, Process, pause
 from tests.model.source import Kind, ModelSource
@@ -47,7 +50,7 @@ class ModelAdmin:
         self.cluster = cluster
 
     def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-        from mirror_pipeline.clusters.info import ConfigValue
+        from mirror_pipeline.kafka.cluster_info import ConfigValue
 
         policy = ConfigValue("compact")
         return {name: {"cleanup.policy": policy} for name in names}
@@ -143,15 +146,15 @@ class World:
                     patch.setattr(module, "DeltaLog", ModelLog)
         assert ledger_module.DeltaLog is spans_module.DeltaLog is ModelLog
         patch.setattr(ModelLog, "tables", {})
-        for module in (prepare, targets, worker):
+        for module in (prepare, target, worker_cache):
             patch.setattr(module, "WireClient", self.client)
         patch.setattr(source_side, "SilentBrokers", lambda *_, **__: ModelSilentBrokers(self.source))
         patch.setattr(prepare, "Admin", ModelAdmin)
-        patch.setattr(targets, "Admin", ModelAdmin)
+        patch.setattr(target, "Admin", ModelAdmin)
         patch.setattr(plan, "LEAST_SHARE_BYTES", 200)
         patch.setattr(merge, "MERGED_RECORDS", 3)  # else a partition would be one batch
-        patch.setattr(faults, "_NAMES", frozenset(faults.POINTS))
-        patch.setattr(faults, "_reach", pause)
+        patch.setattr(crash_points, "_NAMES", frozenset(crash_points.POINTS))
+        patch.setattr(crash_points, "_reach", pause)
 
     def client(self, cluster: ClusterSettings, **_: object) -> ModelClient:
         return ModelClient(self.source if cluster.alias == "east" else self.target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mirror_pipeline.buffer.write import SpanDraft
+from mirror_pipeline.buffer.spans.part_writer import SpanDraft
 from mirror_pipeline.model import HoleCause, Incarnation, Send
 
 LIFE = "AAAAAAAAAAAAAAAAAAAAAA"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.spans import SpanTable
-from mirror_pipeline.buffer.store import LaneStore, open_lane
-from mirror_pipeline.buffer.write import PartFileWriter, SpanDraft
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.place import LaneStore, open_lane
+from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
+from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.model import PartFile
 from tests.unit.buffer.buffer_samples import Settings
 

@@ -13,16 +13,16 @@ import obstore
 import pytest
 from deltalake import DeltaTable
 
-from mirror_pipeline.buffer.delta import DeltaLog
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.objects import carried_options
-from mirror_pipeline.buffer.read import STRETCH, SpanReader
-from mirror_pipeline.buffer.spans import SpanTable
-from mirror_pipeline.buffer.status import read_status, write_status
-from mirror_pipeline.buffer.store import MARKER, LaneStore, find_lanes, open_lane
-from mirror_pipeline.buffer.trouble import explain
-from mirror_pipeline.buffer.usage import buffer_use, free_bytes, lane_use
-from mirror_pipeline.buffer.write import PartFileWriter
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.bucket import carried_options
+from mirror_pipeline.buffer.place.errors import explain
+from mirror_pipeline.buffer.place.place import MARKER, LaneStore, find_lanes, open_lane
+from mirror_pipeline.buffer.place.status import read_status, write_status
+from mirror_pipeline.buffer.place.usage import buffer_use, free_bytes, lane_use
+from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
+from mirror_pipeline.buffer.spans.span_reader import STRETCH, SpanReader
+from mirror_pipeline.buffer.spans.spans import SpanTable
+from mirror_pipeline.buffer.tables.delta import DeltaLog
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import PartFile, Stamp
 from tests.object_store import BUCKET, ObjectStore

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.buffer.compact import FEWEST, SmallFile, groups
-from mirror_pipeline.buffer.delta import LiveFile
-from mirror_pipeline.buffer.lock import house_kept, house_lock, last_kept
-from mirror_pipeline.buffer.read import SpanReader
-from mirror_pipeline.buffer.spans import SpanTable
-from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.buffer.usage import buffer_use, free_bytes, lane_use
+from mirror_pipeline.buffer.place.lock import house_kept, house_lock, last_kept
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.place.usage import buffer_use, free_bytes, lane_use
+from mirror_pipeline.buffer.spans.compaction import FEWEST, SmallFile, groups
+from mirror_pipeline.buffer.spans.span_reader import SpanReader
+from mirror_pipeline.buffer.spans.spans import SpanTable
+from mirror_pipeline.buffer.tables.delta import LiveFile
 from mirror_pipeline.model import PartFile
 from tests.unit.buffer.buffer_samples import LIFE, draft
 
@@ -99,7 +99,7 @@ def test_joining_what_somebody_else_evicted_writes_nothing(
     store: LaneStore, spans: SpanTable, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(spans, stage, 10)
-    from mirror_pipeline.buffer import spans as module
+    from mirror_pipeline.buffer.spans import spans as module
 
     really = module.write_joined
 
@@ -177,7 +177,7 @@ def test_the_disk_is_counted_as_it_is(store: LaneStore, spans: SpanTable, stage:
 
 
 def test_produced_and_verified_together_decide(spans: SpanTable, stage: Stage) -> None:
-    from mirror_pipeline.buffer.evict import safe_ends
+    from mirror_pipeline.buffer.spans.eviction import safe_ends
 
     fill(spans, stage, 4)
     produced = {("orders", 0, LIFE): 4, ("orders", 1, LIFE): 3}

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirror_pipeline.buffer.footer import MOST_PIECES, WRITE_BYTES, placed, write_all
+from mirror_pipeline.buffer.spans.parquet_footer import MOST_PIECES, WRITE_BYTES, placed, write_all
 
 
 def footer_of(table: pa.Table, *, row_group: int, keep_schema: bool) -> bytes:

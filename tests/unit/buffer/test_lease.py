@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from mirror_pipeline.buffer.lease import HELD_SHARE, RELEASED, Lease, Sightings
-from mirror_pipeline.buffer.lock import HOUSE, LOCK, house_kept, house_lock, lane_lock, last_kept
-from mirror_pipeline.buffer.objects import Found, Objects, StoreTrouble, carried_options
-from mirror_pipeline.buffer.store import LaneStore, open_lane
+from mirror_pipeline.buffer.place.bucket import Found, Objects, StoreTrouble, carried_options
+from mirror_pipeline.buffer.place.lease import HELD_SHARE, RELEASED, Lease, Sightings
+from mirror_pipeline.buffer.place.lock import HOUSE, LOCK, house_kept, house_lock, lane_lock, last_kept
+from mirror_pipeline.buffer.place.place import LaneStore, open_lane
 from mirror_pipeline.errors import BufferUnusable, LaneBusy, LaneLost
 from tests.object_store import BUCKET, ObjectStore
 from tests.unit.buffer.buffer_samples import Settings

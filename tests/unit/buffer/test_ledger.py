@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from deltalake.exceptions import DeltaError
 
-from mirror_pipeline.buffer.delta import DeltaLog
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.tables.delta import DeltaLog
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import Gap, HoleCause, Position, Stamp, TopicPartition
 from tests.unit.buffer.buffer_samples import LIFE, hole, life, send
@@ -202,7 +202,7 @@ def test_a_join_that_comes_too_late_writes_nothing(ledger: Ledger, store: LaneSt
     for number in range(4):
         ledger.record(number, [send(number, number + 1)])
     late = Ledger(store)
-    from mirror_pipeline.buffer import maintain as module
+    from mirror_pipeline.buffer.tables import upkeep as module
 
     really = module.write_rows
 

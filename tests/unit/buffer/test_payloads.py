@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirror_pipeline.buffer import write
-from mirror_pipeline.buffer.read import SpanReader
-from mirror_pipeline.buffer.spans import SpanTable
-from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.buffer.write import PartFileWriter
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.spans import part_writer
+from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
+from mirror_pipeline.buffer.spans.span_reader import SpanReader
+from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.errors import BufferUnusable, UsageError
 from mirror_pipeline.model import PartFile
 from tests.unit.buffer.buffer_samples import draft
@@ -35,7 +35,7 @@ def test_payloads_come_back_byte_for_byte(
     tmp_path_factory: pytest.TempPathFactory, rows: list[bytes | list[bytes]], placed_bytes: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write, "PLACED_BYTES", placed_bytes)
+        patch.setattr(part_writer, "PLACED_BYTES", placed_bytes)
         _write_and_read(tmp_path_factory, rows)
 
 
@@ -120,7 +120,7 @@ def test_nothing_added_is_no_file(store: LaneStore, spans: SpanTable) -> None:
 
 
 def test_a_payload_that_no_row_can_hold_is_refused(store: LaneStore, spans: SpanTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirror_pipeline.buffer.write.MAX_PAYLOAD", 10)
+    monkeypatch.setattr("mirror_pipeline.buffer.spans.part_writer.MAX_PAYLOAD", 10)
     writer = PartFileWriter(store, 0, 0)
     writer.add(draft(0, 1), b"x" * 10)
     with pytest.raises(UsageError, match="11 bytes"):
@@ -131,9 +131,9 @@ def test_a_payload_that_no_row_can_hold_is_refused(store: LaneStore, spans: Span
 def test_tasks_import_neither_pandas_nor_deltalake(store: LaneStore, spans: SpanTable) -> None:
     program = """
 import sys
-from mirror_pipeline.buffer.read import SpanReader
-from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.buffer.write import PartFileWriter, SpanDraft
+from mirror_pipeline.buffer.spans.span_reader import SpanReader
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 from mirror_pipeline.model import Hole, HoleCause
 store = LaneStore(sys.argv[1])
 writer = PartFileWriter(store, 0, 0)

@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.buffer import columns
-from mirror_pipeline.buffer.delta import DeltaLog, add_action
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.proofs import verified_ends
-from mirror_pipeline.buffer.read import SpanReader
-from mirror_pipeline.buffer.schema import SPANS
-from mirror_pipeline.buffer.spans import SpanTable
-from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.buffer.write import PartFileWriter, SpanDraft
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.ledger.verified import verified_ends
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
+from mirror_pipeline.buffer.spans.span_reader import SpanReader
+from mirror_pipeline.buffer.spans.spans import SpanTable
+from mirror_pipeline.buffer.tables import columns
+from mirror_pipeline.buffer.tables.delta import DeltaLog, add_action
+from mirror_pipeline.buffer.tables.schema import SPANS
 from mirror_pipeline.model import Incarnation, LeafDigest, PartFile, Verdict, Verification
 
 KEY = ("t", 0, "life")

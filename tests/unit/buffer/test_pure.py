@@ -8,11 +8,11 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirror_pipeline.buffer import columns
-from mirror_pipeline.buffer.evict import FoundFile, StagedBatch, choose, produced_batches, removable_files
-from mirror_pipeline.buffer.fold import faults, fold_positions
-from mirror_pipeline.buffer.rows import sends_table, to_sends
-from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.buffer.ledger.offset_map import faults, fold_positions
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.spans.eviction import FoundFile, StagedBatch, choose, produced_batches, removable_files
+from mirror_pipeline.buffer.tables import columns
+from mirror_pipeline.buffer.tables.rows import sends_table, to_sends
 from mirror_pipeline.model import Hole, HoleCause, Position, Send, SpanRef, TopicPartition
 from tests.unit.buffer.buffer_samples import LIFE, life
 

@@ -14,10 +14,10 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from mirror_pipeline.buffer.delta import CHECKPOINT_EVERY, DeltaLog
-from mirror_pipeline.buffer.spans import SpanTable
-from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.buffer.write import SpanDraft
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.spans.part_writer import SpanDraft
+from mirror_pipeline.buffer.spans.spans import SpanTable
+from mirror_pipeline.buffer.tables.delta import CHECKPOINT_EVERY, DeltaLog
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import Hole, HoleCause, PartFile, TopicPartition
 from tests.unit.buffer.buffer_samples import LIFE, draft
@@ -87,9 +87,9 @@ def test_of_two_writers_of_one_micro_batch_one_wins(store: LaneStore, spans: Spa
 
 KILLED = """
 import os, signal, sys
-from mirror_pipeline.buffer.spans import SpanTable
-from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.buffer.write import PartFileWriter, SpanDraft
+from mirror_pipeline.buffer.spans.spans import SpanTable
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 store, when = LaneStore(sys.argv[1]), sys.argv[2]
 writer = PartFileWriter(store, 0, 0)
 writer.add(SpanDraft("orders", 0, "i", 0, 9, 9, 1, 1, 2), b"x" * 1000)
@@ -211,7 +211,7 @@ def test_files_of_tasks_at_work_are_never_removed(store: LaneStore, spans: SpanT
 
 def test_a_commit_during_vacuum_is_safe(store: LaneStore, spans: SpanTable, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     part = stage(0, [draft(0, 10)])
-    from mirror_pipeline.buffer import spans as module
+    from mirror_pipeline.buffer.spans import spans as module
 
     really = module.found_files
 

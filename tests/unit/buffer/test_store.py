@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mirror_pipeline.buffer.lock import lane_lock
-from mirror_pipeline.buffer.status import read_status, write_status
-from mirror_pipeline.buffer.store import MARKER, LaneStore, find_lanes, open_lane
-from mirror_pipeline.buffer.trouble import explain
+from mirror_pipeline.buffer.place.errors import explain
+from mirror_pipeline.buffer.place.lock import lane_lock
+from mirror_pipeline.buffer.place.place import MARKER, LaneStore, find_lanes, open_lane
+from mirror_pipeline.buffer.place.status import read_status, write_status
 from mirror_pipeline.errors import BufferUnusable, LaneBusy, UsageError
 from tests.unit.buffer.buffer_samples import Settings
 
@@ -143,8 +143,8 @@ def test_a_lane_is_held_by_one_run_only(store: LaneStore) -> None:
 
 HOLD = """
 import sys, time
-from mirror_pipeline.buffer.lock import lane_lock
-from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.buffer.place.lock import lane_lock
+from mirror_pipeline.buffer.place.place import LaneStore
 with lane_lock(LaneStore(sys.argv[1], "m", "l")):
     print("held", flush=True)
     time.sleep(60)

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.buffer import rows
-from mirror_pipeline.buffer.fold import AUDIT_COLUMNS, POSITION_COLUMNS, faults, fold_positions, reached, totals
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.proofs import thinned, verified_ends
-from mirror_pipeline.buffer.schema import SENDS
-from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.buffer.thin import OLD_SECONDS, thin
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.ledger.offset_map import AUDIT_COLUMNS, POSITION_COLUMNS, faults, fold_positions, reached, totals
+from mirror_pipeline.buffer.ledger.thinning import OLD_SECONDS, thin
+from mirror_pipeline.buffer.ledger.verified import thinned, verified_ends
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.tables import rows
+from mirror_pipeline.buffer.tables.schema import SENDS
 from mirror_pipeline.model import HoleCause, Send, Verdict, Verification
 from tests.unit.buffer.buffer_samples import LIFE, hole, life, send
 

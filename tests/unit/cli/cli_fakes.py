@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mirror_pipeline.cli.facade import Opened
+from mirror_pipeline.cli.load import Opened
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Gap, HoleCause
 from mirror_pipeline.reports import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirror_pipeline.cli import facade, main
+from mirror_pipeline.cli import load, main
 from tests.unit.cli.cli_fakes import Cli, Ended, FakeMirror, opened
 
 
@@ -14,7 +14,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
     def call(*words: str, mirrors: list[FakeMirror] | None = None) -> Ended:
         if mirrors is not None:
-            monkeypatch.setattr(facade, "load", lambda path: opened(*mirrors))
+            monkeypatch.setattr(load, "load", lambda path: opened(*mirrors))
         code = main.main(list(words))
         out, err = capsys.readouterr()
         return Ended(code, out, err)

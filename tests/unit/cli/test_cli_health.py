@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.health import health_of
+from mirror_pipeline.operations.health import health_of
 from mirror_pipeline.reports import LaneStatus, MirrorStatus, TopicState
 from tests.unit.cli.cli_fakes import Cli, FakeMirror
 

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import os, subprocess, sys, time
-from mirror_pipeline.cli.quiet import children_unheard, KEPT_LINES
+from mirror_pipeline.cli.spark_output import children_unheard, KEPT_LINES
 
 def child(text):
     subprocess.run(["sh", "-c", f"echo {text} out; echo {text} err >&2"], check=True)

@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from mirror_pipeline import Mirror, load_config
+from mirror_pipeline.buffer.place import space
 from mirror_pipeline.cli.progress import Bars, Lines
-from mirror_pipeline.engine import preview, room
+from mirror_pipeline.operations import plan
 from mirror_pipeline.reports import Finding
 from tests.unit.cli.cli_fakes import progress
 
@@ -29,8 +30,8 @@ def buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float],
     )
 
     def find(free: float) -> Finding:
-        monkeypatch.setattr(room, "free_bytes", lambda store: int(free))
-        return preview._buffer(Mirror(load_config(path), "m"))
+        monkeypatch.setattr(space, "free_bytes", lambda store: int(free))
+        return plan._buffer(Mirror(load_config(path), "m"))
 
     return find
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.cli import facade, main
-from mirror_pipeline.cli.runner import signals_stop
+from mirror_pipeline.cli import load, main
+from mirror_pipeline.cli.jobs import signals_stop
 from mirror_pipeline.errors import ClusterUnreachable, LaneBusy
 from mirror_pipeline.reports import RunReport
 from tests.unit.cli.cli_fakes import Cli, FakeMirror, opened, progress, run_report, until_stopped
@@ -93,7 +93,7 @@ def test_several_mirrors_run_together_on_one_session(cli: Cli, monkeypatch: pyte
         started.append(object())
         return started[0]
 
-    monkeypatch.setattr(facade, "load", lambda path: opened(FakeMirror("a", on_run=run), FakeMirror("b", on_run=run), session=session))
+    monkeypatch.setattr(load, "load", lambda path: opened(FakeMirror("a", on_run=run), FakeMirror("b", on_run=run), session=session))
     assert main.main(["run", "--for", "1m"]) == 0
     assert len(started) == 1 and sessions == [started[0], started[0]]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.cli import text
+from mirror_pipeline import text
 from mirror_pipeline.errors import UsageError
 
 NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from mirror_pipeline.cli.proving import ProofView
+from mirror_pipeline.cli.verify_progress import ProofView
 from mirror_pipeline.verify.compare import Difference
 from mirror_pipeline.verify.report import VerifyProgress
 from tests.unit.cli.cli_fakes import PROOF, REPAIR, VERDICT, Cli, FakeMirror

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from mirror_pipeline.cli import render_state
+from mirror_pipeline.cli import tables_status
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 
 WATCHED = 60
@@ -17,11 +17,11 @@ WATCHED = 60
 @pytest.mark.parametrize("name", ["orders", "payments.eu-central", "payments.central-europe.retail"])
 def test_names_stay_whole(name: str, width: int) -> None:
     lag = MirrorLag("m", (TopicLag(name, f"east.{name}", (PartitionLag(0, 0, 1_234_567, 0, 1_234_567),), 75.0),), 75.0)
-    history = render_state.LagHistory(40)
+    history = tables_status.LagHistory(40)
     for _ in range(WATCHED):
         history.add(lag)
     paper = io.StringIO()
-    Console(file=paper, width=width, color_system=None).print(render_state.lag(lag, history, width=width))
+    Console(file=paper, width=width, color_system=None).print(tables_status.lag(lag, history, width=width))
     lines = paper.getvalue().splitlines()
     assert max(len(line.rstrip()) for line in lines) <= width
     (row,) = [line for line in lines if line.startswith(name)]
@@ -31,9 +31,9 @@ def test_names_stay_whole(name: str, width: int) -> None:
 
 def test_a_short_name_leaves_room_for_the_history() -> None:
     lag = MirrorLag("m", (TopicLag("orders", "east.orders", (PartitionLag(0, 0, 9, 0, 9),), 1.0),), 1.0)
-    history = render_state.LagHistory(20)
+    history = tables_status.LagHistory(20)
     for _ in range(WATCHED):
         history.add(lag)
     paper = io.StringIO()
-    Console(file=paper, width=80, color_system=None).print(render_state.lag(lag, history, width=80))
+    Console(file=paper, width=80, color_system=None).print(tables_status.lag(lag, history, width=80))
     assert paper.getvalue().count("█") >= 10

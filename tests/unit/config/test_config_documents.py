@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from mirror_pipeline.config import json_schema, load_config
-from mirror_pipeline.config_reference import render
-from mirror_pipeline.config_template import template
-from mirror_pipeline.settings.models import FileModel
+from mirror_pipeline.config.models import FileModel
+from mirror_pipeline.config.reference import render
+from mirror_pipeline.config.template import template
 
 ROOT = Path(__file__).parents[3]
-AGAIN = "write them anew: python -m mirror_pipeline.config_reference"
+AGAIN = "write them anew: python -m mirror_pipeline.config.reference"
 
 
 def test_the_reference_is_up_to_date() -> None:

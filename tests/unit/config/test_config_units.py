@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_pipeline.config import format_duration, format_size, parse_duration, parse_size, parse_time
-from mirror_pipeline.settings.units import DURATION_TEXT, SIZE_TEXT
+from mirror_pipeline.units import DURATION_TEXT, SIZE_TEXT
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.buffer.write import PartFileWriter, SpanDraft
-from mirror_pipeline.engine import continuity
+from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
-from mirror_pipeline.engine.joining import resumed_runs
-from mirror_pipeline.engine.stage import RangeOutcome, StageResult
-from mirror_pipeline.engine.staging import Staging
+from mirror_pipeline.engine.read import divergence
+from mirror_pipeline.engine.read.loop import Staging
+from mirror_pipeline.engine.read.task import RangeOutcome, StageResult
+from mirror_pipeline.engine.topics.join import resumed_runs
+from mirror_pipeline.kafka.answers import ClusterMetadata, TopicMetadata
 from mirror_pipeline.model import BatchMark, Quarantined
-from mirror_pipeline.wire.answers import ClusterMetadata, TopicMetadata
 from tests.unit.engine.test_joining import LIFE, context
 
 __all__ = ["context"]
@@ -35,7 +35,7 @@ class Source:
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(continuity, "SECOND_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(divergence, "SECOND_LOOK_SECONDS", 0.0)
 
 
 def staged(context: LaneContext, topic_id: str, **outcome: Any) -> tuple[int, str]:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.lock import buffer_lock, lane_lock
-from mirror_pipeline.buffer.store import open_lane
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.lock import buffer_lock, lane_lock
+from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.config import BufferConfig, ClusterSettings, Config, MirrorConfig, TopicSelection
-from mirror_pipeline.engine.claims import Claims, of_claims
 from mirror_pipeline.errors import ClusterUnreachable, LaneBusy
 from mirror_pipeline.model import Incarnation
 from mirror_pipeline.topics.catalogue import Catalogue, CatalogueTopic, save_catalogue
+from mirror_pipeline.topics.claims import Claims, of_claims
 
 
 def mirror(name: str, source: str, target: str = "west", include: str = ".*") -> MirrorConfig:

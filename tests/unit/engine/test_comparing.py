@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from mirror_pipeline.config import BufferConfig, ClusterSettings, Config, EngineConfig, MirrorConfig, TopicSelection
-from mirror_pipeline.engine import runners
-from mirror_pipeline.engine.claims import chained
-from mirror_pipeline.engine.inline import InlineRunner
-from mirror_pipeline.engine.runners import COMPARED_HERE_BYTES, for_comparing, spark_may_be_needed
-from mirror_pipeline.engine.spark import Runner
+from mirror_pipeline.execution import placement
+from mirror_pipeline.execution.placement import COMPARED_HERE_BYTES, for_comparing, spark_may_be_needed
+from mirror_pipeline.execution.runner import InlineRunner
+from mirror_pipeline.execution.spark import Runner
 from mirror_pipeline.topics.catalogue import Catalogue, CatalogueTopic, save_catalogue
+from mirror_pipeline.topics.claims import chained
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,10 @@ def test_little_is_compared_in_this_process(inline_bytes: int | None, offsets: i
 
 
 def test_java_is_demanded_where_spark_may_be_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runners.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(placement.os, "cpu_count", lambda: 2)
     assert not spark_may_be_needed(EngineConfig()) and not spark_may_be_needed(EngineConfig(inline_bytes=sys.maxsize))
     assert spark_may_be_needed(EngineConfig(inline_bytes=0)) and spark_may_be_needed(EngineConfig(spark_master="spark://m:7077"))
-    monkeypatch.setattr(runners.os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(placement.os, "cpu_count", lambda: 16)
     assert spark_may_be_needed(EngineConfig())
 
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from mirror_pipeline.engine.daemons import DaemonPool
+from mirror_pipeline.execution.daemon_pool import DaemonPool
 
 
 def test_results_and_errors_come_back_and_threads_are_kept() -> None:
@@ -36,5 +36,6 @@ def test_as_many_as_allowed_run_at_once_and_the_rest_wait() -> None:
 
 
 def test_a_call_that_never_ends_does_not_keep_the_process() -> None:
-    text = "import threading; from mirror_pipeline.engine.daemons import DaemonPool; DaemonPool(1, 't').submit(threading.Event().wait)"
+    imports = "import threading; from mirror_pipeline.execution.daemon_pool import DaemonPool"
+    text = f"{imports}; DaemonPool(1, 't').submit(threading.Event().wait)"
     subprocess.run([sys.executable, "-c", text], timeout=60, check=True)

@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.buffer.decisions import Decisions
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.spans import SpanTable
-from mirror_pipeline.buffer.store import open_lane
+from mirror_pipeline.buffer.ledger.decisions import Decisions
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.place import open_lane
+from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig, TopicSelection
-from mirror_pipeline.engine import continuity
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
-from mirror_pipeline.engine.first_seen import STARTS
-from mirror_pipeline.engine.inline import InlineRunner
-from mirror_pipeline.engine.prepare import Preparation
-from mirror_pipeline.engine.rules import SourcePolicy
-from mirror_pipeline.engine.runners import Runners
+from mirror_pipeline.engine.read import divergence
+from mirror_pipeline.engine.topics.first_seen import STARTS
+from mirror_pipeline.engine.topics.policies import SourcePolicy
+from mirror_pipeline.engine.topics.prepare import Preparation
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable
+from mirror_pipeline.execution.placement import Runners
+from mirror_pipeline.execution.runner import InlineRunner
+from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
 from mirror_pipeline.model import Stamp, TopicPartition
 from mirror_pipeline.topics.plan import TargetPlan
-from mirror_pipeline.wire.answers import EARLIEST, LATEST, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
 
 
 class Source:
@@ -79,11 +79,11 @@ class Target:
 def source(monkeypatch: pytest.MonkeyPatch) -> Source:
     made = Source()
     monkeypatch.setattr(Target, "away", True)
-    monkeypatch.setattr(continuity, "SECOND_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr("mirror_pipeline.engine.prepare.WireClient", lambda *_, **__: made)
-    monkeypatch.setattr("mirror_pipeline.engine.prepare.Admin", lambda *_: None)
-    monkeypatch.setattr("mirror_pipeline.engine.prepare.TargetSide", lambda *_: Target())
-    monkeypatch.setattr("mirror_pipeline.engine.prepare.source_policies", lambda *_: {})
+    monkeypatch.setattr(divergence, "SECOND_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("mirror_pipeline.engine.topics.prepare.WireClient", lambda *_, **__: made)
+    monkeypatch.setattr("mirror_pipeline.engine.topics.prepare.Admin", lambda *_: None)
+    monkeypatch.setattr("mirror_pipeline.engine.topics.prepare.TargetSide", lambda *_: Target())
+    monkeypatch.setattr("mirror_pipeline.engine.topics.prepare.source_policies", lambda *_: {})
     return made
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.engine import admission, pace, wide
-from mirror_pipeline.engine.dialling import OPENING, Dialling
-from mirror_pipeline.engine.pace import LEAST_LATE_SECONDS, MOST_ATTEMPTS
-from mirror_pipeline.engine.stretches import Stretch
-from mirror_pipeline.engine.wide import LOSSES, Gathering
+from mirror_pipeline.engine.longlink import admission, pace, parallel_fetch
+from mirror_pipeline.engine.longlink.dialer import OPENING, Dialling
+from mirror_pipeline.engine.longlink.pace import LEAST_LATE_SECONDS, MOST_ATTEMPTS
+from mirror_pipeline.engine.longlink.parallel_fetch import LOSSES, Gathering
+from mirror_pipeline.engine.longlink.segments import Stretch
 from mirror_pipeline.errors import ConnectionLost
+from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.fetch import FetchedPartition
 from tests.unit.engine.test_taking import batch
 
 pytestmark = pytest.mark.timeout(60)
@@ -85,8 +85,8 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> None:
     def send(line: Line, wants: dict[TopicPartition, tuple[int, int]], **_: Any) -> None:
         line.ask(wants[SOURCE][0])
 
-    monkeypatch.setattr(wide, "send_fetch", send)
-    monkeypatch.setattr(wide, "arrived_fetch", Line.arrived)
+    monkeypatch.setattr(parallel_fetch, "send_fetch", send)
+    monkeypatch.setattr(parallel_fetch, "arrived_fetch", Line.arrived)
 
 
 def stretches(count: int, *, size: int = SIZE) -> list[Stretch]:
@@ -158,7 +158,7 @@ def within_a_while(holds: Callable[[], bool]) -> None:
 
 
 def test_a_connection_that_was_beaten_and_is_silent_is_replaced(reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(parallel_fetch, "SILENT_SECONDS", 0.5)
     wanted = stretches(60)
     made = reader(lambda line, offset: None if line is made.lines[0] else 0.01, 4)
     made.read(wanted)
@@ -219,7 +219,7 @@ def test_what_the_reader_waits_for_while_room_runs_out_is_asked_for_again(
     reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "ROOM_BYTES", 8 * SIZE)
-    monkeypatch.setattr(wide, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(parallel_fetch, "SILENT_SECONDS", 0.2)
     waiting = Waiting(reader, 3, silent=1)
     waiting.read(40)
     assert_read(waiting.wanted)
@@ -300,7 +300,7 @@ def test_the_next_micro_batch_opens_connections_for_those_that_were_lost(reader:
 def test_a_limit_makes_no_connection_silent(reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch) -> None:
     """While the thread waits for the limit's sake, answers lie in the sockets: nobody has fallen silent."""
     monkeypatch.setattr(Line, "timeout", 0.4)
-    monkeypatch.setattr(wide, "WAIT_MS", 0)
+    monkeypatch.setattr(parallel_fetch, "WAIT_MS", 0)
     wanted = stretches(32)
     made = reader(lambda line, offset: 0.001, 8)
     made.gathering.pause = lambda size: time.sleep(0.08)
@@ -333,7 +333,8 @@ def test_a_fault_of_ours_is_handed_over_with_what_was_being_taken(reader: Callab
 
 def test_an_answer_that_cannot_be_walked_is_left_to_the_reader(reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch) -> None:
     garbage = memoryview(b"\x00" * 8 + b"\xff" * 60)
-    monkeypatch.setattr(wide, "arrived_fetch", lambda line: Line.arrived(line) and {SOURCE: FetchedPartition(0, 9, 9, 0, [], garbage)})
+    answer = FetchedPartition(0, 9, 9, 0, [], garbage)
+    monkeypatch.setattr(parallel_fetch, "arrived_fetch", lambda line: Line.arrived(line) and {SOURCE: answer})
     wanted = stretches(3)
     reader(lambda line, offset: 0.001, 1).read(wanted)
     assert [[answer.records for answer in stretch.answers] for stretch in wanted] == [[garbage]] * 3

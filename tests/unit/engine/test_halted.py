@@ -10,18 +10,18 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_pipeline.buffer.decisions import Decisions
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.spans import SpanTable
-from mirror_pipeline.buffer.status import write_status
-from mirror_pipeline.buffer.store import LaneStore, open_lane
+from mirror_pipeline.buffer.ledger.decisions import Decisions
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.place import LaneStore, open_lane
+from mirror_pipeline.buffer.place.status import write_status
+from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig
-from mirror_pipeline.engine.halted import Look, reported, run_notes, with_halts
-from mirror_pipeline.engine.looking import standing
+from mirror_pipeline.kafka.answers import EARLIEST, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
+from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
-from mirror_pipeline.wire.answers import EARLIEST, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
-from mirror_pipeline.wire.client import WireClient
+from mirror_pipeline.operations.halts import Look, reported, run_notes, with_halts
+from mirror_pipeline.operations.lag import standing
 
 LIFE = Incarnation("t", "now", "east-id", "west-id", "east.t", "target-id", {0: 10}, {0: 0}, 1)
 HERE = TopicPartition("t", 0)

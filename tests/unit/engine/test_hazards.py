@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mirror_pipeline.engine.hazards import ACCEPTABLE, MEANING, accept_command, accept_hint
+from mirror_pipeline.halts import ACCEPTABLE, MEANING, accept_command, accept_hint
 
 ROOT = Path(__file__).parents[3]
 
 
 def codes() -> set[str]:
     """Every code in the engine's sources."""
-    texts = [path.read_text() for path in (ROOT / "mirror_pipeline" / "engine").glob("*.py")]
+    texts = [path.read_text() for path in (ROOT / "mirror_pipeline").rglob("*.py")]
     return {code for text in texts for code in re.findall(r'(?:code=|_halt\()"([a-z_]+)"', text)}
 
 

@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.buffer.evict import SpanKey
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.lock import house_lock
-from mirror_pipeline.buffer.spans import JOIN_FILES, SpanTable
-from mirror_pipeline.buffer.store import LaneStore, open_lane
-from mirror_pipeline.buffer.usage import buffer_use
-from mirror_pipeline.buffer.write import PartFileWriter
-from mirror_pipeline.engine import housekeeping
-from mirror_pipeline.engine.housekeeper import copy_differs
-from mirror_pipeline.engine.housekeeping import Differing, House, damage
-from mirror_pipeline.engine.inline import InlineRunner, OneAtATime
-from mirror_pipeline.engine.room import BALLAST_BYTES, SPARE_BYTES, Room, RoomWatch, drop_ballast, lay_ballast
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.lock import house_lock
+from mirror_pipeline.buffer.place.place import LaneStore, open_lane
+from mirror_pipeline.buffer.place.space import BALLAST_BYTES, SPARE_BYTES, Room, RoomWatch, drop_ballast, lay_ballast
+from mirror_pipeline.buffer.place.usage import buffer_use
+from mirror_pipeline.buffer.spans.eviction import SpanKey
+from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
+from mirror_pipeline.buffer.spans.spans import JOIN_FILES, SpanTable
+from mirror_pipeline.engine.maintain import rounds
+from mirror_pipeline.engine.maintain.rounds import Differing, House, damage
+from mirror_pipeline.engine.maintain.thread import copy_differs
 from mirror_pipeline.errors import BufferDamaged, BufferUnusable, ClusterUnreachable, SparkGone
+from mirror_pipeline.execution.runner import InlineRunner, OneAtATime
 from mirror_pipeline.model import Verdict, Verification
 from tests.unit.buffer.buffer_samples import LIFE, Settings, draft, life, send
 
@@ -185,7 +185,7 @@ def test_verification_is_bounded_in_time(lane: Lane) -> None:
     lane.stage(5)
     lane.produce(5)
     assert lane.house(retention=-1).keep(seconds=0.0).micro_batches == 1
-    assert lane.verifier.calls == [housekeeping.VERIFY_BYTES]
+    assert lane.verifier.calls == [rounds.VERIFY_BYTES]
 
 
 def test_many_small_files_are_verified_and_joined_before_their_time(lane: Lane) -> None:

@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.buffer.write import SpanDraft
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.spans.part_writer import SpanDraft
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine import stage, worker
 from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.hazards import internal
-from mirror_pipeline.engine.stage import RangeOutcome, StageResult, StageTask, _Staging, run_stage
-from mirror_pipeline.engine.stretches import Stretch
-from mirror_pipeline.engine.taking import RangeReader
-from mirror_pipeline.engine.terms import RangeTerms
+from mirror_pipeline.engine.longlink.segments import Stretch
+from mirror_pipeline.engine.read import task as stage
+from mirror_pipeline.engine.read.rules import RangeTerms
+from mirror_pipeline.engine.read.span_builder import RangeReader
+from mirror_pipeline.engine.read.task import RangeOutcome, StageResult, StageTask, _Staging, run_stage
+from mirror_pipeline.execution import worker_cache
+from mirror_pipeline.halts import internal
+from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.model import OffsetRange, TopicPartition
-from mirror_pipeline.wire.fetch import FetchedPartition
 from tests.unit.engine.test_joining import context
 from tests.unit.engine.test_second_look import STAGED, Source, lane
 from tests.unit.engine.test_taking import batch
@@ -110,7 +111,7 @@ def test_a_fault_of_writing_one_range_halts_its_topic_and_the_rest_is_read_again
     monkeypatch.setattr(RangeReader, "flush", faulty)
     monkeypatch.setattr(stage._Staging, "_fetch_all", fetch_all)
     result = run_stage(task(context.store))
-    worker.close()
+    worker_cache.close()
     codes = {outcome.topic: outcome.halt.code if outcome.halt else outcome.error for outcome in result.outcomes}
     assert result.part is None and codes["bad"] == "internal" and "read again" in codes["good"]
 

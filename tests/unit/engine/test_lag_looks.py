@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.engine import outlook
-from mirror_pipeline.engine.looking import Standing, lag_of
-from mirror_pipeline.engine.outlook import LogTimes, first_times
 from mirror_pipeline.errors import ConnectionLost
+from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
+from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.answers import EARLIEST, LATEST, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
-from mirror_pipeline.wire.fetch import FetchedPartition
+from mirror_pipeline.operations import warnings
+from mirror_pipeline.operations.lag import Standing, lag_of
+from mirror_pipeline.operations.warnings import LogTimes, first_times
 from tests.unit.engine.test_taking import batch
 
 NEW, OLD = TopicPartition("new", 0), TopicPartition("old", 0)
@@ -115,7 +115,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
             for tp in wants
         }  # fmt: skip
 
-    monkeypatch.setattr(outlook, "fetch", fetch)
+    monkeypatch.setattr(warnings, "fetch", fetch)
     return questions
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from mirror_pipeline.buffer.ledger import Ledger
-from mirror_pipeline.buffer.store import open_lane
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.config import BufferConfig, MirrorConfig, TopicSelection
-from mirror_pipeline.engine.selection import lane_of, lanes_to_run
 from mirror_pipeline.model import Incarnation
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
+from mirror_pipeline.topics.lanes import lane_of, lanes_to_run
 
 NAMES = [f"t{number}" for number in range(20)]
 

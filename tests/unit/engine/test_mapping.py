@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.engine.mapping import advance, merge, records_before, segments, trailing_holes_only
+from mirror_pipeline.engine.write.offset_map import advance, merge, records_before, segments, trailing_holes_only
 from mirror_pipeline.model import Hole, HoleCause, Position, Send, SpanRef
 
 CAUSES = [HoleCause.MARKER, HoleCause.ABORTED, HoleCause.COMPACTION]

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirror_pipeline.engine import admission, stretches, wide
-from mirror_pipeline.engine.reading import Reading
-from mirror_pipeline.engine.stretches import Stretch
+from mirror_pipeline.engine.longlink import admission, parallel_fetch, segments
+from mirror_pipeline.engine.longlink.read_ahead import Reading
+from mirror_pipeline.engine.longlink.segments import Stretch
+from mirror_pipeline.kafka.fetch import FetchedPartition
+from mirror_pipeline.kafka.records.batch import OpenRecord, headers, seal, tail_of
 from mirror_pipeline.model import OffsetRange, TopicPartition
-from mirror_pipeline.wire.batch import OpenRecord, headers, seal, tail_of
-from mirror_pipeline.wire.fetch import FetchedPartition
 
 pytestmark = pytest.mark.timeout(120)
 ROOM, STRETCH, BATCH_MAX = 400_000, 4_000, 8_000
@@ -158,13 +158,13 @@ def wire() -> Any:
         line.ask(source, offset, min(most, max_bytes))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wide, "send_fetch", send)
-        patch.setattr(wide, "arrived_fetch", Line.arrived)
+        patch.setattr(parallel_fetch, "send_fetch", send)
+        patch.setattr(parallel_fetch, "arrived_fetch", Line.arrived)
         patch.setattr(admission, "ROOM_BYTES", ROOM)
-        patch.setattr("mirror_pipeline.engine.reading.ROOM_BYTES", ROOM)
+        patch.setattr("mirror_pipeline.engine.longlink.read_ahead.ROOM_BYTES", ROOM)
         patch.setattr(admission, "UNKNOWN_BATCH_MAX", BATCH_MAX)
-        patch.setattr(stretches, "STRETCH_BYTES", STRETCH)
-        patch.setattr(stretches, "UNKNOWN_BATCH_BYTES", STRETCH // 12)
+        patch.setattr(segments, "STRETCH_BYTES", STRETCH)
+        patch.setattr(segments, "UNKNOWN_BATCH_BYTES", STRETCH // 12)
         yield
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.buffer.write import PartFileWriter, SpanDraft
-from mirror_pipeline.engine import continuity
+from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.stage import RangeOutcome, StageResult
-from mirror_pipeline.engine.staging import Staging
+from mirror_pipeline.engine.read import divergence
+from mirror_pipeline.engine.read.loop import Staging
+from mirror_pipeline.engine.read.task import RangeOutcome, StageResult
+from mirror_pipeline.kafka.answers import OffsetAnswer
 from mirror_pipeline.model import BatchMark, TopicPartition
-from mirror_pipeline.wire.answers import OffsetAnswer
 from tests.unit.engine.test_joining import context
 from tests.unit.engine.test_second_look import STAGED, Source, halt_code, lane
 
@@ -48,7 +48,7 @@ def read_on(context: LaneContext, staging: Staging) -> None:
 
 @pytest.mark.parametrize("error", [OFFSET_NOT_AVAILABLE, NETWORK_EXCEPTION])
 def test_a_leader_that_cannot_tell_yet_delays_what_was_read(context: LaneContext, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
-    monkeypatch.setattr(continuity, "SECOND_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(divergence, "SECOND_LOOK_SECONDS", 0.0)
     source = NewLeader(error)
     read_on(context, lane(context, source))
     assert (halt_code(context), context.state.topics["t"].partitions[0].staged, len(context.spans.spans())) == ("", STAGED, 0)

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mirror_pipeline.engine import targets
-from mirror_pipeline.wire.answers import PartitionMetadata, TopicMetadata
+from mirror_pipeline.engine.topics import target
+from mirror_pipeline.kafka.answers import PartitionMetadata, TopicMetadata
 
 UNKNOWN = 3
 
@@ -33,23 +33,23 @@ class Brokers:
 def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds slept; the clock shows their sum."""
     slept: list[float] = []
-    monkeypatch.setattr(targets, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
+    monkeypatch.setattr(target, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
     return slept
 
 
 def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_again() -> None:
     brokers = Brokers(late=2)
-    found = targets.known_topics(brokers, ["old", "new"])  # type: ignore[arg-type]
+    found = target.known_topics(brokers, ["old", "new"])  # type: ignore[arg-type]
     assert {name: topic.error for name, topic in found.items()} == {"old": 0, "new": 0}
     assert brokers.asked == [["old", "new"], ["new"], ["new"]]
 
 
 def test_a_topic_that_nobody_ever_hears_of_is_unknown(seconds: list[float]) -> None:
-    found = targets.known_topics(Brokers(late=10**6), ["new", "old"])  # type: ignore[arg-type]
+    found = target.known_topics(Brokers(late=10**6), ["new", "old"])  # type: ignore[arg-type]
     assert {name: topic.error for name, topic in found.items()} == {"old": 0, "new": UNKNOWN}
-    assert sum(seconds) == pytest.approx(targets.SETTLE_SECONDS, abs=0.1)
+    assert sum(seconds) == pytest.approx(target.SETTLE_SECONDS, abs=0.1)
 
 
 def test_no_topics_are_no_question() -> None:
     brokers = Brokers(late=0)
-    assert (targets.known_topics(brokers, []), brokers.asked) == ({}, [])  # type: ignore[arg-type]
+    assert (target.known_topics(brokers, []), brokers.asked) == ({}, [])  # type: ignore[arg-type]

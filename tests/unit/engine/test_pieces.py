@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.engine.pieces import whole_batches
+from mirror_pipeline.engine.write.pieces import whole_batches
 from mirror_pipeline.errors import CorruptBatch
+from mirror_pipeline.kafka.records.header import HEADER_BYTES
+from mirror_pipeline.kafka.records.records import OpenRecord, seal
+from mirror_pipeline.kafka.records.restamp import stamped
 from mirror_pipeline.model import SpanRef, Stamp
-from mirror_pipeline.wire.header import HEADER_BYTES
-from mirror_pipeline.wire.records import OpenRecord, seal
-from mirror_pipeline.wire.stamped import stamped
 
 STAMP = Stamp(7, 0)
 

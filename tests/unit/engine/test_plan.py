@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.engine.plan import LEAST_SHARE_BYTES, PartitionView, assign, plan_ranges
+from mirror_pipeline.engine.read.plan import LEAST_SHARE_BYTES, PartitionView, assign, plan_ranges
 
 views = st.lists(
     st.builds(

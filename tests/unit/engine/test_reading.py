@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.engine import reading as module
-from mirror_pipeline.engine.lines import MOST_IDLE, Flow
-from mirror_pipeline.engine.reading import Reading
-from mirror_pipeline.engine.stretches import STRETCH_BYTES, Estimate, Stretch
+from mirror_pipeline.engine.longlink import read_ahead as module
+from mirror_pipeline.engine.longlink.connection_count import MOST_IDLE, Flow
+from mirror_pipeline.engine.longlink.read_ahead import Reading
+from mirror_pipeline.engine.longlink.segments import STRETCH_BYTES, Estimate, Stretch
 from mirror_pipeline.model import OffsetRange, TopicPartition
 
 PER_OFFSET = STRETCH_BYTES / 10

@@ -9,14 +9,14 @@ from typing import Any, Self
 
 import pytest
 
-from mirror_pipeline.buffer.decisions import Decisions
-from mirror_pipeline.buffer.status import write_status
-from mirror_pipeline.engine import resolve as resolving
+from mirror_pipeline.buffer.ledger.decisions import Decisions
+from mirror_pipeline.buffer.place.status import write_status
 from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.rules import SourcePolicy
+from mirror_pipeline.engine.topics.policies import SourcePolicy
 from mirror_pipeline.errors import BrokerError, TopicHalted, UsageError
+from mirror_pipeline.kafka.answers import ClusterMetadata, OffsetAnswer, TopicMetadata
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.answers import ClusterMetadata, OffsetAnswer, TopicMetadata
+from mirror_pipeline.operations import resolve as resolving
 from tests.unit.engine.test_joining import context, stage
 
 __all__ = ["context"]

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.engine import continuity
 from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.resolve import _look_at_target
-from mirror_pipeline.engine.targets import TargetSide
+from mirror_pipeline.engine.read import divergence
+from mirror_pipeline.engine.topics.target import TargetSide
 from mirror_pipeline.errors import UsageError
+from mirror_pipeline.kafka.answers import ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.answers import ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
+from mirror_pipeline.operations.resolve import _look_at_target
 from tests.unit.engine.test_joining import LIFE, context, send
 
 __all__ = ["context"]
@@ -62,7 +62,7 @@ def test_only_a_target_that_lost_records_or_is_another_one_is_copied_to_again(
 def test_no_target_counts_as_recreated_by_one_answer(
     context: LaneContext, monkeypatch: pytest.MonkeyPatch, ids: tuple[str, ...], codes: list[str]
 ) -> None:
-    monkeypatch.setattr(continuity, "SECOND_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(divergence, "SECOND_LOOK_SECONDS", 0.0)
     side = TargetSide(context)
     target: Any = Target(*ids)
     side._client, side.cluster_id = target, "west-id"

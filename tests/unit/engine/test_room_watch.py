@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.engine import room
-from mirror_pipeline.engine.room import RoomWatch
+from mirror_pipeline.buffer.place import space
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.place.space import RoomWatch
 
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> RoomWatch:
-    monkeypatch.setattr(room, "buffer_use", lambda store: {})
-    monkeypatch.setattr(room, "free_bytes", lambda store: 10**12)
+    monkeypatch.setattr(space, "buffer_use", lambda store: {})
+    monkeypatch.setattr(space, "free_bytes", lambda store: 10**12)
     return RoomWatch(LaneStore("/nowhere"), cap=10_000, micro_batch=1_000)
 
 
@@ -26,7 +26,7 @@ def test_what_is_staged_while_somebody_looks_is_not_forgotten(watch: RoomWatch, 
 
     watch.look()
     staged: list[Any] = []
-    monkeypatch.setattr(room, "buffer_use", slow)
+    monkeypatch.setattr(space, "buffer_use", slow)
     assert watch.look().used == 700
     assert watch.glance(0).used == 700
 

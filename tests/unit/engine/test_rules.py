@@ -6,15 +6,15 @@ from collections.abc import Collection
 
 import pytest
 
-from mirror_pipeline.clusters.info import ConfigValue, TopicInfo
-from mirror_pipeline.engine.rules import RulesLook, SourcePolicy, apply_policy, source_policies
-from mirror_pipeline.engine.stage import RangeOutcome
+from mirror_pipeline.engine.read.rules import RangeTerms
+from mirror_pipeline.engine.read.task import RangeOutcome
 from mirror_pipeline.engine.state import LaneState, TopicRun
-from mirror_pipeline.engine.terms import RangeTerms
+from mirror_pipeline.engine.topics.policies import RulesLook, SourcePolicy, apply_policy, source_policies
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, MirrorError, TopicHalted
+from mirror_pipeline.kafka.cluster_info import ConfigValue, TopicInfo
+from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.model import HoleCause, OffsetRange
 from mirror_pipeline.topics.plan import TargetCluster, plan_target
-from mirror_pipeline.wire.codes import broker_error
 from tests.unit.engine.test_taking import Taken, batch
 
 CLOSED = broker_error(29, "read the settings of t")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from mirror_pipeline.config import EngineConfig
-from mirror_pipeline.engine.inline import InlineRunner
-from mirror_pipeline.engine.runners import Runners, inline_bytes
 from mirror_pipeline.errors import UsageError
+from mirror_pipeline.execution.placement import Runners, inline_bytes
+from mirror_pipeline.execution.runner import InlineRunner
 
 SMALL, LARGE = 1_000, 1_001
 

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.buffer.write import PartFileWriter, SpanDraft
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine import continuity
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
-from mirror_pipeline.engine.joining import resumed_runs
-from mirror_pipeline.engine.prepare import Preparation
-from mirror_pipeline.engine.stage import RangeOutcome, StageResult, StageTask, _Staging
-from mirror_pipeline.engine.staging import Staging
-from mirror_pipeline.engine.terms import RangeTerms
+from mirror_pipeline.engine.read import divergence
+from mirror_pipeline.engine.read.loop import Staging
+from mirror_pipeline.engine.read.rules import RangeTerms
+from mirror_pipeline.engine.read.task import RangeOutcome, StageResult, StageTask, _Staging
+from mirror_pipeline.engine.topics.join import resumed_runs
+from mirror_pipeline.engine.topics.prepare import Preparation
+from mirror_pipeline.kafka.answers import EARLIEST, ClusterMetadata, OffsetAnswer, TopicMetadata
+from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.model import BatchMark, OffsetRange, TopicPartition
-from mirror_pipeline.wire.answers import EARLIEST, ClusterMetadata, OffsetAnswer, TopicMetadata
-from mirror_pipeline.wire.fetch import FetchedPartition
 from tests.unit.engine.test_joining import LIFE, context
 from tests.unit.engine.test_stage_wide import Written
 
@@ -65,7 +65,7 @@ class Source:
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(continuity, "SECOND_LOOK_SECONDS", 0.0, raising=False)
+    monkeypatch.setattr(divergence, "SECOND_LOOK_SECONDS", 0.0, raising=False)
 
 
 def lane(context: LaneContext, source: Source, *, once: bool = False) -> Staging:
@@ -186,10 +186,10 @@ def test_a_run_does_not_begin_with_a_halt_that_one_broker_told(
     context: LaneContext, monkeypatch: pytest.MonkeyPatch, ids: list[str], code: str
 ) -> None:
     source = Source(ids=ids)
-    monkeypatch.setattr("mirror_pipeline.engine.prepare.WireClient", lambda *_, **__: source)
+    monkeypatch.setattr("mirror_pipeline.engine.topics.prepare.WireClient", lambda *_, **__: source)
     for name in ("Admin", "TargetSide"):
-        monkeypatch.setattr(f"mirror_pipeline.engine.prepare.{name}", lambda *_: NoTarget())
-    monkeypatch.setattr("mirror_pipeline.engine.prepare.source_policies", lambda *_: {})
+        monkeypatch.setattr(f"mirror_pipeline.engine.topics.prepare.{name}", lambda *_: NoTarget())
+    monkeypatch.setattr("mirror_pipeline.engine.topics.prepare.source_policies", lambda *_: {})
     preparation = Preparation(context)
     for _ in range(2):
         preparation.update([LaneTopic("t", "east.t")])

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.produce import (
+from mirror_pipeline.engine.write.task import (
     MEMORY_SECONDS,
     PartitionWork,
     ProduceTask,
@@ -22,11 +22,11 @@ from mirror_pipeline.engine.produce import (
     _stamped,
 )
 from mirror_pipeline.errors import CorruptBatch
+from mirror_pipeline.kafka.codes import CODES, Action, after_produce
+from mirror_pipeline.kafka.produce import ProduceAnswer
+from mirror_pipeline.kafka.records.batch import OpenRecord, headers, seal, tail_of
+from mirror_pipeline.kafka.records.restamp import StampedBatch
 from mirror_pipeline.model import Position, SpanRef, Stamp, TopicPartition
-from mirror_pipeline.wire.batch import OpenRecord, headers, seal, tail_of
-from mirror_pipeline.wire.codes import CODES, Action, after_produce
-from mirror_pipeline.wire.produce import ProduceAnswer
-from mirror_pipeline.wire.stamped import StampedBatch
 from tests.model.cluster import ModelCluster, ModelConnection
 from tests.model.processes import Clock
 

@@ -14,21 +14,23 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.engine import awaiting, silent, worker
-from mirror_pipeline.engine.awaiting import SourceWatch
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.engine import silent_brokers
 from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.prepare import Preparation
-from mirror_pipeline.engine.silent import SILENT_SECONDS, SilentBrokers
-from mirror_pipeline.engine.snapshot import progress_of
-from mirror_pipeline.engine.stage import RangeOutcome, StageResult, StageTask, run_stage
+from mirror_pipeline.engine.progress import progress_of
+from mirror_pipeline.engine.read import source_watch
+from mirror_pipeline.engine.read.rules import RangeTerms
+from mirror_pipeline.engine.read.source_watch import SourceWatch
+from mirror_pipeline.engine.read.task import RangeOutcome, StageResult, StageTask, run_stage
+from mirror_pipeline.engine.silent_brokers import SILENT_SECONDS, SilentBrokers
 from mirror_pipeline.engine.state import PartitionState
-from mirror_pipeline.engine.terms import RangeTerms
+from mirror_pipeline.engine.topics.prepare import Preparation
 from mirror_pipeline.errors import BrokerError, ConnectionLost
+from mirror_pipeline.execution import worker_cache
+from mirror_pipeline.kafka.codes import broker_error
+from mirror_pipeline.kafka.fetch import FetchedPartition
+from mirror_pipeline.kafka.messages import Api
 from mirror_pipeline.model import OffsetRange, Position, Stamp, TopicPartition
-from mirror_pipeline.wire.codes import broker_error
-from mirror_pipeline.wire.fetch import FetchedPartition
-from mirror_pipeline.wire.messages import Api
 from tests.model.broker import ModelPartition, fetch_answer, parse_fetch
 from tests.unit.engine.test_joining import context
 from tests.unit.engine.test_second_look import PLACE, STAGED, Source, lane
@@ -70,7 +72,7 @@ def log() -> Iterator[Log]:
     for node in made.listeners:
         threading.Thread(target=made.serve, args=(node,), daemon=True).start()
     yield made
-    worker.close()
+    worker_cache.close()
     made.over.set()
     for listener in made.listeners.values():
         with suppress(OSError):
@@ -91,7 +93,7 @@ def test_the_ranges_of_a_silent_broker_are_put_off_and_others_read(
     log: Log, context: LaneContext, trouble: str, connections: int | None
 ) -> None:
     if trouble == "silent later":
-        worker.client_of(log.settings, timeout=REQUEST_TIMEOUT).list_offsets({FIRST: -1, SECOND: -1})
+        worker_cache.client_of(log.settings, timeout=REQUEST_TIMEOUT).list_offsets({FIRST: -1, SECOND: -1})
     if trouble == "stuck":
         log.stuck = 2
     else:
@@ -148,8 +150,8 @@ class Probed:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silent, "FIRST_PROBE_SECONDS", 0.001)
-    monkeypatch.setattr(silent, "RAREST_PROBE_SECONDS", 0.001)
+    monkeypatch.setattr(silent_brokers, "FIRST_PROBE_SECONDS", 0.001)
+    monkeypatch.setattr(silent_brokers, "RAREST_PROBE_SECONDS", 0.001)
 
 
 def until_back(brokers: SilentBrokers) -> None:
@@ -287,7 +289,7 @@ def test_a_topic_that_cannot_be_read_says_so(context: LaneContext) -> None:
 def test_a_refusal_halts_the_topic(context: LaneContext) -> None:
     class Refusing(Moving):
         def list_offsets(self, at: Any, **_: Any) -> Any:
-            from mirror_pipeline.wire.answers import OffsetAnswer
+            from mirror_pipeline.kafka.answers import OffsetAnswer
 
             return {tp: OffsetAnswer(-1, -1, 29) for tp in at}
 
@@ -306,8 +308,8 @@ def test_the_watch_waits_whatever_number_its_connections_have(monkeypatch: pytes
     connection = SimpleNamespace(fileno=high.fileno, closed=False, limit=lambda seconds: None)
     client = SimpleNamespace(leaders=lambda tps, patience: (dict.fromkeys(tps, 1), {}), connection=lambda *_, **__: connection)
     answer = {PLACE: FetchedPartition(0, 9, 9, 0, [], memoryview(b""))}
-    monkeypatch.setattr(awaiting, "send_fetch", lambda *_, **__: 1)
-    monkeypatch.setattr(awaiting, "receive_fetch", lambda connection: answer)
+    monkeypatch.setattr(source_watch, "send_fetch", lambda *_, **__: 1)
+    monkeypatch.setattr(source_watch, "receive_fetch", lambda connection: answer)
     watch = SourceWatch(client)  # type: ignore[arg-type]
     with ours, theirs, high:
         assert watch.wait({PLACE: 3}, seconds=0.0, most=0.01) == {}
@@ -320,7 +322,7 @@ def test_a_look_at_the_source_that_takes_its_time_does_not_keep_what_is_staged_f
     context: LaneContext, monkeypatch: pytest.MonkeyPatch, checked: bool
 ) -> None:
     for name in ("WireClient", "Admin", "TargetSide"):
-        monkeypatch.setattr(f"mirror_pipeline.engine.prepare.{name}", lambda *_, **__: SimpleNamespace(admin=None))
+        monkeypatch.setattr(f"mirror_pipeline.engine.topics.prepare.{name}", lambda *_, **__: SimpleNamespace(admin=None))
     lane(context, Moving())
     context.stamp = Stamp(1, 0)
     context.state.topics["t"].target_checked = checked

@@ -10,7 +10,7 @@ import pytest
 
 from mirror_pipeline.config import MirrorConfig, TopicSelection
 from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.snapshot import progress_of, report_of
+from mirror_pipeline.engine.progress import progress_of, report_of
 from mirror_pipeline.engine.state import LaneState, PartitionState, TopicRun
 from mirror_pipeline.model import Position, SpanRef, TopicPartition
 

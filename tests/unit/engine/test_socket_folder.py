@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from mirror_pipeline.engine.socket_folder import PREFIX
+from mirror_pipeline.execution.socket_folder import PREFIX
 
 _PROGRAM = """
 import sys, time
-from mirror_pipeline.engine.socket_folder import socket_folder
+from mirror_pipeline.execution.socket_folder import socket_folder
 print(socket_folder(), flush=True)
 assert socket_folder() == socket_folder()
 sys.stdin.read()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark import TaskContext
 
-from mirror_pipeline.engine.spark import SparkRunner
 from mirror_pipeline.errors import SparkGone, TaskLost
+from mirror_pipeline.execution.spark import SparkRunner
 
 
 class Here:

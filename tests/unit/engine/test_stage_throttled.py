@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.stage import EMPTY_ANSWERS_BEFORE_GIVING_UP, StageTask, _Line, _Staging
-from mirror_pipeline.engine.terms import RangeTerms
+from mirror_pipeline.engine.read.rules import RangeTerms
+from mirror_pipeline.engine.read.task import EMPTY_ANSWERS_BEFORE_GIVING_UP, StageTask, _Line, _Staging
+from mirror_pipeline.kafka.connection import Connection
 from mirror_pipeline.model import OffsetRange
-from mirror_pipeline.wire.connection import Connection
 from tests.unit.engine.test_stage_wide import Written
 from tests.unit.wire.scripted_broker import ScriptedBroker
 from tests.unit.wire.test_throttled import PLACE, Throttling

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.buffer.store import LaneStore
-from mirror_pipeline.buffer.write import SpanDraft
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.spans.part_writer import SpanDraft
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.stage import StageTask, _Staging
-from mirror_pipeline.engine.stretches import Stretch
-from mirror_pipeline.engine.terms import RangeTerms
+from mirror_pipeline.engine.longlink.segments import Stretch
+from mirror_pipeline.engine.read.rules import RangeTerms
+from mirror_pipeline.engine.read.task import StageTask, _Staging
 from mirror_pipeline.errors import ConnectionLost
+from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.model import OffsetRange, TopicPartition
-from mirror_pipeline.wire.fetch import FetchedPartition
 from tests.unit.engine.test_taking import batch
 
 SOURCE = TopicPartition("t", 0)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mirror_pipeline.engine.tail import NotReplicated, read_tail
+from mirror_pipeline.engine.write.recovery import NotReplicated, read_tail
 from mirror_pipeline.errors import TopicHalted
+from mirror_pipeline.kafka.records.batch import HEADER_BYTES, headers, restamp
 from mirror_pipeline.model import Position, Stamp, TopicPartition
-from mirror_pipeline.wire.batch import HEADER_BYTES, headers, restamp
 from tests.model.cluster import ModelClient, ModelCluster
 from tests.model.processes import Clock
 from tests.unit.engine.test_sending import batches

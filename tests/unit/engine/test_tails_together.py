@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from mirror_pipeline.engine.tail import NotReplicated, Tail, read_tails
+from mirror_pipeline.engine.write.recovery import NotReplicated, Tail, read_tails
 from mirror_pipeline.errors import BrokerError, ConnectionLost, TopicHalted
+from mirror_pipeline.kafka.answers import OffsetAnswer
+from mirror_pipeline.kafka.codes import broker_error
+from mirror_pipeline.kafka.records.batch import HEADER_BYTES, OpenRecord, headers, restamp, seal, tail_of
+from mirror_pipeline.kafka.records.header import CRC_START
 from mirror_pipeline.model import Position, Stamp, TopicPartition
-from mirror_pipeline.wire.answers import OffsetAnswer
-from mirror_pipeline.wire.batch import HEADER_BYTES, OpenRecord, headers, restamp, seal, tail_of
-from mirror_pipeline.wire.codes import broker_error
-from mirror_pipeline.wire.header import CRC_START
 from tests.model.cluster import ModelClient, ModelCluster, ModelConnection
 from tests.model.processes import Clock
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from mirror_pipeline.buffer.write import SpanDraft
-from mirror_pipeline.engine.taking import RangeReader
-from mirror_pipeline.engine.terms import RangeTerms
+from mirror_pipeline.buffer.spans.part_writer import SpanDraft
+from mirror_pipeline.engine.read.rules import RangeTerms
+from mirror_pipeline.engine.read.span_builder import RangeReader
 from mirror_pipeline.errors import TopicHalted
+from mirror_pipeline.kafka.fetch import FetchedPartition
+from mirror_pipeline.kafka.records.batch import BatchHeader, OpenRecord, headers, open_batch, restamp, seal, tail_of
+from mirror_pipeline.kafka.records.digest import LEAF_OFFSETS, digests_of
 from mirror_pipeline.model import HoleCause, OffsetRange, Stamp
-from mirror_pipeline.wire.batch import BatchHeader, OpenRecord, headers, open_batch, restamp, seal, tail_of
-from mirror_pipeline.wire.digest import LEAF_OFFSETS, digests_of
-from mirror_pipeline.wire.fetch import FetchedPartition
 
 TAIL = b"\x01\x02k\x00"  # null key, one byte of value, no headers
 CONTROL = 0x30

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from mirror_pipeline.errors import TopicHalted
+from mirror_pipeline.kafka.fetch import FetchedPartition
+from mirror_pipeline.kafka.records.batch import HEADER_BYTES, OpenRecord, content, seal, tail_of
 from mirror_pipeline.model import HoleCause
-from mirror_pipeline.wire.batch import HEADER_BYTES, OpenRecord, content, seal, tail_of
-from mirror_pipeline.wire.fetch import FetchedPartition
 from tests.old_log import GZIP, old_batch
 from tests.unit.engine.test_taking import Taken, control, marked
 

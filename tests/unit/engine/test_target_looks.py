@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine import continuity
 from mirror_pipeline.engine.context import LaneContext, LaneTopic
-from mirror_pipeline.engine.joining import resumed_runs
-from mirror_pipeline.engine.produce import _fill, _lines
-from mirror_pipeline.engine.producing import SILENT_SECONDS, Producing
+from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.state import PartitionState, TopicRun
-from mirror_pipeline.engine.tail import NotReplicated, Tail
-from mirror_pipeline.engine.work import PartitionOutcome, PartitionWork, ProduceResult
+from mirror_pipeline.engine.topics.join import resumed_runs
+from mirror_pipeline.engine.write.loop import SILENT_SECONDS, Producing
+from mirror_pipeline.engine.write.messages import PartitionOutcome, PartitionWork, ProduceResult
+from mirror_pipeline.engine.write.recovery import NotReplicated, Tail
+from mirror_pipeline.engine.write.task import _fill, _lines
 from mirror_pipeline.errors import ConnectionLost, TopicHalted
+from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.client import WireClient
 from tests.unit.engine.test_joining import LIFE, context, stage
 from tests.unit.engine.test_sending import lane_of, line_of, task
 
@@ -31,7 +31,7 @@ TARGET = TopicPartition("east.t", 0)
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(continuity, "SECOND_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(divergence, "SECOND_LOOK_SECONDS", 0.0)
 
 
 class Client:

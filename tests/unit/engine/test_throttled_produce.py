@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from mirror_pipeline.engine.produce import _fill, _unmuted
-from mirror_pipeline.wire.produce import ProduceAnswer
+from mirror_pipeline.engine.write.task import _fill, _unmuted
+from mirror_pipeline.kafka.produce import ProduceAnswer
 from tests.unit.engine.test_sending import YOUNG, acknowledge, lane_of, line_of, task
 
 

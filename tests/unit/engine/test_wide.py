@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_pipeline.config import EngineConfig
-from mirror_pipeline.engine.lines import GROWTH, MOST_LINES, Flow, LineCount
-from mirror_pipeline.engine.stretches import SLACK_BATCHES, STRETCH_BYTES, Attempt, Stretch, cut, in_turn, stop_of
-from mirror_pipeline.engine.throttle import Throttle
+from mirror_pipeline.engine.longlink.connection_count import GROWTH, MOST_LINES, Flow, LineCount
+from mirror_pipeline.engine.longlink.segments import SLACK_BATCHES, STRETCH_BYTES, Attempt, Stretch, cut, in_turn, stop_of
+from mirror_pipeline.engine.read.throttle import Throttle
 from mirror_pipeline.model import OffsetRange
 
 RANGES = st.builds(

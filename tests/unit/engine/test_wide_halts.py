@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mirror_pipeline.buffer.store import LaneStore
+from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.stage import StageTask, _Staging
-from mirror_pipeline.engine.stretches import Stretch
-from mirror_pipeline.engine.terms import RangeTerms
+from mirror_pipeline.engine.longlink.segments import Stretch
+from mirror_pipeline.engine.read.rules import RangeTerms
+from mirror_pipeline.engine.read.task import StageTask, _Staging
+from mirror_pipeline.kafka.fetch import FetchedPartition
+from mirror_pipeline.kafka.records.batch import OpenRecord, seal, tail_of
 from mirror_pipeline.model import OffsetRange
-from mirror_pipeline.wire.batch import OpenRecord, seal, tail_of
-from mirror_pipeline.wire.fetch import FetchedPartition
 from tests.unit.engine.test_stage_wide import SOURCE, Written
 
 

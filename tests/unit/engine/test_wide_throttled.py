@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.engine import wide
-from mirror_pipeline.engine.stretches import Stretch
-from mirror_pipeline.engine.wide import Gathering
+from mirror_pipeline.engine.longlink import parallel_fetch
+from mirror_pipeline.engine.longlink.parallel_fetch import Gathering
+from mirror_pipeline.engine.longlink.segments import Stretch
+from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.fetch import FetchedPartition
 from tests.unit.engine.test_gathering import EACH, SOURCE, Line, assert_read, stretches
 
 pytestmark = pytest.mark.timeout(60)
@@ -67,10 +67,10 @@ def quota(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Quota]]:
 
     def make(free: int) -> Quota:
         made.append(Quota(free))
-        monkeypatch.setattr(wide, "arrived_fetch", made[-1].arrived)
+        monkeypatch.setattr(parallel_fetch, "arrived_fetch", made[-1].arrived)
         return made[-1]
 
-    monkeypatch.setattr(wide, "send_fetch", lambda line, wants, **_: line.ask(wants[SOURCE][0]))
+    monkeypatch.setattr(parallel_fetch, "send_fetch", lambda line, wants, **_: line.ask(wants[SOURCE][0]))
     yield make
     for each in made:
         each.gathering.end()
@@ -101,7 +101,7 @@ def test_an_answer_without_the_partition_and_without_throttling_is_a_lost_connec
     quota: Callable[[int], Quota], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = quota(0)
-    monkeypatch.setattr(wide, "arrived_fetch", lambda line: None if Line.arrived(line) is None else {})
+    monkeypatch.setattr(parallel_fetch, "arrived_fetch", lambda line: None if Line.arrived(line) is None else {})
     wanted = stretches(2)
     broker.read(wanted, 2)
     assert all("leaves out" in str(stretch.problem) for stretch in wanted)

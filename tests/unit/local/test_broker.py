@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirror_pipeline.local.broker import LocalBroker, cause_in, command_line, thread_states
-from mirror_pipeline.local.settings import ClusterSpec, new_cluster_id, properties, server_properties
+from mirror_pipeline.local.embedded.broker import LocalBroker, cause_in, command_line, thread_states
+from mirror_pipeline.local.embedded.settings import ClusterSpec, new_cluster_id, properties, server_properties
 
 INVALID = "org.apache.kafka.common.config.ConfigException: Invalid value x for configuration num.io.threads: Not a number of type INT"
 FATAL = """[2026-11-21 14:46:50,346] INFO Registered `kafka:type=kafka.Log4jController` MBean (kafka.utils.Log4jControllerRegistration$)

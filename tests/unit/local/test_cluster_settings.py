@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from mirror_pipeline.cli.main import app
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.local import cluster as clusters
-from mirror_pipeline.local.embedded import LocalCluster
-from mirror_pipeline.local.settings import ADVERTISED, BROKER, CONTROLLER, ClusterSpec, server_properties
+from mirror_pipeline.local.embedded import start as clusters
+from mirror_pipeline.local.embedded.cluster import LocalCluster
+from mirror_pipeline.local.embedded.settings import ADVERTISED, BROKER, CONTROLLER, ClusterSpec, server_properties
 from tests.replicas import replicas_for
 
 INTERNAL = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")

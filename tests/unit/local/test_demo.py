@@ -14,9 +14,9 @@ from rich.console import Console
 
 from mirror_pipeline.config import load_config
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.local.demo import DemoReport, DemoRow
-from mirror_pipeline.local.demo_place import CONFIG, EAST, MIRROR, WEST, open_place
-from mirror_pipeline.local.demo_screen import Screen
+from mirror_pipeline.local.demo.demo import DemoReport, DemoRow
+from mirror_pipeline.local.demo.place import CONFIG, EAST, MIRROR, WEST, open_place
+from mirror_pipeline.local.demo.screen import Screen
 from mirror_pipeline.verify.compare import Difference
 
 SAME = DemoRow("orders", "east.orders", 3, 1_000, 5_000_000, 1.25, "identical", "plain batches")

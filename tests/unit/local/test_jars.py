@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.local import ivy, jars
-from mirror_pipeline.local.jars import JarKind, WrongChecksum
+from mirror_pipeline.execution import ivy, jars
+from mirror_pipeline.execution.jars import JarKind, WrongChecksum
 
 CONTENT = {"org.example:one:1.0": b"first jar", "org.example:two:2.0": b"second jar"}
 

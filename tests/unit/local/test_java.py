@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.local.java import find_java, java_version
+from mirror_pipeline.execution.java import find_java, java_version
 
 OPENJDK_17 = 'openjdk version "17.0.15" 2025-04-15'
 ORACLE_8 = 'java version "1.8.0_202"'
@@ -73,7 +73,7 @@ def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_command_says_one_line_and_fails(tmp_path: Path) -> None:
     environment = {**os.environ, "JAVA_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "mirror_pipeline.local.java"]
+    command = [sys.executable, "-m", "mirror_pipeline.execution.java"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == ""

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mirror_pipeline.config.settings import EngineConfig, MirrorConfig, TopicSelection
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic, Project, read_project
-from mirror_pipeline.orchestration.wiring import MirrorsResource, SparkSessionResource
+from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
 from mirror_pipeline.reports import BackfillReport, LaneStatus, MirrorStatus, Progress, RunReport, TopicProgress, TopicState
-from mirror_pipeline.settings.facts import EngineConfig, MirrorConfig, TopicSelection
 from mirror_pipeline.verify.compare import Difference
 from mirror_pipeline.verify.report import TopicVerdict, VerifyReport
 

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.config import load_config
+from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.orchestration.backfill import partitions
 from mirror_pipeline.orchestration.definitions import build
 from mirror_pipeline.orchestration.project import read_project

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.orchestration import page
-from mirror_pipeline.orchestration.gate import Gate, Rules, is_loopback
+from mirror_pipeline.orchestration.up import page
+from mirror_pipeline.orchestration.up.gate import Gate, Rules, is_loopback
 
 TOKEN = "canary-token-0123456789"
 OURS = "127.0.0.1:3000"

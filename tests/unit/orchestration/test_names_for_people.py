@@ -8,10 +8,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from mirror_pipeline.config.settings import MirrorConfig, TopicSelection
 from mirror_pipeline.orchestration import names
 from mirror_pipeline.orchestration.definitions import build
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic, Project, joints, with_words
-from mirror_pipeline.settings.facts import MirrorConfig, TopicSelection
 
 HASH = re.compile(r"_[0-9a-f]{8}$")
 

@@ -8,10 +8,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from mirror_pipeline.engine import spark as engine_spark
+from mirror_pipeline.config.settings import EngineConfig, FrozenMap
 from mirror_pipeline.errors import ConfigError, UsageError
-from mirror_pipeline.orchestration.wiring import MirrorsResource, SparkSessionResource
-from mirror_pipeline.settings.facts import EngineConfig, FrozenMap
+from mirror_pipeline.execution import spark as engine_spark
+from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
 from tests.unit.orchestration.orchestration_fakes import NAME, write_project
 
 

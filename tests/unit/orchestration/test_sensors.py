@@ -16,7 +16,7 @@ import dagster as dg
 import pytest
 
 from mirror_pipeline.errors import ClusterUnreachable, UsageError
-from mirror_pipeline.orchestration import catalogue_sensor, names, reaper, upkeep
+from mirror_pipeline.orchestration import catalogue_sensor, maintenance, names, reaper
 from mirror_pipeline.orchestration.backfill import backfill_asset, partitions
 from mirror_pipeline.orchestration.definitions import build
 from mirror_pipeline.topics.catalogue import Catalogue, CatalogueTopic
@@ -186,8 +186,8 @@ def test_pruning_spares_runs_at_work_and_the_newest_materializations(instance: d
 
     old, newest = (dg.materialize([thing], instance=instance).run_id for _ in range(2))
     at_work = instance.create_run_for_job(nothing, status=dg.DagsterRunStatus.STARTED).run_id
-    assert upkeep.prune(instance, 1.0) == 0, "nothing is a day old"
-    assert upkeep.prune(instance, -1.0) == 1
+    assert maintenance.prune(instance, 1.0) == 0, "nothing is a day old"
+    assert maintenance.prune(instance, -1.0) == 1
     left = {run.run_id for run in instance.get_runs()}
     assert left == {newest, at_work}
     assert old not in left

@@ -15,10 +15,10 @@ import yaml
 from dagster import DagsterInstance
 
 from mirror_pipeline.errors import ConfigError, ProblemFound, UsageError
-from mirror_pipeline.orchestration import home as home_module
-from mirror_pipeline.orchestration.home import locked, packaged_settings, prepare_home, write_workspace
-from mirror_pipeline.orchestration.services import Service, wait_until
-from mirror_pipeline.orchestration.up import _socket_path, choose_port, run_up
+from mirror_pipeline.orchestration.up import home as home_module
+from mirror_pipeline.orchestration.up.home import locked, packaged_settings, prepare_home, write_workspace
+from mirror_pipeline.orchestration.up.services import Service, wait_until
+from mirror_pipeline.orchestration.up.supervisor import _socket_path, choose_port, run_up
 
 
 def test_a_missing_configuration_is_said_before_anything_is_made(tmp_path: Path) -> None:
@@ -82,14 +82,14 @@ def test_a_taken_port_is_one_line() -> None:
 
 
 def test_the_default_port_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mirror_pipeline.orchestration import up
+    from mirror_pipeline.orchestration.up import supervisor
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        monkeypatch.setattr(up, "DEFAULT_PORT", port)
-        assert port < choose_port("127.0.0.1", port) <= port + up.PORTS_TRIED
+        monkeypatch.setattr(supervisor, "DEFAULT_PORT", port)
+        assert port < choose_port("127.0.0.1", port) <= port + supervisor.PORTS_TRIED
 
 
 def test_a_long_path_does_not_break_the_socket(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_service_ends_although_its_parent_ignores_the_signal(tmp_path: Path) -
 
 def test_a_service_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     code = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom mirror_pipeline.orchestration.services import Service\n"
+        "import os, sys, time\nfrom pathlib import Path\nfrom mirror_pipeline.orchestration.up.services import Service\n"
         "child = Service('child', ['http.server', '0', '--bind', '127.0.0.1'], env=os.environ, log=Path(sys.argv[1]))\n"
         "print(child.pid, flush=True)\ntime.sleep(300)\n"
     )

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.clusters import admin as module
-from mirror_pipeline.clusters.admin import Admin
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import ClusterUnreachable
+from mirror_pipeline.kafka import admin as module
+from mirror_pipeline.kafka.admin import Admin
 
 SERVERS = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
 
@@ -65,6 +65,6 @@ def test_where_nobody_else_answers_that_is_said(
 
 
 def test_only_addresses_with_a_broker_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mirror_pipeline.clusters.connect import answering
+    from mirror_pipeline.kafka.admin_client import answering
 
     assert answering(ClusterSettings("east", SERVERS[:2]), 0.5) == []

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.clusters.admin import Admin
-from mirror_pipeline.clusters.info import ConfigValue
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import ClusterUnreachable
+from mirror_pipeline.kafka.admin import Admin
+from mirror_pipeline.kafka.cluster_info import ConfigValue
 
 VALUE = {"producer.id.expiration.ms": ConfigValue("86400000", "DEFAULT_CONFIG", False, False)}
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mirror_pipeline.clusters.info import ConfigValue, TopicInfo
+from mirror_pipeline.kafka.cluster_info import ConfigValue, TopicInfo
+from mirror_pipeline.topics.configs import COPIED, FOREVER, desired_configs
 from mirror_pipeline.topics.manage import adjust
 from mirror_pipeline.topics.plan import Rules, TargetCluster, TargetPlan, plan_target
-from mirror_pipeline.topics.settings import COPIED, FOREVER, desired_configs
 
 BROKER = {
     "message.max.bytes": ConfigValue("1048588"),

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_pipeline.config import MirrorConfig, TopicSelection
+from mirror_pipeline.config.naming import topic_name_problem
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.settings.naming import topic_name_problem
 from mirror_pipeline.topics.naming import Claim, choose, refuse_collisions, refuse_loops, source_name, target_name, target_names
 from mirror_pipeline.topics.select import came_from, select, unmatched
 

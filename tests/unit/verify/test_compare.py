@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 from crc32c import crc32c
 
+from mirror_pipeline.kafka.records.batch import OpenRecord, Record, headers, seal, tail_of
+from mirror_pipeline.kafka.records.header import HEAD, STAMPED
 from mirror_pipeline.verify.align import align, find_anchor
-from mirror_pipeline.verify.judge import Found, judge
+from mirror_pipeline.verify.classify import Found, judge
 from mirror_pipeline.verify.pieces import Piece, digest
 from mirror_pipeline.verify.words import difference_text
-from mirror_pipeline.wire.batch import OpenRecord, Record, headers, seal, tail_of
-from mirror_pipeline.wire.header import HEAD, STAMPED
 
 END = 1 << 40
 

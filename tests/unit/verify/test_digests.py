@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirror_pipeline.kafka.records.batch import OpenRecord, headers, restamp, seal, tail_of
+from mirror_pipeline.kafka.records.digest import LEAF_OFFSETS, LeafSums, digests_of, leaf_of
+from mirror_pipeline.kafka.records.header import HEAD, HEADER_BYTES, STAMPED
 from mirror_pipeline.model import LeafDigest, Stamp
 from mirror_pipeline.verify.tree import Tree, stretches
-from mirror_pipeline.wire.batch import OpenRecord, headers, restamp, seal, tail_of
-from mirror_pipeline.wire.digest import LEAF_OFFSETS, LeafSums, digests_of, leaf_of
-from mirror_pipeline.wire.header import HEAD, HEADER_BYTES, STAMPED
 
 
 def batch(first: int, count: int, *, value: bytes = b"value", codec: int = 0) -> bytes:

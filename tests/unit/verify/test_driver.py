@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.clusters.info import ConfigValue
 from mirror_pipeline.errors import BrokerError, CorruptBatch, TaskLost
+from mirror_pipeline.kafka.cluster_info import ConfigValue
 from mirror_pipeline.verify.align import align
-from mirror_pipeline.verify.deep import Terms, without
 from mirror_pipeline.verify.jobs import ATTEMPTS, GROUP_OFFSETS, grouped, run_each
-from mirror_pipeline.verify.terms import terms_of
+from mirror_pipeline.verify.record_tasks import Terms, without
+from mirror_pipeline.verify.rules import terms_of
 from tests.unit.verify.verify_samples import opened, pieces
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_pipeline.model import SpanRef, TopicPartition
-from mirror_pipeline.verify.offsets import Runs
+from mirror_pipeline.verify.offset_runs import Runs
 from mirror_pipeline.verify.staged import GROUP_BYTES, _groups
 
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirror_pipeline.kafka.records.batch import OpenRecord, content
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.verify.deep import LookResult
-from mirror_pipeline.verify.join import Joined, join, keys_seen, last_seen
-from mirror_pipeline.verify.judge import classify
-from mirror_pipeline.verify.offsets import straight
+from mirror_pipeline.verify.classify import classify
+from mirror_pipeline.verify.offset_runs import straight
 from mirror_pipeline.verify.pieces import key_digest, trace
-from mirror_pipeline.wire.batch import OpenRecord, content
+from mirror_pipeline.verify.positional import Joined, join, keys_seen, last_seen
+from mirror_pipeline.verify.record_tasks import LookResult
 from tests.unit.verify.verify_samples import opened, pieces
 
 SHIFT = 1000

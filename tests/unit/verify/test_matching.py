@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirror_pipeline.kafka.records.batch import Buffer, OpenRecord, headers, seal, tail_of
+from mirror_pipeline.kafka.records.digest import LEAF_OFFSETS, LeafSums, digests_of
+from mirror_pipeline.kafka.records.merge import merge
 from mirror_pipeline.model import LeafDigest
-from mirror_pipeline.verify.matching import Extents, Matching
-from mirror_pipeline.wire.batch import Buffer, OpenRecord, headers, seal, tail_of
-from mirror_pipeline.wire.digest import LEAF_OFFSETS, LeafSums, digests_of
-from mirror_pipeline.wire.merge import merge
+from mirror_pipeline.verify.merged_batches import Extents, Matching
 
 FIRST = LEAF_OFFSETS - 300
 

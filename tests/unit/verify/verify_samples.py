@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mirror_pipeline.kafka.records.batch import OpenRecord, headers, seal, tail_of
 from mirror_pipeline.verify.pieces import Piece
-from mirror_pipeline.wire.batch import OpenRecord, headers, seal, tail_of
 
 END = 1 << 40
 

@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from mirror_pipeline.wire.batch import OpenRecord, tail_of
+from mirror_pipeline.kafka.records.batch import OpenRecord, tail_of
 
 settings.register_profile("no deadline", deadline=None)  # a busy machine is no failure
 settings.load_profile("no deadline")

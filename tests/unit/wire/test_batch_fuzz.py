@@ -9,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mirror_pipeline.errors import CorruptBatch
-from mirror_pipeline.wire import compression
-from mirror_pipeline.wire.batch import OpenRecord, content, control_type, decode, headers, open_batch, seal, split_at
-from mirror_pipeline.wire.varint import varint
+from mirror_pipeline.kafka.records import compression
+from mirror_pipeline.kafka.records.batch import OpenRecord, content, control_type, decode, headers, open_batch, seal, split_at
+from mirror_pipeline.kafka.records.varint import varint
 from tests.unit.wire.batch_samples import CODECS, changed, contents, message, opened, with_right_crc
 
 LIMIT = 1 << 20

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_pipeline.errors import CorruptBatch
+from mirror_pipeline.kafka.records.batch import BatchHeader, RecordTooLarge, check, decode, headers, restamp, seal
 from mirror_pipeline.model import Stamp
-from mirror_pipeline.wire.batch import BatchHeader, RecordTooLarge, check, decode, headers, restamp, seal
 from tests.unit.wire.batch_samples import CODECS, changed, contents, message, opened
 
 ONE = seal(opened([(1000, b"k", b"v" * 30, ((b"h", None),)), (900, None, b"", ())], base=70), codec=0)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_pipeline.errors import CorruptBatch
-from mirror_pipeline.wire.batch import Record, decode, headers, open_batch, seal, split_at
-from mirror_pipeline.wire.compression import compress
+from mirror_pipeline.kafka.records.batch import Record, decode, headers, open_batch, seal, split_at
+from mirror_pipeline.kafka.records.compression import compress
 from tests.unit.wire.batch_samples import message, with_right_crc
 
 fields = st.none() | st.binary(max_size=60)

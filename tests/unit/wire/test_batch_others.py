@@ -15,8 +15,8 @@ from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given, settings
 from kafka.record import memory_records as kafka_python
 
+from mirror_pipeline.kafka.records.batch import Record, check, decode, headers, open_batch, restamp, seal, split_at
 from mirror_pipeline.model import Stamp
-from mirror_pipeline.wire.batch import Record, check, decode, headers, open_batch, restamp, seal, split_at
 from tests.unit.wire.batch_samples import CODECS, contents, opened, utf8_pairs
 
 GOLDEN = json.loads((Path(__file__).parent / "batch_golden.json").read_text())

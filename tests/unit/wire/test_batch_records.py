@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_pipeline.errors import CorruptBatch
-from mirror_pipeline.wire import compression
-from mirror_pipeline.wire.batch import (
+from mirror_pipeline.kafka.records import compression
+from mirror_pipeline.kafka.records.batch import (
     ControlType,
     OpenRecord,
     Record,
@@ -24,7 +24,7 @@ from mirror_pipeline.wire.batch import (
     split_at,
     tail_of,
 )
-from mirror_pipeline.wire.varint import read_varint, read_varlong, varint
+from mirror_pipeline.kafka.records.varint import read_varint, read_varlong, varint
 from tests.unit.wire.batch_samples import CODECS, changed, contents, opened
 
 codecs = st.sampled_from(CODECS)

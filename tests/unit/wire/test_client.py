@@ -10,13 +10,13 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError
+from mirror_pipeline.kafka import client as client_module
+from mirror_pipeline.kafka import messages
+from mirror_pipeline.kafka.answers import topic_id_text
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.dial import parse_address
+from mirror_pipeline.kafka.messages import _RESPONSES, SPOKEN, Api
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire import client as client_module
-from mirror_pipeline.wire import messages
-from mirror_pipeline.wire.answers import topic_id_text
-from mirror_pipeline.wire.client import WireClient
-from mirror_pipeline.wire.dial import parse_address
-from mirror_pipeline.wire.messages import _RESPONSES, SPOKEN, Api
 from tests.unit.wire.scripted_broker import Request, ScriptedBroker, closed_port, negotiate, read_request, reply
 
 pytestmark = pytest.mark.timeout(60)

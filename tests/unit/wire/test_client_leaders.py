@@ -15,9 +15,9 @@ from kafka.protocol.metadata import MetadataResponse
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import ConnectionLost
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.messages import Api
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.client import WireClient
-from mirror_pipeline.wire.messages import Api
 from tests.unit.wire.scripted_broker import Request, negotiate, read_request, reply
 
 pytestmark = pytest.mark.timeout(60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import kafka.errors
 import pytest
 
-from mirror_pipeline.wire.codes import CODES, Action, after_produce, broker_error, lookup
+from mirror_pipeline.kafka.codes import CODES, Action, after_produce, broker_error, lookup
 
 KAFKA_4_3 = range(-1, 134)
 

@@ -32,7 +32,7 @@ def quotient(data, size):
 _PROGRAM = """
 import logging, sys
 from ctypes import CFUNCTYPE, c_char_p, c_int64
-from mirror_pipeline.wire.compiled import machine_code
+from mirror_pipeline.kafka.records.machine_code import machine_code
 logging.basicConfig(format="%(message)s")
 total = CFUNCTYPE(c_int64, c_char_p, c_int64)(machine_code("kernel", sys.argv[1]))
 print(total(bytes([1, 2, 18]), 3), "numba" in sys.modules)
@@ -113,9 +113,9 @@ def test_code_that_does_not_stand_alone_is_refused(place: Place) -> None:
 
 _WITHOUT = """
 import logging, sys
-from mirror_pipeline.wire import compiled
-from mirror_pipeline.wire.batch import OpenRecord, open_batch, seal
-from mirror_pipeline.wire.merge import merge
+from mirror_pipeline.kafka import compiled
+from mirror_pipeline.kafka.records.batch import OpenRecord, open_batch, seal
+from mirror_pipeline.kafka.records.merge import merge
 logging.basicConfig(format="%(message)s")
 compiled._kept = lambda places, name: None
 sys.modules["numba"] = None

@@ -16,10 +16,10 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateRespons
 
 from mirror_pipeline.config import SecretRef, Security
 from mirror_pipeline.errors import BrokerError, ConfigError, ConnectionLost, WireError
-from mirror_pipeline.wire import connection as connection_module
-from mirror_pipeline.wire.connection import Connection
-from mirror_pipeline.wire.messages import Api
-from mirror_pipeline.wire.tls import TlsFailed
+from mirror_pipeline.kafka import connection as connection_module
+from mirror_pipeline.kafka.connection import Connection
+from mirror_pipeline.kafka.messages import Api
+from mirror_pipeline.kafka.tls import TlsFailed
 from tests.unit.wire.scripted_broker import ScriptedBroker, api_versions, closed_port, negotiate, read_exactly, read_request, reply
 
 pytestmark = pytest.mark.timeout(30)

@@ -12,11 +12,11 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from mirror_pipeline.errors import BrokerError, ConnectionLost
+from mirror_pipeline.kafka.connection import Connection, Reply
+from mirror_pipeline.kafka.fetch import fetch, receive_fetch, send_fetch
+from mirror_pipeline.kafka.messages import SPOKEN, Api
+from mirror_pipeline.kafka.produce import receive_produce, send_produce
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.wire.connection import Connection, Reply
-from mirror_pipeline.wire.fetch import fetch, receive_fetch, send_fetch
-from mirror_pipeline.wire.messages import SPOKEN, Api
-from mirror_pipeline.wire.produce import receive_produce, send_produce
 
 FETCH_VERSIONS = range(SPOKEN[Api.FETCH].lowest, SPOKEN[Api.FETCH].highest + 1)
 PRODUCE_VERSIONS = range(SPOKEN[Api.PRODUCE].lowest, SPOKEN[Api.PRODUCE].highest + 1)

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.wan import link
 from mirror_pipeline.files import Forgeable, private_folder, read_own, refuse_forgeable
-from mirror_pipeline.wire import compiled
+from mirror_pipeline.kafka.records import machine_code
 from tests.unit.wire.test_compiled import Place
 
 STRANGER = 4711
@@ -27,8 +27,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of machine code in a cache folder."""
     monkeypatch.setenv("MIRROR_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "cache" / "machine-code" / NAME
-    compiled._keep((path.parent,), NAME, CODE)
-    assert compiled._kept((path.parent,), NAME) == CODE
+    machine_code._keep((path.parent,), NAME, CODE)
+    assert machine_code._kept((path.parent,), NAME) == CODE
     return path
 
 
@@ -51,7 +51,7 @@ FORGED = {
 @pytest.mark.parametrize("how", FORGED)
 def test_code_that_another_user_could_have_written_is_not_loaded(kept: Path, caplog: pytest.LogCaptureFixture, how: str) -> None:
     FORGED[how](kept, kept.parents[1])
-    assert compiled._kept((kept.parent,), NAME) is None
+    assert machine_code._kept((kept.parent,), NAME) is None
     assert f"machine code kept in {kept} is not loaded" in caplog.text
 
 
@@ -75,21 +75,21 @@ def test_what_was_open_is_closed_and_used_again(tmp_path: Path) -> None:
 def test_a_folder_of_another_user_is_not_written_to_either(kept: Path, caplog: pytest.LogCaptureFixture) -> None:
     kept.unlink()
     given(kept.parent)
-    compiled._keep((kept.parent,), NAME, CODE)
+    machine_code._keep((kept.parent,), NAME, CODE)
     assert not kept.exists()
     assert "every process compiles it again" in caplog.text
 
 
 def test_our_own_code_under_another_name_is_not_loaded(kept: Path, caplog: pytest.LogCaptureFixture) -> None:
     kept.rename(kept.with_name("kernel.other-4567.o"))
-    assert compiled._kept((kept.parent,), "kernel.other-4567.o") is None
+    assert machine_code._kept((kept.parent,), "kernel.other-4567.o") is None
     assert "is damaged" in caplog.text
 
 
 def test_a_link_is_not_followed(kept: Path, tmp_path: Path) -> None:
     kept.rename(tmp_path / "elsewhere")
     kept.symlink_to(tmp_path / "elsewhere")
-    assert compiled._kept((kept.parent,), NAME) is None
+    assert machine_code._kept((kept.parent,), NAME) is None
 
 
 def test_folders_are_made_for_their_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mirror_pipeline.errors import CorruptBatch
-from mirror_pipeline.wire import merge as merge_module
-from mirror_pipeline.wire.batch import HEADER_BYTES, Buffer, OpenRecord, check, headers, open_batch, seal, tail_of
-from mirror_pipeline.wire.digest import LEAF_OFFSETS
-from mirror_pipeline.wire.header import HEAD, LOG_APPEND_TIME, STAMPED
-from mirror_pipeline.wire.join import join
-from mirror_pipeline.wire.merge import MERGED_BYTES, MERGED_RECORDS, merge, worth_merging
+from mirror_pipeline.kafka.records import merge as merge_module
+from mirror_pipeline.kafka.records.batch import HEADER_BYTES, Buffer, OpenRecord, check, headers, open_batch, seal, tail_of
+from mirror_pipeline.kafka.records.digest import LEAF_OFFSETS
+from mirror_pipeline.kafka.records.header import HEAD, LOG_APPEND_TIME, STAMPED
+from mirror_pipeline.kafka.records.merge import MERGED_BYTES, MERGED_RECORDS, merge, worth_merging
+from mirror_pipeline.kafka.records.merge_native import join
 
 TIMES = st.one_of(st.integers(-1, 2**42), st.sampled_from([-1, 0, 2**62, 2**63 - 1]))
 TAILS = st.builds(tail_of, st.one_of(st.none(), st.binary(max_size=20)), st.one_of(st.none(), st.binary(max_size=200)))
@@ -176,10 +176,10 @@ def test_machine_code_leaves_headers_that_lie_to_others(change: Callable[[bytear
 _FUZZ = """
 import random, sys
 import numpy as np
-from mirror_pipeline.wire import join as ours
-from mirror_pipeline.wire.batch import OpenRecord, seal, tail_of
-from mirror_pipeline.wire.join import join
-from mirror_pipeline.wire.join_kernel import join_records
+from mirror_pipeline.kafka.records import merge_native as ours
+from mirror_pipeline.kafka.records.batch import OpenRecord, seal, tail_of
+from mirror_pipeline.kafka.records.merge_native import join
+from mirror_pipeline.kafka.records.merge_kernel import join_records
 held = []  # arrays have bounds, the pointers of the code that is kept have none
 ours._address = lambda data: held.append(np.frombuffer(data, np.uint8)) or len(held) - 1
 ours._code = lambda data, size, out, *limits: join_records(held[data], size, held[out], *limits)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mirror_pipeline.wire import merge as merge_module
-from mirror_pipeline.wire.batch import OpenRecord, check, headers, open_batch, seal, tail_of
-from mirror_pipeline.wire.merge import MERGED_RECORDS, are_small, merge, worth_merging
+from mirror_pipeline.kafka.records import merge as merge_module
+from mirror_pipeline.kafka.records.batch import OpenRecord, check, headers, open_batch, seal, tail_of
+from mirror_pipeline.kafka.records.merge import MERGED_RECORDS, are_small, merge, worth_merging
 from tests.unit.engine.test_taking import Taken
 
 NONE, GZIP, LZ4, ZSTD = 0, 1, 3, 4

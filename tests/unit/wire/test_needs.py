@@ -8,9 +8,9 @@ import pytest
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import BrokerError
-from mirror_pipeline.wire.answers import TopicMetadata
-from mirror_pipeline.wire.client import WireClient
-from mirror_pipeline.wire.needs import SOURCE_NEEDS, TARGET_NEEDS, Need, require_topic_ids
+from mirror_pipeline.kafka.answers import TopicMetadata
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS, Need, require_topic_ids
 from tests.unit.wire.scripted_broker import SPOKEN_BY_BROKER, ScriptedBroker, negotiate, read_request
 from tests.unit.wire.test_client import serve_metadata
 

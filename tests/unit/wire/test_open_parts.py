@@ -7,8 +7,8 @@ import tracemalloc
 import pytest
 
 from mirror_pipeline.errors import CorruptBatch
-from mirror_pipeline.wire.batch import OpenRecord, open_batch, seal, tail_of
-from mirror_pipeline.wire.records import OPENED_RECORDS, open_parts
+from mirror_pipeline.kafka.records.batch import OpenRecord, open_batch, seal, tail_of
+from mirror_pipeline.kafka.records.records import OPENED_RECORDS, open_parts
 from tests.unit.engine.test_taking import Taken, marked
 from tests.unit.wire.batch_samples import with_right_crc
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mirror_pipeline.errors import CorruptBatch
+from mirror_pipeline.kafka.records.batch import OpenRecord, headers, restamp, seal, tail_of
+from mirror_pipeline.kafka.records.restamp import stamped
 from mirror_pipeline.model import Stamp
-from mirror_pipeline.wire.batch import OpenRecord, headers, restamp, seal, tail_of
-from mirror_pipeline.wire.stamped import stamped
 
 STAMP = Stamp(4711, 3)
 

@@ -11,16 +11,16 @@ from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.metadata import MetadataResponse
 
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.outlook import first_times
 from mirror_pipeline.errors import BrokerError, ConnectionLost
+from mirror_pipeline.kafka import fetch as fetch_module
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.connection import Connection
+from mirror_pipeline.kafka.fetch import fetch
+from mirror_pipeline.kafka.messages import Api
+from mirror_pipeline.kafka.records.batch import OpenRecord, seal, tail_of
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.verify.read import LogWalk
-from mirror_pipeline.wire import fetch as fetch_module
-from mirror_pipeline.wire.batch import OpenRecord, seal, tail_of
-from mirror_pipeline.wire.client import WireClient
-from mirror_pipeline.wire.connection import Connection
-from mirror_pipeline.wire.fetch import fetch
-from mirror_pipeline.wire.messages import Api
+from mirror_pipeline.operations.warnings import first_times
+from mirror_pipeline.verify.log_walk import LogWalk
 from tests.unit.wire.scripted_broker import Request, ScriptedBroker, negotiate, read_request, reply
 from tests.unit.wire.test_client import topic
 from tests.unit.wire.test_fetch_produce import fetch_response

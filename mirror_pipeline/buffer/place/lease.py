@@ -1,0 +1,233 @@
+"""A lock in an object store: one object, written under the condition that nobody else has written it meanwhile.
+
+Three rules, and no two clocks are ever compared:
+
+- Whoever holds the lease writes the object anew, each third of the lease, if it still has the ETag it was left with.
+- Whoever wants it may take it over once they have *themselves* seen one and the same ETag for a whole lease, by their own
+  monotonic clock, and only in the place of that very ETag: of several who try one succeeds.
+- The holder counts a lease from the moment *before* its last write was sent, and only four fifths of it. When it could not write for
+  that long it stops (:meth:`Lease.check`), before anybody can have taken over. If then its ETag is still there, nobody has, and
+  it goes on; otherwise :class:`~mirror_pipeline.errors.LaneLost`.
+
+What no lease can prevent is a process that is stopped between its look at the clock and what it does next, and wakes when another run has
+taken over. What it does then is harmless for other reasons: commits of micro-batches and ledger records are numbered, and the new holder
+takes the next number first (``SpanTable.fence``), so that Delta refuses the late one; and batches that are sent late carry the
+same producer id and sequence numbers as the new holder's, so that the target's brokers recognise them (KIP-98).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from mirror_pipeline.buffer.place.bucket import Objects
+from mirror_pipeline.buffer.place.errors import explain, explained
+from mirror_pipeline.errors import BufferUnusable, LaneLost
+
+log = logging.getLogger(__name__)
+
+RENEWALS = 3
+"""Renewals in one lease: two may fail."""
+HELD_SHARE = 0.8
+"""Of the lease, for its holder; the rest is for clocks that run unequally, and for what is begun just before the end."""
+LOOKS = 10
+"""How often somebody who waits looks in one lease."""
+RELEASED = b""
+"""Left behind by a holder that has ended: the next one need not wait."""
+
+
+def ticks() -> float:
+    """Seconds that also pass while the machine sleeps, where the system can tell."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class Sightings:
+    """Since when somebody has seen the same ETag of an object, kept over several tries of one process."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[str, float]] = {}
+        self._lock = threading.Lock()
+
+    def since(self, place: str, etag: str, now: float) -> float:
+        """When ``etag`` was seen there first; ``now`` when another one was there before."""
+        with self._lock:
+            known = self._seen.get(place)
+            if known is None or known[0] != etag:
+                self._seen[place] = known = (etag, now)
+            return known[1]
+
+
+_SIGHTINGS = Sightings()
+
+
+class Lease:
+    """One object that one process at a time holds.
+
+    Args:
+        objects: where it lies.
+        name: of the object.
+        seconds: length of the lease; of two different ones the longer counts.
+        clock: monotonic seconds.
+        sightings: what was seen before by whoever waits.
+    """
+
+    def __init__(
+        self, objects: Objects, name: str, seconds: float, *, clock: Callable[[], float] = ticks, sightings: Sightings = _SIGHTINGS
+    ) -> None:
+        self._objects, self._name, self._seconds = objects, name, seconds
+        self._clock = clock
+        self._sightings = sightings
+        self._place = f"{objects.uri}/{name}"
+        self._run = uuid.uuid4().hex
+        self._since = time.time()
+        self._count = 0
+        self._etag = ""
+        self._until = 0.0
+        self._lost = False
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.holder = b""
+
+    def _body(self) -> bytes:
+        """Never the same twice: an ETag follows from the content."""
+        self._count += 1
+        facts = {"pid": os.getpid(), "host": socket.gethostname(), "since": self._since, "lease": self._seconds}
+        return json.dumps({**facts, "run": self._run, "count": self._count}).encode()
+
+    def take(self, patience: float) -> bool:
+        """Take it, or take it over from a holder that is not heard of for a lease.
+
+        Args:
+            patience: seconds to wait for a holder that is alive; None of them keeps from waiting for a dead one when this
+                is more than 0. With 0 this only looks, and remembers what it has seen for the next time.
+
+        Returns:
+            False when it is held; :attr:`holder` is what the holder says of itself then.
+
+        Raises:
+            BufferUnusable: the store does not answer, or refuses.
+        """
+        deadline, alive, seen = self._clock() + patience, False, ""
+        while True:
+            with explained(self._objects.uri):
+                again = self._try()
+            if again is None:
+                self._begin()
+                return True
+            etag, unchanged, length = again
+            alive = alive or (bool(seen) and etag != seen)
+            seen = etag
+            now = self._clock()
+            if patience <= 0 or (alive and now >= deadline):
+                return False
+            time.sleep(min(length / LOOKS, max(0.01, unchanged + length - now)))
+
+    def _try(self) -> tuple[str, float, float] | None:
+        """None when it is ours now; else its ETag, since when that is known, and how long it must stay to be taken for abandoned."""
+        sent = self._clock()
+        found = self._objects.read(self._name)
+        now = self._clock()
+        if found is None:
+            etag = self._objects.create(self._name, self._body())
+        elif found.data == RELEASED:
+            etag = self._objects.replace(self._name, self._body(), found.etag)
+        else:
+            self.holder, length = found.data, max(self._seconds, _length(found.data))
+            since = self._sightings.since(self._place, found.etag, now)
+            if now - since < length:
+                return found.etag, since, length
+            log.warning("%s: not renewed for %.1f s: taken over from %s", self._place, now - since, found.data.decode(errors="replace"))
+            sent = self._clock()
+            etag = self._objects.replace(self._name, self._body(), found.etag)
+        if etag is None:  # somebody else was faster
+            return "another", now, self._seconds
+        self._etag, self._until = etag, sent + HELD_SHARE * self._seconds
+        return None
+
+    def _begin(self) -> None:
+        self._thread = threading.Thread(target=self._renew, name=f"lease {self._name}", daemon=True)
+        self._thread.start()
+
+    def _renew(self) -> None:
+        pause = self._seconds / RENEWALS
+        while not self._over.wait(pause):
+            try:
+                if not self.renew():
+                    return
+                pause = self._seconds / RENEWALS
+            except OSError as error:
+                if pause == self._seconds / RENEWALS:
+                    log.warning("%s is not renewed: %s", self._place, explain(self._place, error).message)
+                pause = self._seconds / RENEWALS / LOOKS
+
+    def renew(self) -> bool:
+        """Write the object anew; False once somebody else has. Raises OSError."""
+        sent = self._clock()
+        etag = self._objects.replace(self._name, self._body(), self._etag)
+        if etag is None:
+            found = self._objects.read(self._name)
+            if found is None or self._run.encode() not in found.data:
+                self.holder = found.data if found else b""
+                self._lost = True
+                return False
+            # A write of ours whose answer was lost: nobody else has written since.
+            etag = found.etag
+        self._etag, self._until = etag, sent + HELD_SHARE * self._seconds
+        return True
+
+    @property
+    def left(self) -> float:
+        """Seconds that are surely left."""
+        return 0.0 if self._lost else max(0.0, self._until - self._clock())
+
+    def check(self) -> None:
+        """Is it still ours?
+
+        Raises:
+            LaneLost: no: another process has taken it over.
+            BufferUnusable: it could not be renewed for so long that this is not sure; ``retryable``: if nobody has, it is ours again.
+        """
+        if self._lost:
+            raise LaneLost(
+                f"{self._place} was taken over by {holder_of(self.holder)}", hint="this run was not heard of for too long; that one goes on"
+            )
+        if not self.left:
+            unsure = BufferUnusable(f"{self._place} could not be renewed in time", hint="is the object store up, was this process stopped?")
+            unsure.retryable = True
+            raise unsure
+
+    def release(self) -> None:
+        """Let the next one have it at once; when the store does not answer the lease ends by itself."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._lost or not self._etag:
+            return
+        try:
+            self._objects.replace(self._name, RELEASED, self._etag)
+        except OSError as error:
+            log.warning("%s is not released: %s", self._place, explain(self._place, error).message)
+
+
+def _length(data: bytes) -> float:
+    try:
+        return float(json.loads(data)["lease"])
+    except (ValueError, KeyError, TypeError):
+        return 0.0
+
+
+def holder_of(data: bytes) -> str:
+    """What the holder of a lock says of itself, in words."""
+    try:
+        body = json.loads(data)
+        since = datetime.fromtimestamp(body["since"], UTC).isoformat(timespec="seconds")
+        return f"process {body['pid']} on {body['host']} since {since}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"

@@ -1,0 +1,240 @@
+"""Where a lane's tables lie: ``<buffer>/<mirror>/<lane>/``, on a path or in a bucket, and the checks that this place can be used."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from pyarrow import fs
+
+from mirror_pipeline.buffer.place.bucket import Objects, Options, carried_options, delta_options
+from mirror_pipeline.buffer.place.bucket_files import ObjectFileSystem
+from mirror_pipeline.buffer.place.errors import explained
+from mirror_pipeline.buffer.tables.schema import FORMAT
+from mirror_pipeline.errors import BufferUnusable, UsageError
+from mirror_pipeline.files import replace_file
+
+MARKER = "MIRROR_BUFFER.json"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+://")
+_OURS = json.dumps({"format": FORMAT, "made_by": "mirror-pipeline"}) + "\n"
+_UNREADABLE = re.compile(r"[%\[\]]")
+LEASE_SECONDS = 30.0
+REMOTE_PACE = 5.0
+"""What a lane does again and again beside its data (status, ledger rows, looking for room, small micro-batches) comes so many times
+rarer in an object store: there each costs round trips, and money."""
+
+
+class BufferSettings(Protocol):
+    """What this room needs of the configuration's buffer section."""
+
+    @property
+    def uri(self) -> str:
+        """A path or a URI."""
+
+    @property
+    def lease(self) -> float:
+        """Seconds after which a holder that is not heard of has lost its lane; object stores only."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStore:
+    """The folder of one lane; picklable, so that tasks find the same place (``uri`` is absolute, ``options`` hold no secret)."""
+
+    uri: str
+    mirror: str = ""
+    lane: str = ""
+    options: Options = ()
+    lease: float = LEASE_SECONDS
+
+    @property
+    def local(self) -> bool:
+        """True when the buffer lies on a path of this machine."""
+        return not _REMOTE.match(self.uri)
+
+    @property
+    def root(self) -> str:
+        """Path or URI of the whole buffer, of all mirrors."""
+        return self.uri.rsplit("/", 2)[0]
+
+    def table(self, name: str) -> str:
+        """Path or URI of one of the lane's tables."""
+        return f"{self.uri}/{name}"
+
+    def spaced(self, seconds: float) -> float:
+        """Seconds between two small writes, or looks, of one kind; ``seconds`` where they cost nothing to speak of."""
+        return seconds if self.local else REMOTE_PACE * seconds
+
+    @property
+    def storage_options(self) -> dict[str, str] | None:
+        """What ``deltalake`` needs to reach a remote store."""
+        return None if self.local else delta_options(self.options)
+
+    def objects(self) -> Objects:
+        """The lane's objects; object stores only."""
+        return Objects(self.uri, self.options)
+
+    def filesystem(self) -> tuple[fs.FileSystem, str]:
+        """The pyarrow file system and the lane's path inside it."""
+        if self.local:
+            return fs.LocalFileSystem(), self.uri
+        bucket, _, path = self.uri.removeprefix("s3://").partition("/")
+        return fs.PyFileSystem(ObjectFileSystem(f"s3://{bucket}", self.options)), path
+
+    def file(self, name: str) -> Path:
+        """A plain file of the lane; only a local buffer has a path of it."""
+        assert self.local  # noqa: S101 - whoever asks knows
+        return Path(self.uri, name)
+
+    def read_file(self, name: str) -> bytes | None:
+        """A plain file of the lane; None when there is none. Raises OSError."""
+        if not self.local:
+            found = self.objects().read(name)
+            return found.data if found else None
+        try:
+            return self.file(name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write_file(self, name: str, text: str, *, durable: bool = False) -> None:
+        """Replace a plain file as a whole: a reader sees the old or the new content. Raises OSError."""
+        if self.local:
+            replace_file(self.file(name), text, durable=durable)
+        else:
+            self.objects().write(name, text.encode())
+
+
+def _root(settings: BufferSettings) -> str:
+    uri = settings.uri
+    if _REMOTE.match(uri):
+        if not uri.startswith("s3://"):
+            raise UsageError(f"buffer {uri}: only folders and s3:// are tried and known", hint="set buffer.uri to one of them")
+        return uri.rstrip("/")
+    path = unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _check_name(kind: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{kind} name {name!r} cannot be a folder name", hint="use letters, digits, dot, dash and underscore")
+
+
+def sync_path(path: str | Path) -> None:
+    """Bring a file's, or a folder's entries, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _judged(root: str, text: bytes) -> None:
+    """Is what the marker says for us? Raises BufferUnusable."""
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = None
+    if not isinstance(body, dict) or not isinstance(body.get("format"), int):
+        raise BufferUnusable(f"buffer {root}: {MARKER} is damaged", hint='if this is a mirror buffer, write {"format": 1} into it')
+    if body["format"] > FORMAT:
+        raise BufferUnusable(f"buffer {root}: format {body['format']}, this version knows {FORMAT}", hint="upgrade mirror-pipeline")
+
+
+def _refuse_strangers(root: str, names: Iterable[str]) -> None:
+    strangers = [name for name in names if not name.startswith(".") and name != "lost+found"]
+    if strangers:
+        raise BufferUnusable(f"buffer {root}: holds other files ({strangers[0]}) and no {MARKER}", hint="use an empty or new folder")
+
+
+def _check_marker(root: Path) -> bool:
+    """True when the folder is a buffer of ours, False when it is empty."""
+    try:
+        text = (root / MARKER).read_bytes()
+    except FileNotFoundError:
+        names = [entry.name for entry in os.scandir(root)]
+        if (root / MARKER).exists():  # somebody else has just made it
+            return True
+        _refuse_strangers(str(root), names)
+        return False
+    _judged(str(root), text)
+    return True
+
+
+def _prepare(root: Path, folder: Path) -> None:
+    if not root.exists() and not root.parent.is_dir():
+        raise BufferUnusable(f"buffer {root}: the folder {root.parent} does not exist", hint="create it, or set buffer.uri")
+    with explained(str(root)):
+        root.mkdir(mode=0o700, exist_ok=True)
+        if not _check_marker(root):
+            replace_file(root / MARKER, _OURS, durable=True)
+    with explained(str(folder)):
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"x" * 4096)
+
+
+def _prepare_bucket(root: Objects) -> None:
+    """The same for a prefix of a bucket, which need not exist; and the store must keep to conditional puts."""
+    with explained(root.uri):
+        text = root.read(MARKER)
+        if text is None:
+            folders, names = root.entries()
+            _refuse_strangers(root.uri, [name for name in (*folders, *names) if name != MARKER])
+            root.create(MARKER, _OURS.encode())
+            text = root.read(MARKER)
+        if text is None:
+            raise BufferUnusable(f"buffer {root.uri}: what is written there does not stay", hint="look at the bucket's lifecycle rules")
+        _judged(root.uri, text.data)
+        root.refuse_unconditional(MARKER, text.data)
+
+
+def open_lane(buffer: BufferSettings, mirror: str, lane: str) -> LaneStore:
+    """Make the lane's folder (mode 0700) if need be and check that it can be used.
+
+    Args:
+        buffer: the configuration's buffer section; ``uri`` is a path, a ``file:`` URI or ``s3://bucket/prefix``.
+        mirror: name of the mirror.
+        lane: name of the lane inside the mirror.
+
+    Raises:
+        BufferUnusable: parent or bucket missing, not a directory, not writable, disk full, not ours, made by a later version,
+            or an object store that does not answer, refuses, or knows no conditional puts.
+        UsageError: a name that cannot be a folder, or a kind of store that is not known.
+    """
+    root = _root(buffer)
+    if _UNREADABLE.search(root):
+        raise BufferUnusable(f"buffer {root}: delta-rs cannot open a path with %, [ or ]", hint="use another folder name in buffer.uri")
+    _check_name("mirror", mirror)
+    _check_name("lane", lane)
+    store = _lane(buffer, root, mirror, lane)
+    if store.local:
+        _prepare(Path(root), Path(store.uri))
+    else:
+        _prepare_bucket(Objects(root, store.options))
+    return store
+
+
+def _lane(buffer: BufferSettings, root: str, mirror: str, lane: str) -> LaneStore:
+    if not _REMOTE.match(root):
+        return LaneStore(f"{root}/{mirror}/{lane}", mirror, lane)
+    return LaneStore(f"{root}/{mirror}/{lane}", mirror, lane, carried_options(), buffer.lease)
+
+
+def find_lanes(buffer: BufferSettings, mirror: str) -> list[LaneStore]:
+    """The lanes of a mirror that have a folder, without making anything; for commands that only read. Raises BufferUnusable."""
+    root = _root(buffer)
+    with explained(root):
+        if _REMOTE.match(root):
+            names: list[str] = Objects(root, carried_options()).entries(mirror)[0]
+        else:
+            folder = Path(root, mirror)
+            names = [entry.name for entry in os.scandir(folder) if entry.is_dir()] if folder.is_dir() else []
+    return [_lane(buffer, root, mirror, name) for name in sorted(names) if not name.startswith(".")]

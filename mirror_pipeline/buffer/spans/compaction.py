@@ -1,0 +1,90 @@
+"""Small part files of spans become larger ones: fewer files for the same spans, each still a row group of its own."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mirror_pipeline.buffer.place.errors import explained
+from mirror_pipeline.buffer.place.place import LaneStore, sync_path
+from mirror_pipeline.buffer.spans.part_writer import part_writer
+from mirror_pipeline.buffer.tables.delta import LiveFile
+from mirror_pipeline.buffer.tables.schema import SPANS
+
+JOINED_BYTES = 64 * 2**20
+"""A joined file grows to about this size."""
+JOINED_SPANS = 500
+"""... and to this many spans: the description of a row group takes about 2 KB of the file's end."""
+FEWEST = 8
+"""Joining fewer files than this would write the same bytes again and again for little."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmallFile:
+    """A live file that may be joined: how many spans it holds, and how large it is."""
+
+    file: LiveFile
+    spans: int
+
+
+def groups(files: Iterable[SmallFile], *, most_bytes: int = JOINED_BYTES, most_spans: int = JOINED_SPANS) -> list[list[LiveFile]]:
+    """Which files to join with which, oldest first: pure.
+
+    Files that are at least half full stay as they are, so a span is written again only a few times in its life.
+    """
+    small = [f for f in files if 2 * f.file.size < most_bytes and 2 * f.spans < most_spans]
+    found: list[list[LiveFile]] = [[]]
+    size = spans = 0
+    for each in sorted(small, key=lambda f: (f.file.micro_batch, f.file.path)):
+        if found[-1] and (size + each.file.size > most_bytes or spans + each.spans > most_spans):
+            found.append([])
+            size = spans = 0
+        found[-1].append(each.file)
+        size, spans = size + each.file.size, spans + each.spans
+    return [group for group in found if len(group) >= FEWEST]
+
+
+def write_joined(store: LaneStore, group: Sequence[LiveFile], *, durable: bool = True) -> LiveFile:
+    """Write the spans of ``group`` into one new file, in order; it is invisible until it is committed.
+
+    The file stands under the newest micro-batch of its parts and keeps their newest time, so that it may leave when the
+    last of them might have left. Memory use is that of the largest span.
+
+    Raises:
+        BufferUnusable: a file cannot be read, or the new one not be written (it is removed then).
+    """
+    filesystem, base = store.filesystem()
+    newest = max(group, key=lambda file: file.micro_batch)
+    name = f"part-{newest.micro_batch:010d}-joined-{uuid.uuid4().hex}.parquet"
+    path = f"{base}/{SPANS.name}/{name}"
+    try:
+        with explained(store.table(SPANS.name)):
+            with filesystem.open_output_stream(path) as sink, part_writer(sink) as writer:
+                for file in group:
+                    with filesystem.open_input_file(f"{base}/{SPANS.name}/{file.path}") as source:
+                        _copy(pq.ParquetFile(source), writer)
+            if durable and store.local:
+                sync_path(path)
+                sync_path(os.path.dirname(path))
+            size: int = filesystem.get_file_info(path).size
+    except BaseException:
+        with explained(store.table(SPANS.name)):
+            if filesystem.get_file_info(path).type.name != "NotFound":
+                filesystem.delete_file(path)
+        raise
+    return LiveFile(name, size, max(file.modified for file in group), newest.micro_batch)
+
+
+def _copy(part: pq.ParquetFile, writer: pq.ParquetWriter) -> None:
+    for number in range(part.metadata.num_row_groups):
+        row = part.read_row_group(number, use_threads=False)
+        columns = [
+            row[field.name].cast(field.type) if field.name in row.column_names else pa.nulls(row.num_rows, field.type)
+            for field in SPANS.file_schema
+        ]
+        writer.write_table(pa.Table.from_arrays(columns, schema=SPANS.file_schema))

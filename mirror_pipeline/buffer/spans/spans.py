@@ -1,0 +1,328 @@
+"""The span table as the driver sees it: what is staged, what is not yet on the target, what may go."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+
+from mirror_pipeline.buffer.place.errors import explained
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.spans.compaction import JOINED_BYTES, SmallFile, groups, write_joined
+from mirror_pipeline.buffer.spans.eviction import FoundFile, SpanKey, StagedBatch, choose, produced_batches, removable_files
+from mirror_pipeline.buffer.tables.delta import DeltaLog, LiveFile, add_action
+from mirror_pipeline.buffer.tables.files import READ_ATTEMPTS, found_files, remove_files
+from mirror_pipeline.buffer.tables.index import read_index, span_statistics
+from mirror_pipeline.buffer.tables.schema import SPANS
+from mirror_pipeline.errors import BufferUnusable
+from mirror_pipeline.model import PartFile, SpanRef, TopicPartition
+
+APP_ID = "mirror-spans"
+ORPHAN_AGE = 3600.0
+"""Seconds after which a file that was written and never committed is taken for abandoned; no stage task takes that long."""
+MAX_FILES = 1000
+"""Live files beyond this are evicted as soon as they may be, retention or not: a commit's cost grows with them (about 12 µs each)."""
+MAX_SPANS = 50_000
+"""The same for live spans: a run remembers each of them (about 1 KB)."""
+JOIN_FILES = 64
+"""Live part files beyond this are joined, as far as they may be forgotten already."""
+READERS = 4
+
+
+class SpanTable:
+    """The spans of one lane; one object per process, safe to use from several threads.
+
+    Args:
+        store: the lane.
+        durable: bring commits to the disk before they count (local paths).
+    """
+
+    def __init__(self, store: LaneStore, *, durable: bool = True) -> None:
+        self._store = store
+        self._durable = durable
+        self._log = DeltaLog(store, SPANS, durable=durable)
+        self._lock = threading.RLock()
+        self._spans: dict[str, tuple[SpanRef, ...]] = {}
+        self._evicted: dict[str, float] = {}
+
+    def ensure(self) -> None:
+        """Create the table if need be. Raises BufferUnusable."""
+        self._log.ensure()
+
+    def exists(self) -> bool:
+        """Whether the table has been created; for commands that only read."""
+        return self._log.exists()
+
+    def commit(self, micro_batch: int, parts: Sequence[PartFile]) -> bool:
+        """Make the part files of a micro-batch visible, in one transaction.
+
+        Returns:
+            True when these parts are in the table now; False when that micro-batch, or a later one, was committed before
+            (these parts are then left for vacuum), or when there is nothing to commit.
+
+        Raises:
+            BufferUnusable: a part file is missing, or the commit cannot be written.
+        """
+        if not parts:
+            return False
+        self._check(parts)
+        adds = [add_action(p.path, p.size, span_statistics(p.spans), {"micro_batch": str(micro_batch)}) for p in parts]
+        landed = self._log.commit(adds, app_id=APP_ID, version=micro_batch)
+        if landed:
+            with self._lock:
+                self._spans.update((part.path, part.spans) for part in parts)
+        return landed
+
+    def _check(self, parts: Sequence[PartFile]) -> None:
+        filesystem, base = self._store.filesystem()
+        with explained(self._log.uri):
+            found = filesystem.get_file_info([f"{base}/{SPANS.name}/{part.path}" for part in parts])
+        for part, info in zip(parts, found, strict=True):
+            if info.size != part.size:
+                raise BufferUnusable(f"buffer {self._log.uri}: part file {part.path} is {info.size} bytes, {part.size} were written")
+
+    def last_micro_batch(self) -> int:
+        """Number of the micro-batch committed last, -1 before the first."""
+        return self._log.transaction(APP_ID)
+
+    def holds(self, parts: Sequence[PartFile]) -> bool:
+        """Whether all of these are in the table, for a commit whose outcome is not known. Raises BufferUnusable."""
+        return {part.path for part in parts} <= self._log.files().keys()
+
+    def fence(self) -> None:
+        """Skip a number, so that a holder of the lane before us, who may wake in the middle of a commit, can commit nothing any more.
+
+        Raises:
+            BufferUnusable: the commit cannot be written.
+        """
+        self._log.fence(APP_ID, 0)
+
+    def spans(self, above: int = -1) -> list[SpanRef]:
+        """All live spans of micro-batches greater than ``above``, ordered by topic, partition and start. Reads no payload."""
+        for attempt in range(READ_ATTEMPTS):
+            files = self._log.files()
+            try:
+                return self._index(files, above)
+            except BufferUnusable:  # evicted or joined, and removed, while we were reading: the newest version has other files
+                if attempt == READ_ATTEMPTS - 1 or files.keys() <= self._log.files().keys():
+                    raise
+        raise AssertionError
+
+    def _index(self, files: Mapping[str, LiveFile], above: int) -> list[SpanRef]:
+        live = [file for file in files.values() if file.micro_batch > above]
+        with self._lock:
+            known = {file.path: self._spans[file.path] for file in live if file.path in self._spans}
+        missing = [file for file in live if file.path not in known]
+        if missing:
+            with ThreadPoolExecutor(READERS, "span-index") as pool:
+                known |= zip((file.path for file in missing), pool.map(self._read, missing), strict=True)
+        with self._lock:
+            self._spans = {path: spans for path, spans in self._spans.items() if path in files} | known
+        return sorted(chain.from_iterable(known.values()), key=lambda ref: (ref.topic, ref.partition, ref.start, ref.micro_batch))
+
+    def _read(self, file: LiveFile) -> tuple[SpanRef, ...]:
+        return read_index(self._store, file)
+
+    def pending(
+        self,
+        after: Mapping[TopicPartition, int],
+        *,
+        above: int = -1,
+        incarnations: Mapping[str, str] | None = None,
+    ) -> list[SpanRef]:
+        """Spans that the target does not have (completely) yet, ordered by topic, partition and start.
+
+        Args:
+            after: next source offset the target needs, by partition; a partition that is not named needs everything.
+            above: micro-batches up to this one are known to be on the target and their files are not even opened.
+            incarnations: the current incarnation by topic; spans of another life of the topic are left out.
+        """
+        return [
+            ref
+            for ref in self.spans(above)
+            if ref.end > after.get(ref.source, -1) and (incarnations is None or incarnations.get(ref.topic) == ref.incarnation)
+        ]
+
+    def staged_ends(self, above: int = -1) -> dict[SpanKey, int]:
+        """End of what is staged, by topic, partition and incarnation; evicted spans are not counted."""
+        ends: dict[SpanKey, int] = {}
+        for ref in self.spans(above):
+            key = (ref.topic, ref.partition, ref.incarnation)
+            ends[key] = max(ends.get(key, ref.end), ref.end)
+        return ends
+
+    def bytes(self) -> int:
+        """Bytes of the live files."""
+        return sum(file.size for file in self._log.files().values())
+
+    def bytes_of(self, micro_batches: Collection[int]) -> int:
+        """Bytes of the live files of these micro-batches."""
+        return sum(file.size for file in self._log.files().values() if file.micro_batch in micro_batches)
+
+    def live_files(self) -> int:
+        """How many part files the table refers to."""
+        return len(self._log.files())
+
+    def oldest(self) -> float | None:
+        """When the oldest live span was staged (seconds since the epoch); a joined file counts from its newest."""
+        return min((file.modified / 1000 for file in self._log.files().values()), default=None)
+
+    def disk_bytes(self) -> int:
+        """Bytes that the table's data files really take: live, evicted but not yet removed, and abandoned ones."""
+        return sum(file.size for file in found_files(self._store, SPANS.name))
+
+    def produced(self, positions: Mapping[SpanKey, int]) -> set[int]:
+        """Micro-batches all of whose spans end at or below ``positions`` (next source offset by topic, partition, incarnation)."""
+        return produced_batches(self.spans(), positions)
+
+    def demanded(
+        self,
+        done: Collection[int],
+        *,
+        older_than: int | None = None,
+        target_bytes: int | None = None,
+        target_files: int | None = MAX_FILES,
+        target_spans: int | None = MAX_SPANS,
+    ) -> list[int]:
+        """What :meth:`evict` would take, with the same arguments."""
+        return self._choose(done, self._log.files().values(), older_than, target_bytes, target_files, target_spans)
+
+    def _choose(
+        self, done: Collection[int], files: Iterable[LiveFile], older: int | None, size: int | None, most: int | None, spans: int | None
+    ) -> list[int]:
+        with self._lock:
+            batches = _batches(files, {path: len(refs) for path, refs in self._spans.items()})
+        return choose(batches, done, older_than=older, target_bytes=size, target_files=most, target_spans=spans)
+
+    def evict(
+        self,
+        done: Collection[int],
+        *,
+        older_than: int | None = None,
+        target_bytes: int | None = None,
+        target_files: int | None = MAX_FILES,
+        target_spans: int | None = MAX_SPANS,
+    ) -> list[int]:
+        """Take micro-batches out of the table; the files go with a later :meth:`vacuum`.
+
+        Args:
+            done: micro-batches that are safe to forget: on the target, and verified there.
+            older_than: evict those staged before this time (milliseconds since the epoch).
+            target_bytes: evict further ones, oldest first, until at most this many bytes are live.
+            target_files: the same for files; None for no limit.
+            target_spans: the same for spans.
+
+        Returns:
+            The micro-batches evicted.
+        """
+        files = self._log.files().values()
+        gone = set(self._choose(done, files, older_than, target_bytes, target_files, target_spans))
+        chosen = [file for file in files if file.micro_batch in gone]
+        if not chosen:
+            return []
+        removed = self._log.replace(chosen)
+        self._gone(removed)
+        return sorted({file.micro_batch for file in removed})
+
+    def _gone(self, files: Iterable[LiveFile]) -> None:
+        with self._lock:
+            for file in files:
+                self._evicted[file.path] = time.time()
+                self._spans.pop(file.path, None)
+
+    def join(self, done: Collection[int], *, most: int = JOIN_FILES, room: int = JOINED_BYTES) -> int:
+        """Join small part files when more than ``most`` are live; how many were joined.
+
+        Only files of ``done`` micro-batches are touched: no task reads them any more, and whoever still does finds the old
+        files until :meth:`vacuum`. To be called by the keeper of the house alone (``house_lock``).
+
+        Args:
+            done: micro-batches that may be forgotten already.
+            most: so many files may stay small.
+            room: bytes that may be written: until the old files are removed the disk holds their spans twice.
+        """
+        files = self._log.files()
+        if len(files) <= most:
+            return 0
+        self.spans()
+        over = set(done)
+        with self._lock:
+            small = [SmallFile(f, len(self._spans.get(f.path, ()))) for f in files.values() if f.micro_batch in over]
+        joined = 0
+        for group in groups(small, most_bytes=min(JOINED_BYTES, room)):
+            room -= sum(file.size for file in group)
+            if room < 0:
+                break
+            joined += self._join(group)
+        return joined
+
+    def _join(self, group: Sequence[LiveFile]) -> int:
+        joined = write_joined(self._store, group, durable=self._durable)
+        refs = self._read(joined)
+        partition = {"micro_batch": str(joined.micro_batch)}
+        action = add_action(joined.path, joined.size, span_statistics(refs), partition, new=False, modified=joined.modified)
+        removed = self._log.replace(group, [action], data_change=False)
+        if removed:
+            self._gone(removed)
+            with self._lock:
+                self._spans[joined.path] = refs
+        else:
+            remove_files(self._store, SPANS.name, [FoundFile(joined.path, joined.size, 0.0)])
+        return len(removed)
+
+    def discard_uncommitted(self, still_ours: Callable[[], None] = lambda: None) -> int:
+        """Remove part files of a micro-batch that was never committed; the bytes freed. Only while no task is at work.
+
+        Args:
+            still_ours: raises when the lane is not held any more. It is asked when the files are listed: what another holder
+                writes from then on is not among them.
+        """
+        found = found_files(self._store, SPANS.name)
+        still_ours()
+        last, live = self.last_micro_batch(), self._log.files()
+        return remove_files(self._store, SPANS.name, [f for f in found if _micro_batch(f.path) > last and f.path not in live])
+
+    def vacuum(self, *, grace: float = 60.0, orphan_age: float = ORPHAN_AGE) -> int:
+        """Remove files that the table does not refer to; the bytes freed.
+
+        Files of micro-batches later than the last committed one may belong to tasks at work and are never touched: their
+        number is used again by the next run, and they go once that is committed.
+
+        Args:
+            grace: seconds since this object evicted a file; readers of the table's version before may still open it.
+            orphan_age: seconds since any other unreferred file was last written.
+        """
+        found = found_files(self._store, SPANS.name)
+        last = self.last_micro_batch()
+        settled = [file for file in found if _micro_batch(file.path) <= last]
+        live = self._log.files()
+        with self._lock:
+            evicted = dict(self._evicted)
+        gone = removable_files(settled, live, now=time.time(), orphan_age=orphan_age, evicted=evicted, grace=grace)
+        freed = remove_files(self._store, SPANS.name, gone)
+        with self._lock:
+            for file in gone:
+                self._evicted.pop(file.path, None)
+            self._spans = {path: spans for path, spans in self._spans.items() if path in live}
+        return freed
+
+
+def _micro_batch(path: str) -> int:
+    """The number in ``part-<micro batch>-…``; a name of another program counts as old."""
+    number = os.path.basename(path).split("-")[1:2]
+    return int(number[0]) if number and number[0].isdigit() else -1
+
+
+def _batches(files: Iterable[LiveFile], spans: Mapping[str, int]) -> list[StagedBatch]:
+    grouped: dict[int, list[LiveFile]] = {}
+    for file in files:
+        grouped.setdefault(file.micro_batch, []).append(file)
+    return [
+        StagedBatch(
+            number, sum(f.size for f in group), max(f.modified for f in group), len(group), sum(spans.get(f.path, 1) for f in group)
+        )
+        for number, group in grouped.items()
+    ]

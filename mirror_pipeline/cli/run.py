@@ -1,0 +1,169 @@
+"""What copies records: ``run`` and ``backfill``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from mirror_pipeline.cli import load, outcomes, tables
+from mirror_pipeline.cli.errors import PROBLEM, UNEXPECTED, describe
+from mirror_pipeline.cli.help import NO_VALUE
+from mirror_pipeline.cli.jobs import Job, Outcome, run_jobs, signals_stop
+from mirror_pipeline.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, Mirrors, Settings
+from mirror_pipeline.cli.output import answers, note, notices, print_json
+from mirror_pipeline.cli.progress import View, view_for
+from mirror_pipeline.cli.spark_output import children_unheard
+from mirror_pipeline.errors import UsageError
+from mirror_pipeline.reports import RunReport
+from mirror_pipeline.text import parse_duration, parse_time
+
+T = TypeVar("T")
+
+Once = Annotated[bool, typer.Option("--once", metavar=NO_VALUE, help="Copy what the source holds now, then stop.")]
+Period = Annotated[str | None, typer.Option("--for", metavar="TIME", help="Copy for this long, such as 30m or 1h30m, then stop.")]
+Topics = Annotated[list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; may be given several times.")]
+Drain = Annotated[
+    bool, typer.Option("--drain", metavar=NO_VALUE, help="Only deliver what is staged in the buffer, then stop; the source is not asked.")
+]
+Lane = Annotated[int | None, typer.Option("--lane", min=0, metavar="N", help="Only lane N, counted from 0.")]
+
+OneMirror = Annotated[str, typer.Option("--mirror", "-m", metavar="NAME", help="The mirror whose clusters and naming are used.")]
+OneTopic = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The source topic.")]
+From = Annotated[str, typer.Option("--from", metavar="TIME", help="First moment to copy: 2026-11-21T14:00:00Z, or -2h for two hours ago.")]
+To = Annotated[str, typer.Option("--to", metavar="TIME", help="First moment that is not copied: as --from, or now.")]
+Into = Annotated[str | None, typer.Option("--into", metavar="NAME", help="Target topic, instead of the mirrored name.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to run, as the command line says it."""
+
+    once: bool
+    seconds: float | None
+    topics: list[str] | None
+    lane: int | None
+    drain: bool
+
+
+class SharedSession:
+    """One Spark session for the mirrors of this process, started by the first that asks."""
+
+    def __init__(self, build: Callable[[], Any]) -> None:
+        self._build = build
+        self._lock = threading.Lock()
+        self._session: Any = None
+
+    def get(self) -> Any:
+        """The session; raises what starting it raised."""
+        with self._lock:
+            if self._session is None:
+                self._session = self._build()
+            return self._session
+
+
+def run(
+    context: typer.Context,
+    config: ConfigFile = DEFAULT_CONFIG,
+    once: Once = False,
+    for_: Period = None,
+    mirror: Mirrors = None,
+    topic: Topics = None,
+    lane: Lane = None,
+    drain: Drain = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy records, until Ctrl-C unless --once or --for says otherwise.
+
+    Several mirrors run one after another with --once, at the same time otherwise. A first Ctrl-C (or SIGTERM) finishes
+    what is under way, a second one ends at once; neither loses or doubles a record.
+
+    While the source does not answer, what is staged is delivered, and the answer says up to which source offsets the target
+    is. --drain does nothing but that.
+
+    Exit code 1 when a topic halted or stayed behind, each with its reason; 3 when a cluster could not be reached, also when it
+    was down at the end of a run without --once.
+    """
+    if drain and (once or for_ is not None):
+        raise UsageError("--drain goes with neither --once nor --for", hint="it ends when everything staged is on the target")
+    if once and for_ is not None:
+        raise UsageError("--once and --for exclude each other", hint="--once copies what is there now, --for 30m copies for half an hour")
+    wish = Wish(once, parse_duration(for_) if for_ is not None else None, topic or None, lane, drain)
+    opened = load.load(config)
+    names = opened.pick(mirror)
+    # Spark is started by the first mirror that needs it, and then serves all.
+    shared = SharedSession(opened.session) if len(names) > 1 else None
+
+    def job(name: str, view: View, stop: threading.Event) -> Job[RunReport]:
+        return Job(name, lambda: _run_one(opened, name, wish, shared, view, stop))
+
+    settings: Settings = context.obj
+    ended = _with_progress("reading the clusters", names, job, together=not (once or drain), debug=settings.debug)
+    raise typer.Exit(outcomes.show(ended, as_json=as_json, debug=settings.debug, speed=once, drain=drain))
+
+
+def _run_one(opened: load.Opened, name: str, wish: Wish, shared: SharedSession | None, view: View, stop: threading.Event) -> RunReport:
+    return opened.mirror(name).run(
+        once=wish.once,
+        seconds=wish.seconds,
+        topics=wish.topics,
+        lane=wish.lane,
+        observer=view.observe,
+        stop=stop,
+        session=shared.get if shared else None,
+        drain=wish.drain,
+    )
+
+
+def _with_progress(
+    starting: str, names: list[str], job: Callable[[str, View, threading.Event], Job[T]], *, together: bool, debug: bool
+) -> list[Outcome[T]]:
+    stop = threading.Event()
+    with children_unheard(wanted=not debug) as heard, view_for(notices(), starting) as view, signals_stop(stop, view.note):
+        ended = run_jobs([job(name, view, stop) for name in names], together=together, stop=stop)
+    if any(outcome.error is not None and describe(outcome.error).exit_code == UNEXPECTED for outcome in ended):
+        for line in heard.lines():
+            note(f"spark: {line}")
+    return ended
+
+
+def backfill(
+    context: typer.Context,
+    mirror: OneMirror,
+    topic: OneTopic,
+    from_: From,
+    to: To,
+    into: Into = None,
+    config: ConfigFile = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a past stretch of time: the records with from <= timestamp < to.
+
+    They go into the mirrored name while that topic is empty, or into another topic by --into: old records never land
+    behind newer ones. Exit codes are those of run.
+    """
+    now = datetime.now(UTC)
+    start, end = parse_time(from_, now), parse_time(to, now)
+    if start >= end:
+        raise UsageError("--from is not before --to", hint="the stretch is from <= time < to; swap them or move one")
+    opened = load.load(config)
+
+    def job(name: str, view: View, stop: threading.Event) -> Job[Any]:
+        return Job(name, lambda: opened.mirror(name).backfill(topic, start, end, into=into, observer=view.observe, stop=stop))
+
+    starting, settings = f"looking up the offsets of {topic}", context.obj
+    (ended,) = _with_progress(starting, opened.pick([mirror]), job, together=False, debug=settings.debug)
+    if ended.error is not None:
+        raise ended.error
+    if ended.result is None:
+        note("stopped before it began")
+        raise typer.Exit(PROBLEM)
+    if as_json:
+        print_json(ended.result.to_json())
+    else:
+        answers().print(tables.backfill(ended.result))
+    raise typer.Exit(outcomes.exit_code(ended.result.run))

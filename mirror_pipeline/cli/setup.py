@@ -1,0 +1,88 @@
+"""Before anything is copied: ``init``, ``check``, ``plan``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mirror_pipeline.cli import load, tables
+from mirror_pipeline.cli.errors import PROBLEM
+from mirror_pipeline.cli.help import NO_VALUE
+from mirror_pipeline.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, Mirrors
+from mirror_pipeline.cli.output import answers, note, print_json
+from mirror_pipeline.cli.tables_status import each
+from mirror_pipeline.cli.template import filled_template
+from mirror_pipeline.errors import UsageError
+from mirror_pipeline.lags import HALTED
+
+Source = Annotated[str | None, typer.Option("--source", metavar="HOST:PORT", help="Bootstrap address of the cluster to copy from.")]
+Target = Annotated[str | None, typer.Option("--target", metavar="HOST:PORT", help="Bootstrap address of the cluster to copy to.")]
+Force = Annotated[bool, typer.Option("--force", metavar=NO_VALUE, help="Replace the file if it exists.")]
+
+
+def init(
+    config: ConfigFile = DEFAULT_CONFIG,
+    source: Source = None,
+    target: Target = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a configuration file to start from, every setting explained in it.
+
+    An existing file is left alone unless --force is given.
+    """
+    text = filled_template(source, target)
+    _write(config, text, force)
+    if as_json:
+        print_json({"path": str(config)})
+        return
+    option = "" if config == DEFAULT_CONFIG else f" -c {config}"
+    answers().print(f"wrote {config}; edit it, then: mirror check{option}", markup=False, soft_wrap=True)
+
+
+def _write(path: Path, text: str, force: bool) -> None:
+    try:
+        # 'x' refuses in the same moment that it looks: nothing of the user's is overwritten in between.
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"{path} exists and is left as it is", hint="--force replaces it, -c FILE writes another one") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="choose another place with -c FILE") from None
+
+
+def check(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
+    """Look at everything a run needs: clusters, rights, topics, buffer.
+
+    Changes nothing on the clusters. Exit code 1 when anything is wrong.
+    """
+    opened = load.load(config)
+    found = [(name, finding) for name in opened.pick(mirror) for finding in opened.mirror(name).check()]
+    good = all(finding.ok for _, finding in found)
+    if as_json:
+        print_json({"ok": good, "findings": [{"mirror": name, **finding.to_json()} for name, finding in found]})
+    else:
+        answers().print(tables.findings(found))
+    raise typer.Exit(0 if good else PROBLEM)
+
+
+def plan(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
+    """Show what a run would do: topics, their names on the target, amounts, changes, and what is left out and why.
+
+    Records are counted by offsets, which is an upper bound; how many bytes they are is not known beforehand (`bytes` is null).
+    Changes nothing. Exit code 1 when a mirror selects no topic, or a topic is blocked or halted.
+    """
+    opened = load.load(config)
+    plans = [opened.mirror(name).plan() for name in opened.pick(mirror)]
+    if as_json:
+        print_json({"mirrors": [answer.to_json() for answer in plans]})
+    else:
+        answers().print(each([tables.plan(answer) for answer in plans]))
+    empty = [answer.mirror for answer in plans if not answer.topics]
+    for name in empty:
+        note(f"error: the selection of {name} matches no topic")
+        note("hint: compare the regexes under 'topics:' with the names under \"not mirrored\"; each must match a whole name")
+    blocked = any(topic.blockers or topic.state == HALTED for answer in plans for topic in answer.topics)
+    raise typer.Exit(PROBLEM if empty or blocked else 0)

@@ -1,0 +1,145 @@
+"""How a mirror fares: ``lag``, ``status``, ``health``, ``gaps``; and ``evict``, which keeps its buffer small."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from mirror_pipeline.cli import load, tables, tables_status
+from mirror_pipeline.cli.errors import PROBLEM, describe
+from mirror_pipeline.cli.help import NO_VALUE
+from mirror_pipeline.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, Mirrors
+from mirror_pipeline.cli.output import answers, print_json
+from mirror_pipeline.errors import MirrorError, UsageError
+from mirror_pipeline.operations.health import EXIT_CODES, health_of, worst
+from mirror_pipeline.reports import gap_json
+from mirror_pipeline.text import parse_duration
+
+Watch = Annotated[bool, typer.Option("--watch", "-w", metavar=NO_VALUE, help="Look again and again, with a history, until Ctrl-C.")]
+Every = Annotated[float, typer.Option("--every", min=0.5, metavar="SECONDS", help="Seconds between two looks of --watch.")]
+ExitCode = Annotated[bool, typer.Option("--exit-code", metavar=NO_VALUE, help="End with the exit code of `mirror health`.")]
+MaxAge = Annotated[str | None, typer.Option("--max-age", metavar="TIME", help="Stale when no lane ran for this long, such as 5m.")]
+Partitions = Annotated[bool, typer.Option("--partitions", "-p", metavar=NO_VALUE, help="A row a partition, with its offsets.")]
+
+
+def lag(
+    config: ConfigFile = DEFAULT_CONFIG,
+    mirror: Mirrors = None,
+    watch: Watch = False,
+    every: Every = 2.0,
+    partitions: Partitions = False,
+    as_json: AsJson = False,
+) -> None:
+    """How far each target is behind its source, in records and in time.
+
+    Lag counts source offsets between the position and the last stable offset; staged are those that the buffer
+    already holds. Topics that are halted are named with their reason. Exit code 0 whatever it shows.
+    """
+    if watch and as_json:
+        raise UsageError("--watch and --json exclude each other", hint="--json answers with one document; call it as often as you like")
+    opened = load.load(config)
+    faces = [opened.mirror(name) for name in opened.pick(mirror)]
+    if watch:
+        _watch(faces, every, partitions)
+        return
+    found = [face.lag() for face in faces]
+    if as_json:
+        print_json({"mirrors": [answer.to_json() for answer in found]})
+    else:
+        answers().print(tables_status.each([tables_status.lag(answer, partitions=partitions) for answer in found]))
+
+
+def _watch(faces: list[load.MirrorFace], every: float, partitions: bool) -> None:
+    console = answers()
+    history = tables_status.LagHistory(tables_status.HISTORY * (2 if console.width >= tables_status.WIDE else 1))
+
+    def look() -> RenderableType:
+        parts: list[RenderableType] = []
+        for face in faces:
+            try:
+                answer = face.lag()
+            except MirrorError as error:  # a cluster may be away for a moment: say so and look again
+                parts.append(Text(f"error: {describe(error).message}", "red"))
+                continue
+            history.add(answer)
+            parts.append(tables_status.lag(answer, history, partitions=partitions, width=console.width))
+        return tables_status.each([*parts, Text(f"{time.strftime('%H:%M:%S')}, again every {every:g} s; Ctrl-C ends", "dim")])
+
+    try:
+        if not console.is_terminal:
+            while True:
+                console.print(look())
+                time.sleep(every)
+        with Live(look(), console=console, auto_refresh=False) as live:
+            while True:
+                time.sleep(every)
+                live.update(look(), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def status(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, exit_code: ExitCode = False, as_json: AsJson = False) -> None:
+    """What each lane does now or did last, how full the buffer is, how many gaps there are.
+
+    Asks no cluster. Exit code 0 whatever it shows; with --exit-code that of `mirror health`.
+    """
+    opened = load.load(config)
+    found = [opened.mirror(name).status() for name in opened.pick(mirror)]
+    now = time.time()
+    if as_json:
+        print_json({"mirrors": [answer.to_json() for answer in found]})
+    else:
+        answers().print(tables_status.each([tables_status.status(answer, now) for answer in found]))
+    if exit_code:
+        raise typer.Exit(max(health_of(answer, now).exit_code for answer in found))
+
+
+def health(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, max_age: MaxAge = None, as_json: AsJson = False) -> None:
+    """One line for probes and alerts: fine, or what is wrong. Asks no cluster.
+
+    Exit code 0 fine; 1 a problem: a topic is halted or behind, or a lane failed; 3 a cluster is unreachable, or stale: a lane was cut
+    off, has never run, or gave no sign of life for --max-age.
+    """
+    age = parse_duration(max_age) if max_age is not None else None
+    opened, now = load.load(config), time.time()
+    found = [health_of(opened.mirror(name).status(), now, age) for name in opened.pick(mirror)]
+    state = worst([answer.state for answer in found])
+    if as_json:
+        print_json({"state": state, "exit_code": EXIT_CODES[state], "mirrors": [answer.to_json() for answer in found]})
+    else:
+        answers().print(tables_status.health(found, state), soft_wrap=True)
+    raise typer.Exit(EXIT_CODES[state])
+
+
+def gaps(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
+    """Source offsets that are not, and will not be, on the target: with cause, who decided it, and when.
+
+    Exit code 0 with or without gaps.
+    """
+    opened = load.load(config)
+    found = [gap for name in opened.pick(mirror) for gap in opened.mirror(name).gaps()]
+    if as_json:
+        print_json({"gaps": [gap_json(gap) for gap in found]})
+    else:
+        answers().print(tables.gaps(found))
+
+
+def evict(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
+    """Remove from the buffer what is on the target, verified there, and older than its retention.
+
+    What was not compared with the target yet is compared first. Runs and the schedule in Dagster do all this too; by hand
+    it is needed only to make room now. Exit code 1 when the target differs from what was staged: that is kept.
+    """
+    opened = load.load(config)
+    done = [(name, opened.mirror(name).evict()) for name in opened.pick(mirror)]
+    if as_json:
+        print_json({"mirrors": [{"mirror": name, "lanes": answer} for name, answer in done]})
+    else:
+        answers().print(tables.evicted(done))
+    if any(row.get("differences") for _, answer in done for row in answer):
+        raise typer.Exit(PROBLEM)

@@ -1,0 +1,214 @@
+"""The answers a person reads: tables and the lines under them. Every function returns something rich can print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from mirror_pipeline.lags import HALTED
+from mirror_pipeline.model import Gap
+from mirror_pipeline.reports import BackfillReport, Excluded, Finding, MirrorPlan, RunReport, TopicPlan
+from mirror_pipeline.text import count, duration, instant, plural, rate, size
+
+SHOWN_EXCLUDED = 20
+WORTH_SAYING = 100_000.0
+"""Bytes a second from which on a speed says more than ``0.0 MB/s``."""
+STYLES = {"ok": "green", "behind": "yellow", "halted": "red", "failed": "red", "running": "green", "finished": "green", "stale": "yellow"}
+
+
+def title(text: str) -> Text:
+    """The line above a table; rich's own titles wrap at the width of the table."""
+    return Text(text, "bold")
+
+
+def table(left: Sequence[str], right: Sequence[str] = (), last: Sequence[str] = ()) -> Table:
+    """An empty table; ``left`` columns hold words, ``right`` ones numbers, ``last`` words again, free to wrap."""
+    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in left:
+        grid.add_column(name, overflow="fold")
+    for name in right:
+        grid.add_column(name, justify="right", no_wrap=True)
+    for name in last:
+        grid.add_column(name, overflow="fold")
+    return grid
+
+
+def cells(*values: str | Text) -> tuple[Text, ...]:
+    """Plain text cells: a topic or an error message is never taken for markup."""
+    return tuple(value if isinstance(value, Text) else Text(value) for value in values)
+
+
+def state(word: str) -> Text:
+    """A state in its colour."""
+    return Text(word, style=STYLES.get(word, ""))
+
+
+def findings(found: Sequence[tuple[str, Finding]]) -> RenderableType:
+    """``check``: what was looked at in each mirror, and the hints of what is wrong."""
+    grid = table(["mirror", "looked at", ""], last=["found"])
+    for mirror, finding in found:
+        detail = f"{finding.detail}\n{finding.hint}" if finding.hint and not finding.ok else finding.detail
+        grid.add_row(*cells(mirror, finding.what, Text("ok", "green") if finding.ok else Text("wrong", "red"), detail))
+    wrong = sum(1 for _, finding in found if not finding.ok)
+    end = Text(f"{wrong} of {plural(len(found), 'finding')} wrong", "red") if wrong else Text("everything is in order", "green")
+    return Group(grid, end)
+
+
+def plan(answer: MirrorPlan) -> RenderableType:
+    """``plan`` of one mirror: topics, what would be done, what is left out and why."""
+    parts: list[RenderableType] = [title(answer.mirror)]
+    if answer.topics:
+        sized = any(topic.bytes is not None for topic in answer.topics)
+        grid = table(["topic", "target"], ["partitions", "records", *(["size"] if sized else [])])
+        for topic in answer.topics:
+            amounts = [count(topic.partitions), count(topic.records), *([size(topic.bytes)] if sized else [])]
+            grid.add_row(*cells(topic.topic, topic.target_topic, *amounts))
+        parts += [grid, *halts(answer.topics), Text(_plan_sum(answer.topics))]
+        parts += [*(Padding(line, (0, 0, 0, 2)) for topic in answer.topics for line in _todo(topic))]
+    else:
+        parts.append(Text("the selection matches no topic", "red"))
+    return Group(*parts, *(Text(note, "yellow") for note in answer.notes), *_excluded(answer.excluded))
+
+
+class _Stated(Protocol):
+    """What is known of how a topic fares: a row of ``plan``, ``lag``, ``run`` or ``status``."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def code(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def hint(self) -> str: ...
+
+
+def halts(topics: Iterable[_Stated]) -> list[Text]:
+    """Lines for topics that are not ok: state, code, reason, and what ends it."""
+    lines = []
+    for topic in topics:
+        if topic.state != "ok":
+            code = f" ({topic.code})" if topic.code else ""
+            lines.append(Text(f"{topic.topic} {topic.state}{code}: {topic.reason or 'no reason given'}", STYLES.get(topic.state, "")))
+            if topic.hint:
+                lines.append(Text(f"  hint: {topic.hint}"))
+    return lines
+
+
+def _todo(topic: TopicPlan) -> list[Text]:
+    """What stands against a topic, and what would be done for it; Kafka's greatest number is no news to anyone."""
+    lines = [Text(f"{topic.topic} blocked: {text}", "red") for text in topic.blockers]
+    lines += [Text(f"{topic.topic} warning: {text}", "yellow") for text in topic.warnings]
+    return lines + [Text(text.replace(str(2**63 - 1), "unlimited"), "dim") for text in topic.actions]
+
+
+def _plan_sum(topics: Sequence[TopicPlan]) -> str:
+    sizes = [topic.bytes for topic in topics]
+    known = [number for number in sizes if number is not None]
+    total = f", {size(sum(known))}" if len(known) == len(sizes) else ""
+    partitions = sum(topic.partitions for topic in topics)
+    blocked = sum(1 for topic in topics if topic.blockers)
+    records = sum(topic.records for topic in topics)
+    text = f"{plural(len(topics), 'topic')}, {plural(partitions, 'partition')}, {plural(records, 'record')}{total} to copy"
+    stopped = sum(1 for topic in topics if topic.state == HALTED)
+    return text + (f"; {stopped} halted" if stopped else "") + (f"; {blocked} blocked" if blocked else "")
+
+
+def _excluded(left_out: Sequence[Excluded]) -> list[RenderableType]:
+    if not left_out:
+        return []
+    grid = table(["topic"], last=["why"])
+    for row in left_out[:SHOWN_EXCLUDED]:
+        grid.add_row(*cells(row.topic, row.why))
+    more = len(left_out) - SHOWN_EXCLUDED
+    end = [Text(f"and {plural(more, 'more topic')}; --json lists all", "dim")] if more > 0 else []
+    return [title(f"not mirrored ({count(len(left_out))})"), grid, *end]
+
+
+def run(report: RunReport, *, speed: bool = True, positions: bool = False) -> RenderableType:
+    """``run`` of one mirror: a row a topic, the reasons under the table, where the target stands if asked, a line of totals."""
+    grid = table(["topic", "target", "state"], ["records", "size"])
+    for topic in report.topics:
+        grid.add_row(*cells(topic.topic, topic.target_topic, state(topic.state), count(topic.records), size(topic.bytes)))
+    stands = _positions(report) if positions and report.topics else []
+    return Group(title(report.mirror), grid, *halts(report.topics), *stands, Text(run_sum(report, speed=speed)))
+
+
+def _positions(report: RunReport) -> list[RenderableType]:
+    """Up to which source offsets the target has everything."""
+    grid = table(["topic"], last=["on the target up to source offset, by partition"])
+    for topic in report.topics:
+        ends = ", ".join(f"{number}: {count(offset)}" for number, offset in sorted(topic.positions.items()))
+        grid.add_row(*cells(topic.topic, ends or "not known"))
+    return [grid]
+
+
+def run_sum(report: RunReport, *, speed: bool = True) -> str:
+    """The totals in one line, without ``speed`` for a run that waited for records.
+
+    The time Spark took to start is not in ``seconds`` and named apart, as it is paid once.
+    """
+    text = f"{report.mirror}: {plural(report.records, 'record')}, {size(report.bytes)} in {duration(report.seconds)}"
+    if speed and report.seconds > 0 and report.bytes / report.seconds >= WORTH_SAYING:
+        text += f" ({rate(report.bytes / report.seconds)})"
+    if report.session_seconds >= 0.1:
+        text += f", after {duration(report.session_seconds)} to start Spark"
+    left = _left(report)
+    if left or report.records or report.state != "ok":
+        return f"{text}; {left}" if left else text
+    return f"{report.mirror}: nothing new to copy"
+
+
+def _left(report: RunReport) -> str:
+    """What a run has not copied, and which cluster it waited for."""
+    parts = [f"{plural(report.lag_records, 'offset')} not on the target yet"] if report.lag_records else []
+    parts += [f"target down: {report.target_down}"] if report.target_down else []
+    parts += [f"source down: {report.source_down}"] if report.source_down else []
+    return "; ".join(parts)
+
+
+def backfill(report: BackfillReport) -> RenderableType:
+    """``backfill``: the offsets the times stood for, then the run."""
+    head = f"{report.topic} from {instant(report.from_time)} to {instant(report.to_time)}"
+    grid = table(["partition"], ["from offset", "to offset"])
+    for partition, (start, end) in sorted(report.ranges.items()):
+        grid.add_row(str(partition), count(start), count(end))
+    return Group(title(head), grid, run(report.run))
+
+
+def gaps(found: Sequence[Gap]) -> RenderableType:
+    """``gaps``: what is not on the target and never will be, and who decided so."""
+    if not found:
+        return Text("no gaps: every record up to each position is on its target", "green")
+    grid = table(["mirror", "topic", "partition"], ["from offset", "to offset", "offsets"], ["cause", "decided by", "at"])
+    for gap in found:
+        numbers = (count(gap.start), count(gap.end), count(gap.end - gap.start))
+        words = (gap.cause.value.replace("_", " "), gap.decided_by, instant(gap.at))
+        grid.add_row(*cells(gap.mirror, gap.topic, str(gap.partition), *numbers, *words))
+    return Group(grid, Text(f"{plural(len(found), 'gap')}, {plural(sum(g.end - g.start for g in found), 'source offset')}"))
+
+
+def evicted(rows: Sequence[tuple[str, list[dict[str, Any]]]]) -> RenderableType:
+    """``evict``: whatever the buffer says it did, by mirror and lane."""
+    lines = []
+    for mirror, lanes in rows:
+        for answer in lanes:
+            facts = [f"{key.replace('_', ' ')} {_fact(key, value)}" for key, value in answer.items() if key != "lane" and value != ""]
+            lines.append(Text(f"{mirror}, {answer.get('lane', '?')}: {', '.join(facts)}"))
+        if not lanes:
+            lines.append(Text(f"{mirror}: nothing was copied yet, so there is nothing to remove"))
+    return Group(*lines)
+
+
+def _fact(key: str, value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return size(value) if "bytes" in key else count(value)
+    return str(value)

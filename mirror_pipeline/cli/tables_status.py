@@ -1,0 +1,212 @@
+"""Lag and status as a person reads them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from mirror_pipeline.cli.tables import STYLES, cells, halts, state, table, title
+from mirror_pipeline.lags import HALTED, MirrorLag, TopicLag
+from mirror_pipeline.operations.health import FINE, PROBLEM, Health
+from mirror_pipeline.reports import BufferUse, LaneStatus, MirrorStatus
+from mirror_pipeline.text import count, duration, plural, rate, size, sparkline
+
+HISTORY = 20
+"""Looks kept for the sparkline of ``lag --watch``; a wide terminal has room for twice as many."""
+WIDE = 120
+NUMBERS = ["partitions", "lag", "staged", "behind by"]
+GUTTER = 3
+"""Between two columns of a table."""
+
+
+class LagHistory:
+    """The last ``shown`` looks at each topic's lag."""
+
+    def __init__(self, shown: int = HISTORY) -> None:
+        self._shown = shown
+        self._lags: dict[tuple[str, str], deque[int]] = {}
+
+    def add(self, lag: MirrorLag) -> None:
+        """Remember one look."""
+        for topic in lag.topics:
+            self._lags.setdefault((lag.mirror, topic.topic), deque(maxlen=self._shown)).append(topic.lag_records)
+
+    def line(self, mirror: str, topic: str, room: int) -> str:
+        """The sparkline of one topic over its newest looks, the newest on the right."""
+        return sparkline(list(self._lags.get((mirror, topic), ()))[-room:])
+
+
+def lag(answer: MirrorLag, history: LagHistory | None = None, *, partitions: bool = False, width: int = WIDE) -> RenderableType:
+    """``lag`` of one mirror: a row a topic, or a row a partition. A history takes what room of ``width`` the names leave."""
+    if partitions:
+        return Group(title(answer.mirror), _by_partition(answer), *_below(answer))
+    rows = [_lag_row(topic) for topic in answer.topics]
+    narrow, room = _fitted(rows, width) if history else (False, 0)
+    grid = table(["topic"] if narrow else ["topic", "target"], NUMBERS)
+    if room:
+        grid.add_column("history", no_wrap=True)
+    for topic, row in zip(answer.topics, rows, strict=True):
+        line = [Text(history.line(answer.mirror, topic.topic, room), "cyan")] if history and room else []
+        grid.add_row(*cells(*(row[:1] + row[2:] if narrow else row), *line))
+    return Group(title(answer.mirror), grid, *_below(answer))
+
+
+def _lag_row(topic: TopicLag) -> list[str | Text]:
+    behind = Text(HALTED, STYLES[HALTED]) if topic.state == HALTED else duration(topic.lag_seconds) if topic.lag_records else ""
+    partitions, staged = count(len(topic.partitions)), count(_staged(topic))
+    return [topic.topic, topic.target_topic, partitions, _lagging(topic.lag_records), staged, behind]
+
+
+def _fitted(rows: Sequence[Sequence[str | Text]], width: int) -> tuple[bool, int]:
+    """Whether the target's column must go, and how many looks the history may show (0: none), so that names stay whole."""
+    heads = ["topic", "target", *NUMBERS]
+    widths = [max([len(head), *(len(row[at]) for row in rows)]) + GUTTER for at, head in enumerate(heads)]
+    for narrow in (False, True):
+        room = width - sum(widths) + (widths[1] if narrow else 0) - GUTTER
+        if room >= len("history"):
+            return narrow, room
+    return True, 0
+
+
+def _below(answer: MirrorLag) -> list[Text]:
+    """What stands under the table: halts, warnings, how the last runs ended, the sum."""
+    return [*halts(answer.topics), *_outlook(answer), *(Text(note, "yellow") for note in answer.notes), _lag_sum(answer)]
+
+
+def _outlook(answer: MirrorLag) -> list[Text]:
+    """What may soon go wrong on the source."""
+    return [Text(f"{topic.topic}: {warning}", "yellow") for topic in answer.topics for warning in topic.warnings]
+
+
+def _by_partition(answer: MirrorLag) -> Table:
+    grid = table(["topic", "partition"], ["position", "end", "staged to", "lag"])
+    for topic in answer.topics:
+        for row in topic.partitions:
+            numbers = (count(row.position), count(row.end), count(row.staged))
+            grid.add_row(*cells(topic.topic, str(row.partition), *numbers, _lagging(row.lag)))
+    return grid
+
+
+def _staged(topic: TopicLag) -> int:
+    """Offsets that wait in the buffer."""
+    return sum(max(0, row.staged - row.position) for row in topic.partitions)
+
+
+def _lagging(number: int) -> Text:
+    return Text(count(number), "yellow" if number else "green")
+
+
+def _lag_sum(answer: MirrorLag) -> Text:
+    if not answer.topics:
+        return Text(f"{answer.mirror}: no topic is selected", "yellow")
+    stopped = len(answer.halted)
+    if not answer.lag_records and not stopped:
+        return Text(f"{answer.mirror}: up to date", "green")
+    behind = f", the oldest {duration(answer.lag_seconds)} old" if answer.lag_seconds is not None else ""
+    others = len(answer.topics) - stopped
+    togo = f"{plural(answer.lag_records, 'record')} to go{behind}" if answer.lag_records else "the others up to date" if others else ""
+    if not stopped:
+        return Text(f"{answer.mirror}: {togo}", "yellow")
+    return Text(f"{answer.mirror}: {plural(stopped, 'topic')} halted" + (f", {togo}" if togo else ""), "red")
+
+
+def status(answer: MirrorStatus, now: float) -> RenderableType:
+    """``status`` of one mirror: its lanes, buffer and gaps; ``now`` in seconds since the epoch."""
+    grid = table(["lane", "state"], ["last sign", "micro-batches", "records", "size", "speed"])
+    for lane in answer.lanes:
+        seen = f"{duration(max(0.0, now - lane.heartbeat))} ago" if lane.heartbeat is not None else "never"
+        speed = rate(lane.bytes_per_second) if lane.state == "running" else ""
+        numbers = (seen, count(lane.micro_batches), count(lane.records), size(lane.bytes), speed)
+        grid.add_row(*cells(lane.lane, state(lane.state), *numbers))
+    lines = [line for lane in answer.lanes for line in _lane_notes(lane, now)]
+    end = (_buffer(answer), _verified(answer, now), _gaps(answer.gaps))
+    return Group(title(f"{answer.mirror}: {answer.source} to {answer.target}"), grid, *lines, *end)
+
+
+def health(found: Sequence[Health], state: str) -> Text:
+    """``health`` in one line."""
+    style = {FINE: "green", PROBLEM: "red"}.get(state, "yellow")
+    if state == FINE:
+        lanes, topics = sum(answer.lanes for answer in found), sum(answer.topics for answer in found)
+        return Text(f"{state}: {plural(len(found), 'mirror')}, {plural(lanes, 'lane')}, {plural(topics, 'topic')}", style)
+    return Text(f"{state}: " + "; ".join(f"{answer.mirror}: {problem}" for answer in found for problem in answer.problems), style)
+
+
+def _lane_notes(lane: LaneStatus, now: float) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    if lane.state == "running" and lane.pid is not None:
+        lines.append(Text(f"{lane.lane}: process {lane.pid} on {lane.host or 'this machine'}{_since(lane, now)}", "dim"))
+    if lane.message:
+        lines.append(Text(f"{lane.lane}: {lane.message}", STYLES.get(lane.state, "")))
+    if lane.buffer is not None:
+        lines += _lane_buffer(lane.lane, lane.buffer, now)
+    if lane.target_down_since is not None:
+        down = duration(max(0.0, now - lane.target_down_since))
+        lines.append(Text(f"{lane.lane}: target down for {down}; staging goes on", "yellow"))
+    return [*lines, *halts(lane.topics)]
+
+
+def _lane_buffer(lane: str, use: BufferUse, now: float) -> list[RenderableType]:
+    """The disk a lane takes, and what keeps it from taking less."""
+    lines: list[RenderableType] = []
+    if use.full_since is not None:
+        waits = f"{lane}: buffer full, staging waits since {duration(max(0.0, now - use.full_since))}: {use.full_reason}"
+        lines.append(Text(waits, "red"))
+    if use.disk_bytes:
+        facts = [
+            f"spans {size(use.spans_bytes)} in {plural(use.live_files, 'file')}",
+            f"ledger {size(use.ledger_bytes)}",
+            f"logs {size(use.log_bytes)} in {plural(use.log_files, 'file')}",
+        ]
+        if use.unverified_bytes:
+            facts.append(f"{size(use.unverified_bytes)} to be verified")
+        if use.oldest_staged is not None:
+            facts.append(f"oldest {duration(max(0.0, now - use.oldest_staged))} old")
+        lines.append(Text(f"{lane}: {', '.join(facts)}", "dim"))
+    if use.upkeep_error:
+        lines.append(Text(f"{lane}: housekeeping: {use.upkeep_error}", "yellow"))
+    return lines
+
+
+def _since(lane: LaneStatus, now: float) -> str:
+    return f", for {duration(max(0.0, now - lane.started))}" if lane.started is not None else ""
+
+
+def _buffer(answer: MirrorStatus) -> RenderableType:
+    whole = answer.buffer_total_bytes if answer.buffer_total_bytes is not None else answer.buffer_bytes
+    share = whole / answer.buffer_max_bytes if answer.buffer_max_bytes else 0.0
+    row = Table.grid(padding=(0, 1))
+    colour = "red" if share >= 0.9 else "cyan"
+    text = f"{size(whole)} of {size(answer.buffer_max_bytes)}"
+    if whole > answer.buffer_bytes:
+        text += f" ({size(answer.buffer_bytes)} by this mirror)"
+    if answer.staged_records:
+        text += f", {plural(answer.staged_records, 'record')} ({size(answer.staged_bytes)}) not yet on the target"
+    row.add_row(Text("buffer"), ProgressBar(total=1.0, completed=min(1.0, share), width=20, complete_style=colour), Text(text))
+    return row
+
+
+def _verified(answer: MirrorStatus, now: float) -> Text:
+    if answer.verified_at is None:
+        return Text("nothing was verified yet: see 'mirror verify'", "dim")
+    last = f"last verification {duration(max(0.0, now - answer.verified_at))} ago"
+    if not answer.different:
+        return Text(f"{last}: no differences", "green")
+    return Text(f"{last}; different when last compared: {', '.join(answer.different)}; see 'mirror verify'", "red")
+
+
+def _gaps(number: int) -> Text:
+    return Text(f"{plural(number, 'gap')}: see 'mirror gaps'", "red") if number else Text("no gaps", "green")
+
+
+def each(parts: Sequence[RenderableType]) -> RenderableType:
+    """Several mirrors one under another, an empty line between them."""
+    spaced: list[RenderableType] = []
+    for part in parts:
+        spaced += [part, Text("")] if part is not parts[-1] else [part]
+    return Group(*spaced)

@@ -1,0 +1,44 @@
+"""mirror.yaml: read it, check it, hand out facts. The public place of everything in ``settings/``."""
+
+from __future__ import annotations
+
+from mirror_pipeline.config.json_schema import json_schema
+from mirror_pipeline.config.load import DEFAULT_CONFIG, load_config
+from mirror_pipeline.config.secrets import SecretRef
+from mirror_pipeline.config.settings import (
+    BufferConfig,
+    ClusterSettings,
+    Config,
+    EngineConfig,
+    FrozenMap,
+    GroupSelection,
+    MirrorConfig,
+    Security,
+    TopicSelection,
+    nearest,
+)
+from mirror_pipeline.kafka.librdkafka import librdkafka_settings
+from mirror_pipeline.units import format_duration, format_size, parse_duration, parse_size, parse_time
+
+__all__ = [
+    "DEFAULT_CONFIG",
+    "BufferConfig",
+    "ClusterSettings",
+    "Config",
+    "EngineConfig",
+    "FrozenMap",
+    "GroupSelection",
+    "MirrorConfig",
+    "Security",
+    "SecretRef",
+    "TopicSelection",
+    "format_duration",
+    "format_size",
+    "json_schema",
+    "librdkafka_settings",
+    "load_config",
+    "nearest",
+    "parse_duration",
+    "parse_size",
+    "parse_time",
+]

@@ -1,0 +1,163 @@
+"""Field types of mirror.yaml: each parses its text and knows how to describe itself."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from mirror_pipeline.config.naming import template_problem
+from mirror_pipeline.config.secrets import REFERENCE
+from mirror_pipeline.units import DURATION_TEXT, SIZE_TEXT, TIME_TEXT, parse_duration, parse_size, parse_time
+
+_HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", re.ASCII)
+
+
+def setting(default: Any, description: str, kind: str, *, unit: str = "", example: str = "", **limits: Any) -> Any:
+    """A pydantic field that carries what the reference shows: type, unit, meaning, example."""
+    extra: dict[str, Any] = {"x-type": kind}
+    if unit:
+        extra["x-unit"] = unit
+    if example:
+        extra["x-example"] = example
+    return Field(default, description=description, json_schema_extra=extra, **limits)
+
+
+def _size(value: object) -> int:
+    return parse_size(value)
+
+
+def _duration(value: object) -> float:
+    seconds = parse_duration(value)
+    if seconds <= 0:
+        raise ValueError("must be longer than nothing")
+    return seconds
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise ValueError("must be text; put it in quotes")
+
+
+def _texts(value: object) -> list[str]:
+    if isinstance(value, str):
+        raise ValueError(f'must be a list; write ["{value}"]')
+    if not isinstance(value, list):
+        raise ValueError('must be a list of texts, e.g. ["orders", "payments\\\\..*"]')
+    return [_text(item) for item in value]
+
+
+def _secret(value: object) -> str:
+    if isinstance(value, str) and REFERENCE.fullmatch(value):
+        return value
+    raise ValueError("a secret must not be written here; write ${env:NAME} or ${file:path}")
+
+
+def _bootstrap(value: object) -> list[str]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list) or not items:
+        raise ValueError('must be "host:port,host:port" or a list of "host:port"')
+    return [_address(_text(item).strip()) for item in items]
+
+
+def _address(text: str) -> str:
+    match = _HOST_PORT.fullmatch(text)
+    if not match or not 0 < int(match.group(2)) < 65536:
+        raise ValueError(f'"{text}" is not host:port, e.g. "broker1:9092"')
+    return text
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        hint = '; for any text write ".*"' if text.startswith(("*", "?", "+")) else ""
+        raise ValueError(f'regex "{text}" does not compile: {error.msg} at position {error.pos}{hint}') from None
+    if not text:
+        raise ValueError("an empty regex matches no topic")
+    if "," in re.sub(r"\{[0-9]*,[0-9]*\}", "", text):
+        raise ValueError(f'regex "{text}" holds a comma, which no topic name has; write one list item for each regex')
+    return text
+
+
+def _naming(value: object) -> str:
+    text = _text(value)
+    problem = template_problem(text)
+    if problem:
+        raise ValueError(f'"{text}" {problem}')
+    return text
+
+
+def _start(value: object) -> str | datetime:
+    text = _text(value)
+    return text if text in ("earliest", "latest") else parse_time(text)
+
+
+def _options(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError("must be a mapping of option to value")
+    flat: dict[str, str] = {}
+    for key, item in value.items():
+        if isinstance(item, bool):
+            flat[str(key)] = "true" if item else "false"
+        elif isinstance(item, str | int | float):
+            flat[str(key)] = str(item)
+        else:
+            raise ValueError(f"{key} must be text, a number, true or false")
+    return flat
+
+
+def _hours(value: object) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise ValueError('must be a mapping such as {"08:00-18:00": 20MB}')
+    for hours in value:
+        if not re.fullmatch(HOURS_TEXT, str(hours)):
+            raise ValueError(f'"{hours}" is not HH:MM-HH:MM, e.g. "08:00-18:00"')
+    return {str(hours): parse_size(size) for hours, size in value.items()}
+
+
+HOURS_TEXT = r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d"
+_OPTIONS_SCHEMA = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
+
+Size = Annotated[
+    int, BeforeValidator(_size), WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": SIZE_TEXT}]})
+]
+Duration = Annotated[float, BeforeValidator(_duration), WithJsonSchema({"type": "string", "pattern": DURATION_TEXT})]
+Hours = Annotated[
+    dict[str, int],
+    BeforeValidator(_hours),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "propertyNames": {"pattern": f"^{HOURS_TEXT}$"},
+            "additionalProperties": {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": SIZE_TEXT}]},
+        }
+    ),
+]
+Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": "string"})]
+Secret = Annotated[str, BeforeValidator(_secret), WithJsonSchema({"type": "string", "pattern": r"^\$\{(env|file):[^{}]+\}$"})]
+Addresses = Annotated[
+    list[str],
+    BeforeValidator(_bootstrap),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
+]
+Naming = Annotated[str, BeforeValidator(_naming), WithJsonSchema({"type": "string", "pattern": r"^(prefix|identity|.*\{topic\}.*)$"})]
+Start = Annotated[
+    str | datetime,
+    BeforeValidator(_start),
+    WithJsonSchema({"anyOf": [{"enum": ["earliest", "latest"]}, {"type": "string", "pattern": TIME_TEXT}]}),
+]
+Options = Annotated[dict[str, str], BeforeValidator(_options), WithJsonSchema(_OPTIONS_SCHEMA)]
+Pattern = Annotated[str, BeforeValidator(lambda value: _pattern(_text(value))), WithJsonSchema({"type": "string", "minLength": 1})]
+
+
+def _list_first(value: object) -> list[str]:
+    return _texts(value) if not isinstance(value, list) else value
+
+
+Patterns = Annotated[
+    list[Pattern], BeforeValidator(_list_first), WithJsonSchema({"type": "array", "items": {"type": "string", "minLength": 1}})
+]

@@ -1,0 +1,224 @@
+"""Reads mirror.yaml: YAML with lines, pydantic, checks across keys, then frozen facts."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from pydantic import BaseModel, ValidationError
+
+from mirror_pipeline.config import checks
+from mirror_pipeline.config.models import BufferModel, ClusterModel, EngineModel, FileModel, MirrorModel, SecurityModel
+from mirror_pipeline.config.problems import Problems, part_of
+from mirror_pipeline.config.secrets import REFERENCE, SecretRef, secret_ref, substitute
+from mirror_pipeline.config.settings import (
+    BufferConfig,
+    ClusterSettings,
+    Config,
+    EngineConfig,
+    FrozenMap,
+    GroupSelection,
+    MirrorConfig,
+    Security,
+    TopicSelection,
+)
+from mirror_pipeline.config.yaml_lines import Document
+from mirror_pipeline.config.yaml_lines import Path as KeyPath
+from mirror_pipeline.errors import ConfigError
+
+DEFAULT_CONFIG = "mirror.yaml"
+M = TypeVar("M", bound=BaseModel)
+_log = logging.getLogger("mirror_pipeline.config")
+_TOLD: set[str] = set()  # once for each process: Dagster's daemon loads the file every few seconds
+
+
+def load_config(path: str | Path = DEFAULT_CONFIG) -> Config:
+    """Read and check a mirror.yaml. Nothing is contacted; secrets stay references.
+
+    Args:
+        path: the file; relative paths inside it count from its folder.
+
+    Raises:
+        ConfigError: with one line for each problem, ``file:line: key: what to write instead``.
+    """
+    shown = str(path)
+    document = Document(_read(Path(path), shown))
+    problems = Problems(shown, document)
+    for key, line, message in document.problems:
+        problems.add(key, message, line)
+    if document.data is None and not problems:
+        raise ConfigError(f"{shown}: the file is empty", hint="`mirror init` writes one to start from")
+    folder = Path(path).absolute().parent
+    model = _validate(document.data, folder, problems) if document.data is not None else None
+    if problems or model is None:
+        raise ConfigError(problems.text())
+    config = _Facts(model, folder, problems).config(Path(path).absolute())
+    for note in config.notes:
+        if note not in _TOLD:
+            _TOLD.add(note)
+            _log.warning("%s", note)
+    return config
+
+
+def _read(path: Path, shown: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(f"{shown}: no such file", hint="`mirror init` writes one, `-c FILE` names another") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{shown}: is not UTF-8 text", hint="save it as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{shown}: {error.strerror}", hint="`-c FILE` names another file") from None
+
+
+def _validate(data: Any, folder: Path, problems: Problems) -> FileModel | None:
+    _substitute(data, problems)
+    checks.check_references(data, problems)
+    model = None
+    try:
+        model = FileModel.model_validate(data)
+    except ValidationError as error:
+        problems.add_validation(error)
+    _check_sections(data, folder, problems)
+    return model
+
+
+def _substitute(data: Any, problems: Problems) -> None:
+    """Put environment values into addresses, in place, so that they are checked like written ones."""
+    places: list[tuple[Any, Any, KeyPath]] = [(part_of(data, ("buffer",)), "uri", ("buffer", "uri"))]
+    clusters = part_of(data, ("clusters",))
+    for alias, cluster in clusters.items() if isinstance(clusters, dict) else ():
+        path: KeyPath = ("clusters", alias, "bootstrap_servers")
+        servers = part_of(cluster, ("bootstrap_servers",))
+        places.append((cluster, "bootstrap_servers", path))
+        places += [(servers, index, (*path, index)) for index in range(len(servers))] if isinstance(servers, list) else []
+    for holder, key, path in places:
+        value = part_of(holder, (key,))
+        if isinstance(value, str):
+            try:
+                holder[key] = substitute(value)
+            except ValueError as error:
+                problems.add(path, str(error))
+                holder[key] = "unset:1"  # one message is enough
+
+
+def _check_sections(data: Any, folder: Path, problems: Problems) -> None:
+    """Cross-checks of every section that is well formed, even when others are not: all errors at once."""
+    clusters = part_of(data, ("clusters",))
+    clusters = clusters if isinstance(clusters, dict) else {}
+    for alias, raw in clusters.items():
+        checks.check_name(("clusters", alias), alias, "cluster alias", problems)
+        cluster = _try(ClusterModel, raw)
+        if cluster is not None:
+            checks.check_cluster(alias, cluster, folder, problems)
+    mirrors = part_of(data, ("mirrors",))
+    names: dict[int, str] = {}
+    for index, raw in enumerate(mirrors if isinstance(mirrors, list) else ()):
+        checks.check_mirror(index, raw, [str(alias) for alias in clusters], problems)
+        name = part_of(raw, ("name",))
+        if isinstance(name, str):
+            names[index] = name
+    checks.check_mirror_names(names, problems)
+    buffer = _try(BufferModel, part_of(data, ("buffer",)) or {})
+    if buffer is not None:
+        checks.check_buffer(buffer, problems)
+        checks.check_batches(data, buffer.max_bytes, problems)
+    checks.check_options(part_of(data, ("engine", "spark")), ("engine", "spark"), problems)
+
+
+def _try(model: type[M], raw: Any) -> M | None:
+    try:
+        return model.model_validate(raw)
+    except ValidationError:
+        return None
+
+
+class _Facts:
+    """Turns a checked file into facts."""
+
+    def __init__(self, model: FileModel, folder: Path, problems: Problems) -> None:
+        self._model = model
+        self._folder = folder
+        self._problems = problems
+
+    def config(self, path: Path) -> Config:
+        notes = tuple(
+            f"{self._problems.where(('mirrors', index, 'groups'))}: consumer groups are not carried over yet; this block has no effect"
+            for index, mirror in enumerate(self._model.mirrors)
+            if mirror.groups is not None
+        )
+        return Config(
+            clusters={alias: self._cluster(alias, cluster) for alias, cluster in self._model.clusters.items()},
+            mirrors=[self._mirror(mirror) for mirror in self._model.mirrors],
+            buffer=self._buffer(self._model.buffer),
+            path=path,
+            notes=notes,
+        )
+
+    def _cluster(self, alias: str, cluster: ClusterModel) -> ClusterSettings:
+        client: dict[str, str | SecretRef] = {}
+        for key, value in cluster.client.items():
+            reference = REFERENCE.fullmatch(value)
+            client[key] = secret_ref(value, self._folder, self._problems.where(("clusters", alias, "client", key))) if reference else value
+        return ClusterSettings(alias, tuple(cluster.bootstrap_servers), self._security(alias, cluster.security), FrozenMap(client))
+
+    def _security(self, alias: str, security: SecurityModel) -> Security:
+        def secret(key: str, text: str | None) -> SecretRef | None:
+            return secret_ref(text, self._folder, self._problems.where(("clusters", alias, "security", key))) if text else None
+
+        return Security(
+            protocol=security.protocol,
+            mechanism=security.mechanism,
+            username=security.username,
+            password=secret("password", security.password),
+            ca_file=self._file(security.ca_file),
+            cert_file=self._file(security.cert_file),
+            key_file=self._file(security.key_file),
+            key_password=secret("key_password", security.key_password),
+            verify_hostname=security.verify_hostname,
+        )
+
+    def _file(self, name: str | None) -> str | None:
+        return None if name is None else str(self._folder / Path(name).expanduser())
+
+    def _mirror(self, mirror: MirrorModel) -> MirrorConfig:
+        topics = mirror.topics
+        groups = mirror.groups
+        return MirrorConfig(
+            name=mirror.name,
+            source=mirror.source,
+            target=mirror.target,
+            topics=TopicSelection(tuple(topics.include), tuple(topics.exclude), topics.manage, topics.replication_factor),
+            naming=mirror.naming,
+            offsets=mirror.offsets,
+            start=mirror.start,
+            on_loss=mirror.on_loss,
+            lanes=mirror.lanes,
+            groups=None if groups is None else GroupSelection(tuple(groups.include), tuple(groups.exclude)),
+            engine=self._engine(mirror.engine),
+        )
+
+    def _engine(self, override: EngineModel | None) -> EngineConfig:
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(EngineConfig):
+            block = override if override is not None and field.name in override.model_fields_set else self._model.engine
+            value = getattr(block, field.name)
+            values[field.name] = FrozenMap(value) if isinstance(value, Mapping) else value
+        if not any(block is not None and "micro_batch_bytes" in block.model_fields_set for block in (override, self._model.engine)):
+            values["micro_batch_bytes"] = min(values["micro_batch_bytes"], self._model.buffer.max_bytes // checks.BATCHES_IN_BUFFER)
+        return EngineConfig(**values)
+
+    def _buffer(self, buffer: BufferModel) -> BufferConfig:
+        plain = unquote(urlsplit(buffer.uri).path) if buffer.uri.startswith("file://") else buffer.uri
+        remote = buffer.uri.startswith("s3://")
+        return BufferConfig(
+            uri=buffer.uri.rstrip("/") if remote else str(self._folder / Path(plain).expanduser()),
+            retention=int(buffer.retention),
+            max_bytes=buffer.max_bytes,
+            durable=buffer.durable,
+            lease=buffer.lease,
+        )

@@ -1,0 +1,323 @@
+"""The shape of mirror.yaml. Descriptions here become the JSON Schema and docs/configuration.md."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from mirror_pipeline.config.fields import Addresses, Duration, Hours, Naming, Options, Patterns, Secret, Size, Start, Text, setting
+
+
+class Section(BaseModel):
+    """A block of mirror.yaml: a key that is not listed is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, hide_input_in_errors=True)
+
+
+class SecurityModel(Section):
+    """How to connect to a cluster. One block serves both client stacks."""
+
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
+        "PLAINTEXT",
+        "Transport and authentication, as the broker's listener has it.",
+        "one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL",
+        example="SASL_SSL",
+    )
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = setting(
+        None,
+        "SASL mechanism; required with a SASL protocol. PLAIN sends the password as it is and is accepted with SASL_SSL only.",
+        "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+        example="SCRAM-SHA-512",
+    )
+    username: Text | None = setting(None, "SASL user name; required with a SASL protocol.", "text", example="mirror")
+    password: Secret | None = setting(
+        None, "SASL password, by reference only; required with a SASL protocol.", "secret reference", example="${env:EAST_PASSWORD}"
+    )
+    ca_file: Text | None = setting(
+        None,
+        "PEM file with the authorities that may sign the brokers' certificates. Without it the system's are used.",
+        "path",
+        example="certs/ca.pem",
+    )
+    cert_file: Text | None = setting(None, "PEM file with this client's certificate (mutual TLS).", "path", example="certs/mirror.pem")
+    key_file: Text | None = setting(None, "PEM file with the key of `cert_file`.", "path", example="certs/mirror.key")
+    key_password: Secret | None = setting(
+        None, "Password of `key_file`, by reference only.", "secret reference", example="${file:secrets/key-password}"
+    )
+    verify_hostname: bool = setting(
+        True, "Whether the broker's certificate must name the host that was dialled.", "true or false", example="true", strict=True
+    )
+
+
+class ClusterModel(Section):
+    """A Kafka cluster under an alias. The alias is the key; letters, digits, `_` and `-`."""
+
+    bootstrap_servers: Addresses = setting(
+        ...,
+        "First addresses to dial: `host:port`, several separated by commas or as a list. May hold `${env:NAME}`.",
+        "text or list of text",
+        example='"broker1:9092,broker2:9092"',
+    )
+    security: SecurityModel = setting(SecurityModel(), "How to connect, see [security](#security).", "section")
+    client: Options = setting(
+        {},
+        "Further librdkafka properties for the administrative client (metadata, topics, configs). "
+        "The data path has its own transport and does not read them. "
+        "An unknown property is an error when the client is made. Addresses and security belong in the keys above. "
+        "Values of keys that hold secrets must be references.",
+        "mapping of property to value",
+        example="{socket.keepalive.enable: true}",
+    )
+
+
+class TopicsModel(Section):
+    """Which topics of the source are mirrored, and what may be done to topics of the target.
+
+    A regex must match the whole topic name. Internal topics (`__*`) are never mirrored.
+    """
+
+    include: Patterns = setting(
+        ..., "Topics to mirror: Python regexes on the whole name.", "list of regexes", example='["orders", "payments\\\\..*"]', min_length=1
+    )
+    exclude: Patterns = setting([], "Topics to leave out; wins over `include`.", "list of regexes", example='[".*\\\\.internal"]')
+    manage: bool = setting(
+        True,
+        "Whether the mirror creates missing target topics and adds missing partitions. With `false` such a topic "
+        "is halted with the command that resolves it.",
+        "true or false",
+        example="false",
+        strict=True,
+    )
+    replication_factor: int | None = setting(
+        None,
+        "Replicas of target topics the mirror creates. Without it: 3, or the number of target brokers if that is smaller.",
+        "number",
+        unit="replicas",
+        example="3",
+        ge=1,
+        le=100,
+        strict=True,
+    )
+
+
+class GroupsModel(Section):
+    """Consumer groups whose offsets are carried over.
+
+    **Not active yet**: the block is checked and a note is printed, but no group offset is written.
+    """
+
+    include: Patterns = setting([], "Groups to carry over: regexes on the whole name.", "list of regexes", example='[".*"]')
+    exclude: Patterns = setting([], "Groups to leave out; wins over `include`.", "list of regexes", example='["console-consumer-.*"]')
+
+
+class EngineModel(Section):
+    """How much is read at a time, and where the work runs.
+
+    The block stands at the top for all mirrors, or inside a mirror, where single keys override.
+    """
+
+    micro_batch_bytes: Size = setting(
+        "128MB",
+        "Most bytes that one micro-batch reads from the source. Without it: 128MB, or a quarter of `buffer.max_bytes` if that is smaller.",
+        "size",
+        unit="bytes",
+        example="64MB",
+        ge=1_000_000,
+    )
+    inline_bytes: Size | None = setting(
+        None,
+        "A micro-batch up to this size is run by the mirror's own process, without Spark. Spark starts with the first larger one. `0`"
+        " gives every micro-batch to Spark. Without it: 32MB; on a machine of one or two cores, unless `spark_master` is set, all of them:"
+        " one process fills these.",
+        "size",
+        unit="bytes",
+        example="0",
+        ge=0,
+    )
+    max_batch_age: Duration = setting("10s", "A micro-batch is closed after this time even if it is small.", "duration", example="2s")
+    tasks: int | None = setting(
+        None,
+        "Spark tasks that read, and that write, at the same time. Without it: one for each core Spark has.",
+        "number",
+        unit="tasks",
+        example="8",
+        ge=1,
+        le=10_000,
+        strict=True,
+    )
+    fetch_max_bytes: Size = setting(
+        "32MiB",
+        "Most bytes asked of a broker in one fetch request; bounds the memory of a task.",
+        "size",
+        unit="bytes",
+        example="8MiB",
+        ge=65_536,
+        le=1_000_000_000,
+    )
+    connections: int | None = setting(
+        None,
+        "Connections of each reading task to each source broker. Without it: two, and on a long link "
+        "as many as the round trip asks for and the line rewards.",
+        "number",
+        unit="connections",
+        example="32",
+        ge=1,
+        le=512,
+        strict=True,
+    )
+    bandwidth: Size | None = setting(
+        None,
+        "Most bytes a second that are read from the source, per lane. Without it: no limit.",
+        "size",
+        unit="bytes a second",
+        example="50MB",
+        ge=10_000,
+    )
+    bandwidth_hours: Hours = setting(
+        {},
+        "Other limits at some hours of the day, in this machine's time; a range may go over midnight, the first that fits counts.",
+        "mapping of HH:MM-HH:MM to size",
+        example='{"08:00-18:00": 20MB}',
+    )
+    request_timeout: Duration = setting(
+        "30s", "How long one request to a broker may take before its connection is given up.", "duration", example="60s", ge=1, le=3600
+    )
+    poll_interval: Duration = setting(
+        "200ms", "How long a run waits before it looks again when the source has nothing new.", "duration", example="1s", le=3600
+    )
+    source_wait: Duration = setting(
+        "60s",
+        "How long `run --once` waits for a source that has fallen silent. Continuous runs wait without end.",
+        "duration",
+        example="5m",
+    )
+    target_wait: Duration = setting(
+        "5m",
+        "How long `run --once` waits for a target that has fallen silent; staging goes on meanwhile. Continuous runs wait without end.",
+        "duration",
+        example="1h",
+    )
+    lease: Duration = setting(
+        "60s",
+        "How long after its start a task may send to the target. One that was stopped and goes on later sends nothing.",
+        "duration",
+        example="2m",
+        ge=5,
+        le=600,
+    )
+    spark_master: Text | None = setting(None, "Spark master URL. Without it: `local[*]`.", "text", example='"local[2]"')
+    spark: Options = setting(
+        {},
+        "Further Spark properties for the session. Not a place for secrets: set those in `spark-defaults.conf` or the environment.",
+        "mapping of property to value",
+        example="{spark.driver.memory: 2g}",
+    )
+
+
+class MirrorModel(Section):
+    """One directed flow: topics of a source cluster copied to a target cluster."""
+
+    name: Text = setting(
+        ...,
+        "Name of the mirror; letters, digits, `_` and `-`. It names folders, Dagster assets and metrics: do not change it later.",
+        "text",
+        example="east-to-west",
+    )
+    source: Text = setting(..., "Alias of the cluster to read from.", "cluster alias", example="east")
+    target: Text = setting(..., "Alias of the cluster to write to; another one than the source.", "cluster alias", example="west")
+    topics: TopicsModel = setting(..., "Which topics, see [topics](#topics).", "section")
+    naming: Naming = setting(
+        "prefix",
+        "Names on the target: `prefix` (`orders` becomes `east.orders`), `identity` (same name), or a template "
+        "with `{topic}` and, if wanted, `{source}`.",
+        "prefix, identity or template",
+        example='"{source}-{topic}"',
+    )
+    offsets: Literal["translated", "exact"] = setting(
+        "translated",
+        "How offsets relate: `translated` keeps an exact map from source to target offsets. `exact` (the same "
+        "offsets on both sides) is **not there yet** and refused.",
+        "translated",
+        example="translated",
+    )
+    start: Start = setting(
+        "earliest",
+        "Where a topic that was never mirrored begins: `earliest`, `latest`, or a time: the first record with that time or a later one. "
+        "`latest` is the end of the log when the mirror first sees the source; topics that appear, or are selected, later are copied "
+        "from their beginning.",
+        "earliest, latest or a time",
+        example="2026-03-01T00:00:00Z",
+    )
+    on_loss: Literal["halt", "record_gap"] = setting(
+        "halt",
+        "When records can not be copied (the source deleted them before they were read, or one is larger than the target takes): "
+        "`halt` stops that topic with the reason; `record_gap` writes the missing offsets into the gap ledger and goes on.",
+        "halt or record_gap",
+        example="record_gap",
+    )
+    lanes: int = setting(
+        1,
+        "Over how many lanes new topics are spread. Each lane is a Dagster run of its own. A topic keeps the lane it began in, so after "
+        "this number was lowered the lanes beyond it still run, with the topics they have.",
+        "number",
+        unit="lanes",
+        example="2",
+        ge=1,
+        le=64,
+        strict=True,
+    )
+    groups: GroupsModel | None = setting(None, "Consumer groups to carry over, see [groups](#groups). Not active yet.", "section")
+    engine: EngineModel | None = setting(None, "Overrides of the [engine](#engine) keys for this mirror.", "section")
+
+
+class BufferModel(Section):
+    """Where data lies between the source and the target."""
+
+    uri: Text = setting(
+        "./mirror_buffer",
+        "Folder of the buffer; a relative path counts from the folder of mirror.yaml. Or `s3://bucket/prefix`, in a store that knows "
+        "conditional puts; how it is reached comes from the environment (`AWS_ENDPOINT_URL`, `AWS_REGION`, "
+        "`AWS_ACCESS_KEY_ID`, ...), see [object stores](buffer.md#object-stores). May hold `${env:NAME}`.",
+        "path or s3:// URI",
+        example="/data/mirror_buffer",
+    )
+    retention: Duration = setting(
+        "24h", "How long staged data is kept after the target has it.", "duration", unit="whole seconds", example="2h", ge=1
+    )
+    max_bytes: Size = setting(
+        "50GB",
+        "Most bytes the buffer may hold on disk, all mirrors together. When it is full, reading pauses until the target has taken some.",
+        "size",
+        unit="bytes",
+        example="200GB",
+        ge=4_000_000,
+    )
+    durable: bool = setting(
+        True,
+        "Whether files are flushed to the disk before they count. With `false` writing is faster, and a power loss "
+        "(not the end of a process) can leave the buffer unreadable. No effect in an object store.",
+        "true or false",
+        example="false",
+        strict=True,
+    )
+    lease: Duration = setting(
+        "30s",
+        "Object stores only: for how long a run that is not heard of keeps others from its lane. After a crash the next run waits so "
+        "long; a store that is away for longer pauses the run.",
+        "duration",
+        example="1m",
+        ge=2,
+        le=600,
+    )
+
+
+class FileModel(Section):
+    """Clusters, the flows between them, where data is staged, and how the work is done."""
+
+    clusters: dict[str, ClusterModel] = setting(
+        ..., "The Kafka clusters by alias, see [clusters](#clusters).", "mapping of alias to section", min_length=1
+    )
+    mirrors: list[MirrorModel] = setting(..., "The flows between them, see [mirrors](#mirrors).", "list of sections", min_length=1)
+    buffer: BufferModel = setting(BufferModel(), "Where data is staged, see [buffer](#buffer).", "section")
+    engine: EngineModel = setting(EngineModel(), "How the work is done, see [engine](#engine).", "section")

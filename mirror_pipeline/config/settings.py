@@ -1,0 +1,202 @@
+"""mirror.yaml after validation: frozen, picklable, without secret values."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, time
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from mirror_pipeline.config.secrets import SecretRef
+from mirror_pipeline.errors import UsageError
+
+V = TypeVar("V")
+
+
+class FrozenMap(Mapping[str, V], Generic[V]):
+    """A read-only mapping that can be hashed and pickled."""
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, pairs: Mapping[str, V] | Iterable[tuple[str, V]] = ()) -> None:
+        self._pairs = tuple(sorted(dict(pairs).items()))
+
+    def __getitem__(self, key: str) -> V:
+        for name, value in self._pairs:
+            if name == key:
+                return value
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self._pairs)
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __hash__(self) -> int:
+        return hash(self._pairs)
+
+    def __repr__(self) -> str:
+        return f"FrozenMap({dict(self._pairs)!r})"
+
+    def __reduce__(self) -> tuple[type[FrozenMap[V]], tuple[dict[str, V]]]:
+        return (FrozenMap, (dict(self._pairs),))
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How to connect: one neutral block for both client stacks. Files are absolute paths (PEM)."""
+
+    protocol: str = "PLAINTEXT"
+    mechanism: str | None = None
+    username: str | None = None
+    password: SecretRef | None = None
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    key_password: SecretRef | None = None
+    verify_hostname: bool = True
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether a user name and password are sent."""
+        return self.protocol.startswith("SASL_")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """One cluster; carries references to secrets, never their values. ``client`` is for librdkafka alone."""
+
+    alias: str
+    bootstrap_servers: tuple[str, ...]
+    security: Security = field(default_factory=Security)
+    client: Mapping[str, str | SecretRef] = field(default_factory=FrozenMap)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSelection:
+    """Whole-name regexes (``exclude`` wins) and what the mirror may do to target topics."""
+
+    include: tuple[str, ...]
+    exclude: tuple[str, ...] = ()
+    manage: bool = True
+    replication_factor: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSelection:
+    """Consumer groups whose offsets are to be carried over (not active yet)."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How much is read at a time, and where it runs. Sizes in bytes, times in seconds."""
+
+    micro_batch_bytes: int = 128_000_000
+    max_batch_age: float = 10.0
+    inline_bytes: int | None = None
+    tasks: int | None = None
+    fetch_max_bytes: int = 32 * 1024 * 1024
+    connections: int | None = None
+    bandwidth: int | None = None
+    bandwidth_hours: Mapping[str, int] = field(default_factory=FrozenMap)
+    request_timeout: float = 30.0
+    poll_interval: float = 0.2
+    source_wait: float = 60.0
+    target_wait: float = 300.0
+    lease: float = 60.0
+    spark_master: str | None = None
+    spark: Mapping[str, str] = field(default_factory=FrozenMap)
+
+    def bandwidth_at(self, moment: time) -> int | None:
+        """The limit in bytes a second at a time of the day, None for no limit."""
+        now = f"{moment:%H:%M}"
+        for hours, limit in self.bandwidth_hours.items():
+            start, _, end = hours.partition("-")
+            inside = start <= now < end if start < end else now >= start or now < end
+            if inside:
+                return limit or None
+        return self.bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorConfig:
+    """One directed flow. ``start`` is ``"earliest"``, ``"latest"`` or a moment in UTC."""
+
+    name: str
+    source: str
+    target: str
+    topics: TopicSelection
+    naming: str = "prefix"
+    offsets: str = "translated"
+    start: str | datetime = "earliest"
+    on_loss: str = "halt"
+    lanes: int = 1
+    groups: GroupSelection | None = None
+    engine: EngineConfig = field(default_factory=EngineConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class BufferConfig:
+    """Where staged data lies (absolute folder), how long it is kept after it was copied (seconds), and its cap (bytes).
+
+    ``durable``: files are flushed to the disk before they count. ``lease``: seconds after which a silent run loses its lane, in an
+    object store.
+    """
+
+    uri: str
+    retention: int = 86_400
+    max_bytes: int = 50_000_000_000
+    durable: bool = True
+    lease: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All of mirror.yaml. ``notes`` are things the reader should know, e.g. a key that has no effect yet."""
+
+    clusters: dict[str, ClusterSettings]
+    mirrors: list[MirrorConfig]
+    buffer: BufferConfig
+    path: Path
+    notes: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """The folder of mirror.yaml, absolute."""
+        return self.path.parent
+
+    @property
+    def state_folder(self) -> Path:
+        """Where small files that may be made anew are kept, such as catalogues."""
+        return self.folder / ".mirror"
+
+    def mirror(self, name: str) -> MirrorConfig:
+        """The mirror of that name.
+
+        Raises:
+            UsageError: no such mirror; the message offers the nearest name.
+        """
+        for mirror in self.mirrors:
+            if mirror.name == name:
+                return mirror
+        raise UsageError(f'{self.path.name} has no mirror "{name}"', hint=nearest(name, [m.name for m in self.mirrors]))
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``did you mean "x"?``, or the list of what is known when nothing is near."""
+    names = list(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6) or [n for n in names if n.lower() == word.lower()]
+    if close:
+        return f'did you mean "{close[0]}"?'
+    return "known: " + ", ".join(names) if names else "none is defined"

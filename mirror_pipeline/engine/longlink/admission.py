@@ -1,0 +1,249 @@
+"""Which stretch is begun next, and whether there is memory for it.
+
+    held = bytes that may come of the requests on their way
+         + bytes that have come of stretches which are not complete, or not taken over by their reader yet
+
+A request is counted before it is sent, as what was asked for, or as the largest batch known where that is more: brokers send a
+first batch whole, however little was asked for. Stretches of the micro-batch that is being read come before those read ahead
+of it and have more room. The one the reader waits for needs no room, so that memory full of what lies behind it never
+stops it: ``held`` stays below the room, that one request, and what batches larger than any seen before bring.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+from mirror_pipeline.engine.longlink.segments import PROBES, SLACK_BATCHES, Attempt, Estimate, Stretch
+from mirror_pipeline.model import TopicPartition
+
+ROOM_BYTES = 320 * 2**20
+"""At 1 Gbit/s and 200 ms half of it is on its way, the rest is what comes in over a second."""
+AHEAD_SHARE = 0.85
+"""The part of it that what is read ahead may fill."""
+FIRST_PROBES = 16
+"""Stretches on their way of all partitions of which nothing is known, until some have answered; then twice as many."""
+TOO_LARGE = 1.5
+"""A stretch of so many times the usual size is cut before it is begun."""
+UNKNOWN_BATCH_MAX = 1_048_588
+"""The largest batch of a topic with Kafka's own settings."""
+
+
+class Admission:
+    """The stretches of one broker's partitions that are not begun yet, and the memory of those that are.
+
+    ``add``, ``passed`` and ``wait_for`` are called by the reader's thread, all else by the one that fetches.
+    """
+
+    def __init__(self) -> None:
+        self.room = ROOM_BYTES
+        self._lock = threading.RLock()
+        self._held = 0
+        self._needed: deque[Stretch] = deque()
+        self._ahead: deque[Stretch] = deque()
+        self._stops: dict[TopicPartition, int] = {}
+        self._urgent: Stretch | None = None
+        self._learnt: dict[TopicPartition, Estimate] = {}
+        self._largest = UNKNOWN_BATCH_MAX
+        self._probing: dict[TopicPartition, int] = {}
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory or on their way."""
+        return self._held
+
+    @property
+    def waiting(self) -> int:
+        """Stretches that are not begun."""
+        return len(self._needed) + len(self._ahead)
+
+    @property
+    def urgent(self) -> Stretch | None:
+        """The stretch that the reader waits for, while it does."""
+        urgent = self._urgent
+        return None if urgent is None or urgent.ready else urgent
+
+    def add(self, stretches: Iterable[Stretch], stops: Mapping[TopicPartition, int] | None = None) -> None:
+        """Read these as well, behind all others.
+
+        Args:
+            stretches: in the order in which they will be taken over.
+            stops: the offset of each partition up to which the reader needs them now; as before when None.
+        """
+        with self._lock:
+            self._stops = dict(stops) if stops is not None else self._stops
+            rows = [*self._needed, *self._ahead, *stretches]
+            self._needed = deque(stretch for stretch in rows if self._is_needed(stretch))
+            self._ahead = deque(stretch for stretch in rows if not self._is_needed(stretch))
+
+    def wait_for(self, stretch: Stretch) -> None:
+        """The reader waits for this stretch: it needs no room."""
+        self._urgent = stretch
+
+    def passed(self, stretch: Stretch) -> None:
+        """Nobody needs this stretch any more: its memory is free."""
+        with self._lock:
+            stretch.passed = True
+            self._held -= stretch.held
+            stretch.held = 0
+
+    def passed_all(self, stretch: Stretch) -> None:
+        """As ``passed``, with what was cut off it."""
+        with self._lock:
+            piece: Stretch | None = stretch
+            while piece is not None:
+                self.passed(piece)
+                piece = piece.rest
+
+    def next(self) -> Stretch | None:
+        """The next stretch to begin; None when there is none, or no room for it now."""
+        with self._lock:
+            urgent = self.urgent
+            for row, room in ((self._needed, self.room), (self._ahead, AHEAD_SHARE * self.room)):
+                if urgent is not None and not urgent.attempts and urgent in row:
+                    self._fit(urgent)
+                    row.remove(urgent)
+                    return urgent
+                found = self._first(row, room)
+                if found is not None:
+                    return found
+            return None
+
+    def may_repeat(self, stretch: Stretch) -> bool:
+        """Whether there is room to ask for a stretch once more."""
+        return stretch is self._urgent or self._has_room(stretch, self.room)
+
+    def ask(self, attempt: Attempt) -> int:
+        """Bytes to ask for; they are held from now on."""
+        stretch = attempt.stretch
+        with self._lock:
+            known = self._learnt.get(stretch.source)
+            size = attempt.left(known.batch if known else 0)
+            attempt.charge = max(size, self._batch(stretch))
+            self._held += attempt.charge
+            attempt.probing = known is None and not stretch.known
+            if attempt.probing:
+                self._probing[stretch.source] = self._probing.get(stretch.source, 0) + 1
+            return size
+
+    def came(self, attempt: Attempt, size: int) -> int:
+        """An answer has come, which the attempt has taken. How many stretches wait of a partition whose batches it shows first."""
+        with self._lock:
+            self._uncharge(attempt)
+            if attempt.stretch.ready or attempt.stretch.passed:
+                self._drop(attempt)
+                return 0
+            attempt.received += size
+            self._held += size
+            return self._learn(attempt)
+
+    def lost(self, attempt: Attempt) -> None:
+        """Nothing more will come of an attempt, and what has come is of no use."""
+        with self._lock:
+            self._uncharge(attempt)
+            self._drop(attempt)
+
+    def throttled(self, attempt: Attempt) -> None:
+        """Nothing has come of a request: it will be sent again."""
+        with self._lock:
+            self._uncharge(attempt)
+
+    def complete(self, attempt: Attempt, *, cut: bool) -> int:
+        """Its stretch is read; with ``cut`` as far as this attempt came: what lies behind is begun next. How many stretches that makes."""
+        stretch, more = attempt.stretch, 0
+        with self._lock:
+            if cut and not stretch.passed:
+                known = self._learnt[stretch.source]
+                rest = stretch.cut(attempt.next, known)
+                more = known.steps(rest.start, rest.end)
+                (self._needed if self._is_needed(rest) else self._ahead).appendleft(rest)
+            for other in stretch.attempts:
+                if other is not attempt or stretch.passed:
+                    self._drop(other)
+            stretch.answers, stretch.held, attempt.received = attempt.answers, attempt.received, 0
+            stretch.attempts = []
+            stretch.ready = True
+        return more
+
+    def close(self) -> list[Stretch]:
+        """The stretches that nobody will begin."""
+        with self._lock:
+            left = [*self._needed, *self._ahead]
+            self._needed.clear()
+            self._ahead.clear()
+            return left
+
+    def _is_needed(self, stretch: Stretch) -> bool:
+        return stretch.start < self._stops.get(stretch.source, stretch.end)
+
+    def _first(self, row: deque[Stretch], room: float) -> Stretch | None:
+        """The first of a row that may be begun."""
+        while row and row[0].passed:
+            row.popleft()
+        for stretch in row:
+            if self._knows(stretch) or self._may_probe(stretch.source):
+                self._fit(stretch)
+                if not self._has_room(stretch, room):
+                    return None
+                row.remove(stretch)
+                return stretch
+        return None
+
+    def _has_room(self, stretch: Stretch, room: float) -> bool:
+        return not self._held or self._held + max(stretch.size + stretch.slack, self._batch(stretch)) <= room
+
+    def _knows(self, stretch: Stretch) -> bool:
+        return stretch.known or stretch.source in self._learnt
+
+    def _may_probe(self, source: TopicPartition) -> bool:
+        return self._probing.get(source, 0) < PROBES and sum(self._probing.values()) < max(FIRST_PROBES, 2 * len(self._learnt))
+
+    def _batch(self, stretch: Stretch) -> int:
+        """The largest batch that may come of it, as far as is known."""
+        known = self._learnt.get(stretch.source)
+        if known is not None:
+            return known.batch
+        return int(stretch.slack / SLACK_BATCHES) if stretch.known else self._largest
+
+    def _fit(self, stretch: Stretch) -> None:
+        """Size a stretch that was not begun by what has been learnt since it was cut, and cut it if that is too much."""
+        known = self._learnt.get(stretch.source)
+        if known is None:
+            return
+        if stretch.end - stretch.start > TOO_LARGE * known.step:
+            self._put(stretch.cut(stretch.start + known.step, known), behind=stretch)
+        stretch.size, stretch.slack = known.size(stretch.end - stretch.start), int(SLACK_BATCHES * known.batch)
+
+    def _put(self, piece: Stretch, *, behind: Stretch) -> None:
+        """Before the stretches of its partition that follow, else behind all others: partitions take turns."""
+        row = self._needed if self._is_needed(piece) else self._ahead
+        for place, each in enumerate(row):
+            if each.source == piece.source and each is not behind:
+                row.insert(place, piece)
+                return
+        row.append(piece)
+
+    def _learn(self, attempt: Attempt) -> int:
+        if not attempt.per_offset:
+            return 0
+        source, each = attempt.stretch.source, attempt.per_offset
+        before = self._learnt.get(source)
+        now = self._learnt[source] = Estimate(each if before is None else (before.per_offset + each) / 2, attempt.batch)
+        self._largest = max(self._largest, attempt.batch)
+        if before is not None or attempt.stretch.known:
+            return 0
+        rows = (self._needed, self._ahead)
+        return sum(now.steps(waits.start, waits.end) for row in rows for waits in row if waits.source == source)
+
+    def _uncharge(self, attempt: Attempt) -> None:
+        self._held -= attempt.charge
+        attempt.charge = 0
+        if attempt.probing:
+            attempt.probing = False
+            self._probing[attempt.stretch.source] -= 1
+
+    def _drop(self, attempt: Attempt) -> None:
+        self._held -= attempt.received
+        attempt.received = 0
+        attempt.answers = []

@@ -1,0 +1,62 @@
+"""How fast each of many connections is, and which of them crawl."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from mirror_pipeline.engine.longlink.segments import Attempt, Stretch
+from mirror_pipeline.kafka.connection import Connection
+
+LATE, LATE_WHILE_IDLE, LEAST_LATE_SECONDS = 3.0, 2.0, 0.25
+"""A stretch is late after so many times the usual time for its bytes, sooner where connections have nothing else to do."""
+MOST_ATTEMPTS = 3
+"""At once, of a stretch that is asked for before it is late because everything waits for it."""
+LEARNING = 0.02
+"""What is usual is the median: each answer moves it by so much."""
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """A connection and what was asked for over it, the oldest first.
+
+    ``moved`` is when something last came or was asked, ``pace`` the seconds a byte of its last answer took.
+    """
+
+    connection: Connection
+    fileno: int
+    asked: deque[Attempt] = field(default_factory=deque)
+    moved: float = 0.0
+    connected: bool = True
+    pace: float = math.inf
+
+    @property
+    def crawls(self) -> bool:
+        """Whether what is due is late."""
+        return bool(self.asked) and self.asked[0].late
+
+
+class Pace:
+    """The seconds a byte usually takes on one connection: the median over all of them."""
+
+    def __init__(self) -> None:
+        self._usual = 0.0
+
+    def learn(self, seconds_per_byte: float, *, busy: bool) -> None:
+        """Take an answer into account. While connections have nothing to do, those that crawl are most of what comes: it does not count."""
+        if not self._usual:
+            self._usual = seconds_per_byte
+        elif busy:
+            self._usual *= 1 + LEARNING if seconds_per_byte > self._usual else 1 - LEARNING
+
+    def is_late(self, attempt: Attempt, now: float, *, busy: bool) -> bool:
+        """Whether an answer takes so much longer than usual that the stretch should be asked for over another connection, too."""
+        allowed = max(LEAST_LATE_SECONDS, (LATE if busy else LATE_WHILE_IDLE) * self._usual * attempt.stretch.size)
+        return bool(self._usual) and now - attempt.since > allowed * max(1, len(attempt.stretch.attempts))
+
+    def keeps_waiting(self, stretch: Stretch, now: float) -> bool:
+        """Whether a stretch that everything waits for has been asked for longer ago than one usually takes, wherever it stands."""
+        if not self._usual or not 0 < len(stretch.attempts) < MOST_ATTEMPTS:
+            return False
+        return now - stretch.attempts[-1].asked > max(LEAST_LATE_SECONDS, self._usual * stretch.size)

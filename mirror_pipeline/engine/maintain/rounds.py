@@ -1,0 +1,220 @@
+"""Buffer life: forget what is on the target and verified there, keep tables and logs small.
+
+One round works on the tables alone, so a running lane, a command and a schedule do the same; ``house_lock`` sees to it
+that one of them does it at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.lock import house_kept, house_lock
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.place.space import ROOM_SHARE, SPARE_BYTES, drop_ballast, lay_ballast
+from mirror_pipeline.buffer.place.usage import free_bytes
+from mirror_pipeline.buffer.spans.eviction import SpanKey, safe_ends
+from mirror_pipeline.buffer.spans.spans import JOIN_FILES, ORPHAN_AGE, SpanTable
+from mirror_pipeline.buffer.tables.upkeep import MIN_AGE, READER_GRACE, Upkeep
+from mirror_pipeline.crash_points import crash_point
+from mirror_pipeline.errors import BufferDamaged, BufferUnusable, MirrorError, SparkGone
+from mirror_pipeline.operations.lag import total_bytes
+
+log = logging.getLogger(__name__)
+
+VERIFY_BYTES = 256 * 2**20
+"""Read from the target at a time; between two such pieces what is verified may leave."""
+NO_GRACE = 0.0
+"""When room is needed evicted files go at once: tasks never read them, and whoever has one open keeps it."""
+
+
+class Differing(Protocol):
+    """What a verification says of one record (:class:`~mirror_pipeline.verify.compare.Difference`)."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def source_offset(self) -> int | None: ...
+
+
+class Verdict(Protocol):
+    """What a round of verification found (:class:`~mirror_pipeline.verify.staged.StagedVerdict`)."""
+
+    @property
+    def verified(self) -> Mapping[SpanKey, int]: ...
+    @property
+    def records(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def differences(self) -> Collection[Differing]: ...
+    @property
+    def unreadable(self) -> Collection[str]: ...
+
+
+Verify = Callable[[int], Verdict]
+"""Compares the oldest spans on the target that are not verified yet, about so many bytes of them, and writes it down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """What one round of housekeeping did in one lane; bytes on disk.
+
+    ``kept_bytes`` should have left and are not verified yet; ``note`` says why, or who keeps the house at the moment.
+    """
+
+    lane: str
+    micro_batches: int = 0
+    freed_bytes: int = 0
+    joined_files: int = 0
+    removed_files: int = 0
+    verified_records: int = 0
+    verified_bytes: int = 0
+    kept_bytes: int = 0
+    differences: int = 0
+    note: str = ""
+
+
+@dataclass(slots=True)
+class House:
+    """One lane's tables, as whoever tidies them sees them.
+
+    Args:
+        retention: seconds that spans stay after they were staged, room permitting.
+        cap: bytes that the whole buffer may take.
+        verify: compares with the target; None when it cannot be reached, then only what was verified before may leave.
+        differs: told of differences that a verification found; their spans stay.
+    """
+
+    store: LaneStore
+    spans: SpanTable
+    ledger: Ledger
+    retention: int
+    cap: int
+    verify: Verify | None = None
+    differs: Callable[[Collection[Differing]], None] | None = None
+    done: Eviction = field(init=False)
+
+    def keep(self, *, excess: int = 0, upkeep: bool = True, seconds: float = 60.0, patience: float = 0.0) -> Eviction:
+        """One round.
+
+        Args:
+            excess: so many bytes should go, retention or not; 0 when there is room.
+            upkeep: join and clean the tables too.
+            seconds: how long spans are verified before they go, at most (a piece that is begun is ended).
+            patience: seconds to wait for somebody else who keeps the house.
+
+        Raises:
+            BufferDamaged: what lies in the buffer is not what was written.
+            BufferUnusable: the buffer cannot be read or written.
+        """
+        with house_lock(self.store, patience=patience) as ours:
+            if not ours:
+                return Eviction(self.store.lane, note="another process keeps the house")
+            try:
+                return self._keep(excess, upkeep, seconds)
+            except BufferUnusable as problem:
+                if not (problem.retryable and drop_ballast(self.store)):
+                    raise
+                log.warning("%s; the ballast goes", problem.message)
+                return self._keep(excess, upkeep, seconds)
+
+    def _keep(self, excess: int, upkeep: bool, seconds: float) -> Eviction:
+        self.done = Eviction(self.store.lane)
+        hurry = excess > 0
+        grace, orphan_age = (NO_GRACE, MIN_AGE) if hurry else (READER_GRACE, ORPHAN_AGE)
+        freed = self.spans.vacuum(grace=grace, orphan_age=orphan_age)
+        target = max(0, self.spans.bytes() - max(0, excess - freed)) if hurry else None
+        safe = self._verified_before(target, seconds)
+        crash_point("evict.before")
+        gone = self.spans.evict(safe, older_than=self._before, target_bytes=target)
+        crash_point("evict.after")
+        freed += self.spans.vacuum(grace=grace, orphan_age=orphan_age)
+        total, joined = (self.ledger.maintain(), self.spans.join(safe, room=self._room())) if upkeep else (Upkeep(), 0)
+        if upkeep:
+            lay_ballast(self.store, cap=self.cap)
+        house_kept(self.store)
+        return replace(
+            self.done, micro_batches=len(gone), freed_bytes=freed + total.freed,
+            joined_files=joined + total.joined, removed_files=total.removed,
+        )  # fmt: skip
+
+    def _room(self) -> int:
+        """Bytes that may be written twice for a while."""
+        return max(0, min(int(ROOM_SHARE * self.cap) - total_bytes([self.store]), free_bytes(self.store) - SPARE_BYTES))
+
+    @property
+    def _before(self) -> int:
+        return int((time.time() - self.retention) * 1000)
+
+    def _verified_before(self, target: int | None, seconds: float) -> set[int]:
+        """Micro-batches that may be forgotten, after those that must go were verified as far as time allows."""
+        deadline, more = time.monotonic() + seconds, True
+        produced, safe = self._standing()
+        wanted = self._wanted(produced, target)  # what a running lane produces meanwhile is for the next round
+        while True:
+            left = wanted - safe
+            self.done = replace(self.done, kept_bytes=self.spans.bytes_of(left))
+            if not left or not more:
+                return safe
+            more = self._verify() and time.monotonic() < deadline
+            safe = self._standing()[1]
+
+    def _standing(self) -> tuple[set[int], set[int]]:
+        reached = self.ledger.reached()
+        safe = self.spans.produced(safe_ends(reached, self.ledger.verified()))
+        return self.spans.produced(reached), safe
+
+    def _wanted(self, produced: set[int], target: int | None) -> set[int]:
+        """Those that retention or want of room drives out; and all, when there are so many files that they should be joined."""
+        if self.spans.live_files() > JOIN_FILES:
+            return produced
+        return set(self.spans.demanded(produced, older_than=self._before, target_bytes=target))
+
+    def _verify(self) -> bool:
+        """Verify one piece; whether it is worth looking again."""
+        if self.verify is None:
+            self.done = replace(self.done, note="not verified: the target was not asked")
+            return False
+        before = self.ledger.verified()
+        try:
+            verdict = self.verify(VERIFY_BYTES)
+        except (BufferUnusable, SparkGone):
+            raise
+        except MirrorError as problem:
+            self.done = replace(self.done, note=f"not verified: {problem.message}")
+            return False
+        self.done = replace(
+            self.done,
+            verified_records=self.done.verified_records + verdict.records,
+            verified_bytes=self.done.verified_bytes + verdict.bytes,
+        )
+        if verdict.unreadable:
+            self.done = replace(self.done, note=f"not verified: {', '.join(verdict.unreadable)[:300]}")
+        if verdict.differences:
+            self._differ(verdict.differences)
+        return self.ledger.verified() != before
+
+    def _differ(self, differences: Collection[Differing]) -> None:
+        places = sorted({f"{d.topic}[{d.partition}]" for d in differences})
+        note = f"the target differs from what was staged: {', '.join(places[:5])}; see 'mirror verify'"
+        self.done = replace(self.done, differences=self.done.differences + len(differences), note=note)
+        log.error("lane %s: %s", self.store.lane, note)
+        if self.differs is not None:
+            self.differs(differences)
+
+
+def damage(problem: BaseException) -> bool:
+    """Whether an error of housekeeping must end the lane: all others leave the copy as it is.
+
+    Without Spark nothing can be verified or leave: a lane that waits for room would never notice that Spark is gone.
+    """
+    return isinstance(problem, BufferDamaged | SparkGone)

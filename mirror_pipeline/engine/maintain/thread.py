@@ -1,0 +1,184 @@
+"""The keeper of a running lane's house: a thread that evicts, joins and cleans while staging and producing go on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mirror_pipeline.buffer.place.lock import found_house, last_kept
+from mirror_pipeline.buffer.place.space import lay_ballast
+from mirror_pipeline.engine.context import LaneContext
+from mirror_pipeline.engine.maintain.rounds import Differing, Eviction, House, Verify, damage
+from mirror_pipeline.errors import BufferUnusable, MirrorError, TopicHalted
+from mirror_pipeline.execution import worker_cache
+from mirror_pipeline.execution.runner import OneAtATime
+
+log = logging.getLogger(__name__)
+
+ROUND_SECONDS = 60.0
+"""Between two rounds; the first one comes this long after the start."""
+HURRY_SECONDS = 0.5
+LONGEST_HURRY_SECONDS = 5.0
+"""Between two rounds that are called for because room is short: longer and longer while they bring nothing."""
+HURRY_VERIFY_SECONDS = 5.0
+END_SECONDS = 30.0
+"""How long the end of a run waits for a round at work; what it does is safe to be left at any moment."""
+OVERDUE_SECONDS = 600.0
+"""A run that ends keeps the house once more when nobody did for this long: short runs tidy too."""
+
+
+@dataclass(slots=True)
+class HouseFacts:
+    """What ``status`` shows of a lane's housekeeping; written by its thread alone."""
+
+    rounds: int = 0
+    last: float | None = None
+    seconds: float = 0.0
+    error: str = ""
+    freed_bytes: int = 0
+    verified_records: int = 0
+    verified_bytes: int = 0
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Housekeeper:
+    """Keeps the house of one lane until it is told to end; its errors are shown, and end the lane only if the buffer is damaged."""
+
+    context: LaneContext
+    facts: HouseFacts = field(default_factory=HouseFacts)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+    _began: float = field(default_factory=time.time)
+
+    def start(self) -> None:
+        """Begin."""
+        lay_ballast(self.context.store, cap=self.context.buffer.max_bytes)
+        found_house(self.context.store)
+        self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """End, after the round at work; one more round if the last one is long ago."""
+        self._over.set()
+        self.context.room_wanted.set()
+        if self._thread is not None:
+            self._thread.join(END_SECONDS)
+        if (self._thread is None or not self._thread.is_alive()) and self._overdue():
+            self._round(excess=0, upkeep=True)
+
+    def _overdue(self) -> bool:
+        try:
+            kept = last_kept(self.context.store)
+        except BufferUnusable as problem:
+            log.warning("housekeeping: %s", problem.message)
+            return False
+        return kept is not None and time.time() - max(kept, self.facts.last or 0.0) > OVERDUE_SECONDS
+
+    def status(self) -> dict[str, Any]:
+        """The facts, for the lane's status file."""
+        return asdict(self.facts)
+
+    def _run(self) -> None:
+        try:
+            self._keep_on()
+        finally:
+            worker_cache.close()
+
+    def _keep_on(self) -> None:
+        context = self.context
+        due = time.monotonic() + ROUND_SECONDS
+        pause = HURRY_SECONDS
+        while not self._over.is_set():
+            called = context.room_wanted.wait(max(0.0, due - time.monotonic()))
+            context.room_wanted.clear()
+            if self._over.is_set():
+                return
+            regular = time.monotonic() >= due
+            done = self._look_and_keep(regular=regular)
+            if regular:
+                due = time.monotonic() + ROUND_SECONDS
+            useful = done is not None and (done.freed_bytes or done.verified_bytes)
+            pause = HURRY_SECONDS if useful else min(2 * pause, LONGEST_HURRY_SECONDS)
+            if called:
+                self._over.wait(pause)
+
+    def _look_and_keep(self, *, regular: bool) -> Eviction | None:
+        try:
+            excess = self.context.room.look().excess
+        except MirrorError as problem:
+            self.facts.error = problem.message
+            return None
+        return self._round(excess=excess, upkeep=regular) if regular or excess else None
+
+    def _round(self, *, excess: int, upkeep: bool) -> Eviction | None:
+        facts, began = self.facts, time.monotonic()
+        try:
+            done = self._house().keep(excess=excess, upkeep=upkeep, seconds=HURRY_VERIFY_SECONDS if excess else ROUND_SECONDS / 2)
+        except Exception as problem:  # noqa: BLE001 - a house in disorder must not end a copy that works
+            self._failed(problem)
+            return None
+        facts.error, facts.note = "", done.note
+        facts.freed_bytes += done.freed_bytes
+        facts.verified_records += done.verified_records
+        facts.verified_bytes += done.verified_bytes
+        facts.rounds += 1
+        facts.last, facts.seconds = time.time(), time.monotonic() - began
+        log.debug("housekeeping: %s", done)
+        return done
+
+    def _failed(self, problem: Exception) -> None:
+        text = problem.message if isinstance(problem, MirrorError) else f"{type(problem).__name__}: {problem}"
+        if damage(problem):
+            self.context.fail(problem)
+        if text != self.facts.error:
+            log.warning("housekeeping of lane %s: %s", self.context.lane, text)
+        self.facts.error = text
+
+    def _house(self) -> House:
+        context = self.context
+        buffer, verify = context.buffer, staged_verifier(context)
+        return House(
+            context.store, context.spans, context.ledger, buffer.retention, buffer.max_bytes, verify=verify, differs=self._halt
+        )
+
+    def _halt(self, differences: Collection[Differing]) -> None:
+        """Topics whose copy is not what was staged stop; their spans stay in the buffer."""
+        with self.context.state.lock:
+            for topic in sorted({d.topic for d in differences}):
+                self.context.state.halt(topic, copy_differs(self.context.mirror.name, topic, [d for d in differences if d.topic == topic]))
+
+
+def copy_differs(mirror: str, topic: str, differences: Collection[Differing]) -> TopicHalted:
+    """The halt for a topic whose records on the target are not those that were staged."""
+    first = min(differences, key=lambda d: (d.partition, d.source_offset if d.source_offset is not None else -1))
+    at = "" if first.source_offset is None else f" at source offset {first.source_offset}"
+    return TopicHalted(
+        topic,
+        f"the copy of {topic} differs from what was read: partition {first.partition}{at} is {first.kind} on the target"
+        f" ({len(differences)} differences found); its spans stay in the buffer",
+        hint=f"mirror verify --mirror {mirror} --topic {topic} lists them, mirror repair --mirror {mirror} --topic {topic} mends them",
+        partition=first.partition,
+        code="copy_differs",
+    )
+
+
+def staged_verifier(context: LaneContext) -> Verify:
+    """Verification of a running lane's spans, one task at a time beside the copy."""
+    from mirror_pipeline.verify.staged import verify_staged
+
+    def verify(budget: int) -> Any:
+        return verify_staged(
+            ledger=context.ledger,
+            spans=context.spans,
+            runner=OneAtATime(context.runners.beside()),
+            target=context.target,
+            timeout=context.mirror.engine.request_timeout,
+            budget_bytes=budget,
+        )
+
+    return verify

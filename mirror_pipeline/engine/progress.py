@@ -1,0 +1,129 @@
+"""Pictures of a running lane for people and programs: progress, report."""
+
+from __future__ import annotations
+
+import time
+
+from mirror_pipeline.engine.context import LaneContext
+from mirror_pipeline.engine.state import LaneState, TopicRun
+from mirror_pipeline.errors import TopicHalted
+from mirror_pipeline.halts import accept_hint
+from mirror_pipeline.reports import Progress, RunReport, TopicProgress, TopicState
+
+
+def progress_of(context: LaneContext, *, seconds: float, marks: bool = False) -> Progress:
+    """The lane as it stands now; with ``marks`` what the next run has to know of the batches read last."""
+    state = context.state
+    with state.lock:
+        topics = {run.topic: _topic_progress(context, run, marks) for run in state.topics.values() if not run.left_out}
+        for name, halt in state.refused.items():
+            topics[name] = _halted(TopicProgress(""), context, halt)
+        for name, why in state.unready.items():
+            topics.setdefault(name, TopicProgress("", state="behind", reason=why))
+        return Progress(
+            mirror=context.mirror.name,
+            lane=context.lane,
+            records=state.records,
+            bytes=state.bytes,
+            staged_records=state.staged_records,
+            staged_bytes=state.staged_bytes,
+            lag_records=sum(t.lag_records for t in topics.values()),
+            lag_seconds=_lag_seconds(state),
+            micro_batches=state.micro_batches,
+            gaps=state.gaps,
+            seconds=seconds,
+            seconds_staging=state.seconds_staging,
+            seconds_producing=state.seconds_producing,
+            target_down=state.target_down,
+            source_down=state.source_down,
+            buffer_full=state.buffer_full,
+            topics=topics,
+        )
+
+
+def _lag_seconds(state: LaneState) -> float | None:
+    """Age of the oldest staged record that is not on the target; 0 without lag, None while nothing of the lag is staged."""
+    live = state.live()
+    if not any(part.lag for part in live):
+        return 0.0
+    oldest = [part.pending[0].min_timestamp for part in live if part.pending and part.pending[0].min_timestamp > 0]
+    return max(0.0, time.time() - min(oldest) / 1000) if oldest else None
+
+
+def _topic_progress(context: LaneContext, run: TopicRun, marks: bool) -> TopicProgress:
+    lag = sum(p.lag for p in run.partitions.values())
+    error = next((p.error for p in run.partitions.values() if p.error), "") or _waits_for(context.state, run, lag)
+    progress = TopicProgress(
+        run.target_topic,
+        records=run.records,
+        bytes=run.bytes,
+        lag_records=lag,
+        position={n: p.position.source_next for n, p in run.partitions.items()},
+        end={n: p.readable_end for n, p in run.partitions.items()},
+        state="behind" if error else "ok",
+        reason=error,
+        incarnation=run.incarnation,
+        max_batch_bytes=run.max_batch_bytes,
+        marks={n: (p.mark.offset, p.mark.crc, p.mark.epoch) for n, p in run.partitions.items() if marks and p.mark is not None},
+    )
+    return _halted(progress, context, run.halted) if run.halted else progress
+
+
+def _waits_for(state: LaneState, run: TopicRun, lag: int) -> str:
+    """The cluster that a topic waits for, and why; "" when it waits for none."""
+    staged = any(p.pending for p in run.partitions.values())
+    if state.target_down and (lag or staged):
+        return f"{lag:,} offsets are not on the target: {state.target_down}"
+    unread = next((p for p in run.partitions.values() if p.unread and (p.unfinished or p.read_failures > 1)), None)
+    if unread is not None and run.halted is None:
+        return f"{unread.source} cannot be read: {unread.unread}"
+    if state.source_down and (lag or not all(p.told for p in run.partitions.values())):
+        return f"the source cannot be read: {state.source_down}"
+    return ""
+
+
+def _halted(progress: TopicProgress, context: LaneContext, halt: TopicHalted) -> TopicProgress:
+    progress.state, progress.reason, progress.code = "halted", halt.message, halt.code
+    progress.hint = "; ".join(part for part in (halt.hint, accept_hint(context.mirror.name, halt.topic, halt.code)) if part)
+    progress.halted_partition, progress.halted_span = halt.partition, halt.span
+    return progress
+
+
+def _drained(run: TopicRun) -> tuple[str, str]:
+    left = sum(span.records for part in run.partitions.values() for span in part.pending)
+    return ("behind", f"{left:,} staged records are not on the target yet") if left else ("ok", "")
+
+
+def report_of(context: LaneContext, *, seconds: float) -> RunReport:
+    """The outcome of a run that has ended."""
+    progress = progress_of(context, seconds=seconds)
+    rows = []
+    for name, topic in sorted(progress.topics.items()):
+        state, reason = topic.state, topic.reason
+        if state == "ok" and context.drain:
+            state, reason = _drained(context.state.topics[name])
+        elif state == "ok" and context.once:
+            if topic.lag_records:
+                state, reason = "behind", reason or f"{topic.lag_records} offsets are not on the target yet"
+            elif not all(part.told for part in context.state.topics[name].partitions.values()):
+                state, reason = "behind", "the source has not told where it ends"
+        rows.append(
+            TopicState(
+                name, state, reason, topic.hint, topic.target_topic, topic.records, topic.bytes, topic.code, dict(topic.position)
+            )
+        )
+    states = {row.state for row in rows}
+    return RunReport(
+        mirror=context.mirror.name,
+        state="halted" if "halted" in states else "behind" if "behind" in states else "ok",
+        records=progress.records,
+        bytes=progress.bytes,
+        seconds=seconds,
+        topics=tuple(rows),
+        micro_batches=progress.micro_batches,
+        staged_records=progress.staged_records,
+        staged_bytes=progress.staged_bytes,
+        lag_records=progress.lag_records,
+        target_down=progress.target_down,
+        source_down=progress.source_down,
+    )

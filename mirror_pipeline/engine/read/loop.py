@@ -1,0 +1,300 @@
+"""The staging side of a lane: plan, stage, commit, as fast as the source and the buffer allow."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from mirror_pipeline.config.checks import BATCHES_IN_BUFFER
+from mirror_pipeline.crash_points import crash_point
+from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
+from mirror_pipeline.engine.longlink.connection_count import is_long
+from mirror_pipeline.engine.read.messages import RangeOutcome, StageResult, StageTask
+from mirror_pipeline.engine.read.plan import assign, plan_ranges, planned_bytes
+from mirror_pipeline.engine.read.rules import RangeTerms
+from mirror_pipeline.engine.read.source import SourceSide
+from mirror_pipeline.engine.read.task import run_stage
+from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost
+from mirror_pipeline.execution import worker_cache
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.model import OffsetRange, PartFile, TopicPartition
+
+Reconsider = Callable[[Sequence[RangeOutcome]], Sequence[RangeOutcome]]
+"""Takes halts back that the topics' settings, read anew, do not bear out; never raises."""
+
+log = logging.getLogger(__name__)
+
+FULL_BUFFER_POLL_SECONDS = 0.5
+QUIET_LOOK_SECONDS = 5.0
+"""Between two looks at all end offsets while the open questions tell what is new."""
+TURN_SECONDS = 0.1
+"""From one small micro-batch to the next of a run that keeps up: each costs a Delta commit and a file."""
+PARTITION_FETCH_BYTES = 4 * 2**20
+ONWARD_REACH, MOST_REACH, FULL_SHARE = 2, 8, 0.9
+"""Over a long link the micro-batch behind one that was full, to this share at least, may have so many times the usual size: each
+asks questions, and Spark's tasks, which do not read on into the next, take several round trips until all their connections flow."""
+TASK_MEMORY_BYTES = 64 * 2**20
+"""Fetched bytes a task holds before it writes them out as spans."""
+
+
+class Staging:
+    """Reads from the source until the run ends. Runs in a thread of its own."""
+
+    def __init__(self, context: LaneContext, client: WireClient, reconsider: Reconsider = list) -> None:
+        self._context = context
+        self._state = context.state
+        self._client = client
+        self._reconsider = reconsider
+        self._micro_batch = context.spans.last_micro_batch() + 1
+        self._patience = Patience(context.mirror.engine.source_wait)
+        self._losses = Losses()
+        self._quiet = self._behind = self._far = False
+        self._reach = 1
+        self._source = SourceSide(context, client)
+        self._room = context.room
+        self._staged = 0
+        self._failures = 0
+        self._doubtful: tuple[Sequence[PartFile], Sequence[RangeOutcome], float] | None = None
+
+    def run(self) -> None:
+        """Stage until stopped or, with ``once``, until all ends are reached; errors end the lane."""
+        try:
+            while not self._context.stop.is_set():
+                try:
+                    more = self._turn()
+                except (ConnectionLost, ClusterUnreachable) as problem:
+                    self._source_lost(problem)
+                    continue
+                except TaskLost as problem:
+                    self._task_lost(problem)
+                    continue
+                except BufferUnusable as problem:
+                    if not problem.retryable:
+                        raise
+                    self._buffer_away(problem)
+                    continue
+                if not more:
+                    break
+        except ClusterUnreachable as problem:
+            with self._state.lock:
+                self._state.source_lost = problem
+        except Exception as problem:  # noqa: BLE001 - handed to the run's own thread, which raises it
+            self._context.fail(problem)
+        finally:
+            worker_cache.close()
+            self._source.end()
+            with self._state.lock:
+                self._state.staging_over = True
+                self._state.lock.notify_all()
+
+    def refresh_ends(self) -> None:
+        """Ask the source for the last stable offsets of all partitions that go on; a ``once`` run asks for each until it is told."""
+        self._source.refresh_ends()
+
+    def _turn(self) -> bool:
+        context, state = self._context, self._state
+        context.hold.check()
+        self._end_doubt()
+        self._source.look_up()
+        # What is read tells where its partition ends, and over a long link a question takes the time of megabytes.
+        pause = QUIET_LOOK_SECONDS if self._quiet or self._reach > 1 else context.mirror.engine.poll_interval
+        if not context.once and time.monotonic() - self._source.looked >= pause:
+            self.refresh_ends()
+        if self._buffer_full():
+            context.stop.wait(FULL_BUFFER_POLL_SECONDS)
+            return True
+        with state.lock:
+            ranges = self._plan()
+            terms = [self._terms(r) for r in ranges]
+        if not ranges:
+            return self._nothing_to_read()
+        self._stage(terms)
+        return True
+
+    def _nothing_to_read(self) -> bool:
+        """Wait until there is; False when a ``once`` run has read all it is to read. Raises ConnectionLost while it cannot tell."""
+        if not self._context.once:
+            self._quiet = self._source.await_news()
+            return True
+        with self._state.lock:  # together: a topic that joins leaves the one for the other
+            untold, unready = self._state.untold(), bool(self._state.unready)
+        if untold is not None:
+            self.refresh_ends()
+        if (problem := self._source.unread()) is not None:
+            raise problem
+        if untold is None and unready:  # topics whose target is not there yet may still join
+            self._context.stop.wait(self._context.mirror.engine.poll_interval)
+        return untold is not None or unready
+
+    def _plan(self) -> list[OffsetRange]:
+        views = [p.view() for p in self._state.ready()]
+        budget = min(self._context.mirror.engine.micro_batch_bytes * self._reach, self._context.buffer.max_bytes // BATCHES_IN_BUFFER)
+        ranges = plan_ranges(views, budget_bytes=budget)
+        size = planned_bytes(ranges)
+        self._far = is_long(self._client.round_trip)
+        full = self._far and size >= FULL_SHARE * budget
+        if self._context.runners.reads_here(size, far=self._far):
+            self._behind = False
+            self._reach = ONWARD_REACH if full else 1
+            return ranges
+        self._reach = MOST_REACH if full else 1
+        most = self._context.runners.most_bytes(size)
+        self._behind = most < size
+        return plan_ranges(views, budget_bytes=most) if self._behind else ranges
+
+    def _terms(self, planned: OffsetRange) -> RangeTerms:
+        run = self._state.topics[planned.topic]
+        context = self._context
+        approved = context.approved(planned.incarnation, planned.source)
+        gaps = context.mirror.on_loss == "record_gap"
+        return RangeTerms(planned, run.max_batch_bytes, run.compacted, gaps, approved, run.settings_unread)
+
+    def _stage(self, terms: Sequence[RangeTerms]) -> None:
+        engine = self._context.mirror.engine
+        began = time.monotonic()
+        self._quiet = False
+        size = planned_bytes([t.range for t in terms])
+        runners = self._context.runners
+        here = runners.reads_here(size, far=self._far)
+        runner = runners.here if here else runners.of(size)
+        shares = assign([(t, float(t.range.max_bytes)) for t in terms], runner.tasks)
+        limit = engine.bandwidth_at(datetime.now().time())
+        tasks = [
+            StageTask(
+                store=self._context.store,
+                cluster=self._context.source,
+                micro_batch=self._micro_batch,
+                index=index,
+                terms=tuple(share),
+                fetch_bytes=engine.fetch_max_bytes,
+                partition_fetch_bytes=PARTITION_FETCH_BYTES,
+                memory_bytes=TASK_MEMORY_BYTES,
+                timeout=engine.request_timeout,
+                seconds=engine.max_batch_age,
+                durable=self._context.buffer.durable,
+                connections=engine.connections,
+                tasks=len(shares),
+                bytes_per_second=limit / len(shares) if limit else None,
+                onward=runner is runners.here,
+                avoid=frozenset(self._source.brokers.now),
+                patience=self._source.brokers.patience(),
+            )
+            for index, share in enumerate(shares)
+        ]
+        answers = runner.run_each(run_stage, tasks, name=f"stage {self._micro_batch}")
+        results = [answer for answer in answers if not isinstance(answer, TaskLost)]
+        self._source.take_results(results)
+        self._commit(results, began)
+        lost = next((answer for answer in answers if isinstance(answer, TaskLost)), None)
+        if lost is not None:
+            raise lost
+        self._losses.done()
+        if not self._context.once and not self._behind and self._context.runners.small(size):
+            self._context.stop.wait(max(0.0, self._context.store.spaced(TURN_SECONDS) - (time.monotonic() - began)))
+
+    def _commit(self, results: Sequence[StageResult], began: float) -> None:
+        outcomes = [outcome for result in results for outcome in result.outcomes]
+        self._context.cases.keep([q for outcome in outcomes for q in outcome.quarantined])
+        refused = self._source.another_log(outcomes)
+        # A file with another log's records in it must never become visible; what else is in it is read again.
+        parts = [r.part for r in results if r.part is not None and not {span.topic for span in r.part.spans} & refused]
+        outcomes = [o for r in results if r.part is None or r.part in parts for o in r.outcomes]
+        if parts:
+            self._context.hold.check()
+            crash_point("commit.before")
+            self._doubtful = parts, outcomes, began
+            landed = self._context.spans.commit(self._micro_batch, parts)
+            self._doubtful = None
+            if not landed:
+                raise BufferUnusable(
+                    f"micro-batch {self._micro_batch} of lane {self._context.lane} was already committed by another run",
+                    hint="two runs of one lane? end one of them",
+                )
+        self._committed(parts, outcomes, began)
+
+    def _committed(self, parts: Sequence[PartFile], outcomes: Sequence[RangeOutcome], began: float) -> None:
+        """Take over what is in the buffer now."""
+        state = self._state
+        if parts:
+            self._staged += sum(part.size for part in parts)
+            crash_point("commit.after")
+            self._micro_batch += 1
+        judged = self._reconsider(outcomes)
+        with state.lock:
+            self._take_over(parts)
+            for outcome in judged:
+                self._source.settle(state.topics[outcome.topic].partitions[outcome.partition], outcome)
+            state.seconds_staging += time.monotonic() - began
+            state.lock.notify_all()
+        self._source.ask_ends([TopicPartition(o.topic, o.partition) for o in outcomes if o.beyond])
+        self._judge(outcomes, bool(parts))
+
+    def _end_doubt(self) -> None:
+        """A commit whose answer was lost with the store: is it there? Raises BufferUnusable while that cannot be told."""
+        if self._doubtful is not None:
+            parts, outcomes, began = self._doubtful
+            landed = self._context.spans.holds(parts)
+            self._doubtful = None
+            if landed:
+                self._committed(parts, outcomes, began)
+
+    def _take_over(self, parts: Sequence[PartFile]) -> None:
+        for part in parts:
+            for span in part.spans:
+                run = self._state.topics[span.topic]
+                if run.halted is not None or run.incarnation != span.incarnation:
+                    continue
+                partition = run.partitions[span.partition]
+                partition.pending.append(span)
+                partition.staged = span.end
+                partition.learned(span)
+                self._state.staged_records += span.records
+                self._state.staged_bytes += span.bytes
+        if parts:
+            self._state.active()
+
+    def _judge(self, outcomes: Sequence[RangeOutcome], progress: bool) -> None:
+        """Ranges that failed were put off alone; the source as a whole answers if any was read."""
+        if progress or not any(outcome.error for outcome in outcomes):
+            self._failures = 0
+            self._patience.found()
+            self._state.source_down = ""
+
+    def _source_lost(self, problem: ConnectionLost | ClusterUnreachable) -> None:
+        self._failures += 1
+        self._state.source_down = problem.message
+        self._patience.lost(
+            ClusterUnreachable(self._context.source.alias, problem.message, hint=problem.hint), forever=not self._context.once
+        )
+        self._context.stop.wait(backoff(self._failures))
+
+    def _task_lost(self, problem: TaskLost) -> None:
+        """Nothing of its task was committed: it is read again. A worker that dies every time is no accident."""
+        log.warning("staging: %s", problem.message)
+        self._context.stop.wait(self._losses.lost(problem))
+
+    def _buffer_away(self, problem: BufferUnusable) -> None:
+        """Staging pauses. On a full disk producing goes on, and what it has sent may leave the buffer."""
+        log.warning("staging waits: %s", problem.message)
+        with self._state.lock:
+            self._state.buffer_is(problem.message)
+        try:
+            self._end_doubt()
+            self._context.spans.discard_uncommitted(self._context.hold.check)
+        except BufferUnusable as worse:
+            if not worse.retryable:
+                raise
+        self._context.room_wanted.set()
+        self._context.stop.wait(FULL_BUFFER_POLL_SECONDS)
+
+    def _buffer_full(self) -> bool:
+        """Whether another micro-batch would not fit under the cap or on the disk; the housekeeper is called before it is so."""
+        room = self._room.glance(self._staged)
+        self._staged = 0
+        if room.near:
+            self._context.room_wanted.set()
+        with self._state.lock:
+            self._state.buffer_is(room.why_full)
+        return bool(room.why_full)

@@ -1,0 +1,79 @@
+"""What a stage task gets and what it gives back. Picklable: it crosses into Spark's workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.engine.read.rules import RangeTerms
+from mirror_pipeline.errors import TopicHalted
+from mirror_pipeline.model import BatchMark, PartFile, Quarantined
+
+
+@dataclass(frozen=True, slots=True)
+class StageTask:
+    """Everything one stage task needs; picklable, free of secrets.
+
+    ``seconds`` bounds how long the task goes on fetching, ``memory_bytes`` what it holds before it writes.
+    ``connections`` to each broker: None lets the round trip decide, and what ``tasks`` tasks that read at once bring.
+    ``bytes_per_second`` is the task's share of a limit. ``onward``: the next task of this thread goes on where this one ends.
+    ``avoid`` are brokers that are asked nothing, ``patience`` seconds for those that get more than ``SILENT_SECONDS`` to answer.
+    """
+
+    store: LaneStore
+    cluster: ClusterSettings
+    micro_batch: int
+    index: int
+    terms: tuple[RangeTerms, ...]
+    fetch_bytes: int
+    partition_fetch_bytes: int
+    memory_bytes: int
+    timeout: float
+    seconds: float
+    durable: bool
+    connections: int | None = None
+    tasks: int = 1
+    bytes_per_second: float | None = None
+    onward: bool = False
+    avoid: frozenset[int] = frozenset()
+    patience: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOutcome:
+    """How far one range came. ``halt`` is final for the topic; ``error`` may pass.
+
+    ``end`` is the last stable offset as the last answer told it, ``first_epoch`` the leader epoch of
+    the first batch read, ``mark`` the last batch read, ``batches`` how many were read: those of ``bytes``.
+    ``beyond`` says that the broker's log does not reach to ``next``: it was truncated, or the broker lags.
+    """
+
+    topic: str
+    partition: int
+    next: int
+    records: int
+    bytes: int
+    error: str = ""
+    halt: TopicHalted | None = None
+    end: int = -1
+    first_epoch: int = -1
+    mark: BatchMark | None = None
+    quarantined: tuple[Quarantined, ...] = ()
+    batches: int = 0
+    beyond: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StageResult:
+    """The task's part file (None when nothing was read) and one outcome for each range.
+
+    ``silent`` brokers did not answer in time, and how that showed; ``heard`` is how long the slowest answer of others took.
+    """
+
+    part: PartFile | None
+    outcomes: tuple[RangeOutcome, ...]
+    seconds: float
+    silent: Mapping[int, str] = field(default_factory=dict)
+    heard: Mapping[int, float] = field(default_factory=dict)

@@ -1,0 +1,327 @@
+"""From fetched bytes to spans: what of a source partition is copied, and how. No sockets, no files.
+
+A batch goes into the span untouched unless it must be opened: it straddles the edge of a range, has holes
+inside (compaction), is of magic 0 or 1, carries log-append times, or is larger than the target takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from mirror_pipeline.buffer.spans.part_writer import SpanDraft
+from mirror_pipeline.engine.read.damage import Answer, Ask
+from mirror_pipeline.engine.read.plain_run import PlainRun, plain_run
+from mirror_pipeline.engine.read.rules import RangeTerms
+from mirror_pipeline.errors import CorruptBatch
+from mirror_pipeline.kafka.fetch import FetchedPartition
+from mirror_pipeline.kafka.records.batch import BatchHeader, Buffer, check, headers
+from mirror_pipeline.kafka.records.control import ControlType, control_type
+from mirror_pipeline.kafka.records.digest import LeafSums
+from mirror_pipeline.kafka.records.merge import merge, worth_merging
+from mirror_pipeline.kafka.records.records import OpenRecord, RecordTooLarge, open_batch, open_parts, seal_runs
+from mirror_pipeline.model import BatchMark, Hole, HoleCause, Quarantined
+
+NO_TIMESTAMP = -1
+MAX_SEALED = 2**31 - 1
+
+
+@dataclass(slots=True)
+class RangeReader:
+    """Walks the batches of one range in order and hands finished spans to ``emit``."""
+
+    terms: RangeTerms
+    emit: Callable[[SpanDraft, Sequence[Buffer]], None]
+    next: int = field(init=False)
+    bytes_read: int = field(init=False, default=0)
+    records: int = field(init=False, default=0)
+    batches: int = field(init=False, default=0)
+    done: bool = field(init=False, default=False)
+    most_bytes: float = field(init=False)
+    first_epoch: int = field(init=False, default=-1)
+    mark: BatchMark | None = field(init=False, default=None)
+    quarantined: list[Quarantined] = field(init=False, default_factory=list)
+    _span_start: int = field(init=False)
+    _pieces: list[Buffer] = field(init=False, default_factory=list)
+    _holes: list[Hole] = field(init=False, default_factory=list)
+    _sums: LeafSums = field(init=False, default_factory=LeafSums)
+    _span_records: int = field(init=False, default=0)
+    _batches: int = field(init=False, default=0)
+    _oldest: int = field(init=False, default=NO_TIMESTAMP)
+    _at_batch: bool = field(init=False, default=False)
+    _newest: int = field(init=False, default=NO_TIMESTAMP)
+
+    def __post_init__(self) -> None:
+        self.next = self._span_start = self.terms.range.start
+        self.most_bytes = self.terms.range.max_bytes
+
+    @property
+    def fetch_offset(self) -> int:
+        """The offset to ask the broker for."""
+        return self.next
+
+    def skip_trimmed(self, log_start: int) -> None:
+        """The source deleted everything below ``log_start`` before it was read: a gap, or the end of this topic's copy."""
+        if log_start <= self.next:
+            return
+        if not self.terms.may_miss(self.next, log_start):
+            raise self.terms.trimmed(self.next, log_start)
+        self._miss(log_start, HoleCause.RETENTION)
+        self._at_batch = False
+        self.done = self.next >= self.terms.range.end
+
+    def take(self, data: FetchedPartition, *, asked: int = -1, ask: Ask | None = None, again: bool = False) -> None:
+        """Take over what one fetch response holds of this partition.
+
+        Args:
+            data: the answer; it begins at or before :attr:`next`.
+            asked: the offset that it was asked for from, where that is known.
+            ask: gives the answer from an offset on, asked for anew. A batch that is damaged is looked at a second time
+                before anything is decided: it may have been damaged on its way.
+            again: this is that second time.
+
+        Raises:
+            CorruptBatch: records cannot be unpacked although their batch is as it was written.
+            TopicHalted: source offsets are missing without an explanation, or a batch is damaged.
+        """
+        answer, due = Answer.of(data), self.next if asked == self.next else None
+        while not self.done:
+            run = plain_run(answer.records, answer.at, self.next, self.terms, answer.aborted, answer.open_aborts)
+            if run is not None:
+                self.bytes_read += run.stop - answer.at
+                self.batches += run.batches
+                self._keep(run, answer.records[answer.at : run.stop])
+                answer.at, answer.floor, answer.passed, self._at_batch = run.stop, self.next, None, True
+            try:
+                if (found := answer.batch(due)) is None:
+                    break
+                header = self._look(*found, answer, ask)
+            except CorruptBatch as problem:
+                if ask is not None and not again:
+                    self.take(ask(self.next), asked=self.next, ask=ask, again=True)
+                    break
+                if not self._leave_out(answer, problem, ask):
+                    break
+            else:
+                answer.at, answer.floor = answer.at + header.size, header.next_offset
+        if self.next >= self.terms.range.end or self.bytes_read >= self.most_bytes:
+            self.done = True
+
+    def _look(self, header: BatchHeader, batch: memoryview, answer: Answer, ask: Ask | None) -> BatchHeader:
+        """A batch that is not plain, or not in its turn; returns its header, with the offset of its first record.
+
+        Raises:
+            CorruptBatch: it is damaged; nothing was taken of it.
+        """
+        opened = open_batch(batch) if header.magic < 2 and header.next_offset > self.next else None
+        if opened:  # only inside stands where a compressed wrapper begins
+            header = header._replace(base_offset=opened[0].offset, last_offset_delta=opened[-1].offset - opened[0].offset)
+        if header.base_offset < answer.floor:
+            raise CorruptBatch(f"batch at offset {header.base_offset} stands behind offset {answer.floor - 1}")
+        if header.next_offset <= self.next and header.base_offset < self.next:
+            self._passed(header, batch, answer.aborted)
+            answer.passed = answer.at
+            return header
+        if header.magic >= 2:
+            check(batch, 0, header)
+        self._in_place(header, answer, ask)
+        self.bytes_read += len(batch)
+        self.batches += 1
+        if header.base_offset >= self.terms.range.end:
+            self._close_hole(self.terms.range.end)
+            self.done = True
+            return header
+        if self.first_epoch < 0:
+            self.first_epoch = header.leader_epoch
+        while answer.aborted and answer.aborted[-1][1] <= header.last_offset:
+            answer.open_aborts.add(answer.aborted.pop()[0])
+        if header.magic >= 2:
+            self.mark = BatchMark(header.base_offset, header.crc, header.leader_epoch)
+        self._special(header, batch, answer.open_aborts, opened)
+        answer.passed, self._at_batch = None, True
+        return header
+
+    def _in_place(self, header: BatchHeader, answer: Answer, ask: Ask | None) -> None:
+        """Does a batch that is not the one due stand where it says? Its checksum does not cover its offset. Raises CorruptBatch."""
+        if header.base_offset > self.next:
+            if doubt := answer.doubt(header, self.next, ask):
+                raise CorruptBatch(doubt)
+        elif header.base_offset < self.next:
+            accepted = any(low == self.next for low, _ in self.terms.approved)
+            if header.magic >= 2 and (self._at_batch or accepted):
+                raise CorruptBatch(f"batch at offset {header.base_offset} overlaps the one that ends at offset {self.next - 1}")
+
+    @staticmethod
+    def _passed(header: BatchHeader, batch: memoryview, aborted: list[tuple[int, int]]) -> None:
+        """A batch that was taken over before may end a transaction that the broker, asked from before there, names again."""
+        if header.magic >= 2 and header.is_control and control_type(batch) is ControlType.ABORT:
+            aborted[:] = [entry for entry in aborted if entry[0] != header.producer_id or entry[1] > header.base_offset]
+
+    def _leave_out(self, answer: Answer, problem: CorruptBatch, ask: Ask | None) -> bool:
+        """Go on at the next good batch, where a person, or ``on_loss``, allows it; whether that can be done with this answer."""
+        start, wanted = self.next, self.terms.range
+        good, end = answer.next_good(start), answer.stable
+        for said in answer.ends(start) if good is None else ():  # the last one of a segment, or of the log: no answer has more
+            if ask is None:
+                end = said
+            elif answer.join(ask(said)):
+                end, good = said, answer.next_good(start)
+            if good is not None:
+                break
+        end = good[1] if good else end
+        if wanted.hard_end:
+            end = min(end, wanted.end)
+        if end <= start:
+            return False
+        if not self.terms.may_miss(start, end):
+            raise self.terms.corrupt(start, end, problem) from problem
+        stop = good[0] if good else len(answer.records)
+        self._quarantine(start, end, "corrupt batch", bytes(answer.records[answer.at : stop]))
+        self.bytes_read += stop - answer.at
+        answer.at, answer.floor, answer.passed, self._at_batch = stop, end, None, True
+        # A transaction may have ended in what is left out: the broker, asked from here on, tells which are aborted.
+        return good is not None and not answer.aborted and not answer.open_aborts
+
+    def _quarantine(self, start: int, end: int, reason: str, payload: bytes) -> None:
+        wanted = self.terms.range
+        self.quarantined.append(Quarantined(wanted.topic, wanted.partition, wanted.incarnation, start, end, reason, payload))
+        self._miss(end, HoleCause.QUARANTINED)
+
+    def flush(self) -> None:
+        """Hand what was collected since the last flush to ``emit`` as one span, if it is anything."""
+        if self.next == self._span_start:
+            return
+        wanted = self.terms.range
+        self.emit(
+            SpanDraft(
+                topic=wanted.topic,
+                partition=wanted.partition,
+                incarnation=wanted.incarnation,
+                start=self._span_start,
+                end=self.next,
+                records=self._span_records,
+                batches=self._batches,
+                min_timestamp=self._oldest,
+                max_timestamp=self._newest,
+                holes=_joined(self._holes),
+                digests=self._sums.digests(),
+            ),
+            self._pieces,
+        )
+        self._span_start = self.next
+        self._pieces, self._holes, self._sums = [], [], LeafSums()
+        self._span_records = self._batches = 0
+        self._oldest = self._newest = NO_TIMESTAMP
+
+    def _keep(self, run: PlainRun, piece: memoryview) -> None:
+        """Take over a plain run as it is, unless its batches are small."""
+        pieces: list[Buffer] = [piece]
+        small = worth_merging(run.batches, run.records, len(piece), packed=run.packed)
+        if small:
+            pieces = merge(piece, records=run.records, max_bytes=self.terms.max_batch_bytes)
+        if small or not run.sums.records:
+            self._sums.add_all(pieces)
+        else:
+            self._sums.include(run.sums)
+        if self.first_epoch < 0:
+            self.first_epoch = run.first_epoch
+        self.mark = run.mark
+        self.next += run.records
+        self.records += run.records
+        self._span_records += run.records
+        self._batches += len(pieces) if small else run.batches
+        self._pieces += pieces
+        self._saw(run.oldest, run.newest)
+
+    def _count(self, header: BatchHeader) -> None:
+        self.next = header.next_offset
+        self.records += header.records
+        self._span_records += header.records
+        self._batches += 1
+        self._saw(header.base_timestamp, header.max_timestamp)
+
+    def _saw(self, oldest: int, newest: int) -> None:
+        self._oldest = oldest if self._oldest == NO_TIMESTAMP else min(self._oldest, oldest)
+        self._newest = max(self._newest, newest)
+
+    def _special(self, header: BatchHeader, batch: memoryview, open_aborts: set[int], opened: list[OpenRecord] | None) -> None:
+        if header.base_offset > self.next:
+            self._close_hole(header.base_offset)
+        if header.magic >= 2 and header.is_control:
+            if control_type(batch) is ControlType.ABORT:
+                open_aborts.discard(header.producer_id)
+            self._miss(header.next_offset, HoleCause.MARKER)
+        elif header.magic >= 2 and header.is_transactional and header.producer_id in open_aborts:
+            self._miss(header.next_offset, HoleCause.ABORTED)
+        elif header.magic >= 2 and header.records == 0:
+            self._miss(header.next_offset, HoleCause.COMPACTION)
+        elif (run := plain_run(batch, 0, self.next, self.terms, (), open_aborts)) is not None:
+            self._keep(run, batch)
+        else:
+            self._open(header, open_parts(batch, checked=True) if opened is None else [opened])
+
+    def _open(self, header: BatchHeader, parts: Iterable[list[OpenRecord]]) -> None:
+        wanted = self.terms.range
+        stop = min(header.next_offset, wanted.end) if wanted.hard_end else header.next_offset
+        codec = header.attributes & 0x07
+        for records in parts:
+            kept = [record for record in records if self.next <= record.offset < stop]
+            try:
+                for sealed in seal_runs(kept, codec=codec, max_bytes=self.terms.max_batch_bytes):
+                    self._take_sealed(sealed)
+            except RecordTooLarge:
+                self._oversize(kept, codec)
+        if self.next < stop:
+            self._miss(stop, HoleCause.COMPACTION)
+
+    def _oversize(self, kept: Sequence[OpenRecord], codec: int) -> None:
+        """A single record is larger than the target's ``max.message.bytes``: quarantine, or the end of this topic's copy."""
+        for record in kept:
+            if record.offset < self.next:
+                continue
+            try:
+                sealed = seal_runs([record], codec=codec, max_bytes=self.terms.max_batch_bytes)[0]
+            except RecordTooLarge as problem:
+                self._close_compacted(record.offset)
+                if not self.terms.may_miss(record.offset, record.offset + 1):
+                    raise self.terms.oversize(record.offset, problem) from problem
+                whole = seal_runs([record], codec=codec, max_bytes=MAX_SEALED)[0]
+                self._quarantine(record.offset, record.offset + 1, "larger than the target takes", whole)
+            else:
+                self._take_sealed(sealed)
+
+    def _close_compacted(self, to: int) -> None:
+        if to > self.next:
+            self._miss(to, HoleCause.COMPACTION)
+
+    def _take_sealed(self, sealed: bytes) -> None:
+        for _, header in headers(memoryview(sealed)):
+            self._close_compacted(header.base_offset)
+            self._count(header)
+        self._pieces.append(sealed)
+        self._sums.add_all([sealed])
+
+    def _close_hole(self, to: int) -> None:
+        """Offsets ``[next, to)`` were not in the log the broker answered from."""
+        if to <= self.next:
+            return
+        if self.terms.holes_expected:
+            self._miss(to, HoleCause.COMPACTION)
+        elif self.terms.may_miss(self.next, to):
+            self._miss(to, HoleCause.UNEXPLAINED)
+        else:
+            raise self.terms.hole(self.next, to)
+
+    def _miss(self, to: int, cause: HoleCause) -> None:
+        self._holes.append(Hole(self.next, to, cause))
+        self.next = to
+
+
+def _joined(holes: Sequence[Hole]) -> tuple[Hole, ...]:
+    joined: list[Hole] = []
+    for hole in holes:
+        if joined and joined[-1].end == hole.start and joined[-1].cause is hole.cause:
+            joined[-1] = Hole(joined[-1].start, hole.end, hole.cause)
+        else:
+            joined.append(hole)
+    return tuple(joined)

@@ -1,0 +1,158 @@
+"""Where the copy of new and grown topics begins. Many topics go together: a mirror may have thousands of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from mirror_pipeline.crash_points import crash_point
+from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.state import TopicRun
+from mirror_pipeline.engine.topics.first_seen import FirstSeen
+from mirror_pipeline.engine.topics.join import Ranges, first_offsets, run_of
+from mirror_pipeline.engine.topics.policies import apply_policy
+from mirror_pipeline.engine.topics.target import TargetSide
+from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, MirrorError, TopicHalted
+from mirror_pipeline.kafka.admin import Admin
+from mirror_pipeline.kafka.answers import ClusterMetadata
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.codes import broker_error
+from mirror_pipeline.model import Incarnation
+from mirror_pipeline.topics.plan import TargetPlan
+
+TOGETHER = 100
+"""Topics that are made in one request and written down in one transaction."""
+
+
+class Beginning:
+    """Makes target topics and begins incarnations; what fails for one topic halts that topic alone."""
+
+    def __init__(
+        self, context: LaneContext, source: WireClient, source_admin: Admin, targets: TargetSide, first_seen: FirstSeen
+    ) -> None:
+        self._context = context
+        self._state = context.state
+        self._source = source
+        self._source_admin = source_admin
+        self._targets = targets
+        self._first_seen = first_seen
+
+    def begin(self, topics: Sequence[LaneTopic]) -> None:
+        """Create or grow target topics and write down where the copy begins.
+
+        Raises:
+            ClusterUnreachable, ConnectionLost: a cluster does not answer; what is begun stays begun.
+            LaneBusy: another mirror is beginning topics at the moment.
+        """
+        claims = self._context.claims
+        if claims is not None and topics:
+            claims.look()
+        plans = self._targets.plans(list(topics), self._source_admin) if topics else {}
+        for start in range(0, len(topics), TOGETHER):
+            chunk = topics[start : start + TOGETHER]
+            for topic in chunk:
+                if topic.topic not in plans:
+                    self._refuse(topic.topic, TopicHalted(topic.topic, f"source topic {topic.topic} does not exist any more"))
+            with claims.held(self._context.store) if claims is not None else nullcontext():
+                self._begin_some(self._unclaimed([topic for topic in chunk if topic.topic in plans]), plans)
+
+    def _unclaimed(self, topics: Sequence[LaneTopic]) -> list[LaneTopic]:
+        """Those topics that no other mirror writes; the others halt."""
+        if self._context.claims is None:
+            return list(topics)
+        known = self._context.ledger.incarnations()
+        fresh = {topic.topic: topic.target_topic for topic in topics if topic.topic not in known}
+        refused = self._context.claims.refused(fresh, any_claim={topic.topic for topic in topics if topic.ranges is not None})
+        for name, halt in refused.items():
+            self._refuse(name, halt)
+        return [topic for topic in topics if topic.topic not in refused]
+
+    def checked_runs(self, lives: Sequence[Incarnation], ranges: dict[str, Ranges]) -> list[TopicRun]:
+        """Runs of topics whose targets have just been looked at."""
+        positions = self._context.ledger.positions()
+        terms = self._targets.terms([(life.topic, life.target_topic) for life in lives], self._source_admin)
+        runs = [run_of(life, positions, ranges.get(life.topic)) for life in lives]
+        for run in runs:
+            run.max_batch_bytes, policy = terms[run.topic]
+            apply_policy(run, policy, fresh=True)
+            run.target_checked = True
+        return runs
+
+    def _begin_some(self, topics: Sequence[LaneTopic], plans: dict[str, TargetPlan]) -> None:
+        known = self._context.ledger.incarnations()
+        metadata = self._source.metadata([topic.topic for topic in topics])
+        targets = self._targets.ensure(topics, plans)
+        lives: list[Incarnation] = []
+        new: dict[str, list[int]] = {}
+        for topic in topics:
+            try:
+                target = targets[topic.topic]
+                if isinstance(target, MirrorError):
+                    raise target
+                life, numbers = self._life(topic, metadata, known.get(topic.topic), *target)
+            except (ClusterUnreachable, ConnectionLost):
+                raise
+            except MirrorError as problem:
+                self._refuse(topic.topic, problem)
+                continue
+            lives.append(life)
+            new[topic.topic] = numbers
+        if lives:
+            self._write_down(lives, new, {topic.topic: topic.ranges for topic in topics})
+
+    def _life(
+        self, topic: LaneTopic, metadata: ClusterMetadata, known: Incarnation | None, target_id: str, bounds: dict[int, tuple[int, int]]
+    ) -> tuple[Incarnation, list[int]]:
+        found = metadata.topics[topic.topic]
+        if found.error:
+            raise broker_error(found.error, topic.topic)
+        if known is None:
+            self._targets.refuse_filled(topic, bounds)
+        partitions = sorted(topic.ranges) if topic.ranges else sorted(found.partitions)
+        new = [number for number in partitions if known is None or number not in known.starts]
+        starts = self._starts(topic, found.topic_id, metadata.cluster_id, new, grown=known is not None)
+        life = Incarnation(
+            topic=topic.topic,
+            incarnation=known.incarnation if known else found.topic_id,
+            source_cluster_id=metadata.cluster_id,
+            target_cluster_id=self._targets.cluster_id,
+            target_topic=topic.target_topic,
+            target_topic_id=target_id,
+            starts=(known.starts if known else {}) | starts,
+            target_starts=(known.target_starts if known else {}) | {number: bounds[number][1] for number in new},
+            at=int(time.time() * 1000),
+            ordinals=known.ordinals if known else {},
+            producer_epoch=known.producer_epoch if known else 0,
+        )
+        return life, new
+
+    def _starts(self, topic: LaneTopic, topic_id: str, cluster_id: str, new: list[int], *, grown: bool) -> dict[int, int]:
+        """First source offset of new partitions. Partitions, and with ``start: latest`` topics, that came later begin at their first."""
+        start = self._context.mirror.start
+        if grown or topic.ranges is not None or start != "latest":
+            return first_offsets(self._source, topic, new, "earliest" if grown else start)
+        seen = self._first_seen.offsets(topic.topic, topic_id, cluster_id)
+        if seen is None:
+            return first_offsets(self._source, topic, new, "latest")
+        later = first_offsets(self._source, topic, [number for number in new if number not in seen], "earliest")
+        return {number: offset for number, offset in seen.items() if number in new} | later
+
+    def _write_down(self, lives: list[Incarnation], new: dict[str, list[int]], ranges: dict[str, Ranges]) -> None:
+        crash_point("begin.before")
+        self._context.ledger.add_incarnations(lives)
+        crash_point("begin.after")
+        fresh = self.checked_runs(lives, ranges)
+        with self._state.lock:
+            for made in fresh:
+                run = self._state.topics.setdefault(made.topic, made)
+                for number in new[made.topic]:
+                    run.partitions.setdefault(number, made.partitions[number])
+                self._state.unready.pop(made.topic, None)
+                self._state.refused.pop(made.topic, None)
+
+    def _refuse(self, name: str, problem: MirrorError) -> None:
+        halt = problem if isinstance(problem, TopicHalted) else TopicHalted(name, problem.message, hint=problem.hint)
+        with self._state.lock:
+            self._state.unready.pop(name, None)
+            self._state.halt(name, halt)

@@ -1,0 +1,122 @@
+"""Where a topic joins a run: at its first offsets, or where ledger and buffer say that its copy stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from mirror_pipeline.buffer.place.status import read_status
+from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.state import PartitionState, TopicRun
+from mirror_pipeline.errors import TopicHalted
+from mirror_pipeline.kafka.answers import EARLIEST, LATEST
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.offsets import offsets_at
+from mirror_pipeline.model import BatchMark, Incarnation, Position, TopicPartition
+
+Ranges = dict[int, tuple[int, int]] | None
+
+
+def resumed_runs(context: LaneContext, known: Mapping[str, Incarnation], wanted: Mapping[str, LaneTopic]) -> dict[str, TopicRun]:
+    """Known topics as ledger and buffer describe them. Raises BufferUnusable."""
+    if not known:
+        return {}
+    positions = context.ledger.positions()
+    runs = {name: run_of(life, positions, wanted[name].ranges) for name, life in known.items()}
+    floors = {p.source: p.position.source_next for run in runs.values() for p in run.partitions.values()}
+    for span in context.spans.pending(floors):
+        run = runs.get(span.topic)
+        if run is None or span.incarnation != run.incarnation or span.partition not in run.partitions:
+            continue
+        part = run.partitions[span.partition]
+        part.pending.append(span)
+        part.staged = max(part.staged, span.end)
+        part.learned(span)
+    _remember(context, runs)
+    return runs
+
+
+def _remember(context: LaneContext, runs: Mapping[str, TopicRun]) -> None:
+    """What the last run knew, from its status: the batches read last, by which a truncated log is noticed, and how large
+    a batch the target takes, which cannot be asked while the target is away."""
+    status = read_status(context.store) or {}
+    for name, told in status.get("topics", {}).items():
+        run = runs.get(name)
+        if run is None or told.get("incarnation") != run.incarnation:
+            continue
+        run.max_batch_bytes = told.get("max_batch_bytes") or run.max_batch_bytes
+        for number, mark in told.get("marks", {}).items():
+            part = run.partitions.get(int(number))
+            if part is not None and mark[0] < part.staged:
+                part.mark = BatchMark(*mark)
+
+
+def run_of(life: Incarnation, positions: Mapping[TopicPartition, Position], ranges: Ranges) -> TopicRun:
+    """A topic's run at its positions, without what is staged."""
+    run = TopicRun(life.topic, life.target_topic, life.incarnation)
+    for number, start in life.starts.items():
+        source = TopicPartition(life.topic, number)
+        position = positions.get(source) or Position(start, life.target_starts[number], life.ordinals.get(number, 0))
+        run.partitions[number] = PartitionState(
+            source, TopicPartition(life.target_topic, number), life.incarnation, position, position.source_next,
+            hard_end=ranges[number][1] if ranges else None, producer_epoch=life.producer_epoch,
+        )  # fmt: skip
+    return run
+
+
+def first_offsets(client: WireClient, topic: LaneTopic, partitions: list[int], start: str | datetime) -> dict[int, int]:
+    """First source offset to copy of some partitions.
+
+    Args:
+        client: the source.
+        topic: a backfill's ranges say it all.
+        partitions: their numbers.
+        start: ``earliest``, ``latest`` or a time.
+
+    Raises:
+        BrokerError: the source refuses to tell.
+    """
+    if topic.ranges is not None:
+        return {number: topic.ranges[number][0] for number in partitions}
+    at = begins_at(start)
+    wanted = [TopicPartition(topic.topic, number) for number in partitions]
+    found = offsets_at(client, wanted, at)
+    found |= offsets_at(client, [tp for tp, offset in found.items() if offset < 0], LATEST)  # no record is that young
+    return {tp.partition: offset for tp, offset in found.items()}
+
+
+def begins_at(start: str | datetime) -> int:
+    """The mirror's ``start`` as ListOffsets asks for it: a special time, or milliseconds since the epoch."""
+    if isinstance(start, datetime):
+        return int(start.timestamp() * 1000)
+    return {"earliest": EARLIEST, "latest": LATEST}[start]
+
+
+def other_cluster(topic: str, alias: str, known: str, found: str) -> TopicHalted:
+    """The halt for a cluster alias that leads to another cluster than before."""
+    return TopicHalted(
+        topic,
+        f"cluster {alias} is another cluster than before: its id is {found}, {topic} was copied from {known}",
+        hint="check bootstrap_servers; a new cluster needs a new mirror name",
+        code="other_cluster",
+    )
+
+
+def source_gone(topic: str, alias: str) -> TopicHalted:
+    """The halt for a source topic that is there no more."""
+    return TopicHalted(
+        topic,
+        f"source topic {topic} does not exist any more on cluster {alias}, or this user may not see it",
+        hint="was it deleted? What was read of it is delivered, and its copy stays; exclude it from the mirror, or create it again",
+        code="source_gone",
+    )
+
+
+def renamed(topic: str, known: str, found: str) -> TopicHalted:
+    """The halt for a target name that the configuration has changed."""
+    return TopicHalted(
+        topic,
+        f"{topic} has been mirrored to {known} so far, the configuration now says {found}",
+        hint="keep `naming`, or give the mirror a new name to start over",
+        code="renamed",
+    )

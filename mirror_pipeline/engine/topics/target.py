@@ -1,0 +1,216 @@
+"""The target side of preparing topics: the producer id, the topics, whether they are still the same ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.read import divergence
+from mirror_pipeline.engine.topics.policies import SourcePolicy, largest_batches, source_policies
+from mirror_pipeline.errors import BrokerError, MirrorError, TopicHalted
+from mirror_pipeline.kafka.admin import Admin
+from mirror_pipeline.kafka.answers import EARLIEST, LATEST, TopicMetadata
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
+from mirror_pipeline.kafka.needs import TARGET_NEEDS, without_id
+from mirror_pipeline.kafka.offsets import log_range, offsets_or_errors
+from mirror_pipeline.model import Incarnation, Stamp, TopicPartition
+from mirror_pipeline.topics.configs import number
+from mirror_pipeline.topics.manage import ensure_target_topics, plan_targets
+from mirror_pipeline.topics.plan import TargetPlan
+
+PRODUCER_EXPIRATION_MS = 86_400_000
+SETTLE_SECONDS = 5.0
+"""A topic that the controller has just made is unknown to a broker for some ms, and has no leader; longer on a busy cluster."""
+SETTLE_POLL_SECONDS = 0.05
+
+
+Target = tuple[str, dict[int, tuple[int, int]]]
+"""Topic id, and log start and end offset by partition."""
+
+
+class TargetSide:
+    """Asks and changes the target cluster on behalf of a lane."""
+
+    def __init__(self, context: LaneContext) -> None:
+        self._context = context
+        self._client = WireClient(context.target, timeout=context.mirror.engine.request_timeout)
+        self.admin = Admin(context.target)
+        self.cluster_id = ""
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def stamp(self) -> Stamp:
+        """The lane's producer id on this target, taken once and kept in the ledger (KIP-98)."""
+        self.cluster_id = self._client.metadata([]).cluster_id
+        self._client.require(TARGET_NEEDS)
+        self._context.memory_seconds = self._memory_seconds()
+        stamp = self._context.ledger.stamp(self.cluster_id)
+        if stamp is None:
+            stamp = self._client.init_producer_id()
+            self._context.ledger.save_stamp(stamp, self.cluster_id)
+        return stamp
+
+    def _memory_seconds(self) -> float:
+        """``producer.id.expiration.ms`` of the target's brokers; Kafka's default where it may not be read."""
+        try:
+            found = number(self.admin.broker_configs(), "producer.id.expiration.ms")
+        except BrokerError:
+            found = None
+        return (found or PRODUCER_EXPIRATION_MS) / 1000
+
+    def changed(self, lives: Sequence[Incarnation]) -> dict[str, TopicHalted]:
+        """Why the target topics of copies that exist are not the ones they went to, by source topic; those that are, are left out.
+
+        One broker's word is not enough, for it may not have heard of a change: the topics in question are asked about twice.
+        """
+        halts = self._changed(lives)
+        if not halts:
+            return {}
+        time.sleep(divergence.SECOND_LOOK_SECONDS)
+        self._client.ask_elsewhere()
+        return self._changed([life for life in lives if life.topic in halts])
+
+    def _changed(self, lives: Sequence[Incarnation]) -> dict[str, TopicHalted]:
+        metadata = self._client.metadata([life.target_topic for life in lives]).topics if lives else {}
+        alias = self._context.target.alias
+        halts = ((life.topic, target_changed(life, metadata[life.target_topic], self.cluster_id, alias)) for life in lives)
+        return {topic: halt for topic, halt in halts if halt is not None}
+
+    def plans(self, topics: list[LaneTopic], source_admin: Admin) -> dict[str, TargetPlan]:
+        """What has to be done on the target, by source topic; the same rules as ``mirror plan``."""
+        return plan_targets(self._context.mirror, source_admin, self.admin, {t.topic: t.target_topic for t in topics})
+
+    def ensure(self, topics: Sequence[LaneTopic], plans: Mapping[str, TargetPlan]) -> dict[str, Target | MirrorError]:
+        """Create or grow target topics; by source topic the target's topic id with log start and end of every partition.
+
+        In place of one that cannot take its copy stands why: a TopicHalted, or a BrokerError when the target refuses for now.
+
+        Raises:
+            ClusterUnreachable, ConnectionLost: the target does not answer.
+        """
+        wanted = [_planned(plans[topic.topic], topic) for topic in topics]
+        made = ensure_target_topics(self.admin, wanted)
+        ready = [plan for plan in wanted if not isinstance(made[plan.target_topic], MirrorError)]
+        found: dict[str, Target | MirrorError] = {p.topic: e for p in wanted if isinstance(e := made[p.target_topic], MirrorError)}
+        metadata = known_topics(self._client, [plan.target_topic for plan in ready])
+        parts = [TopicPartition(name, number) for name, topic in metadata.items() if not topic.error for number in topic.partitions]
+        starts, ends = (offsets_or_errors(self._client, parts, which, isolation=0) for which in (EARLIEST, LATEST))
+        for plan in ready:
+            topic_metadata = metadata[plan.target_topic]
+            if topic_metadata.error:
+                found[plan.topic] = broker_error(topic_metadata.error, plan.target_topic)
+                continue
+            if not topic_metadata.topic_id:
+                found[plan.topic] = without_id(self._context.target.alias, plan.target_topic)
+                continue
+            mine = [TopicPartition(plan.target_topic, number) for number in sorted(topic_metadata.partitions)]
+            refusal = next((told for tp in mine for told in (starts[tp], ends[tp]) if isinstance(told, BrokerError)), None)
+            bounds = {tp.partition: (a, z) for tp in mine if isinstance(a := starts[tp], int) and isinstance(z := ends[tp], int)}
+            found[plan.topic] = refusal or (topic_metadata.topic_id, bounds)
+        return found
+
+    def topic_id(self, target_topic: str) -> str:
+        """Id of a target topic, "" when there is none."""
+        return self._client.metadata([target_topic]).topics[target_topic].topic_id or ""
+
+    def bounds(self, target_topic: str) -> dict[int, tuple[int, int]]:
+        """Log start and end of every partition of a target topic. Raises BrokerError."""
+        numbers = sorted(self._client.metadata([target_topic]).topics[target_topic].partitions)
+        return {tp.partition: both for tp, both in log_bounds(self._client, [TopicPartition(target_topic, n) for n in numbers]).items()}
+
+    @staticmethod
+    def refuse_filled(topic: LaneTopic, bounds: Mapping[int, tuple[int, int]]) -> None:
+        """A copy begins in an empty topic: records of unknown origin may be this very copy, its ledger lost. Raises TopicHalted."""
+        count = sum(end - start for start, end in bounds.values())
+        if count and not topic.filled:
+            raise TopicHalted(topic.topic, filled_message(topic.target_topic, count), hint=FILLED_HINT, code="target_filled")
+
+    def terms(self, pairs: list[tuple[str, str]], source_admin: Admin) -> dict[str, tuple[int, SourcePolicy]]:
+        """For source topics with their target topics: largest batch the target takes, whether the source is compacted."""
+        sizes = largest_batches([target for _, target in pairs], self.admin)
+        policies = source_policies([source for source, _ in pairs], source_admin)
+        return {source: (sizes[target], policies[source]) for source, target in pairs}
+
+
+def _planned(plan: TargetPlan, topic: LaneTopic) -> TargetPlan:
+    return replace(plan, configs={**plan.configs, **topic.configs}) if topic.configs and plan.create else plan
+
+
+FILLED_HINT = (
+    "was the buffer moved or deleted? It holds the ledger: point buffer.uri at it again, or restore it as it was after the last run;"
+    " without it mirror under another target name (`naming`), or delete the target topic: the copy then begins anew"
+)
+
+
+def filled_message(target_topic: str, count: int) -> str:
+    """Why a copy does not begin in a topic that is not empty."""
+    return f"target topic {target_topic} holds {count:,} records already, and this mirror's ledger knows nothing of them"
+
+
+def known_topics(client: WireClient, names: Sequence[str]) -> dict[str, TopicMetadata]:
+    """Metadata of topics that exist, asked for again while the broker that answers has not heard of one of them.
+
+    One that is still unknown after some seconds comes back with its error.
+
+    Raises:
+        ClusterUnreachable: no broker answers.
+    """
+    found: dict[str, TopicMetadata] = {}
+    wanted, deadline = list(names), time.monotonic() + SETTLE_SECONDS
+    while wanted:
+        found |= client.metadata(wanted).topics
+        wanted = [name for name in wanted if found[name].error == UNKNOWN_TOPIC_OR_PARTITION]
+        if not wanted or time.monotonic() >= deadline:
+            break
+        time.sleep(SETTLE_POLL_SECONDS)
+    return found
+
+
+def log_bounds(client: WireClient, parts: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+    """Log start and end offset of partitions, uncommitted records included. Raises BrokerError."""
+    return log_range(client, parts, isolation=0)
+
+
+def target_changed(known: Incarnation, found: TopicMetadata, cluster_id: str, alias: str) -> TopicHalted | None:
+    """Why a target topic is not the one that a copy went to; None when it is.
+
+    Args:
+        known: the copy.
+        found: its target topic as it is now.
+        cluster_id, alias: the target cluster as it is now.
+
+    Raises:
+        BrokerError: the topic cannot be looked at now.
+    """
+    if known.target_cluster_id != cluster_id:
+        return TopicHalted(
+            known.topic,
+            f"cluster {alias} is another cluster than before: its id is {cluster_id},"
+            f" {known.topic} was copied to {known.target_cluster_id}",
+            hint="check bootstrap_servers; a new target cluster needs a new mirror name",
+            code="other_target_cluster",
+        )
+    if found.error:
+        problem = broker_error(found.error, known.target_topic)
+        if problem.retryable and found.error != UNKNOWN_TOPIC_OR_PARTITION:
+            raise problem
+        return TopicHalted(
+            known.topic,
+            f"target topic {known.target_topic} cannot be used any more: {problem.name}",
+            hint="was it deleted? Create it again and accept it, or mirror into a new target topic",
+            code="target_gone",
+        )
+    if found.topic_id != known.target_topic_id:
+        return TopicHalted(
+            known.topic,
+            f"target topic {known.target_topic} was recreated: its topic id is {found.topic_id},"
+            f" the copy went to {known.target_topic_id}",
+            hint="mirror into a new target topic, or start over in this one",
+            code="target_recreated",
+        )
+    return None

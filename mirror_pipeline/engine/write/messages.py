@@ -1,0 +1,76 @@
+"""What the driver hands to a produce task, and what it gets back. Facts that cross into Spark and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.model import Position, SpanRef, Stamp, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWork:
+    """Spans of one source partition that go to one target partition, from ``position`` on.
+
+    ``producer_epoch`` is added to the stamp's epoch.
+    """
+
+    target: TopicPartition
+    spans: tuple[SpanRef, ...]
+    position: Position
+    producer_epoch: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Size of the spans together."""
+        return sum(span.bytes for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceTask:
+    """Everything one produce task needs; picklable, free of secrets.
+
+    ``lease`` is how many seconds after its start the task may still send (a process that was stopped and goes
+    on later sends nothing); ``issued`` is the driver's wall clock, so a task that starts late does not start.
+    A broker that lets ``silence`` seconds pass without a byte is given up, and what was sent to it is uncertain.
+    """
+
+    store: LaneStore
+    cluster: ClusterSettings
+    stamp: Stamp
+    work: tuple[PartitionWork, ...]
+    timeout: float
+    lease: float
+    issued: float
+    request_bytes: int
+    forgotten_before: int = 0
+    silence: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOutcome:
+    """Records of the work that the target acknowledged, counted from the work's position.
+
+    ``uncertain`` says the target's tail must be read before anything is sent again; ``halted`` is final for the topic;
+    ``trace`` is the traceback of a fault of ours.
+    """
+
+    target: TopicPartition
+    records: int
+    bytes: int
+    uncertain: bool = False
+    error: str = ""
+    halted: str = ""
+    hint: str = ""
+    code: str = ""
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceResult:
+    """One outcome for each partition of the task; ``silent`` brokers, by node id, have let a question pass, and how that showed."""
+
+    outcomes: tuple[PartitionOutcome, ...]
+    seconds: float
+    silent: dict[int, str] = field(default_factory=dict)

@@ -1,0 +1,39 @@
+"""A span that arrives piece by piece, cut again where its batches end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mirror_pipeline.kafka.records.header import HEADER, HEADER_BYTES, LOG_OVERHEAD
+from mirror_pipeline.model import SpanRef
+
+
+def whole_batches(stretches: Iterator[memoryview], span: SpanRef) -> Iterator[tuple[memoryview, int]]:
+    """Pieces of whole batches, each with the records in it; a span that comes at once stays as it is.
+
+    What cannot be cut (damaged bytes, a batch without its end) comes last, as it is: whoever stamps it says what is wrong with it.
+    """
+    rest = b""
+    for stretch in stretches:
+        if len(stretch) == span.bytes:
+            yield stretch, span.records
+            return
+        data = memoryview(rest + stretch)
+        end, records = _whole(data)
+        if end:
+            yield data[:end], records
+        rest = bytes(data[end:])
+    if rest:
+        yield memoryview(rest), 0
+
+
+def _whole(data: memoryview) -> tuple[int, int]:
+    """Where the last whole batch ends, and the records up to there."""
+    at = records = 0
+    while at + HEADER_BYTES <= len(data):
+        _, length, *_, count = HEADER.unpack_from(data, at)
+        stop = at + length + LOG_OVERHEAD
+        if stop > len(data) or stop < at + HEADER_BYTES or count < 0:
+            break
+        at, records = stop, records + count
+    return at, records

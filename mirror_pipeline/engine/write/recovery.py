@@ -1,0 +1,307 @@
+"""Reading target partitions' tails: the target's own log is the ledger of what it holds.
+
+Stored batch headers carry producer id, epoch, base sequence and base offset (KIP-98). A fetch ends at the high
+watermark; what the leader appended and has not replicated yet is invisible to it. So a tail counts only when it ends
+where the leader's log ends, asked *after* the scan, and when it reaches what DescribeProducers (KIP-664), asked
+*before* it, names as our last sequence. The latter alone would not do: a broker forgets producers of old records.
+
+All partitions are asked about together, in one request to each leader and step. A leader that does not answer costs one
+patience; its partitions are left for another time, and the others go on.
+
+The log of a sole writer is dense: the records between two offsets are counted by the offsets, whatever the cleaner of a
+compacted topic has taken out of its batches since.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from mirror_pipeline.engine.write.offset_map import SEQUENCE_MASK
+from mirror_pipeline.errors import BrokerError, ConnectionLost, CorruptBatch, TopicHalted
+from mirror_pipeline.halts import internal
+from mirror_pipeline.kafka.answers import EARLIEST, LATEST, OffsetAnswer
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.codes import NETWORK_EXCEPTION, broker_error
+from mirror_pipeline.kafka.fetch import FetchedPartition, fetch
+from mirror_pipeline.kafka.records.batch import BatchHeader, headers
+from mirror_pipeline.model import Position, Stamp, TopicPartition
+
+FETCH_BYTES = 8 * 1024 * 1024
+POLL_SECONDS = 0.05
+ANSWER_SECONDS = 3.0
+"""How long a leader may let a question pass before it counts as silent, unless it is known to be slow. Opening a connection over
+a long way takes half of it."""
+Problem = TopicHalted | BrokerError | ConnectionLost
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What lies on a target partition behind a position: ``records`` of ours up to ``end``.
+
+    ``read`` says that they were looked at: of what retention has deleted before, only the offsets are known.
+    """
+
+    target: TopicPartition
+    records: int
+    end: int
+    read: bool = True
+
+
+class NotReplicated(ConnectionLost):
+    """The leader has appended what its replicas do not have yet: whether that stays is unknown."""
+
+
+@dataclass(slots=True)
+class _Look:
+    """One partition while its tail is read; ``at`` is the next offset to scan, ``end`` the high watermark as it was told last."""
+
+    target: TopicPartition
+    position: Position
+    stamp: Stamp | None
+    leader: int = -1
+    known: int | None = None
+    at: int = field(init=False)
+    end: int = 0
+    deleted: bool = False
+    answer: Tail | Problem | None = None
+
+    def __post_init__(self) -> None:
+        self.at = self.position.target_next
+
+    @property
+    def tail(self) -> Tail:
+        return Tail(self.target, self.at - self.position.target_next, self.at, not self.deleted)
+
+
+def read_tails(
+    client: WireClient,
+    wanted: Mapping[TopicPartition, Position],
+    stamp: Stamp | None,
+    *,
+    timeout: float,
+    patience: float = ANSWER_SECONDS,
+    epochs: Mapping[TopicPartition, int] | None = None,
+) -> dict[TopicPartition, Tail | Problem]:
+    """Count our records on target partitions from ``position.target_next`` to the end of their logs.
+
+    Args:
+        client: the target cluster.
+        wanted: where the lane believes to stand in each partition; everything before it is known to be there.
+        stamp: the lane's producer id; None before it has one, then nothing may lie there.
+        timeout: seconds to wait for high watermarks to reach the ends of the leaders' logs, for all partitions together.
+        patience: seconds that a leader may let a question pass; then it counts as silent.
+        epochs: what the copy of a partition adds to the stamp's epoch, where that is not 0.
+
+    Returns:
+        For each partition its tail, or why there is none: TopicHalted when the log ends before the position or holds
+        records behind it that are not the lane's next ones (one answer's word: look again before you believe it),
+        NotReplicated when the end of the log stayed invisible, ConnectionLost or BrokerError when it cannot be asked now.
+
+    Raises:
+        ClusterUnreachable: no broker of the target answers.
+    """
+    looks = {target: _Look(target, position, _stamp(stamp, (epochs or {}).get(target, 0))) for target, position in wanted.items()}
+    _find_leaders(client, looks)
+    deadline = time.monotonic() + timeout
+    while still := _open(looks.values()):
+        for step in (_ask_producers, _ask_bounds, _scan, _compare_ends):
+            _take_step(step, client, _open(still), patience)
+        if not (late := _open(still)):
+            break
+        if time.monotonic() >= deadline:
+            for look in late:
+                said = f"{look.target}: the leader holds records that are not replicated yet"
+                look.answer = NotReplicated(said, hint="waits for the in-sync replicas")
+            break
+        time.sleep(POLL_SECONDS)
+    return {target: _answer(client, look) for target, look in looks.items()}
+
+
+def read_tail(client: WireClient, target: TopicPartition, position: Position, stamp: Stamp | None, *, timeout: float) -> Tail:
+    """:func:`read_tails` for one partition; why there is none is raised."""
+    answer = read_tails(client, {target: position}, stamp, timeout=timeout)[target]
+    if isinstance(answer, Tail):
+        return answer
+    raise answer
+
+
+def _stamp(stamp: Stamp | None, epoch: int) -> Stamp | None:
+    return replace(stamp, producer_epoch=stamp.producer_epoch + epoch) if stamp is not None and epoch else stamp
+
+
+def _open(looks: Iterable[_Look]) -> list[_Look]:
+    return [look for look in looks if look.answer is None]
+
+
+def _answer(client: WireClient, look: _Look) -> Tail | Problem:
+    """The outcome; of a partition without a tail the leader is asked for anew next time."""
+    assert look.answer is not None  # noqa: S101 - the loop ends only then
+    if not isinstance(look.answer, Tail):
+        client.forget(look.target)
+    return look.answer
+
+
+def _take_step(
+    step: Callable[[WireClient, Collection[_Look], float], None], client: WireClient, looks: Collection[_Look], patience: float
+) -> None:
+    if not looks:
+        return
+    try:
+        step(client, looks, patience)
+    except BrokerError as problem:  # the whole question was refused, as by a broker too old for it
+        for look in looks:
+            look.answer = look.answer or problem
+
+
+def _find_leaders(client: WireClient, looks: Mapping[TopicPartition, _Look]) -> None:
+    leaders, errors = client.leaders(list(looks), patience=0.0)
+    for target, look in looks.items():
+        look.leader = leaders.get(target, -1)
+        look.answer = errors.get(target)
+
+
+def _refused(look: _Look, code: int) -> bool:
+    """Whether an answer is an error, which is then the partition's outcome; a leader that cannot be reached is silent for now."""
+    if code == NETWORK_EXCEPTION:
+        look.answer = ConnectionLost(f"{look.target}: its leader, broker {look.leader}, does not answer")
+    elif code:
+        look.answer = broker_error(code, str(look.target))
+    return bool(code)
+
+
+def _ask_producers(client: WireClient, looks: Collection[_Look], patience: float) -> None:
+    """The last sequence of ours that each leader remembers; None when it has forgotten us, or we never wrote there.
+
+    Of a smaller epoch than ours it remembers a copy of before, that the emptied topic held: nothing of it is in our way.
+    """
+    asked = [look for look in looks if look.stamp is not None]
+    answers = client.describe_producers([look.target for look in asked], within=patience) if asked else {}
+    for look in asked:
+        answer = answers[look.target]
+        if isinstance(answer, BrokerError):
+            if not _refused(look, NETWORK_EXCEPTION if answer.code == NETWORK_EXCEPTION else 0):
+                look.answer = answer
+        elif look.stamp is not None:
+            ours = (look.stamp.producer_id, look.stamp.producer_epoch)
+            look.known = next((p.last_sequence for p in answer if (p.producer_id, p.producer_epoch) == ours), None)
+
+
+def _ask_bounds(client: WireClient, looks: Collection[_Look], patience: float) -> None:
+    starts, ends = (
+        client.list_offsets(dict.fromkeys((look.target for look in looks), which), isolation=0, within=patience)
+        for which in (EARLIEST, LATEST)
+    )
+    for look in looks:
+        _begin(look, starts[look.target], ends[look.target])
+
+
+def _begin(look: _Look, start: OffsetAnswer, end: OffsetAnswer) -> None:
+    if _refused(look, start.error) or _refused(look, end.error):
+        return
+    target, first = look.target, look.position.target_next
+    look.end = end.offset
+    if end.offset < first:
+        look.answer = TopicHalted(
+            target.topic,
+            f"{target} ends at offset {end.offset}, but {first - end.offset} records more were acknowledged there:"
+            " the target topic was truncated or recreated",
+            hint="restore the target topic, or mirror into a new one",
+            partition=target.partition,
+            code="target_truncated",
+        )
+    elif start.offset > first:
+        # Retention on the target was faster than this scan. The lane is the only writer, so the end offset counts.
+        look.at, look.deleted = end.offset, True
+    elif end.offset < look.at:
+        look.at = first  # another leader: all of it counts anew
+
+
+def _scan(client: WireClient, looks: Collection[_Look], patience: float) -> None:
+    """Read up to the high watermarks; one request to each leader at a time, for all of its partitions that lack something."""
+    behind = {look.target: look for look in looks if look.at < look.end}
+    while behind:
+        by_leader: dict[int, list[_Look]] = {}
+        for look in behind.values():
+            by_leader.setdefault(look.leader, []).append(look)
+        moved: set[TopicPartition] = set()
+        for leader, group in by_leader.items():
+            moved |= _scan_some(client, leader, group, patience)
+        behind = {target: behind[target] for target in moved if behind[target].answer is None and behind[target].at < behind[target].end}
+
+
+def _scan_some(client: WireClient, leader: int, group: Collection[_Look], patience: float) -> set[TopicPartition]:
+    """One answer of a leader; the partitions worth asking about again: none, if it brought none of them forward."""
+    wants = {look.target: (look.at, FETCH_BYTES) for look in group}
+    try:
+        connection = client.connection(leader, within=patience)
+        connection.limit(min(connection.timeout, patience))
+        answers = fetch(connection, wants, max_wait_ms=100, min_bytes=1, max_bytes=FETCH_BYTES, isolation=0)
+    except (BrokerError, ConnectionLost) as problem:
+        for look in group:
+            look.answer = problem
+        return set()
+    moved = [_take(look, answers[look.target]) for look in group]
+    return {look.target for look in group} if any(moved) else set()
+
+
+def _take(look: _Look, data: FetchedPartition) -> bool:
+    """Whether the answer brought the look forward."""
+    if _refused(look, data.error):
+        return False
+    before = look.at
+    try:
+        for _, header in headers(data.records):
+            if header.next_offset > look.at:
+                _expect_ours(look.target, header, look.position, look.stamp)
+                look.at = header.next_offset
+    except TopicHalted as halt:
+        look.answer = halt
+    except CorruptBatch as problem:
+        said = f"{look.target} at offset {look.at}: {problem.message}"
+        hint = "the target's log is damaged there, or a proxy changed the bytes; check the broker's disk"
+        look.answer = TopicHalted(look.target.topic, said, hint=hint, partition=look.target.partition, code="unreadable")
+    except Exception as problem:  # noqa: BLE001 - a fault of ours over one partition: the others go on
+        look.answer = internal(look.target, problem)
+    return look.at > before
+
+
+def _expect_ours(target: TopicPartition, header: BatchHeader, position: Position, stamp: Stamp | None) -> None:
+    ours = (stamp.producer_id, stamp.producer_epoch) if stamp is not None else None
+    if header.is_control or (header.producer_id, header.producer_epoch) != ours:
+        raise TopicHalted(
+            target.topic,
+            f"{target} holds records at offset {header.base_offset} that this mirror did not write",
+            hint="mirrored topics take no other records: stop the other writer and mirror into a new topic",
+            partition=target.partition,
+            code="foreign_writer",
+        )
+    expected = (position.ordinal + header.base_offset - position.target_next) & SEQUENCE_MASK
+    if header.base_sequence != expected:
+        raise TopicHalted(
+            target.topic,
+            f"{target} holds a batch with sequence {header.base_sequence} at offset {header.base_offset} where"
+            f" {expected} was expected: batches before it are missing",
+            hint="mirror into a new topic and report this",
+            partition=target.partition,
+            code="sequence_gap",
+        )
+
+
+def _reaches(tail: Tail, position: Position, known: int | None) -> bool:
+    """Whether nothing of ours lies behind the tail, as far as the leader remembers."""
+    if known is None:
+        return True
+    ahead = (known - (position.ordinal + tail.records - 1)) & SEQUENCE_MASK
+    return not 0 < ahead <= SEQUENCE_MASK // 2
+
+
+def _compare_ends(client: WireClient, looks: Collection[_Look], patience: float) -> None:
+    """A tail counts where it ends with the leader's log, as that is told now."""
+    reached = [look for look in looks if _reaches(look.tail, look.position, look.known)]
+    ends = client.log_ends([look.target for look in reached], within=patience) if reached else {}
+    for look in reached:
+        end = ends[look.target]
+        if not _refused(look, end.error) and end.offset == look.at:
+            look.answer = look.tail

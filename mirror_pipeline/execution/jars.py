@@ -1,0 +1,212 @@
+"""The jars of embedded Kafka, MirrorMaker 2 and Delta: pinned by version and SHA-256, fetched once, kept in a cache.
+
+``jars.json`` beside this file is the pin list; ``scripts/lock_jars.py`` writes it. ``python -m mirror_pipeline.execution.jars KIND...``
+fetches from a shell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from mirror_pipeline.errors import MirrorError, UsageError
+from mirror_pipeline.execution import ivy
+from mirror_pipeline.files import Forgeable, cache_folder, close_to_others, private_folder, refuse_forgeable
+
+# Repositories answer 429 or 503 now and then: seconds to wait before each further try, which takes only what is missing.
+PAUSES = (1.0, 4.0, 10.0)
+FILE_PATTERN = "[artifact]-[revision].[ext]"
+
+Progress = Callable[[str, int, int], None]
+"""Called with a title ("Kafka 4.3.0"), jars present, jars in all."""
+
+
+class WrongChecksum(MirrorError):
+    """A fetched jar is not the one that was pinned."""
+
+
+@dataclass(frozen=True, slots=True)
+class JarKind:
+    """A named set of pinned jars; ``sha256`` maps ``group:artifact:version`` to the file's checksum."""
+
+    name: str
+    title: str
+    sha256: dict[str, str]
+
+    @property
+    def files(self) -> dict[str, str]:
+        """File name to SHA-256."""
+        return {"{1}-{2}.jar".format(*coordinate.split(":")): digest for coordinate, digest in self.sha256.items()}
+
+
+@lru_cache(maxsize=1)
+def kinds() -> dict[str, JarKind]:
+    """Every pinned set, by name."""
+    pinned = json.loads((Path(__file__).parent / "jars.json").read_text())
+    return {name: JarKind(name, entry["title"], entry["jars"]) for name, entry in pinned.items()}
+
+
+def ensure_jars(kind: str, progress: Progress | None = None) -> Path:
+    """The folder with exactly the pinned jars of ``kind``; fetches them when they are not in the cache yet.
+
+    Safe to call from several processes at once: one fetches, the others wait. Checksums are compared on the first
+    call of a process, also for jars that were there before; a folder that does not match is fetched anew.
+
+    Args:
+        kind: ``kafka-4.3.0``, ``kafka-3.9.1``, ``mm2-4.3.0`` or ``delta``.
+        progress: told how many jars are there while they arrive; see :func:`terminal_progress`.
+
+    Raises:
+        UsageError: no such kind, no usable Java, or a cache folder that cannot be written.
+        MirrorError: the jars could not be fetched after some tries (``FetchFailed``), or are not the pinned ones (``WrongChecksum``).
+    """
+    wanted = kinds().get(kind)
+    if wanted is None:
+        raise UsageError(f"no jars are pinned for {kind!r}", hint=f"one of {', '.join(kinds())}")
+    return _ensure(wanted, cache_folder() / "jars" / kind, progress or _silent)
+
+
+_checked: set[Path] = set()
+
+
+def _ensure(wanted: JarKind, folder: Path, progress: Progress) -> Path:
+    if folder in _checked and folder.is_dir():
+        return folder
+    try:
+        private_folder(folder.parent)
+        with _lock(folder.parent / f".{wanted.name}.lock"):
+            _close(folder)
+            if mismatch(wanted, folder):
+                _fetch(wanted, folder, progress)
+            for jar in folder.iterdir():  # Java opens them when their sums have been compared
+                refuse_forgeable(jar)
+    except Forgeable as why:
+        raise UsageError(f"the jar cache is not safe: {why}", hint="set MIRROR_CACHE to a folder of yours") from why
+    except OSError as error:
+        raise UsageError(f"the jar cache {folder.parent} cannot be used: {error}", hint="set MIRROR_CACHE to a folder of yours") from error
+    _checked.add(folder)
+    return folder
+
+
+def _close(folder: Path) -> None:
+    """Jars were fetched with whatever umask there was."""
+    if folder.is_dir():
+        for path in (folder, *folder.iterdir()):
+            close_to_others(path)
+
+
+def mismatch(wanted: JarKind, folder: Path) -> str:
+    """What is wrong with a folder of jars: a missing, an extra or an altered file; empty when it is as pinned."""
+    present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if missing := sorted(set(wanted.files) - present):
+        return f"{missing[0]} is missing"
+    if extra := sorted(present - set(wanted.files)):
+        return f"{extra[0]} does not belong there"
+    for name, digest in wanted.files.items():
+        found = _sha256(folder / name)
+        if found != digest:
+            return f"{name} has SHA-256 {found}, pinned is {digest}"
+    return ""
+
+
+def _fetch(wanted: JarKind, folder: Path, progress: Progress) -> None:
+    work = Path(tempfile.mkdtemp(prefix=f".{wanted.name}-", dir=folder.parent))
+    try:
+        fresh = work / "jars"
+        _fetch_patiently(wanted, fresh, work / "ivy", progress)
+        if wrong := mismatch(wanted, fresh):
+            raise WrongChecksum(f"{wanted.title}: {wrong}; nothing was kept", hint="look at where your jars come from: Ivy settings, proxy")
+        fresh.chmod(0o755)
+        _close(fresh)
+        if folder.exists():
+            shutil.rmtree(folder)
+        fresh.rename(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _fetch_patiently(wanted: JarKind, fresh: Path, work: Path, progress: Progress) -> None:
+    arrived: list[None] = []
+
+    def one_more() -> None:
+        arrived.append(None)
+        progress(wanted.title, min(len(arrived), len(wanted.sha256)), len(wanted.sha256))
+
+    progress(wanted.title, 0, len(wanted.sha256))
+    for pause in (*PAUSES, None):
+        try:
+            ivy.fetch(wanted.sha256, fresh, work, pattern=FILE_PATTERN, transitive=False, arrived=one_more)
+        except ivy.FetchFailed:
+            if pause is None:
+                raise
+            time.sleep(pause)
+        else:
+            return
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _silent(title: str, done: int, total: int) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def terminal_progress() -> Iterator[Progress]:
+    """A progress callback for standard error: a moving line on a terminal, else one line at the start and one at the end."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _plain
+        return
+    with console.status("") as status:
+
+        def show(title: str, done: int, total: int) -> None:
+            status.update(f"{title}: {done} of {total} jars")
+            if done == total:
+                console.print(f"{title}: {total} jars")
+
+        yield show
+
+
+def _plain(title: str, done: int, total: int) -> None:
+    if done == 0:
+        print(f"{title}: fetching {total} jars", file=sys.stderr, flush=True)
+    elif done == total:
+        print(f"{title}: {total} jars", file=sys.stderr, flush=True)
+
+
+def main(names: list[str]) -> int:
+    """Fetch the named kinds; a problem is one line and an exit code."""
+    try:
+        with terminal_progress() as progress:
+            for name in names:
+                ensure_jars(name, progress)
+    except MirrorError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,78 @@
+"""Finds the Java that runs Spark, Kafka and Ivy, and says in one line what is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+from mirror_pipeline.errors import UsageError
+
+MINIMUM_JAVA = 17  # Spark 4 and Kafka 4 brokers refuse anything older
+ANSWER_SECONDS = 60.0  # `java -version` answers within a second, unless the machine is starved
+
+_INSTALL = "install openjdk-17-jre-headless (Debian/Ubuntu) or another JDK, or set JAVA_HOME"
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+
+def find_java(minimum: int = MINIMUM_JAVA) -> Path:
+    """The ``java`` executable to use: ``$JAVA_HOME/bin/java`` when JAVA_HOME is set, else the one on PATH.
+
+    Raises:
+        UsageError: no Java, or one older than ``minimum``; the hint says what to install.
+    """
+    home = os.environ.get("JAVA_HOME", "")
+    return _checked(home, "" if home else os.environ.get("PATH", ""), minimum)
+
+
+@lru_cache(maxsize=8)
+def _checked(home: str, path: str, minimum: int) -> Path:
+    java = _locate(home, path, minimum)
+    found = java_version(java)
+    if found is None:
+        raise UsageError(f"Java {minimum} or newer is needed, and {java} does not answer `java -version`", hint=_INSTALL)
+    if found < minimum:
+        raise UsageError(f"Java {minimum} or newer is needed, found {found} at {java}", hint=_INSTALL)
+    return java
+
+
+def _locate(home: str, path: str, minimum: int) -> Path:
+    if home:
+        java = Path(home) / "bin" / "java"
+        if not os.access(java, os.X_OK):
+            raise UsageError(f"Java {minimum} or newer is needed, and JAVA_HOME={home} holds no bin/java", hint=_INSTALL)
+        return java
+    found = shutil.which("java", path=path)
+    if found is None:
+        raise UsageError(f"Java {minimum} or newer is needed, and no java is on PATH", hint=_INSTALL)
+    return Path(found)
+
+
+def java_version(java: Path) -> int | None:
+    """The feature version (8, 11, 17, ...) that ``java -version`` prints, None when it prints none."""
+    try:
+        answer = subprocess.run(  # noqa: S603 - the user's own Java
+            [str(java), "-version"], capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _VERSION.search(answer.stderr + answer.stdout)
+    return int(match.group(1)) if match else None
+
+
+def main() -> int:
+    """``python -m mirror_pipeline.execution.java``: nothing when Java is fine, else one line and exit code 2."""
+    try:
+        find_java()
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

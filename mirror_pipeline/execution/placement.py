@@ -1,0 +1,136 @@
+"""Who runs a micro-batch's tasks: this process while they are small, or while Spark is still starting; Spark otherwise.
+
+Two Spark jobs take longer than reading and sending a megabyte does. A lane of little traffic therefore answers sooner
+without them, and a mirror that only ever sees little traffic needs no Java process at all. Nor does one whose machine has no
+more cores than its two threads fill: Spark's workers would share the same cores and cost more CPU for each byte.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+from mirror_pipeline.config import EngineConfig
+from mirror_pipeline.engine.read.plan import UNKNOWN_BYTES_PER_OFFSET
+from mirror_pipeline.execution.runner import InlineRunner
+from mirror_pipeline.execution.spark import Runner
+
+INLINE_BYTES = 32_000_000
+"""Where Spark has cores that one process cannot fill."""
+CORES_OF_ONE_PROCESS = 2
+"""One thread stages, one produces, and most of their time is spent outside the interpreter's lock."""
+
+
+def inline_bytes(engine: EngineConfig) -> int:
+    """The setting of that name, or what suits the machine."""
+    if engine.inline_bytes is not None:
+        return engine.inline_bytes
+    one_process = engine.spark_master is None and (os.cpu_count() or 1) <= CORES_OF_ONE_PROCESS
+    return sys.maxsize if one_process else INLINE_BYTES
+
+
+# In one process this takes about as long as Spark takes to start; beyond it several processes are worth their start.
+COMPARED_HERE_BYTES = 512_000_000
+
+
+def spark_may_be_needed(engine: EngineConfig) -> bool:
+    """Whether a copy can come to need Spark at all."""
+    return inline_bytes(engine) < sys.maxsize
+
+
+def for_comparing(engine: EngineConfig, offsets: int, start: Callable[[], Runner]) -> Runner:
+    """Who reads and compares records on both sides: this process while they are few, else what ``start`` starts.
+
+    Args:
+        engine: the mirror's settings.
+        offsets: source offsets to compare.
+        start: starts Spark.
+    """
+    few = offsets * UNKNOWN_BYTES_PER_OFFSET <= min(inline_bytes(engine), COMPARED_HERE_BYTES)
+    return InlineRunner() if few else start()
+
+
+class Runners:
+    """The choice between this process and Spark, shared by the lanes of one run.
+
+    Args:
+        start: starts Spark; called once, in a thread of its own.
+        inline_bytes: micro-batches up to this size are run here; 0 gives all of them to Spark.
+    """
+
+    def __init__(self, start: Callable[[], Runner], *, inline_bytes: int) -> None:
+        self._start = start
+        self._inline_bytes = inline_bytes
+        self._inline = InlineRunner()
+        self._spark: Runner | None = None
+        self._problem: Exception | None = None
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def only(cls, runner: Runner) -> Runners:
+        """Every task goes to ``runner``."""
+        runners = cls(lambda: runner, inline_bytes=0)
+        runners._spark = runner
+        return runners
+
+    def prepare(self) -> None:
+        """Wait for Spark where nothing is run here. Raises what its start raised."""
+        if not self._inline_bytes:
+            self._wait()
+
+    def reads_here(self, size: float, *, far: bool) -> bool:
+        """Whether ``size`` bytes are read in this process: small ones, and all that come over a long link, which it can fill alone."""
+        return self.small(size) or (far and self._inline_bytes > 0)
+
+    def most_bytes(self, wanted: int) -> int:
+        """Bytes a micro-batch may have now: ``wanted``, or less while Spark is starting for it. Raises what its start raised."""
+        return wanted if wanted <= self._inline_bytes or self._is_up() else self._inline_bytes
+
+    def small(self, size: float) -> bool:
+        """Whether a micro-batch of ``size`` bytes is run here although Spark could."""
+        return size <= self._inline_bytes
+
+    def of(self, size: float) -> Runner:
+        """Who runs tasks of ``size`` bytes together. Raises what Spark's start raised."""
+        return self.here if self.small(size) or not self._is_up() else self._wait()
+
+    @property
+    def here(self) -> Runner:
+        """Runs tasks in this process, in the thread that asks."""
+        return self._inline
+
+    def beside(self) -> Runner:
+        """For work beside the copy: Spark if it is there, this process otherwise."""
+        return self._spark or (self._inline if self._inline_bytes else self._wait())
+
+    def _is_up(self) -> bool:
+        """Whether Spark is there; starts it when not. Where nothing may be run here it is waited for."""
+        if not self._inline_bytes:
+            self._wait()
+        self._begin()
+        if self._problem is not None:
+            raise self._problem
+        return self._spark is not None
+
+    def _wait(self) -> Runner:
+        self._begin()
+        if self._thread is not None:
+            self._thread.join()
+        if self._spark is None:
+            raise self._problem or RuntimeError("Spark did not start")
+        return self._spark
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._spark is None and self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="spark-start", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._spark = self._start()
+        except Exception as problem:  # noqa: BLE001 - raised by whoever asks for Spark
+            self._problem = problem

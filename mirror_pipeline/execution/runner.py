@@ -1,0 +1,51 @@
+"""Running tasks without Spark, one after the other in this thread: for small work of commands that have no session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from mirror_pipeline.errors import TaskLost
+
+if TYPE_CHECKING:
+    from mirror_pipeline.execution.spark import Runner
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class InlineRunner:
+    """A :class:`~mirror_pipeline.execution.spark.Runner` that calls the function itself."""
+
+    @property
+    def tasks(self) -> int:
+        """One: there is nobody to share the work with."""
+        return 1
+
+    def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
+        """Results in the order of the specs; raises what the function raises."""
+        return [function(spec) for spec in specs]
+
+    def run_each(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R | TaskLost]:
+        """The same: no worker can die but this process."""
+        return [function(spec) for spec in specs]
+
+
+class OneAtATime:
+    """Another runner, asked for one task at a time: work beside a copy that must not take the copy's slots."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    @property
+    def tasks(self) -> int:
+        """One."""
+        return 1
+
+    def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
+        """Results in the order of the specs; raises what the runner raises."""
+        return [answer for spec in specs for answer in self._runner.run(function, [spec], name=name)]
+
+    def run_each(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R | TaskLost]:
+        """The same with what became of each spec."""
+        return [answer for spec in specs for answer in self._runner.run_each(function, [spec], name=name)]

@@ -1,0 +1,259 @@
+"""The only module that knows pyspark: the session, and running plain functions as Spark tasks."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+
+from mirror_pipeline.config import EngineConfig
+from mirror_pipeline.errors import MirrorError, SparkGone, TaskLost
+from mirror_pipeline.execution.daemon_pool import DaemonPool
+from mirror_pipeline.execution.socket_folder import socket_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+LOCAL_SLOTS_PER_CORE = 2
+"""Staging and producing wait for brokers most of the time; both run at once."""
+
+
+ONCE = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
+"""A produce task that failed must not be sent again by anyone who has not read the target's tail; not for the user to change."""
+MOST_JOBS = 256
+WARM_SECONDS = 0.2
+"""How long a warming task stays, so that every one of them gets a worker of its own."""
+
+
+def _import_tasks(stay: float) -> None:
+    import_module("mirror_pipeline.engine.read.task")
+    import_module("mirror_pipeline.engine.write.task")
+    time.sleep(stay)
+
+
+class Runner(Protocol):
+    """Runs one function over many specs, each in a task of its own."""
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks one job should have."""
+
+    def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
+        """Results in the order of the specs.
+
+        Raises:
+            TaskLost: a worker died; what its tasks did is unknown.
+            SparkGone: Spark itself died.
+        """
+
+    def run_each(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R | TaskLost]:
+        """The same with what became of each spec: its result, or that its worker died. No spec is at work any more when it returns."""
+
+
+def build_session(engine: EngineConfig, *, app_name: str = "mirror", with_delta: bool = False) -> SparkSession:
+    """Start (or get) the process's Spark session.
+
+    The data path runs Python functions only, so it needs no Delta jars; ``with_delta`` adds them for SQL over
+    the buffer and the ledger.
+
+    Raises:
+        UsageError: no Java, or a Java too old.
+        MirrorError: the Delta jars cannot be had.
+    """
+    from pyspark.sql import SparkSession
+
+    from mirror_pipeline.execution.java import find_java
+
+    java = find_java()
+    os.environ.setdefault("JAVA_HOME", str(java.resolve().parent.parent))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    master = engine.spark_master or default_master()
+    settings = {**_settings(with_delta), **dict(engine.spark), **ONCE}
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings = {**_closed(), **settings}
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    with _quiet_java(settings):
+        session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+@contextmanager
+def _quiet_java(settings: dict[str, str]) -> Iterator[None]:
+    """Start the JVM with its standard error in a file, for as long as it lives; show it when Spark does not start."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    handle, path = tempfile.mkstemp(prefix="mirror-spark-", suffix=".log")
+    atexit.register(Path(path).unlink, missing_ok=True)
+    try:
+        if SparkContext._gateway is None:  # the public ways in give the JVM this process's standard error
+            conf = SparkConf().setAll(list(settings.items()))
+            SparkContext._ensure_initialized(gateway=launch_gateway(conf, {"stderr": handle}))  # type: ignore[no-untyped-call]
+        yield
+    except Exception as problem:
+        cause = [line for line in Path(path).read_text(errors="replace").splitlines() if "rror" in line or "xception" in line]
+        raise MirrorError(
+            f"Spark did not start: {cause[0].strip() if cause else problem}", hint=f"Java said more: {_kept_log(path)}"
+        ) from problem
+    finally:
+        os.close(handle)
+
+
+def _kept_log(path: str) -> str:
+    kept = path.replace("mirror-spark-", "mirror-spark-failed-")
+    Path(path).rename(kept)
+    return kept
+
+
+def default_master() -> str:
+    """All cores of this machine, twice: ``local[N]``."""
+    return f"local[{max(4, LOCAL_SLOTS_PER_CORE * (os.cpu_count() or 2))}]"
+
+
+def _settings(with_delta: bool) -> dict[str, str]:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "1g",
+        # The JVM schedules a few tasks a second and sees no payload: compiling it well costs more than it brings.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.worker.reuse": "true",
+        "spark.scheduler.mode": "FAIR",
+        "spark.log.level": "ERROR",
+    }
+    if with_delta:
+        from mirror_pipeline.execution.jars import ensure_jars
+
+        settings |= {
+            "spark.jars": ",".join(str(jar) for jar in sorted(ensure_jars("delta").glob("*.jar"))),
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.sql.session.timeZone": "UTC",
+            # Ledger and span table are small: Spark's defaults of 200 and 50 tasks would cost minutes.
+            "spark.sql.shuffle.partitions": "2",
+            "spark.databricks.delta.snapshotPartitions": "1",
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+        }
+    return settings
+
+
+def _closed() -> dict[str, str]:
+    """Nobody else on this machine may talk to the session; the secret is made by Spark, in memory."""
+    return {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.authenticate": "true",
+        "spark.python.unix.domain.socket.dir": socket_folder(),
+    }
+
+
+class SparkRunner:
+    """Runs functions as RDD jobs; a kept base RDD saves half of a small job's time.
+
+    Each task is a job of its own: Spark fails a job with its first lost worker and leaves that job's other tasks to themselves,
+    which would go on sending while the driver already looks at what they have sent.
+    """
+
+    def __init__(self, session: SparkSession, *, tasks: int | None = None) -> None:
+        self._context = session.sparkContext
+        self._base = self._context.parallelize(range(1), 1)
+        self._threads = DaemonPool(MOST_JOBS, "spark-job")
+        self._tasks = tasks
+
+    @property
+    def tasks(self) -> int:
+        """Half of the slots, as many as there are now: staging and producing share them, and executors come and go."""
+        return self._tasks or max(1, self._slots() // LOCAL_SLOTS_PER_CORE)
+
+    def _slots(self) -> int:
+        with _spark_answers():
+            return self._context.defaultParallelism
+
+    def warm(self) -> None:
+        """Start a Python worker for every slot and let it import what the tasks need, before the clock of a copy starts."""
+        self.run(_import_tasks, [WARM_SECONDS] * self._slots(), name="start Python workers")
+
+    def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
+        """One task for each spec; the driver's thread waits. Raises what the first failing task raised, TaskLost or SparkGone."""
+        answers = self.run_each(function, specs, name=name)
+        for answer in answers:
+            if isinstance(answer, TaskLost):
+                raise answer
+        return cast("list[R]", answers)
+
+    def run_each(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R | TaskLost]:
+        """One Spark job for each spec, all at once: a worker that dies takes its own task along and no other."""
+        if len(specs) < 2:
+            return [self._run_one(function, spec, name) for spec in specs]
+        jobs = [self._threads.submit(partial(self._run_one, function, spec, name)) for spec in specs]
+        wait(jobs)
+        return [job.result() for job in jobs]
+
+    def _run_one(self, function: Callable[[T], R], spec: T, name: str) -> R | TaskLost:
+        def one(_: object) -> list[R | _Raised]:
+            if _tried_before():
+                return [_Raised(TaskLost("its executor was lost"))]
+            try:
+                return [function(spec)]
+            except Exception as problem:  # noqa: BLE001 - raised by the driver, as it is; whatever Spark itself reports is a lost worker
+                return [_Raised(problem)]
+
+        try:
+            with _spark_answers():
+                self._context.setLocalProperty("spark.job.description", name)
+                (answer,) = self._base.mapPartitions(one).collect()
+        except TaskLost as lost:
+            return lost
+        if isinstance(answer, _Raised):
+            if isinstance(answer.problem, TaskLost):
+                return answer.problem
+            raise answer.problem
+        return answer
+
+
+@contextmanager
+def _spark_answers() -> Iterator[None]:
+    """Around whatever asks the JVM: TaskLost when a worker died, SparkGone when there is nobody left to ask."""
+    from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+
+    try:
+        yield
+    except Py4JJavaError as problem:
+        causes = re.findall(r"Exception: ([^.\n]*)", str(problem.java_exception).partition("\n")[0])
+        raise TaskLost(f"a Spark worker died: {causes[-1] if causes else problem.java_exception}") from problem
+    except (Py4JNetworkError, Py4JError, OSError) as problem:
+        raise SparkGone("Spark's Java process is gone", hint="run again: it goes on where the target's log ends") from problem
+
+
+def _tried_before() -> bool:
+    """Whether Spark runs this task a second time; it does so by itself when a machine of its cluster is lost."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """What a task raised, on its way to the driver."""
+
+    problem: Exception

@@ -1,0 +1,404 @@
+"""A cluster over the raw protocol: metadata, leaders, connections, offsets, producers."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import groupby
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from mirror_pipeline.errors import BrokerError, ConnectionLost
+from mirror_pipeline.kafka import requests
+from mirror_pipeline.kafka.answers import (
+    LATEST,
+    ClusterMetadata,
+    OffsetAnswer,
+    ProducerState,
+    cluster_metadata,
+    epoch_answers,
+    offset_answers,
+    producer_answers,
+)
+from mirror_pipeline.kafka.codes import LEADER_NOT_AVAILABLE, NETWORK_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, lookup
+from mirror_pipeline.kafka.connection import Connection
+from mirror_pipeline.kafka.dial import Dialler
+from mirror_pipeline.kafka.messages import InitProducerIdRequest, MetadataRequest
+from mirror_pipeline.kafka.needs import Need, require
+from mirror_pipeline.model import Stamp, TopicPartition
+
+if TYPE_CHECKING:
+    from mirror_pipeline.config import ClusterSettings
+
+METADATA_TIMEOUT = 15.0  # an unreachable cluster is reported within this
+OPEN_TIMEOUT = 10.0  # connect, TLS and authentication with one broker
+SETTLE_TIME = 5.0  # how long questions to leaders are repeated while leadership moves
+UNKNOWN_TOPIC_TIME = 1.0  # a topic just created needs this long to be known everywhere; a deleted one never comes back
+PAUSES = (0.05, 1.0)  # first and longest pause between attempts
+ASK_AGAIN = {Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME}  # harmless here: nothing in this file changes a log
+
+T = TypeVar("T")
+
+LONG_RECEIVE_BYTES = 512 * 1024
+"""Of a connection that shares a long way with many: the kernel would begin with a window of 64 KiB and widen it by and by, while
+brokers send up to 100 KiB in each round trip. Linux grants at most ``net.core.rmem_max`` (208 KiB by default), twice."""
+
+
+class WireClient:
+    """Talks to one cluster. Not thread-safe: one client per thread (its connections are its own).
+
+    Nothing is opened before the first question. Names, leaders and connections are remembered; ``forget`` a
+    partition when a broker says that it is not the leader.
+
+    Args:
+        cluster: Where and how to connect; secrets are resolved when a connection is made.
+        timeout: Seconds without any byte moving after which a request is given up.
+    """
+
+    def __init__(self, cluster: ClusterSettings, *, timeout: float = 30.0) -> None:
+        self.cluster = cluster
+        self.timeout = timeout
+        self._dialler = Dialler(cluster, timeout)
+        self._connections: dict[tuple[int, int], Connection] = {}
+        self._brokers: dict[int, tuple[str, int]] = {}
+        self._leaders: dict[TopicPartition, int] = {}
+        self._muted: dict[int, float] = {}
+        self._epochs: dict[TopicPartition, tuple[str, int]] = {}
+        self._silent: dict[int, str] = {}
+        self._avoided: frozenset[int] = frozenset()
+
+    def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
+        """Ask any broker about the cluster and the named topics; None is all topics, nothing named is none.
+
+        A topic that does not exist, or may not be seen, comes back with its error code.
+
+        Raises:
+            ClusterUnreachable: No broker answered within 15 seconds (or ``timeout`` when that is less).
+            BrokerError: Authentication failed; it is not tried again.
+            TlsFailed: No broker could be trusted.
+        """
+        names = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+        message = MetadataRequest(topics=names, allow_auto_topic_creation=False)
+        answer = cluster_metadata(self._ask_any(message, min(METADATA_TIMEOUT, self.timeout)))
+        self._brokers = answer.brokers
+        for topic in answer.topics.values():
+            for number, part in topic.partitions.items():
+                tp = TopicPartition(topic.name, number)
+                if self._is_old(tp, topic.topic_id, part.leader_epoch):
+                    continue  # of a broker that has not heard of the last change: whom it names leads no more
+                if part.leader in answer.brokers:
+                    self._leaders[tp] = part.leader
+                else:
+                    self._leaders.pop(tp, None)
+        return answer
+
+    def require(self, needs: Collection[Need]) -> None:
+        """Make sure that the cluster is not too old for a mirror, by what the broker that answered last speaks.
+
+        Raises:
+            BrokerError: 35, it is too old.
+            ClusterUnreachable: No broker answered.
+        """
+        if not self._dialler.versions:
+            self.metadata([])
+        require(self.cluster.alias, needs, self._dialler.versions)
+
+    def _is_old(self, tp: TopicPartition, topic_id: str, epoch: int) -> bool:
+        """Whether a later leader epoch of this very topic was heard of before; without topic ids that cannot be told."""
+        known = self._epochs.get(tp)
+        if known is not None and topic_id and known[0] == topic_id and epoch < known[1]:
+            return True
+        self._epochs[tp] = topic_id, epoch
+        return False
+
+    def ask_elsewhere(self) -> None:
+        """Put the next question that any broker can answer to another one than the last, if there is another."""
+        self._dialler.turn()
+
+    def leader(self, tp: TopicPartition) -> int:
+        """Node id of the partition's leader, from memory or from new metadata.
+
+        Raises:
+            BrokerError: 3 when the partition does not exist, 5 when it has no leader for 5 seconds.
+            ClusterUnreachable: No broker answered.
+        """
+        leaders, errors = self.leaders([tp])
+        if tp in errors:
+            raise errors[tp]
+        return leaders[tp]
+
+    def leaders(
+        self, tps: Collection[TopicPartition], *, patience: float = SETTLE_TIME
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, BrokerError]]:
+        """Node ids of the leaders, from memory or from new metadata, and why others have none: all in one question.
+
+        Args:
+            tps: partitions.
+            patience: seconds for which those without a leader are asked for again; 0 asks once.
+
+        Raises:
+            ClusterUnreachable: No broker answered.
+        """
+        begin = time.monotonic()
+        for pause in _pauses():
+            missing = [tp for tp in tps if tp not in self._leaders]
+            codes = self._look_up(missing) if missing else {}
+            waited = time.monotonic() - begin
+            if not any(waited <= min(self._patience(code), patience) for code in codes.values()) or not patience:
+                break
+            time.sleep(pause)
+        leaders = {tp: self._leaders[tp] for tp in tps if tp not in codes}
+        return leaders, {tp: broker_error(code, f"{self.cluster.alias}: leader of {tp}") for tp, code in codes.items()}
+
+    def known_leader(self, tp: TopicPartition) -> int | None:
+        """Node id of the leader if it is known; asks nobody."""
+        return self._leaders.get(tp)
+
+    def avoid(self, nodes: Collection[int]) -> None:
+        """Ask these brokers nothing from now on: what they lead is answered with NETWORK_EXCEPTION, and others tell metadata."""
+        self._avoided = frozenset(nodes)
+
+    def take_silent(self) -> dict[int, str]:
+        """Brokers that have let a question time out since this was asked last, and how that showed."""
+        silent, self._silent = self._silent, {}
+        return silent
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Drop what is known about the partition's leader: the next ``leader`` asks again."""
+        self._leaders.pop(tp, None)
+
+    def connection(self, node_id: int, lane: int = 0, *, within: float = OPEN_TIMEOUT) -> Connection:
+        """The connection number ``lane`` to a broker, opened ``within`` seconds when there is none or when the broker has ended it.
+
+        Raises:
+            ConnectionLost: The broker cannot be reached.
+            BrokerError: Authentication failed.
+            TlsFailed: The broker could not be trusted.
+        """
+        before = self._connections.get((node_id, lane))
+        cached = self.take(node_id, lane)
+        if cached is not None:
+            self._connections[node_id, lane] = cached
+            return cached
+        if node_id not in self._brokers:
+            self.metadata(())
+        if node_id not in self._brokers:
+            raise ConnectionLost(f"{self.cluster.alias}: broker {node_id} is not in the cluster now", hint="bring the broker up")
+        try:
+            opened = self._dialler.open(*self._brokers[node_id], open_timeout=within)
+        except ConnectionLost as problem:
+            if problem.timed_out:
+                self._silent[node_id] = problem.message
+            else:
+                del self._brokers[node_id]  # it may come back elsewhere
+            raise
+        if before is not None:
+            opened.follow(before)
+        opened.mute(self._muted.get(node_id, 0.0))
+        self._connections[node_id, lane] = opened
+        return opened
+
+    def mute(self, node_id: int, until: float) -> None:
+        """A broker that throttles us is sent nothing over new connections before this time (monotonic seconds) either."""
+        self._muted[node_id] = max(until, self._muted.get(node_id, 0.0))
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds: the shortest that opening a connection has shown, 0 before there is one. A busy moment makes any look long."""
+        return min((connection.round_trip for connection in self._connections.values()), default=0.0)
+
+    def take(self, node_id: int, lane: int) -> Connection | None:
+        """Take the connection number ``lane`` to a broker out of the cache, for use in another thread; None if there is none."""
+        cached = self._connections.pop((node_id, lane), None)
+        if cached is not None and cached.stale():
+            self.mute(node_id, cached.muted_until)
+            cached.close()
+            return None
+        return cached
+
+    def opener(self, node_id: int) -> Callable[[], Connection]:
+        """Opens a further connection over a long way to a broker that is known; may be called in another thread."""
+        address = self._brokers[node_id]  # whoever reads over many waits for all when one is throttled
+        return lambda: self._dialler.open(*address, open_timeout=OPEN_TIMEOUT, receive_buffer=LONG_RECEIVE_BYTES, kept_replies=0)
+
+    def keep(self, node_id: int, lane: int, opened: Connection) -> None:
+        """Make ``opened`` the connection number ``lane`` to a broker."""
+        self._connections[node_id, lane] = opened
+
+    def list_offsets(
+        self, at: Mapping[TopicPartition, int], *, isolation: int = 1, within: float | None = None
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        """Offsets of partitions, each for a time in milliseconds or one of the special times.
+
+        Args:
+            at: -2 is the first offset, -1 the end (with isolation 1 the last stable offset), -3 the record with the
+                newest timestamp; any other T the first record with time >= T, whose answer is offset -1 if there is none.
+            isolation: 1 read committed, 0 read uncommitted.
+            within: seconds for each leader's answer, which is then asked for once; a broker that lets them pass is silent.
+
+        Returns:
+            An answer for every partition asked; its ``error`` is 13 when the leader could not be reached. Unless ``within``
+            says otherwise errors that may pass (a moving leader) are asked again for 5 seconds first.
+        """
+
+        build = requests.offsets(at, isolation)
+        return self._ask_leaders(at.keys(), build, offset_answers, lambda a: a.error, _no_offset, within=within)
+
+    def init_producer_id(self) -> Stamp:
+        """A new producer id, epoch 0, without a transactional id (KIP-98).
+
+        Raises:
+            BrokerError: The cluster refused, or was not ready within ``timeout``.
+            ClusterUnreachable: No broker answered.
+        """
+        deadline = time.monotonic() + self.timeout
+        message = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1)
+        for pause in _pauses():
+            answer = self._ask_any(message, max(deadline - time.monotonic(), 0.1))
+            if not answer.error_code:
+                return Stamp(answer.producer_id, answer.producer_epoch)
+            if lookup(answer.error_code).action not in ASK_AGAIN or time.monotonic() + pause > deadline:
+                raise broker_error(answer.error_code, f"{self.cluster.alias}: new producer id")
+            time.sleep(pause)
+        raise AssertionError("unreachable")
+
+    def log_ends(self, tps: Collection[TopicPartition], *, within: float | None = None) -> dict[TopicPartition, OffsetAnswer]:
+        """The very end of each leader's log: also what is not replicated yet, which no consumer is told.
+
+        ``within`` as in :meth:`list_offsets`.
+        """
+        build = requests.offsets(dict.fromkeys(tps, LATEST), 0, requests.DEBUGGER)
+        return self._ask_leaders(tps, build, offset_answers, lambda a: a.error, _no_offset, within=within)
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int], *, within: float | None = None) -> dict[TopicPartition, OffsetAnswer]:
+        """Where the leader's log leaves each partition's leader epoch (KIP-320).
+
+        Args:
+            epochs: a leader epoch by partition.
+            within: as in :meth:`list_offsets`.
+
+        Returns:
+            For each partition the end offset of the greatest epoch up to the one asked (-1 when the log knows none), with
+            that epoch; errors as in :meth:`list_offsets`.
+        """
+
+        build = requests.epochs(epochs)
+        return self._ask_leaders(epochs.keys(), build, epoch_answers, lambda a: a.error, _no_offset, within=within)
+
+    def describe_producers(
+        self, tps: Collection[TopicPartition], *, within: float | None = None
+    ) -> dict[TopicPartition, list[ProducerState] | BrokerError]:
+        """The producers each partition's leader remembers (KIP-664; needs READ on the topic), or why it does not say.
+
+        ``within`` as in :meth:`list_offsets`.
+        """
+
+        def failed(code: int) -> tuple[int, str | None, list[ProducerState]]:
+            return code, None, []
+
+        answers = self._ask_leaders(tps, requests.producers, producer_answers, lambda a: a[0], failed, within=within)
+        return {
+            tp: broker_error(error, f"{self.cluster.alias}: producers of {tp}", message) if error else states
+            for tp, (error, message, states) in answers.items()
+        }
+
+    def close(self) -> None:
+        """Close all connections; the client can be used again and opens new ones."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._dialler.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _ask_any(self, message: Any, seconds: float) -> Any:
+        avoid = {self._brokers[node] for node in self._avoided if node in self._brokers}
+        return self._dialler.ask(message, seconds, self._brokers.values(), avoid=avoid)
+
+    def _look_up(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Ask for the partitions' leaders; error codes of those that have none."""
+        answer = self.metadata({tp.topic for tp in tps})
+        errors = {}
+        for tp in tps:
+            topic = answer.topics.get(tp.topic)
+            part = topic.partitions.get(tp.partition) if topic else None
+            if tp not in self._leaders:
+                error = (topic.error if topic else 0) or (part.error if part else UNKNOWN_TOPIC_OR_PARTITION)
+                errors[tp] = error or LEADER_NOT_AVAILABLE
+        return errors
+
+    def _patience(self, error: int) -> float:
+        if error == UNKNOWN_TOPIC_OR_PARTITION:
+            return UNKNOWN_TOPIC_TIME
+        return SETTLE_TIME if lookup(error).action in ASK_AGAIN else 0.0
+
+    def _ask_leaders(
+        self,
+        tps: Collection[TopicPartition],
+        build: Callable[[list[TopicPartition]], Any],
+        read: Callable[[Any], Iterable[tuple[TopicPartition, T]]],
+        error_of: Callable[[T], int],
+        failed: Callable[[int], T],
+        *,
+        within: float | None = None,
+    ) -> dict[TopicPartition, T]:
+        """Ask each partition's leader, all leaders at once, again while errors may pass; ``within`` seconds, and once, if that is given."""
+        begin, open_questions, answers = time.monotonic(), set(tps), dict[TopicPartition, T]()
+        for pause in _pauses():
+            missing = [tp for tp in open_questions if tp not in self._leaders]
+            codes = self._look_up(missing) if missing else {}
+            answers.update((tp, failed(code)) for tp, code in codes.items())
+            answers.update(self._round(open_questions - codes.keys(), build, read, failed, within))
+            if within is not None:
+                return answers
+            waited = time.monotonic() - begin
+            open_questions = {tp for tp in open_questions if (code := error_of(answers[tp])) and waited < self._patience(code)}
+            if not open_questions:
+                return answers
+            for tp in open_questions:
+                self.forget(tp)
+            time.sleep(pause)
+        raise AssertionError("unreachable")
+
+    def _round(
+        self,
+        tps: Collection[TopicPartition],
+        build: Callable[[list[TopicPartition]], Any],
+        read: Callable[[Any], Iterable[tuple[TopicPartition, T]]],
+        failed: Callable[[int], T],
+        within: float | None,
+    ) -> dict[TopicPartition, T]:
+        by_leader = sorted(tps, key=lambda tp: (self._leaders[tp], tp))
+        groups = {node: list(group) for node, group in groupby(by_leader, key=lambda tp: self._leaders[tp])}
+        answers = {tp: failed(NETWORK_EXCEPTION) for tp in tps}
+        asked: list[tuple[int, Connection, int]] = []
+        for node in groups.keys() - self._avoided:
+            try:
+                connection = self.connection(node, within=OPEN_TIMEOUT if within is None else within)
+                asked.append((node, connection, connection.post(build(groups[node]))))
+            except ConnectionLost:
+                continue  # stays NETWORK_EXCEPTION
+        end = None if within is None else time.monotonic() + within
+        for node, connection, question in asked:
+            try:
+                answers.update(read(connection.answer(question, timeout=None if end is None else max(0.0, end - time.monotonic()))))
+            except ConnectionLost as problem:
+                if problem.timed_out:
+                    self._silent[node] = problem.message
+        return answers
+
+
+def _no_offset(code: int) -> OffsetAnswer:
+    return OffsetAnswer(-1, -1, code)
+
+
+def _pauses() -> Iterator[float]:
+    pause, longest = PAUSES
+    while True:
+        yield pause * random.uniform(0.5, 1.0)  # noqa: S311 - a spread, not a secret
+        pause = min(pause * 2, longest)

@@ -1,0 +1,61 @@
+"""What a cluster's brokers must be able to tell, so that a copy can be trusted; told by the versions that they speak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mirror_pipeline.errors import BrokerError
+from mirror_pipeline.kafka.answers import NO_TOPIC_ID, TopicMetadata
+from mirror_pipeline.kafka.codes import UNSUPPORTED_VERSION
+from mirror_pipeline.kafka.messages import Api
+
+HINT = "upgrade its brokers to Kafka 3.0 or newer, and raise inter.broker.protocol.version with them"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A request that brokers must know in a version; ``without`` says what cannot be done otherwise."""
+
+    api: Api
+    version: int
+    without: str
+
+
+_TOPIC_IDS = Need(Api.METADATA, 10, "without topic ids a topic that was deleted and made again cannot be told from the old one")
+SOURCE_NEEDS = (_TOPIC_IDS,)
+TARGET_NEEDS = (_TOPIC_IDS, Need(Api.DESCRIBE_PRODUCERS, 0, "without it what is at the end of a log cannot be trusted after a failure"))
+
+
+def require(alias: str, needs: Iterable[Need], versions: Mapping[int, tuple[int, int]]) -> None:
+    """Refuse a cluster that is too old.
+
+    Args:
+        alias: the cluster's name.
+        needs: what it has to know.
+        versions: lowest and highest version of each request that one of its brokers speaks.
+
+    Raises:
+        BrokerError: 35, it is too old; the message names what is missing.
+    """
+    for need in needs:
+        highest = versions.get(need.api, (0, -1))[1]
+        if highest < need.version:
+            spoken = f"only up to version {highest}" if highest >= 0 else "not"
+            raise _too_old(f"cluster {alias} is too old: it speaks {need.api.name} {spoken}, {need.version} is needed; {need.without}")
+
+
+def require_topic_ids(alias: str, topics: Iterable[TopicMetadata]) -> None:
+    """Refuse a cluster that gives its topics no ids although its brokers know them. Raises BrokerError."""
+    for topic in topics:
+        if not topic.error and topic.topic_id == NO_TOPIC_ID:
+            raise without_id(alias, topic.name)
+
+
+def without_id(alias: str, topic: str) -> BrokerError:
+    """Why a cluster is refused whose brokers run with the protocol of an older version."""
+    return _too_old(f"cluster {alias} runs with too old a protocol: topic {topic} has no topic id; {_TOPIC_IDS.without}")
+
+
+def _too_old(said: str) -> BrokerError:
+    return BrokerError(UNSUPPORTED_VERSION, "UNSUPPORTED_VERSION", said, hint=HINT)

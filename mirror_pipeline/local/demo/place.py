@@ -1,0 +1,156 @@
+"""Where a demo happens: a folder with two embedded clusters and a mirror.yaml, and its end, however the demo ends."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from mirror_pipeline.errors import UsageError
+from mirror_pipeline.execution.jars import Progress
+from mirror_pipeline.local.embedded.start import LocalCluster, cluster_status, start_clusters, stop_clusters
+
+EAST, WEST = "east", "west"
+MIRROR = "east-to-west"
+BROKERS = 3  # of each cluster, as production has them
+# The compacted topic has to be compacted while somebody waits; the default is 15 s.
+BROKER_SETTINGS = {"log.cleaner.backoff.ms": "500"}
+
+CONFIG = """\
+# Written by `mirror demo`: a source full of odd shapes, and where they are mirrored to.
+clusters:
+  {east}: {{bootstrap_servers: "{source}"}}
+  {west}: {{bootstrap_servers: "{target}"}}
+mirrors:
+  - name: {mirror}
+    source: {east}
+    target: {west}
+    topics: {{include: [".*"]}}
+    naming: prefix
+buffer: {{uri: ./mirror_buffer, max_bytes: 5GB}}
+"""
+
+
+@dataclass
+class Place:
+    """A demo's folder. ``ours`` says that the folder itself was made for the demo."""
+
+    directory: Path
+    keep: bool
+    ours: bool
+    clusters: list[LocalCluster] = field(default_factory=list)
+
+    @property
+    def clusters_directory(self) -> Path:
+        """What ``mirror clusters stop --dir`` wants to be given."""
+        return self.directory / "clusters"
+
+    @property
+    def config(self) -> Path:
+        """The mirror.yaml, once written."""
+        return self.directory / "mirror.yaml"
+
+    def start(self, kafka_version: str, progress: Progress | None = None) -> None:
+        """Start both clusters and write mirror.yaml.
+
+        Raises:
+            UsageError: an unknown Kafka version.
+            StartFailed: a broker did not start.
+        """
+        self.clusters = start_clusters(
+            self.clusters_directory,
+            names=[EAST, WEST],
+            version=kafka_version,
+            brokers=BROKERS,
+            config=BROKER_SETTINGS,
+            progress=progress,
+        )
+        addresses = {"source": self.bootstrap(EAST), "target": self.bootstrap(WEST)}
+        self.config.write_text(CONFIG.format(east=EAST, west=WEST, mirror=MIRROR, **addresses))
+
+    def bootstrap(self, name: str) -> str:
+        """Bootstrap address of one of the two clusters."""
+        return next(c.bootstrap_servers for c in self.clusters if c.name == name)
+
+    def clear(self) -> None:
+        """Stop what runs and remove what the demo made."""
+        if cluster_status(self.clusters_directory):
+            stop_clusters(self.clusters_directory)
+        if self.ours:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            return
+        for made in self.directory.iterdir():
+            shutil.rmtree(made, ignore_errors=True) if made.is_dir() else made.unlink(missing_ok=True)
+
+
+@contextmanager
+def open_place(directory: Path | None, *, keep: bool) -> Iterator[Place]:
+    """A folder to work in; unless ``keep``, clusters and files are gone afterwards, also on Ctrl-C, SIGTERM and errors.
+
+    Args:
+        directory: a folder that is empty or does not exist; None makes a temporary one.
+        keep: leave everything as it is.
+
+    Raises:
+        UsageError: the folder holds something, or cannot be made.
+    """
+    place = _make(directory, keep)
+    with terminated_is_interrupted():
+        try:
+            yield place
+        finally:
+            if not keep:
+                with undisturbed():
+                    place.clear()
+
+
+def _make(directory: Path | None, keep: bool) -> Place:
+    if directory is None:
+        return Place(Path(tempfile.mkdtemp(prefix="mirror-demo-")), keep, ours=True)
+    existed = directory.exists()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(directory.iterdir()):
+            raise UsageError(
+                f"{directory} is not empty", hint="name a new folder; `mirror clusters stop --dir` ends an earlier demo's clusters"
+            )
+    except OSError as error:
+        raise UsageError(f"{directory} cannot be used: {error.strerror}", hint="name a folder that you may write") from error
+    return Place(directory.absolute(), keep, ours=not existed)
+
+
+@contextmanager
+def terminated_is_interrupted() -> Iterator[None]:
+    """SIGTERM ends the demo like Ctrl-C; nothing is left behind either way."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """A second Ctrl-C does not cut the clearing-up short: brokers would be left running."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,76 @@
+"""A producer that goes on writing while a mirror runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from uuid import uuid4
+
+from mirror_pipeline.local.shapes.ground import Ground
+
+TICK_SECONDS = 0.05
+# One transaction in so many ticks; every third is aborted.
+TRANSACTION_TICKS = 10
+TRANSACTION_SECONDS = 60.0
+
+
+def produce_live(bootstrap: str, topics: Sequence[str], rate: float, stop_event: threading.Event) -> dict[str, int]:
+    """Write new, unique records to the topics in turn until told to stop; some in transactions, some of those aborted.
+
+    Args:
+        bootstrap: bootstrap servers of a cluster without security.
+        topics: topics to write to.
+        rate: records a second, over all topics, transactions not counted.
+        stop_event: set it to end; what was begun is then finished.
+
+    Returns:
+        Committed records for each topic.
+
+    Raises:
+        ProblemFound: Records could not be delivered.
+    """
+    with closing(Ground(bootstrap, seed=1)) as ground:
+        return _Live(ground, topics).write(rate, stop_event)
+
+
+class _Live:
+    """Two producers, one of them transactional, and what they have written."""
+
+    def __init__(self, ground: Ground, topics: Sequence[str]) -> None:
+        self.ground, self.topics = ground, topics
+        self.run = uuid4().hex[:8]
+        self.plain = ground.producer(compression_type="lz4")
+        self.careful = ground.producer(transactional_id=f"live-{self.run}", compression_type="zstd")
+        self.careful.init_transactions(TRANSACTION_SECONDS)
+        self.written: Counter[str] = Counter()
+
+    def write(self, rate: float, stop: threading.Event) -> dict[str, int]:
+        """Go on at an even pace until told to stop."""
+        began, sent, tick = time.monotonic(), 0, 0
+        while not stop.wait(max(0.0, began + tick * TICK_SECONDS - time.monotonic())):
+            tick += 1
+            while sent < tick * TICK_SECONDS * rate:
+                topic = self.topics[sent % len(self.topics)]
+                self.plain.produce(topic, self.ground.value(f"live/{self.run}", 0, sent, 200), b"live-%d" % sent)
+                self.written[topic] += 1
+                sent += 1
+            self.plain.poll(0)
+            if tick % TRANSACTION_TICKS == 0:
+                self._transaction(tick // TRANSACTION_TICKS)
+        self.ground.flush(self.plain)
+        return dict(self.written)
+
+    def _transaction(self, number: int) -> None:
+        commit = number % 3 != 0
+        self.careful.begin_transaction()
+        for topic in self.topics:
+            self.careful.produce(topic, f"live/{self.run}/transaction/{number}/{topic}".encode(), b"transaction")
+            self.written[topic] += commit
+        self.ground.flush(self.careful)  # so that aborted records are in the log
+        if commit:
+            self.careful.commit_transaction(TRANSACTION_SECONDS)
+        else:
+            self.careful.abort_transaction(TRANSACTION_SECONDS)

@@ -1,0 +1,65 @@
+"""What the buffer of a lane holds and takes, read by anyone at any time; only files that are new since the last look are opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.lock import last_kept
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.place.usage import lane_use
+from mirror_pipeline.buffer.spans.eviction import safe_ends
+from mirror_pipeline.buffer.spans.spans import SpanTable
+from mirror_pipeline.reports import BufferUse
+
+
+@lru_cache(maxsize=256)
+def span_table(store: LaneStore) -> SpanTable:
+    """The process's view of a lane's spans. It remembers the files it has read: a sensor that looks every few seconds
+    reads only what is new."""
+    return SpanTable(store)
+
+
+@lru_cache(maxsize=256)
+def ledger_of(store: LaneStore) -> Ledger:
+    """The process's view of a lane's ledger; it remembers what each file of sends adds up to."""
+    return Ledger(store)
+
+
+def buffer_use(store: LaneStore, status: Mapping[str, Any]) -> BufferUse:
+    """Disk taken by a lane, what of it waits for verification, and what its run says of its housekeeping.
+
+    Args:
+        store: the lane.
+        status: what the lane's run wrote down last; empty when it never ran.
+    """
+    ledger, spans = ledger_of(store), span_table(store)
+    use = lane_use(store)
+    house = status.get("house") or {}
+    running = status.get("state") == "running"
+    facts: dict[str, Any] = {
+        "spans_bytes": use.spans,
+        "ledger_bytes": use.ledger,
+        "log_bytes": use.logs,
+        "other_bytes": use.other,
+        "log_files": use.log_files,
+        "full_since": status.get("buffer_full_since") if running else None,
+        "full_reason": status.get("buffer_full") or "" if running else "",
+        "last_upkeep": last_kept(store),
+        "upkeep_error": house.get("error") or house.get("note") or "",
+    }
+    if not (ledger.exists() and spans.exists()):
+        return BufferUse(**facts)
+    reached = ledger.reached()
+    safe = safe_ends(reached, ledger.verified())
+    live = spans.spans()
+    produced = [ref for ref in live if ref.end <= reached.get((ref.topic, ref.partition, ref.incarnation), -1)]
+    return BufferUse(
+        **facts,
+        live_files=spans.live_files(),
+        live_spans=len(live),
+        unverified_bytes=sum(ref.bytes for ref in produced if ref.end > safe.get((ref.topic, ref.partition, ref.incarnation), -1)),
+        oldest_staged=spans.oldest(),
+    )

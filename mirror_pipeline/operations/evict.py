@@ -1,0 +1,45 @@
+"""``Mirror.evict``: one round of housekeeping in every lane of a mirror, beside its runs or without any."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
+from mirror_pipeline.buffer.place.space import RoomWatch
+from mirror_pipeline.buffer.spans.spans import SpanTable
+from mirror_pipeline.engine.maintain.rounds import Eviction, House
+from mirror_pipeline.execution.runner import InlineRunner
+
+if TYPE_CHECKING:
+    from mirror_pipeline.mirror import Mirror
+
+VERIFY_SECONDS = 600.0
+"""How long one lane's spans are compared with the target before they go; the next call goes on there."""
+PATIENCE_SECONDS = 30.0
+"""Wait for a running lane that keeps its own house at the moment."""
+
+
+def evict(mirror: Mirror) -> list[Eviction]:
+    """See :meth:`Mirror.evict`; one answer for each lane that has tables."""
+    return [_keep(mirror, store) for store in find_lanes(mirror.config.buffer, mirror.name) if _begun(store)]
+
+
+def _begun(store: LaneStore) -> bool:
+    return SpanTable(store).exists() and Ledger(store).exists()
+
+
+def _keep(mirror: Mirror, store: LaneStore) -> Eviction:
+    buffer, engine = mirror.config.buffer, mirror.mirror.engine
+    spans, ledger = SpanTable(store, durable=buffer.durable), Ledger(store, durable=buffer.durable)
+
+    def verify(budget: int) -> Any:
+        from mirror_pipeline.verify.staged import verify_staged
+
+        return verify_staged(
+            ledger=ledger, spans=spans, runner=InlineRunner(), target=mirror.target, timeout=engine.request_timeout, budget_bytes=budget
+        )
+
+    room = RoomWatch(store, cap=buffer.max_bytes, micro_batch=engine.micro_batch_bytes).look()
+    house = House(store, spans, ledger, buffer.retention, buffer.max_bytes, verify=verify)
+    return house.keep(excess=room.excess, seconds=VERIFY_SECONDS, patience=PATIENCE_SECONDS)

@@ -1,0 +1,227 @@
+"""Which topics of a mirror cannot go on: by the last run of each lane, and by what a look at the clusters shows now.
+
+A look costs a metadata request and, for lanes that do not run, one question for log starts and ends to each leader. It sees
+topics that were deleted, recreated, renamed or trimmed before any run does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from mirror_pipeline.buffer.ledger.decisions import Decisions
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.place.status import read_status
+from mirror_pipeline.engine.read.divergence import recreated, truncated
+from mirror_pipeline.engine.read.rules import trimmed
+from mirror_pipeline.engine.topics.join import other_cluster, renamed, source_gone
+from mirror_pipeline.engine.topics.target import target_changed
+from mirror_pipeline.errors import BrokerError, TopicHalted
+from mirror_pipeline.halts import accept_hint
+from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
+from mirror_pipeline.kafka.offsets import offsets_or_errors
+from mirror_pipeline.lags import HALTED, MirrorLag, PartitionLag, TopicLag
+from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
+from mirror_pipeline.operations.buffer_status import ledger_of
+from mirror_pipeline.operations.lag import STALE_SECONDS, Standing, accepted_since, standing
+from mirror_pipeline.reports import TopicState
+
+SETTLED_BY_SOURCE = frozenset({"source_gone", "recreated", "renamed", "other_cluster"})
+SETTLED_BY_TARGET = frozenset({"target_gone", "target_recreated", "other_target_cluster"})
+"""Halts that a look settles: when it does not see what a run reported, the cause is mended and the next run goes on."""
+SEEN_NOW = "the next run stops here"
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A topic that a lane copies, by its ledger, with what people have decided about it; ``running`` while that lane runs."""
+
+    store: LaneStore
+    life: Incarnation
+    decisions: tuple[Decision, ...]
+    running: bool
+
+    def accepted(self, kind: DecisionKind, subject: str = "") -> bool:
+        """Whether a person has accepted this of the topic's present life."""
+        mine = (d for d in self.decisions if d.kind is kind and d.incarnation == self.life.incarnation)
+        return any(not subject or d.subject == subject for d in mine)
+
+
+def copied_topics(stores: Iterable[LaneStore]) -> dict[str, Copied]:
+    """The topics in the ledgers of some lanes. Raises BufferUnusable."""
+    found: dict[str, Copied] = {}
+    for store in stores:
+        body = read_status(store) or {}
+        running = body.get("state") == "running" and time.time() - body["heartbeat"] <= STALE_SECONDS
+        decisions = Decisions(store).all()
+        for topic, life in ledger_of(store).incarnations().items():
+            found[topic] = Copied(store, life, decisions, running)
+    return found
+
+
+def kept_topics(stores: Iterable[LaneStore]) -> set[str]:
+    """Names of the topics in the ledgers of some lanes, without those whose deletion a person has accepted. Raises BufferUnusable."""
+    return {name for name, topic in copied_topics(stores).items() if not topic.accepted(DecisionKind.SOURCE_GONE)}
+
+
+def reported(stores: Iterable[LaneStore]) -> dict[str, TopicState]:
+    """Topics that the last run of each lane left halted, those left out that a person has accepted since. Raises BufferUnusable."""
+    found: dict[str, TopicState] = {}
+    for store in stores:
+        body = read_status(store) or {}
+        for topic, said in body.get("topics", {}).items():
+            if said["state"] == HALTED and not accepted_since(store, topic, said.get("code", ""), body["heartbeat"]):
+                found[topic] = TopicState(
+                    topic, HALTED, said["reason"], said["hint"], said["target_topic"], said["records"], said["bytes"], said.get("code", "")
+                )
+    return found
+
+
+def run_notes(stores: Iterable[LaneStore]) -> tuple[str, ...]:
+    """A line for each lane whose last run failed or was cut off. Raises BufferUnusable."""
+    lines = []
+    for store in stores:
+        body = read_status(store) or {}
+        if body.get("state") == "failed":
+            lines.append(f"{store.lane}: the last run failed: {body.get('message') or 'no reason given'}")
+        elif body.get("state") == "running" and time.time() - body["heartbeat"] > STALE_SECONDS:
+            lines.append(f"{store.lane}: the last run was cut off, its last sign of life is {time.time() - body['heartbeat']:,.0f} s old")
+        elif body.get("target_down"):
+            lines.append(f"{store.lane}: target down: {body['target_down']}")
+        elif body.get("source_down"):
+            lines.append(f"{store.lane}: source down: {body['source_down']}")
+    return tuple(lines)
+
+
+class Look:
+    """One look at a mirror's topics: what the runs reported, and what the clusters show.
+
+    Args:
+        mirror: the mirror's name.
+        stores: its lanes that have run.
+        targets: the target name of each selected topic, those that are gone from the source included.
+        passes_gaps: the mirror's ``on_loss`` is ``record_gap``: deleted offsets stop nothing.
+    """
+
+    def __init__(self, mirror: str, stores: list[LaneStore], targets: Mapping[str, str], *, passes_gaps: bool = False) -> None:
+        self._mirror = mirror
+        self._stores = stores
+        self._targets = targets
+        self._passes_gaps = passes_gaps
+        self.copied = {name: topic for name, topic in copied_topics(stores).items() if name in targets}
+        self.halts = {name: state for name, state in reported(stores).items() if name in targets}
+
+    def source(self, client: WireClient, alias: str) -> None:
+        """Compare the source's topics with the ledgers. Raises ClusterUnreachable, BrokerError."""
+        if not self.copied:
+            return
+        metadata = client.metadata(sorted(self.copied))
+        seen = {name: self._on_source(topic, metadata, alias) for name, topic in self.copied.items()}
+        whole = [name for name, halt in seen.items() if halt is None and not metadata.topics[name].error]
+        seen |= self._offsets(client, whole)
+        self._settle(seen, SETTLED_BY_SOURCE)
+
+    def target(self, client: WireClient, alias: str) -> None:
+        """Compare the target topics with the ledgers. Raises ClusterUnreachable."""
+        if not self.copied:
+            return
+        metadata = client.metadata(sorted({topic.life.target_topic for topic in self.copied.values()}))
+        seen: dict[str, TopicHalted | None] = {}
+        for name, topic in self.copied.items():
+            found = metadata.topics[topic.life.target_topic]
+            try:
+                halt = target_changed(topic.life, found, metadata.cluster_id, alias)
+            except BrokerError:
+                continue  # it cannot be looked at now: what the run reported stands
+            seen[name] = None if halt is not None and topic.accepted(DecisionKind.TARGET, found.topic_id) else halt
+        self._settle(seen, SETTLED_BY_TARGET)
+
+    def _on_source(self, topic: Copied, metadata: ClusterMetadata, alias: str) -> TopicHalted | None:
+        life, found = topic.life, metadata.topics.get(topic.life.topic)
+        if life.source_cluster_id != metadata.cluster_id:
+            return other_cluster(life.topic, alias, life.source_cluster_id, metadata.cluster_id)
+        if found is None or found.error == UNKNOWN_TOPIC_OR_PARTITION:
+            return source_gone(life.topic, alias)
+        if found.error:
+            return None
+        if found.topic_id != life.topic_id:
+            accepted = topic.accepted(DecisionKind.RECREATED, found.topic_id)
+            return None if accepted else recreated(life.topic, life.incarnation, found.topic_id)
+        wanted = self._targets[life.topic]
+        return renamed(life.topic, life.target_topic, wanted) if wanted != life.target_topic else None
+
+    def _offsets(self, client: WireClient, names: Collection[str]) -> dict[str, TopicHalted | None]:
+        """Logs that begin after, or end before, the next offset to read; a lane that runs sees and says it itself."""
+        idle = [self.copied[name] for name in names if not self.copied[name].running]
+        nexts = _next_offsets(idle, standing(self._stores)) if idle else {}
+        starts = offsets_or_errors(client, nexts, EARLIEST)
+        ends = offsets_or_errors(client, nexts, LATEST, isolation=0)
+        odd = [tp for tp, at in nexts.items() if _outside(starts[tp], at, ends[tp])]
+        if not odd:
+            return {}
+        for tp in odd:
+            client.forget(tp)
+        ends |= offsets_or_errors(client, odd, LATEST, isolation=0)  # once more, of the leader that there is now
+        nexts = _next_offsets(idle, standing(self._stores))  # a lane may have been started and have read on meanwhile
+        found: dict[str, TopicHalted | None] = {}
+        for tp in odd:
+            halt = self._of_bounds(tp, nexts[tp], starts[tp], ends[tp])
+            if halt is not None:
+                found.setdefault(tp.topic, halt)
+        return found
+
+    def _of_bounds(self, tp: TopicPartition, at: int, start: int | BrokerError, end: int | BrokerError) -> TopicHalted | None:
+        topic = self.copied[tp.topic]
+        if isinstance(end, int) and end < at:
+            return None if topic.accepted(DecisionKind.TRUNCATED) else truncated(tp, end, at)
+        if isinstance(start, int) and at < start and not self._passes_gaps:
+            allowed = any(d.allows(tp.topic, tp.partition, at, start) for d in topic.decisions)
+            return None if allowed else trimmed(tp, at, start)
+        return None
+
+    def _settle(self, seen: Mapping[str, TopicHalted | None], settled: frozenset[str]) -> None:
+        for name, halt in seen.items():
+            known = self.halts.get(name)
+            if halt is not None and (known is None or known.code != halt.code):
+                self.halts[name] = self._state(name, halt)
+            elif halt is None and known is not None and known.code in settled:
+                del self.halts[name]
+
+    def _state(self, name: str, halt: TopicHalted) -> TopicState:
+        accept = accept_hint(self._mirror, name, halt.code)
+        hint = "; ".join(part for part in (halt.hint, f"{SEEN_NOW}, then {accept}" if accept else "") if part)
+        return TopicState(name, HALTED, halt.message, hint, self._targets[name], code=halt.code)
+
+
+def _next_offsets(topics: Iterable[Copied], stand: Standing) -> dict[TopicPartition, int]:
+    places = {TopicPartition(t.life.topic, number): start for t in topics for number, start in t.life.starts.items()}
+    return {tp: max(stand.positions.get(tp, start), stand.staged.get(tp, 0)) for tp, start in places.items()}
+
+
+def _outside(start: int | BrokerError, at: int, end: int | BrokerError) -> bool:
+    return (isinstance(start, int) and at < start) or (isinstance(end, int) and end < at)
+
+
+def with_halts(lag: MirrorLag, look: Look, stand: Standing, notes: tuple[str, ...]) -> MirrorLag:
+    """Add to each topic whether it is halted, and the topics that are gone from the source."""
+    rows = {topic.topic: topic for topic in lag.topics}
+    for name, halt in look.halts.items():
+        row = rows.get(name) or TopicLag(name, halt.target_topic, ())
+        if not row.partitions and name in look.copied:
+            row = replace(row, partitions=_by_ledger(look.copied[name].life, stand), lag_seconds=None)
+        rows[name] = replace(row, state=HALTED, code=halt.code, reason=halt.reason, hint=halt.hint)
+    return replace(lag, topics=tuple(rows[name] for name in sorted(rows)), notes=(*lag.notes, *notes))
+
+
+def _by_ledger(life: Incarnation, stand: Standing) -> tuple[PartitionLag, ...]:
+    """Partitions of a topic whose source cannot be asked: what is staged of them is all that is known to be to come."""
+    rows = []
+    for number, start in sorted(life.starts.items()):
+        tp = TopicPartition(life.topic, number)
+        position = stand.positions.get(tp, start)
+        staged = max(position, stand.staged.get(tp, position))
+        rows.append(PartitionLag(number, position, staged, staged, staged - position))
+    return tuple(rows)

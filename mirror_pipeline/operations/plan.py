@@ -1,0 +1,251 @@
+"""``plan`` and ``check``: what a run would do and what would stop it. Both ask, neither changes anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.place import LaneStore, open_lane
+from mirror_pipeline.buffer.place.space import RoomWatch
+from mirror_pipeline.engine.topics.target import FILLED_HINT, filled_message, log_bounds
+from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.execution.java import find_java
+from mirror_pipeline.execution.placement import spark_may_be_needed
+from mirror_pipeline.kafka.admin import Admin
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS, Need
+from mirror_pipeline.lags import HALTED, MirrorLag, TopicLag
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.operations import lag as looking
+from mirror_pipeline.operations.halts import kept_topics, run_notes, with_halts
+from mirror_pipeline.operations.warnings import first_times, retention_ms, with_outlook
+from mirror_pipeline.reports import Finding, MirrorPlan, TopicPlan
+from mirror_pipeline.topics import rights
+from mirror_pipeline.topics.claims import chained, of_claims
+from mirror_pipeline.topics.configs import as_created
+from mirror_pipeline.topics.lanes import Selected, lane_names, select_topics
+from mirror_pipeline.topics.manage import broker_defaults, plan_targets
+from mirror_pipeline.topics.plan import TargetPlan
+from mirror_pipeline.topics.select import unmatched
+from mirror_pipeline.units import format_duration, rounded_size
+
+if TYPE_CHECKING:
+    from mirror_pipeline.mirror import Mirror
+
+
+def plan(mirror: Mirror) -> MirrorPlan:
+    """See :meth:`Mirror.plan`."""
+    source, target, stores = mirror.source_admin(), mirror.target_admin(), mirror.lane_stores()
+    for cluster, needs in ((mirror.source, SOURCE_NEEDS), (mirror.target, TARGET_NEEDS)):
+        with WireClient(cluster) as client:
+            client.require(needs)
+    begun = {name for store in stores for name in Ledger(store).incarnations()}
+    selected = select_topics(mirror.config, mirror.mirror, {*source.topics(), *kept_topics(stores)})
+    plans = _that_may_be_made(target, plan_targets(mirror.mirror, source, target, selected.topics))
+    lag = _lag(mirror, selected.topics, stores, source)
+    lags = {topic.topic: topic for topic in lag.topics}
+    old = _too_old(mirror, plans, lag, target)
+    filled = filled_topics(mirror, [made.target_topic for name, made in plans.items() if not made.create and name not in begun])
+    copies = chained(mirror.config, mirror.mirror, list(plans))
+    told = of_claims(mirror.claims(), {name: made.target_topic for name, made in plans.items()}, begun)
+    rows = tuple(
+        TopicPlan(
+            topic=name,
+            target_topic=made.target_topic,
+            partitions=made.partitions,
+            records=lags[name].lag_records if name in lags else 0,
+            bytes=None,
+            actions=made.actions,
+            warnings=(
+                *made.warnings, *(lags[name].warnings if name in lags else ()), *old.get(name, ()), *told.warnings.get(name, ()),
+                *copies.get(name, ()),
+            ),
+            blockers=(*made.blockers, *told.blockers.get(name, ()), *_filled(filled.get(made.target_topic, 0), made.target_topic)),
+        )
+        for name, made in sorted(plans.items())
+    )
+    halted = {topic.topic: topic for topic in lag.halted}
+    gone = (TopicPlan(t.topic, t.target_topic, len(t.partitions), t.lag_records, None) for name, t in halted.items() if name not in plans)
+    shown = tuple(_with_halt(row, halted.get(row.topic)) for row in sorted((*rows, *gone), key=lambda row: row.topic))
+    hidden = rights.unseen(source.cluster, mirror.mirror.topics.include, list(selected.topics))
+    return MirrorPlan(mirror.name, shown, selected.excluded, (*lag.notes, *([hidden] if hidden else [])))
+
+
+def _that_may_be_made(target: Admin, plans: dict[str, TargetPlan]) -> dict[str, TargetPlan]:
+    """The plans; one whose topic this principal may not create has that as a blocker."""
+    new = [(made.target_topic, made.partitions, made.replication_factor, dict(made.configs)) for made in plans.values() if made.create]
+    refused = set(rights.may_not_create(target, new))
+    return {
+        name: replace(made, create=False, actions=(), blockers=(rights.sentence(target.cluster, made.target_topic, rights.NEW),))
+        if made.target_topic in refused
+        else made
+        for name, made in plans.items()
+    }
+
+
+def _with_halt(row: TopicPlan, halt: TopicLag | None) -> TopicPlan:
+    return row if halt is None else replace(row, state=halt.state, code=halt.code, reason=halt.reason, hint=halt.hint)
+
+
+def _filled(count: int, target_topic: str) -> tuple[str, ...]:
+    return (f"{filled_message(target_topic, count)}: {FILLED_HINT}",) if count else ()
+
+
+def filled_topics(mirror: Mirror, targets: Collection[str]) -> dict[str, int]:
+    """Those of the target topics that hold records, with how many offsets they span."""
+    client = WireClient(mirror.target, timeout=mirror.mirror.engine.request_timeout)
+    try:
+        found = client.metadata(sorted(targets)).topics if targets else {}
+        parts = [TopicPartition(t.name, number) for t in found.values() if not t.error for number in t.partitions]
+        counts: dict[str, int] = {}
+        for tp, (start, end) in log_bounds(client, parts).items():
+            counts[tp.topic] = counts.get(tp.topic, 0) + end - start
+        return {name: count for name, count in counts.items() if count}
+    finally:
+        client.close()
+
+
+def _lag(mirror: Mirror, targets: Mapping[str, str], stores: list[LaneStore], source: Admin) -> MirrorLag:
+    """Offsets that are still to be copied, an upper bound of the records, with what may go wrong soon and what has halted."""
+    timeout = mirror.mirror.engine.request_timeout
+    look, stand = mirror.look(stores, targets), looking.standing(stores)
+    with WireClient(mirror.source, timeout=timeout) as client, WireClient(mirror.target, timeout=timeout) as other:
+        lag = looking.lag_of(mirror.name, targets, client, stand, ages=False, start=mirror.mirror.start)
+        lag = with_outlook(lag, client, source)
+        look.source(client, mirror.mirror.source)
+        look.target(other, mirror.mirror.target)
+    return with_halts(lag, look, stand, run_notes(stores))
+
+
+def _too_old(mirror: Mirror, plans: Mapping[str, TargetPlan], lag: MirrorLag, target: Admin) -> dict[str, tuple[str, ...]]:
+    """Topics whose oldest records the target's own retention would delete at once."""
+    there = [made.target_topic for made in plans.values() if not made.create]
+    known = target.topic_configs(there) if there else {}
+    broker = broker_defaults(target) if any(made.create for made in plans.values()) else None
+    kept = {
+        name: retention_ms(as_created(made.configs, broker) if made.create else known.get(made.target_topic))
+        for name, made in plans.items()
+    }
+    at_risk = [topic for topic in lag.topics if kept.get(topic.topic) is not None]
+    next_up = {TopicPartition(t.topic, p.partition): p.position for t in at_risk for p in t.partitions if p.lag}
+    with WireClient(mirror.source, timeout=mirror.mirror.engine.request_timeout) as client:
+        times = first_times(client, next_up, isolation=1)
+    now = time.time()
+    warnings: dict[str, tuple[str, ...]] = {}
+    for name, limit in kept.items():
+        oldest = min((at for tp, at in times.items() if tp.topic == name), default=None)
+        if oldest is not None and limit is not None and oldest < now - limit / 1000:
+            ages = format_duration(now - oldest), format_duration(limit / 1000)
+            said = f"its oldest records are {ages[0]} old, {plans[name].target_topic} keeps records for {ages[1]} (retention.ms)"
+            warnings[name] = (f"{said}: it may delete them once they are copied",)
+    return warnings
+
+
+def check(mirror: Mirror) -> list[Finding]:
+    """See :meth:`Mirror.check`."""
+    findings = [
+        _try("Java", lambda: _java(mirror)),
+        _buffer(mirror),
+        _try(f"source {mirror.mirror.source}", lambda: _reach(mirror.source_admin(), WireClient(mirror.source), SOURCE_NEEDS)),
+        _try(f"target {mirror.mirror.target}", lambda: _reach(mirror.target_admin(), WireClient(mirror.target), TARGET_NEEDS)),
+    ]
+    if all(finding.ok for finding in findings[2:]):
+        findings += _topic_findings(mirror)
+    return findings
+
+
+def _buffer(mirror: Mirror) -> Finding:
+    """Can the buffer be written, and does its disk hold what `buffer.max_bytes` promises?"""
+    cap = mirror.config.buffer.max_bytes
+    try:
+        store = open_lane(mirror.config.buffer, mirror.name, lane_names(mirror.mirror)[0])
+        room = RoomWatch(store, cap=cap, micro_batch=mirror.mirror.engine.micro_batch_bytes).look()
+    except MirrorError as problem:
+        return _failed("buffer", problem)
+    hint = "free space on its disk, choose another by buffer.uri, or lower buffer.max_bytes"
+    if room.why_full:
+        return Finding("buffer", False, f"{store.uri} is full: {room.why_full}", hint)
+    detail = f"{store.uri} can be written"
+    if room.used + room.free < cap:
+        free = f"its disk has {rounded_size(room.free)} free, buffer.max_bytes is {rounded_size(cap)}"
+        detail += f"; warning: {free}, so the disk may fill up first: {hint}"
+    return Finding("buffer", True, detail)
+
+
+def _java(mirror: Mirror) -> str:
+    if not spark_may_be_needed(mirror.mirror.engine):
+        return "not needed to copy: everything runs in this process (engine.inline_bytes); to compare much, `mirror verify` starts Spark"
+    return f"found {find_java()}"
+
+
+def _reach(admin: Admin, client: WireClient, needs: Collection[Need]) -> str:
+    """Both client stacks must get in: librdkafka for administration, the wire for data. The brokers must not be too old."""
+    try:
+        client.require(needs)
+        info = admin.describe()
+    finally:
+        client.close()
+    return f"{len(info.brokers)} broker{'s' if len(info.brokers) != 1 else ''}, cluster id {info.cluster_id}"
+
+
+def _topic_findings(mirror: Mirror) -> list[Finding]:
+    names = list(mirror.source_admin().topics())
+    try:
+        selected = select_topics(mirror.config, mirror.mirror, names)
+    except MirrorError as problem:
+        return [_failed("topics", problem)]
+    return [_selection(mirror, names, selected), *_plan_findings(mirror)] if selected.topics else [_selection(mirror, names, selected)]
+
+
+def _selection(mirror: Mirror, names: list[str], selected: Selected) -> Finding:
+    silent = unmatched(names, mirror.mirror.topics.include)
+    count = len(selected.topics)
+    detail = "; ".join([f"{count} of {len(names)} topics selected", *silent])
+    hidden = rights.unseen(mirror.source, mirror.mirror.topics.include, names)
+    if not names and hidden:
+        return Finding("topics", False, f"cluster {mirror.source.alias} has no topics, or shows this principal none", hidden)
+    hint = hidden or ("" if count else "regexes match whole names; `mirror plan` shows why each topic is left out")
+    return Finding("topics", bool(count), detail, hint)
+
+
+def _plan_findings(mirror: Mirror) -> Iterable[Finding]:
+    answer = plan(mirror)
+    for topic in answer.topics:
+        if topic.state == HALTED:
+            yield Finding(f"topic {topic.topic}", False, f"halted ({topic.code or 'no code'}): {topic.reason}", topic.hint)
+        elif topic.blockers:
+            yield Finding(f"topic {topic.topic}", False, "; ".join(topic.blockers))
+        elif topic.warnings:
+            yield Finding(f"topic {topic.topic}", True, f"to {topic.target_topic}; {'; '.join(topic.warnings)}")
+        else:
+            yield Finding(f"topic {topic.topic}", True, f"to {topic.target_topic}")
+    yield from (Finding("last run", True, note) for note in answer.notes)
+
+
+def _try(what: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what, True, look())
+    except MirrorError as problem:
+        return _failed(what, problem)
+
+
+def _failed(what: str, problem: MirrorError) -> Finding:
+    return Finding(what, False, problem.message, problem.hint)
+
+
+def backfill_blockers(mirror: Mirror, topic: str, target_topic: str, from_time: int) -> list[str]:
+    """What speaks against copying records from ``from_time`` on into ``target_topic``: rights, settings, retention."""
+    target = mirror.target_admin()
+    made = plan_targets(mirror.mirror, mirror.source_admin(), target, {topic: target_topic})[topic]
+    blockers = list(made.blockers)
+    if not made.create:
+        kept = retention_ms(target.topic_configs([target_topic]).get(target_topic))
+        if kept is not None and from_time < time.time() * 1000 - kept:
+            blockers.append(
+                f"topic {target_topic} keeps records for {kept / 3_600_000:.1f} hours (retention.ms) and would delete the older part of"
+                " this range at once: raise its retention.ms, or copy into a new topic with --into"
+            )
+    return blockers

@@ -1,0 +1,241 @@
+"""``resolve``: a person accepts what a mirror must not decide by itself. Written into the ledger; the run acts on it."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mirror_pipeline.buffer.ledger.decisions import Decisions
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
+from mirror_pipeline.buffer.place.status import read_status
+from mirror_pipeline.engine.read.divergence import diverged
+from mirror_pipeline.engine.topics.policies import source_policies
+from mirror_pipeline.errors import UsageError
+from mirror_pipeline.halts import ACCEPTABLE, MEANING, accept_command
+from mirror_pipeline.kafka.answers import EARLIEST, LATEST
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
+from mirror_pipeline.kafka.offsets import offsets_at
+from mirror_pipeline.model import BatchMark, Decision, DecisionKind, Gap, HoleCause, Incarnation, TopicPartition
+from mirror_pipeline.operations import lag
+from mirror_pipeline.reports import Halt, Resolution
+
+if TYPE_CHECKING:
+    from mirror_pipeline.mirror import Mirror
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Halted:
+    """A halt as the lane's last run told it, and where."""
+
+    store: LaneStore
+    halt: Halt
+
+
+def halts(mirror: Mirror) -> list[Halt]:
+    """What has halted, as the last run of each lane told it, with the command that accepts it. Asks no cluster."""
+    return [found.halt for found in _halted(mirror)]
+
+
+def _halted(mirror: Mirror) -> list[_Halted]:
+    found = []
+    for store in find_lanes(mirror.config.buffer, mirror.name):
+        status = read_status(store) or {}
+        for topic, told in sorted(status.get("topics", {}).items()):
+            if told["state"] == "halted":
+                found.append(_Halted(store, _halt(mirror.name, store.lane, topic, told)))
+    return found
+
+
+def _halt(mirror: str, lane: str, topic: str, told: dict[str, object]) -> Halt:
+    code, span = str(told.get("code") or ""), told.get("halted_span")
+    partition = told.get("halted_partition")
+    return Halt(
+        mirror=mirror,
+        lane=lane,
+        topic=topic,
+        partition=partition if isinstance(partition, int) else None,
+        code=code,
+        reason=str(told["reason"]),
+        hint=str(told["hint"]),
+        start=span[0] if isinstance(span, list) else None,
+        end=span[1] if isinstance(span, list) else None,
+        accept=accept_command(mirror, topic, code),
+    )
+
+
+def resolve(mirror: Mirror, topic: str, accept: str) -> Resolution:
+    """See :meth:`Mirror.resolve`."""
+    mine = [found for found in _halted(mirror) if found.halt.topic == topic]
+    found = next((f for f in mine if f.halt.code == accept), None)
+    if found is None:
+        raise UsageError(f"topic {topic} of mirror {mirror.name} is not halted for {accept!r}", hint=_instead(mirror, mine))
+    kind = ACCEPTABLE.get(accept)
+    if kind is None:
+        raise UsageError(f"{accept} cannot be accepted, only mended: {found.halt.reason}", hint=found.halt.hint)
+    life = Ledger(found.store).incarnations().get(topic)
+    if life is None:
+        raise UsageError(f"topic {topic} has no copy yet in lane {found.store.lane}", hint="`mirror plan` shows what stands in its way")
+    decided = _decide(mirror, found, kind, life)
+    if kind is DecisionKind.SOURCE_GONE:
+        _name_lost(mirror, found.store, decided)
+    Decisions(found.store, durable=mirror.config.buffer.durable).add(decided)
+    spans = {d.partition: (d.start, d.end) for d in decided if d.partition >= 0}
+    return Resolution(mirror.name, topic, accept, MEANING[accept], spans, decided[0].decided_by)
+
+
+def _instead(mirror: Mirror, mine: list[_Halted]) -> str:
+    if mine:
+        return f"it is halted for {mine[0].halt.code or 'another reason'}: {mine[0].halt.reason}"
+    return f"`mirror resolve --mirror {mirror.name}` lists what is halted"
+
+
+def _decide(mirror: Mirror, found: _Halted, kind: DecisionKind, life: Incarnation) -> list[Decision]:
+    client = WireClient(
+        mirror.target if kind is DecisionKind.TARGET else mirror.source, timeout=mirror.mirror.engine.request_timeout
+    )
+    try:
+        if kind is DecisionKind.TARGET:
+            _look_at_target(client, Ledger(found.store), life)
+        if kind in (DecisionKind.RECREATED, DecisionKind.TARGET):
+            return [_of_topic(client, kind, life)]
+        if kind is DecisionKind.SOURCE_GONE:
+            return _of_gone(client, found.store, life)
+        spans = _truncated(mirror, client, found, life) if kind is DecisionKind.TRUNCATED else _spans(client, found, life)
+    finally:
+        client.close()
+    return [_decision(life, kind, number, span) for number, span in sorted(spans.items())]
+
+
+def _of_topic(client: WireClient, kind: DecisionKind, life: Incarnation) -> Decision:
+    name = life.target_topic if kind is DecisionKind.TARGET else life.topic
+    answer = client.metadata([name]).topics[name]
+    if answer.error:
+        raise broker_error(answer.error, name)
+    if kind is DecisionKind.RECREATED and answer.topic_id == life.topic_id:
+        raise _not_so(f"source topic {name} has the topic id {answer.topic_id}, as what was copied")
+    return _decision(life, kind, -1, (0, 0), subject=answer.topic_id)
+
+
+def _not_so(seen: str) -> UsageError:
+    """The halt's reason is gone: accepting it would give up, or copy twice, what is well."""
+    return UsageError(f"{seen}: it is not so any more, and nothing was changed", hint="the next run goes on by itself")
+
+
+def _of_gone(client: WireClient, store: LaneStore, life: Incarnation) -> list[Decision]:
+    """The topic is left out; of what its source held when it was last seen, the offsets that were never read are named."""
+    answer = client.metadata([life.topic]).topics[life.topic]
+    if answer.error != UNKNOWN_TOPIC_OR_PARTITION:
+        raise UsageError(
+            f"source topic {life.topic} exists, or may not be seen: it is not gone" + (f" ({answer.topic_id})" if answer.topic_id else ""),
+            hint="run again: the topic goes on, or is `recreated`",
+        )
+    stand = lag.standing([store])
+    nexts = _nexts(store, life)
+    left = sum(at - stand.positions.get(TopicPartition(life.topic, n), life.starts[n]) for n, at in nexts.items())
+    if left:
+        raise UsageError(
+            f"{left:,} offsets of {life.topic} are staged and not on the target yet", hint="deliver them first: `mirror run --drain`"
+        )
+    ends = ((read_status(store) or {}).get("topics", {}).get(life.topic) or {}).get("end", {})
+    lost = {n: (at, int(ends[str(n)])) for n, at in nexts.items() if int(ends.get(str(n), 0)) > at}
+    spans = lost or {-1: (0, 0)}
+    return [_decision(life, DecisionKind.SOURCE_GONE, number, span) for number, span in sorted(spans.items())]
+
+
+def _name_lost(mirror: Mirror, store: LaneStore, decided: Iterable[Decision]) -> None:
+    ledger = Ledger(store, durable=mirror.config.buffer.durable)
+    for d in decided:
+        if d.end > d.start:
+            ledger.add_gap(Gap(mirror.name, d.topic, d.partition, d.incarnation, d.start, d.end, HoleCause.RETENTION, d.decided_by, d.at))
+
+
+def _look_at_target(client: WireClient, ledger: Ledger, life: Incarnation) -> None:
+    """Refuse to copy all again into a target topic that is as it should be. Raises UsageError, BrokerError."""
+    answer = client.metadata([life.target_topic]).topics[life.target_topic]
+    if answer.error:
+        raise broker_error(answer.error, life.target_topic)
+    known = ledger.positions()
+    stands = {TopicPartition(life.target_topic, number): at for number, at in life.target_starts.items()}
+    for place in stands:
+        position = known.get(TopicPartition(life.topic, place.partition))
+        stands[place] = position.target_next if position is not None else stands[place]
+    if answer.topic_id != life.target_topic_id or not stands.keys() <= {TopicPartition(life.target_topic, n) for n in answer.partitions}:
+        return
+    ends = offsets_at(client, stands, LATEST, isolation=0)
+    if all(ends[place] >= at for place, at in stands.items()):
+        raise UsageError(
+            f"target topic {life.target_topic} holds what was copied to it: it is the same topic, and no partition ends too early",
+            hint="there is nothing to accept any more: run the mirror again",
+        )
+
+
+def _spans(client: WireClient, found: _Halted, life: Incarnation) -> dict[int, Span]:
+    """Source offsets by partition that the decision is about: all partitions that have the same trouble now."""
+    spans = _told(found.halt)
+    if found.halt.code == "trimmed":
+        nexts = _nexts(found.store, life)
+        firsts = _offsets(client, life.topic, nexts, EARLIEST)
+        spans |= {n: (at, firsts[n]) for n, at in nexts.items() if firsts[n] > at}
+    return spans
+
+
+def _told(halt: Halt) -> dict[int, Span]:
+    """The offsets that the run halted for, if it named them."""
+    if halt.partition is None or halt.start is None or halt.end is None:
+        return {}
+    return {halt.partition: (halt.start, halt.end)}
+
+
+def _truncated(mirror: Mirror, client: WireClient, found: _Halted, life: Incarnation) -> dict[int, Span]:
+    """Source offsets by partition that the log has lost, as it is now; where the run halted because the log was written again
+    behind a cut, the offsets it named.
+
+    Raises:
+        UsageError: the log goes on from what was read.
+        BrokerError, ConnectionLost: it cannot be told.
+    """
+    nexts = _nexts(found.store, life)
+    ends = _offsets(client, life.topic, nexts, LATEST)
+    told = _told(found.halt)
+    spans = {n: told.get(n, (ends[n], at)) for n, at in nexts.items() if ends[n] < at}
+    spans |= {n: span for n, span in told.items() if n not in spans and n in nexts and _diverged(mirror, client, found, life, n, nexts[n])}
+    if not spans:
+        number = found.halt.partition if found.halt.partition in nexts else min(nexts)
+        seen = f"{life.topic}[{number}] ends at offset {ends[number]}, not before the next offset to copy ({nexts[number]})"
+        raise _not_so(seen)
+    return spans
+
+
+def _diverged(mirror: Mirror, client: WireClient, found: _Halted, life: Incarnation, number: int, at: int) -> bool:
+    """Whether the batch read last, as the run wrote it down, is not in the log any more."""
+    said = (read_status(found.store) or {}).get("topics", {}).get(life.topic, {})
+    mark = said.get("marks", {}).get(str(number))
+    if mark is None or said.get("incarnation") != life.incarnation:
+        return False
+    compacted = source_policies([life.topic], mirror.source_admin())[life.topic].may_be_compacted
+    return diverged(client, TopicPartition(life.topic, number), BatchMark(*mark), at, compacted=compacted) is not None
+
+
+def _nexts(store: LaneStore, life: Incarnation) -> dict[int, int]:
+    """Next source offset to read, by partition."""
+    stand = lag.standing([store])
+    places = {number: TopicPartition(life.topic, number) for number in life.starts}
+    return {n: max(stand.positions.get(tp, life.starts[n]), stand.staged.get(tp, 0)) for n, tp in places.items()}
+
+
+def _offsets(client: WireClient, topic: str, numbers: Iterable[int], at: int) -> dict[int, int]:
+    found = offsets_at(client, [TopicPartition(topic, number) for number in numbers], at)
+    return {tp.partition: offset for tp, offset in found.items()}
+
+
+def _decision(life: Incarnation, kind: DecisionKind, partition: int, span: Span, *, subject: str = "") -> Decision:
+    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    return Decision(life.topic, partition, life.incarnation, kind, span[0], span[1], subject, by, int(time.time() * 1000))

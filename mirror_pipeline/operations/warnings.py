@@ -1,0 +1,147 @@
+"""What may soon go wrong on the source: retention that overtakes the reader, transactions that nobody ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mirror_pipeline.errors import BrokerError, ConnectionLost
+from mirror_pipeline.kafka.admin import Admin
+from mirror_pipeline.kafka.answers import LATEST
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.cluster_info import ConfigValue
+from mirror_pipeline.kafka.connection import Connection
+from mirror_pipeline.kafka.fetch import fetch
+from mirror_pipeline.kafka.records.batch import headers
+from mirror_pipeline.lags import MirrorLag, TopicLag
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.topics.configs import number, text
+
+log = logging.getLogger(__name__)
+
+PARTITIONS_ASKED = 32
+"""Times are asked of the partitions furthest behind: each costs up to ``LOOK_BYTES``."""
+LOOK_BYTES = 64 * 1024
+MOST_QUESTIONS = 4
+"""To a broker whose partitions begin with batches so large that an answer holds few of them."""
+LOOK_PATIENCE = 5.0
+"""Seconds that a client quota may hold back a look at a log: times are left out rather than waited for."""
+
+
+def retention_ms(configs: Mapping[str, ConfigValue] | BrokerError | None) -> int | None:
+    """How long a topic keeps records; None for ever, not by time, or unknown."""
+    if configs is None or isinstance(configs, BrokerError) or "delete" not in text(configs, "cleanup.policy", "delete"):
+        return None
+    value = number(configs, "retention.ms")
+    return value if value is not None and value >= 0 else None
+
+
+def with_outlook(lag: MirrorLag, client: WireClient, admin: Admin, times: LogTimes | None = None) -> MirrorLag:
+    """Add to each topic when retention may delete what is not read yet, and what an open transaction holds back.
+
+    A broker deletes whole segments, none before its newest record is too old: the time named is the earliest possible.
+    """
+    held = _held(lag, client)
+    unread = {
+        TopicPartition(t.topic, p.partition): p.staged for t in lag.topics for p in t.partitions if p.staged < p.end
+    }
+    names = sorted({tp.topic for tp in unread})
+    kept = {name: retention_ms(found) for name, found in admin.topic_configs(names).items()} if names else {}
+    asked = {tp: at for tp, at in unread.items() if kept.get(tp.topic) is not None}
+    times = times or LogTimes(client)
+    first = times.first(asked, isolation=1)
+    since = times.first({tp: at for tp, (at, _) in held.items()}, isolation=0)
+    now = time.time()
+    return replace(lag, topics=tuple(_topic(topic, kept.get(topic.topic), first, held, since, now) for topic in lag.topics))
+
+
+def _topic(
+    topic: TopicLag,
+    kept: int | None,
+    first: Mapping[TopicPartition, float],
+    held: Mapping[TopicPartition, tuple[int, int]],
+    since: Mapping[TopicPartition, float],
+    now: float,
+) -> TopicLag:
+    mine = [TopicPartition(topic.topic, part.partition) for part in topic.partitions]
+    oldest = [first[tp] for tp in mine if tp in first]
+    open_since = [since[tp] for tp in mine if tp in since]
+    return replace(
+        topic,
+        expires_seconds=max(0.0, min(oldest) + kept / 1000 - now) if oldest and kept is not None else None,
+        held_records=sum(end - at for at, end in (held[tp] for tp in mine if tp in held)),
+        held_seconds=max(0.0, now - min(open_since)) if open_since else None,
+    )
+
+
+def _held(lag: MirrorLag, client: WireClient) -> dict[TopicPartition, tuple[int, int]]:
+    """Partitions whose last stable offset is below their end, with both (KIP-98)."""
+    stable = {TopicPartition(t.topic, p.partition): p.end for t in lag.topics for p in t.partitions}
+    answers = client.list_offsets(dict.fromkeys(stable, LATEST), isolation=0) if stable else {}
+    # The log has moved on since the stable offsets were read: what lies between may just be new.
+    candidates = {tp for tp, answer in answers.items() if not answer.error and answer.offset > stable[tp]}
+    again = client.list_offsets(dict.fromkeys(candidates, LATEST), isolation=1) if candidates else {}
+    sure = {tp: (again[tp].offset, answers[tp].offset) for tp in candidates if not again[tp].error}
+    return {tp: (held, end) for tp, (held, end) in sure.items() if held < end}
+
+
+def first_times(client: WireClient, at: Mapping[TopicPartition, int], *, isolation: int) -> dict[TopicPartition, float]:
+    """Time (seconds since the epoch) of the first batch at or after an offset, for at most ``PARTITIONS_ASKED`` partitions.
+
+    One question to each leader, for all of its partitions. What cannot be read now, or is held back by a client quota, is left out.
+
+    Raises:
+        ClusterUnreachable: no broker answers.
+    """
+    wanted = dict(list(at.items())[:PARTITIONS_ASKED])
+    leaders, _ = client.leaders(list(wanted), patience=0) if wanted else ({}, {})
+    by_leader: dict[int, dict[TopicPartition, int]] = {}
+    for tp, node in leaders.items():
+        by_leader.setdefault(node, {})[tp] = wanted[tp]
+    times: dict[TopicPartition, float] = {}
+    for node, mine in by_leader.items():
+        try:
+            times |= _times_at(client.connection(node), mine, isolation)
+        except (BrokerError, ConnectionLost) as problem:
+            log.info("times of broker %d are left out: %s", node, problem.message)
+    return times
+
+
+def _times_at(connection: Connection, at: Mapping[TopicPartition, int], isolation: int) -> dict[TopicPartition, float]:
+    """A broker gives at least one whole batch to the first partition it is asked for: those that got none are asked for again."""
+    times: dict[TopicPartition, float] = {}
+    open_questions = dict(at)
+    for _ in range(MOST_QUESTIONS):
+        wants = {tp: (offset, LOOK_BYTES) for tp, offset in open_questions.items()}
+        answers = fetch(
+            connection, wants, max_wait_ms=0, min_bytes=0, max_bytes=LOOK_BYTES * len(wants), isolation=isolation, patience=LOOK_PATIENCE
+        )
+        for tp, data in answers.items():
+            header = next((h for _, h in headers(data.records) if h.next_offset > open_questions[tp]), None)
+            if header is not None and header.base_timestamp > 0:
+                times[tp] = header.base_timestamp / 1000
+            end = data.last_stable_offset if isolation else data.high_watermark
+            if header is not None or data.error or end <= open_questions[tp]:
+                del open_questions[tp]
+        if not open_questions:
+            break
+    return times
+
+
+class LogTimes:
+    """:func:`first_times` of one look at a cluster: what several ask for is asked of the brokers once."""
+
+    def __init__(self, client: WireClient) -> None:
+        self._client = client
+        self._known: dict[tuple[TopicPartition, int, int], float | None] = {}
+
+    def first(self, at: Mapping[TopicPartition, int], *, isolation: int) -> dict[TopicPartition, float]:
+        """As :func:`first_times`."""
+        wanted = dict(list(at.items())[:PARTITIONS_ASKED])
+        fresh = {tp: offset for tp, offset in wanted.items() if (tp, offset, isolation) not in self._known}
+        found = first_times(self._client, fresh, isolation=isolation)
+        self._known |= {(tp, offset, isolation): found.get(tp) for tp, offset in fresh.items()}
+        told = {tp: self._known[tp, offset, isolation] for tp, offset in wanted.items()}
+        return {tp: at for tp, at in told.items() if at is not None}

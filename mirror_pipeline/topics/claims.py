@@ -1,0 +1,195 @@
+"""Two mirrors of one file that would write one target topic: the one that has begun goes on, else the one that stands first.
+
+What a mirror writes follows from its configuration and its source's topics. A mirror whose source does not answer is known by
+its ledger and its saved catalogue. A topic begins under a lock of the whole buffer, so of two mirrors that begin in the
+same moment the second sees the first one's ledger.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from mirror_pipeline.buffer.place.lock import buffer_lock
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.config import Config, MirrorConfig
+from mirror_pipeline.config.naming import template_of
+from mirror_pipeline.errors import MirrorError, TopicHalted
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.topics.catalogue import load_catalogue
+from mirror_pipeline.topics.lanes import known_topics, select_topics
+from mirror_pipeline.topics.naming import same_to_kafka, source_name
+
+log = logging.getLogger(__name__)
+
+# Only the names are asked for; a cluster that takes longer is known by what is saved of it.
+LIST_SECONDS = 5.0
+LOCK_SECONDS = 5.0
+HINT = "use `naming: prefix`, or select the topic in one of the two mirrors only"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Another mirror's wish to write a target topic; ``begun``: its ledger has the topic. ``first``: it stands first in the file."""
+
+    mirror: str
+    topic: str
+    begun: bool
+    first: bool
+
+
+class Claims:
+    """What the other mirrors of the file write on one mirror's target.
+
+    Args:
+        config: the file.
+        mirror: whose rivals they are.
+        list_topics: the topic names of a cluster, by alias; asks the cluster when not given.
+    """
+
+    def __init__(self, config: Config, mirror: MirrorConfig, list_topics: Callable[[str], Collection[str]] | None = None) -> None:
+        self._config = config
+        self._mirror = mirror
+        self._list = list_topics or self._ask
+        order = [each.name for each in config.mirrors]
+        self._rank = {name: order.index(name) for name in order}
+        self.rivals = [other for other in config.mirrors if other.name != mirror.name and self._same_target(other)]
+        self._wanted: dict[str, dict[str, str]] = {}
+
+    def look(self) -> None:
+        """Ask the rivals' sources what they select now."""
+        self._wanted = {rival.name: self._selected(rival) for rival in self.rivals}
+
+    @contextmanager
+    def held(self, store: LaneStore) -> Iterator[None]:
+        """Nobody else begins a topic meanwhile. Raises LaneBusy, BufferUnusable."""
+        if not self.rivals:
+            yield
+            return
+        with buffer_lock(store, patience=LOCK_SECONDS):
+            yield
+
+    def on(self, targets: Collection[str]) -> dict[str, Claim]:
+        """The rival, if any, of each of some target topics: one that has begun before one that has not, by the last :meth:`look`.
+
+        Raises:
+            BufferUnusable: a ledger cannot be read.
+        """
+        forms = {same_to_kafka(name): name for name in targets}
+        found: dict[str, Claim] = {}
+        for rival in self.rivals if targets else []:
+            first = self._rank[rival.name] < self._rank[self._mirror.name]
+            begun = {topic: copy.life.target_topic for topic, copy in known_topics(self._config, rival).items()}
+            for topic, target in (*begun.items(), *self._wanted.get(rival.name, {}).items()):
+                name = forms.get(same_to_kafka(target))
+                claim = Claim(rival.name, topic, begun.get(topic) == target, first)
+                if name is not None and (name not in found or (claim.begun and not found[name].begun)):
+                    found[name] = claim
+        return found
+
+    def refused(self, targets: Mapping[str, str], *, any_claim: Collection[str] = ()) -> dict[str, TopicHalted]:
+        """Topics, with their targets, that this mirror must not begin: another mirror has begun them or stands first.
+
+        Args:
+            targets: target topic by source topic; none of them is in this mirror's ledger.
+            any_claim: those that give way to every claim, as a backfill does.
+        """
+        claims = self.on(targets.values())
+        halts = {}
+        for topic, target in targets.items():
+            claim = claims.get(target)
+            if claim is not None and (claim.begun or claim.first or topic in any_claim):
+                halts[topic] = TopicHalted(topic, self.words(topic, target, claim), hint=HINT, code="target_claimed")
+        return halts
+
+    def words(self, topic: str, target: str, claim: Claim) -> str:
+        """Both mirrors and the topic, for people."""
+        why = ", which has begun it" if claim.begun else ", which stands first in the file" if claim.first else ""
+        return (
+            f"target topic {target} on cluster {self._mirror.target} would get the records of two mirrors:"
+            f" {topic} of {self._mirror.name}, and {claim.topic} of {claim.mirror}{why}"
+        )
+
+    def _same_target(self, other: MirrorConfig) -> bool:
+        mine, theirs = (self._config.clusters.get(each.target) for each in (self._mirror, other))
+        if mine is None or theirs is None or other.target == self._mirror.target:
+            return other.target == self._mirror.target
+        return bool(set(mine.bootstrap_servers) & set(theirs.bootstrap_servers))
+
+    def _selected(self, rival: MirrorConfig) -> dict[str, str]:
+        """Target topic by source topic of what a rival selects."""
+        try:
+            names = set(self._list(rival.source))
+        except MirrorError as problem:
+            log.info("topics of mirror %s by what is saved of it: %s", rival.name, problem.message)
+            saved = load_catalogue(self._config, rival.name)
+            names = {topic.name for topic in saved.topics} if saved is not None else set()
+            names |= set(known_topics(self._config, rival))
+        try:
+            return select_topics(self._config, rival, names).topics
+        except MirrorError as problem:  # it cannot run as it is; what it has begun counts all the same
+            log.info("mirror %s selects nothing: %s", rival.name, problem.message)
+            return {}
+
+    def _ask(self, alias: str) -> Collection[str]:
+        with WireClient(self._config.clusters[alias], timeout=LIST_SECONDS) as client:
+            return client.metadata(None).topics.keys()
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What `plan` says of other mirrors' claims, by source topic."""
+
+    blockers: Mapping[str, tuple[str, ...]]
+    warnings: Mapping[str, tuple[str, ...]]
+
+
+def of_claims(claims: Claims | None, targets: Mapping[str, str], begun: Collection[str]) -> Told:
+    """Which topics another mirror would write too: blocked where that one goes on, a warning where this one does.
+
+    Args:
+        claims: None where no other mirror writes on the target.
+        targets: target topic by source topic.
+        begun: topics that are in this mirror's ledger.
+    """
+    if claims is None:
+        return Told({}, {})
+    claims.look()
+    blockers: dict[str, tuple[str, ...]] = {}
+    warnings: dict[str, tuple[str, ...]] = {}
+    found = claims.on(targets.values())
+    for topic, target in targets.items():
+        claim = found.get(target)
+        if claim is None:
+            continue
+        mine = topic in begun and not claim.begun
+        text = f"{claims.words(topic, target, claim)}; " + (f"{claim.mirror} is refused it" if mine or not _ahead(claim) else HINT)
+        (warnings if mine or not _ahead(claim) else blockers)[topic] = (text,)
+    return Told(blockers, warnings)
+
+
+def _ahead(claim: Claim) -> bool:
+    return claim.begun or claim.first
+
+
+def chained(config: Config, mirror: MirrorConfig, topics: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Warnings for source topics that another mirror of the file writes there: a copy of a copy. Asks no cluster.
+
+    Raises:
+        BufferUnusable: a ledger cannot be read.
+    """
+    warnings: dict[str, tuple[str, ...]] = {}
+    for other in config.mirrors:
+        if other.target != mirror.source:
+            continue
+        saved = load_catalogue(config, other.name)
+        written = {topic.target_topic for topic in saved.topics} if saved is not None else set()
+        written |= {copy.life.target_topic for copy in known_topics(config, other).values()}
+        telling = "{source}" in template_of(other.naming)
+        for topic in topics:
+            if topic in written or (telling and source_name(other.naming, other.source, topic) is not None):
+                said = f"it is a copy itself: mirror {other.name} writes it from cluster {other.source}; exclude it unless a chain is meant"
+                warnings[topic] = (*warnings.get(topic, ()), said)
+    return warnings

@@ -1,0 +1,198 @@
+"""Tasks that fold a stretch of a partition into leaf digests: of both logs, or of the target's alone. Run in Spark workers."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.execution import worker_cache
+from mirror_pipeline.kafka.records.digest import LEAF_OFFSETS, LeafSums
+from mirror_pipeline.kafka.records.header import check
+from mirror_pipeline.model import LeafDigest, TopicPartition
+from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED, LogWalk
+from mirror_pipeline.verify.merged_batches import Extents, Matching
+from mirror_pipeline.verify.offset_runs import Runs
+
+SOURCE_LINE, TARGET_LINE = 0, 1
+"""Connections: source and target may be one cluster, and two walks cannot share a connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Source offsets ``[start, end)`` of one partition, and where the offset map says that they lie on the target.
+
+    A batch belongs to the chunk that holds its base offset; to the ``first`` chunk of a partition also when it begins before.
+    """
+
+    source: TopicPartition
+    target: TopicPartition
+    start: int
+    end: int
+    runs: Runs
+    first: bool = False
+
+    @property
+    def target_start(self) -> int:
+        """First target offset of the chunk."""
+        return self.runs.to_target(self.start)
+
+    def cut(self, start: int, end: int) -> Chunk:
+        """The part of the chunk between two source offsets."""
+        return Chunk(self.source, self.target, start, end, self.runs.slice(start, end), self.first and start == self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldTask:
+    """One chunk to fold; ``left`` is None when only the target is read. After ``budget`` bytes it ends at the next leaf."""
+
+    left: ClusterSettings | None
+    right: ClusterSettings
+    chunk: Chunk
+    budget: int
+    timeout: float
+
+
+@dataclass(slots=True)
+class FoldResult:
+    """Leaf digests of both sides up to source offset ``end``; bytes read on the source, or of the target if only that was read.
+
+    ``source_start`` and ``target_start`` are the log starts met on the way: what lies below them was deleted meanwhile.
+    ``unreadable`` says why the chunk could not be read to its end.
+    """
+
+    chunk: Chunk
+    end: int
+    left: tuple[LeafDigest, ...] = ()
+    right: tuple[LeafDigest, ...] = ()
+    bytes: int = 0
+    source_start: int = 0
+    target_start: int = 0
+    seconds: float = 0.0
+    unreadable: str = ""
+
+
+@dataclass(slots=True)
+class _Sides:
+    ours: LeafSums = field(default_factory=LeafSums)
+    theirs: LeafSums = field(default_factory=LeafSums)
+    extents: Extents = field(default_factory=deque)
+    bytes: int = 0
+
+
+def run_fold(task: FoldTask) -> FoldResult:
+    """Fold one chunk. Trouble with a cluster or a log is in the answer: the other chunks go on."""
+    began = time.monotonic()
+    result = FoldResult(task.chunk, task.chunk.end)
+    try:
+        _fold(task, result)
+    except MirrorError as problem:
+        worker_cache.forget(task.right)
+        if task.left is not None:
+            worker_cache.forget(task.left)
+        result.unreadable = str(problem)
+    result.seconds = time.monotonic() - began
+    return result
+
+
+def _fold(task: FoldTask, result: FoldResult) -> None:
+    chunk, sides = task.chunk, _Sides()
+
+    def source_deleted(start: int) -> None:
+        result.source_start = start
+
+    def target_deleted(start: int) -> None:
+        result.target_start = start
+
+    right = LogWalk(
+        worker_cache.client_of(task.right, timeout=task.timeout), chunk.target, chunk.target_start, chunk.runs.target_end,
+        isolation=READ_UNCOMMITTED, line=TARGET_LINE, deleted=target_deleted,
+    )  # fmt: skip
+    target = _fold_target(right, chunk, sides)
+    left = None
+    if task.left is not None:
+        client = worker_cache.client_of(task.left, timeout=task.timeout)
+        left = LogWalk(
+            client, chunk.source, chunk.start, chunk.end, isolation=READ_COMMITTED, line=SOURCE_LINE, deleted=source_deleted
+        )
+        left.ask()
+    right.ask()
+    try:
+        if left is not None:
+            for _ in _fold_source(left, chunk, sides, target):
+                if sides.bytes >= task.budget and result.end == chunk.end:
+                    _end_early(left, right, chunk, result)
+        for _ in target:
+            pass
+    finally:
+        for walk in (left, right):
+            if walk is not None:
+                walk.close()
+    below = -(-result.end // LEAF_OFFSETS) if result.end < chunk.end else None
+    result.left = _below(sides.ours, below)
+    result.right = _below(sides.theirs, below)
+    result.bytes = sides.bytes
+
+
+def _end_early(left: LogWalk, right: LogWalk, chunk: Chunk, result: FoldResult) -> None:
+    """Enough for one task: both sides stop at the next border of a leaf."""
+    border = -(-left.position // LEAF_OFFSETS) * LEAF_OFFSETS
+    if border < chunk.end:
+        result.end = left.end = border
+        right.end = min(right.end, chunk.runs.to_target(border))
+
+
+def _below(sums: LeafSums, leaf: int | None) -> tuple[LeafDigest, ...]:
+    return tuple(digest for digest in sums.digests() if leaf is None or digest.leaf < leaf)
+
+
+def _fold_source(walk: LogWalk, chunk: Chunk, sides: _Sides, target: Iterator[bool]) -> Iterator[bool]:
+    """Fold the batches whose base offset lies in the chunk; one step an answer, and as much on the target as is needed for it."""
+    matching = Matching(sides.ours, sides.extents, target)
+    start, add = chunk.start, matching.add
+    while (answer := walk.read()) is not None:
+        records, plain, hides = answer.records, answer.plain, answer.aborted.hides
+        for at, header in answer.batches:
+            if header.base_offset >= walk.end:
+                break
+            check(records, at, header)
+            batch = records[at : at + header.size]
+            # Every batch goes past `hides`: it learns from markers.
+            if (plain or not hides(header, batch)) and header.records:
+                if header.base_offset < walk.floor and header.base_offset >= start:
+                    sides.ours.spoil(header.base_offset, header.records)
+                elif header.base_offset >= start:
+                    add(header, batch)
+                    sides.bytes += header.size
+                elif chunk.first and header.next_offset > start:  # only the end of it was copied, as another batch
+                    sides.ours.spoil(start, chunk.runs.records(start, header.next_offset))
+        yield True
+    matching.close()
+
+
+def _fold_target(walk: LogWalk, chunk: Chunk, sides: _Sides) -> Iterator[bool]:
+    """The same on the target, each batch under the source offset that the map gives it."""
+    low, add, to_source = chunk.target_start, sides.theirs.add, chunk.runs.to_source
+    last = chunk.start
+    while (answer := walk.read()) is not None:
+        records = answer.records
+        for at, header in answer.batches:
+            base = header.base_offset
+            if base >= walk.end:
+                break
+            if base < low:
+                continue
+            check(records, at, header)
+            if header.attributes & 0x20 or not header.records:
+                continue
+            place = to_source(base)
+            if place is None or base < walk.floor:  # not ours, or half deleted: whoever compares will look closer
+                sides.theirs.spoil(last if place is None else place, 0)
+                continue
+            last = place
+            add(header, records[at : at + header.size], place)
+            sides.extents.append((place, place + header.records))
+        yield True

@@ -1,0 +1,110 @@
+"""The offset map of one partition as dense runs: source offsets to target offsets and back. Pure, picklable."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mirror_pipeline.buffer.spans.eviction import SpanKey
+
+
+def _longs() -> array[int]:
+    return array("q")
+
+
+@dataclass(slots=True)
+class Runs:
+    """Stretches in which the offset map is linear, in order: ``source[i] + n`` lies at ``target[i] + n``, n < ``length[i]``.
+
+    Source offsets between runs hold no record that was copied. ``target_end`` is where the next record would go.
+    """
+
+    source: array[int] = field(default_factory=_longs)
+    target: array[int] = field(default_factory=_longs)
+    length: array[int] = field(default_factory=_longs)
+    target_end: int = 0
+
+    def add(self, source: int, target: int, length: int) -> None:
+        """Append a run; it is joined with the last one where the map goes on straight."""
+        if length <= 0:
+            return
+        last = len(self.source) - 1
+        if last >= 0 and source - self.source[last] == target - self.target[last] == self.length[last]:
+            self.length[last] += length
+        else:
+            self.source.append(source)
+            self.target.append(target)
+            self.length.append(length)
+        self.target_end = target + length
+
+    def to_target(self, offset: int) -> int:
+        """Target offset of the first record whose source offset is ``offset`` or greater; ``target_end`` when there is none."""
+        run = bisect_right(self.source, offset) - 1
+        if run >= 0 and offset < self.source[run] + self.length[run]:
+            return self.target[run] + offset - self.source[run]
+        return self.target[run + 1] if run + 1 < len(self.source) else self.target_end
+
+    def to_source(self, offset: int) -> int | None:
+        """Source offset of the record at a target offset; None when the map does not know it."""
+        run = bisect_right(self.target, offset) - 1
+        if run >= 0 and offset < self.target[run] + self.length[run]:
+            return self.source[run] + offset - self.target[run]
+        return None
+
+    def source_at_or_after(self, offset: int, otherwise: int) -> int:
+        """Source offset of the first record at ``offset`` of the target or behind it; ``otherwise`` when there is none."""
+        run = bisect_right(self.target, offset) - 1
+        if run >= 0 and offset < self.target[run] + self.length[run]:
+            return self.source[run] + offset - self.target[run]
+        return self.source[run + 1] if run + 1 < len(self.source) else otherwise
+
+    def slice(self, low: int, high: int) -> Runs:
+        """The runs of source offsets ``[low, high)``; ``target_end`` is where the record at ``high`` lies."""
+        part = Runs()
+        for source, target, length in self.between(low, high):
+            part.add(source, target, length)
+        part.target_end = self.to_target(high)
+        return part
+
+    def between(self, low: int, high: int) -> Iterator[tuple[int, int, int]]:
+        """Source, target and length of every run, cut to source offsets ``[low, high)``."""
+        for index in range(max(0, bisect_right(self.source, low) - 1), len(self.source)):
+            first, end = max(low, self.source[index]), min(high, self.source[index] + self.length[index])
+            if self.source[index] >= high:
+                return
+            if first < end:
+                yield first, self.target[index] + first - self.source[index], end - first
+
+    def records(self, low: int, high: int) -> int:
+        """How many copied records have source offsets in ``[low, high)``."""
+        return sum(length for _, _, length in self.between(low, high))
+
+
+def runs_of(sends: pa.Table) -> dict[SpanKey, Runs]:
+    """The runs of every partition and incarnation.
+
+    Args:
+        sends: rows of the sends table, ordered by source offset inside a partition (``Ledger.sends_table``).
+    """
+    dense = sends.filter(pc.is_null(sends["cause"]))
+    names = ("topic", "partition", "incarnation", "source_start", "target_start", "records")
+    found: dict[SpanKey, Runs] = {}
+    for topic, partition, incarnation, source, target, records in zip(*(dense[name].to_pylist() for name in names), strict=True):
+        key = (topic, partition, incarnation)
+        if key not in found:
+            found[key] = Runs()
+        found[key].add(source, target, records)
+    return found
+
+
+def straight(stretches: Iterable[tuple[int, int, int]]) -> Runs:
+    """Runs from (source, target, length)."""
+    runs = Runs()
+    for stretch in stretches:
+        runs.add(*stretch)
+    return runs

@@ -1,0 +1,164 @@
+"""Comparing a partition with its copy place by place, through the offset map: for logs that compaction thins out. Pure.
+
+Compaction (KIP-58's cleaner) takes records away on either side at any time. A record that is gone on the source is no
+difference; one that is gone on the target is none when a later record with its key is there or on the source, or when it is a tombstone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from mirror_pipeline.kafka.records.batch import OpenRecord, Record, content
+from mirror_pipeline.verify.align import Alignment, Side, between
+from mirror_pipeline.verify.offset_runs import Runs
+from mirror_pipeline.verify.pieces import Piece, Trace, contents, key_digest, trace
+
+
+@dataclass(slots=True)
+class Joined:
+    """The outcome: what differs, and records whose key was not seen again on the target *inside the compared stretch*."""
+
+    alignment: Alignment
+    unsettled: list[Trace] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Join:
+    runs: Runs
+    thin_source: bool
+    thin_target: bool
+    found: Alignment = field(default_factory=Alignment)
+    lost: list[Record] = field(default_factory=list)
+    more: list[Record] = field(default_factory=list)
+    waiting: dict[bytes, list[Trace]] = field(default_factory=dict)
+
+    def flush(self) -> None:
+        if self.lost or self.more:
+            self.found.candidates += between(self.lost, self.more)
+            self.lost, self.more = [], []
+
+    def gone_on_target(self, record: OpenRecord) -> None:
+        full = content(record)
+        if not self.thin_target or full.key is None:
+            self.lost.append(full)
+        elif full.value is not None:
+            kept = trace(full)
+            self.waiting.setdefault(kept.key, []).append(kept)
+        else:  # a tombstone takes its key's earlier records along, and then goes itself
+            self.waiting.pop(key_digest(full.key), None)
+
+    def seen_on_target(self, record: OpenRecord) -> None:
+        if self.waiting and (key := content(record).key) is not None:
+            self.waiting.pop(key_digest(key), None)
+
+    def gone_on_source(self, record: OpenRecord, mapped: bool) -> None:
+        if not (self.thin_source and mapped):
+            self.more.append(content(record))
+
+
+def join(
+    source: Iterable[Piece],
+    target: Iterable[Piece],
+    runs: Runs,
+    *,
+    thin_source: bool,
+    thin_target: bool,
+    limit: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Joined:
+    """Match both streams by source offset.
+
+    Args:
+        source: batches of a stretch of one source partition.
+        target: batches of the stretch of the target partition that the map gives for it.
+        runs: the offset map of the stretch.
+        thin_source: the source topic is compacted.
+        thin_target: the target topic is.
+        limit: stop once so many candidates are found.
+        progress: called with records and bytes matched so far.
+    """
+    left, right = Side(source), Side(target)
+    state = _Join(runs, thin_source, thin_target)
+    found = state.found
+    while len(found.candidates) + len(state.lost) + len(state.more) < limit:
+        if not left.pending and not right.pending and _skip(left, right, state):
+            pass
+        elif not (left.decode() | right.decode()):
+            break
+        else:
+            _step(left, right, state)
+            continue
+        found.bytes = left.bytes
+        if progress is not None:
+            progress(found.records, found.bytes)
+    else:
+        found.stopped = True
+    state.flush()
+    found.bytes = left.bytes
+    return Joined(found, [kept for kepts in state.waiting.values() for kept in kepts])
+
+
+def _skip(left: Side, right: Side, state: _Join) -> bool:
+    a, b = left.peek(), right.peek()
+    if state.waiting or a is None or b is None or state.runs.to_source(b.header.base_offset) != a.header.base_offset:
+        return False
+    if not a.same_bytes(b):
+        return False
+    left.take(a)
+    right.take(b)
+    state.found.records += a.header.records
+    state.flush()
+    return True
+
+
+def _step(left: Side, right: Side, state: _Join) -> None:
+    """Look at the first record of both sides."""
+    if not right.pending:
+        state.gone_on_target(left.pending.popleft())
+        state.found.records += 1
+        return
+    theirs = right.pending[0]
+    place = state.runs.to_source(theirs.offset)
+    if left.pending and place is not None and left.pending[0].offset < place:
+        state.gone_on_target(left.pending.popleft())
+        state.found.records += 1
+        return
+    right.pending.popleft()
+    state.seen_on_target(theirs)
+    if not left.pending or place is None or place < left.pending[0].offset:
+        state.gone_on_source(theirs, place is not None)
+        return
+    ours = left.pending.popleft()
+    state.found.records += 1
+    if ours[1:3] == theirs[1:3] or contents(ours) == contents(theirs):
+        state.flush()
+    else:
+        state.lost.append(content(ours))
+        state.more.append(content(theirs))
+
+
+def last_seen(source: Iterable[Piece], keys: Iterable[bytes]) -> dict[bytes, int]:
+    """The last offset at which each of the key digests occurs in a stream; those that do not are left out."""
+    wanted = set(keys)
+    last: dict[bytes, int] = {}
+    for piece in source:
+        for record in piece.opened():
+            key = content(record).key
+            if key is not None and (mark := key_digest(key)) in wanted:
+                last[mark] = record.offset
+    return last
+
+
+def keys_seen(target: Iterable[Piece], keys: Iterable[bytes]) -> set[bytes]:
+    """Which of the key digests occur in a stream."""
+    left = set(keys)
+    seen: set[bytes] = set()
+    for piece in target:
+        for record in piece.opened():
+            key = content(record).key
+            if key is not None and (mark := key_digest(key)) in left:
+                seen.add(mark)
+        if len(seen) == len(left):
+            break
+    return seen

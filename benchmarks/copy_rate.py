@@ -52,7 +52,7 @@ def main() -> None:
         }
         (folder / "mirror.yaml").write_text(json.dumps(body))
         mirror = Mirror(load_config(folder / "mirror.yaml"), "bench")
-        session = build_session(mirror.mirror.engine)
+        session = build_session(mirror.flow.settings.engine)
         rates = [copy(mirror, session, clusters[0].bootstrap_servers, number, options) for number in range(options.rounds)]
         print(json.dumps({"options": vars(options), "mb_per_second": rates, "median_mb_per_second": statistics.median(rates)}))
     finally:

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.sides import Flow, Launched
+from mirror_pipeline.children import default_signals
 from mirror_pipeline.execution.jars import ensure_jars
 from mirror_pipeline.execution.java import find_java
-from mirror_pipeline.local.embedded.children import default_signals
 from mirror_pipeline.local.embedded.settings import logging_properties, properties
 
 JARS = "mm2-4.3.0"

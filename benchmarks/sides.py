@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.workloads import Workload
-from mirror_pipeline.local.embedded.children import default_signals
+from mirror_pipeline.children import default_signals
 
 STOP_SECONDS = 60.0  # a clean end: MirrorMaker 2 stores offsets, a lane finishes its micro-batch
 

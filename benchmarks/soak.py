@@ -97,7 +97,7 @@ def memory(pid: int) -> dict[str, int]:
 
 def look(place: Place, pid: int, began: float) -> Sample:
     """One sample."""
-    (store,) = place.mirror.lane_stores()
+    (store,) = place.mirror.flow.lane_stores()
     lanes = buffer_use(store)
     status = place.mirror.status()
     use = status.lanes[0].buffer
@@ -199,7 +199,7 @@ def main() -> None:
     failed = True
     try:
         place, source = prepare(folder, options)
-        cap = place.mirror.config.buffer.max_bytes
+        cap = place.mirror.flow.config.buffer.max_bytes
         samples, outcome = soak(place, source, options)
         broken = bounds_broken(samples, outcome, cap=cap, minutes=options.minutes)
         body = {"options": {k: str(v) for k, v in vars(options).items()}, "outcome": outcome, "broken": broken}

@@ -21,8 +21,8 @@ from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.execution.spark import build_session
 from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
 from mirror_pipeline.local.shapes.bulk import fill_bulk
+from mirror_pipeline.verdicts import VerifyReport
 from mirror_pipeline.verify.external import verify_external
-from mirror_pipeline.verify.report import VerifyReport
 
 
 def arguments() -> argparse.Namespace:
@@ -51,7 +51,7 @@ def main() -> None:
         }
         (folder / "mirror.yaml").write_text(json.dumps(body))
         mirror = Mirror(load_config(folder / "mirror.yaml"), "bench")
-        session = build_session(mirror.mirror.engine)
+        session = build_session(mirror.flow.settings.engine)
         rounds = [one_round(mirror, session, clusters[0].bootstrap_servers, number, options) for number in range(options.rounds)]
         medians = {name: statistics.median(row[name] for row in rounds) for name in rounds[0]}
         print(json.dumps({"options": vars(options), "rounds": rounds, "medians": medians}))
@@ -72,8 +72,8 @@ def one_round(mirror: Mirror, session: Any, source: str, number: int, options: a
     report = sound(mirror.verify(topics=[topic], session=session), records)
     row = {"copy_seconds": copied.seconds, "verify_seconds": report.seconds, "ratio": report.seconds / copied.seconds}
     if options.external:
-        names = (mirror.mirror.source, mirror.mirror.target)
-        outside = sound(verify_external(mirror.config, *names, {topic: f"{names[0]}.{topic}"}, session=session), records)
+        names = (mirror.flow.settings.source, mirror.flow.settings.target)
+        outside = sound(verify_external(mirror.flow.config, *names, {topic: f"{names[0]}.{topic}"}, session=session), records)
         row["external_seconds"] = outside.seconds
     facts = ", ".join(f"{name} {value:.2f}" for name, value in row.items())
     print(f"round {number}: {records:,} records, {report.bytes / 1e6:.0f} MB on each side: {facts}", file=sys.stderr)

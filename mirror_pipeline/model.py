@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+UNKNOWN_BYTES_PER_OFFSET = 1024.0
+"""What an offset is taken to weigh before anything of its partition was read."""
+
 
 class TopicPartition(NamedTuple):
     """One partition of one topic; a tuple, as it is the key of every table of the data path."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.reports import BackfillReport, MirrorStatus, Progress, RunReport
-from mirror_pipeline.verify.report import VerifyReport
+from mirror_pipeline.verdicts import VerifyReport
 
 Observer = Callable[[Progress], None]
 

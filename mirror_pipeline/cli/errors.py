@@ -7,15 +7,16 @@ as well, so that a program always finds one JSON document there.
 
 from __future__ import annotations
 
+import json
 import sys
 import traceback
 from dataclasses import dataclass
 from typing import Any
 
 import typer
+from rich.console import Console
 from typer.exceptions import TyperException
 
-from mirror_pipeline.cli.output import note, print_json
 from mirror_pipeline.errors import UNEXPECTED, ConfigError, MirrorError
 
 __all__ = ["INTERRUPTED", "OK", "PROBLEM", "UNEXPECTED", "UNREACHABLE", "USAGE", "Failure", "describe", "report", "say"]
@@ -78,3 +79,35 @@ def say(failure: Failure, prefix: str = "") -> None:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+PIPE_WIDTH = 180
+"""Columns when nobody looks: rich would cut tables at 80, and a file does not wrap."""
+
+
+def answers() -> Console:
+    """Console for the answer a person asked for; made anew so that a redirected stream is honoured."""
+    return _console(stderr=False)
+
+
+def notices() -> Console:
+    """Console for progress, notes and errors."""
+    return _console(stderr=True)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """The one JSON document of a command."""
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """One plain line on standard error."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _console(*, stderr: bool) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else PIPE_WIDTH
+    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)

@@ -18,8 +18,8 @@ from mirror_pipeline.model import Gap
 from mirror_pipeline.reports import BackfillReport, Finding, Halt, MirrorPlan, MirrorStatus, Progress, Resolution, RunReport
 
 if TYPE_CHECKING:
+    from mirror_pipeline.verdicts import VerifyReport
     from mirror_pipeline.verify.repair import RepairReport
-    from mirror_pipeline.verify.report import VerifyReport
 
 Observer = Callable[[Progress], None]
 

@@ -13,8 +13,7 @@ from typer.exceptions import TyperException
 
 from mirror_pipeline.cli import local, resolve, run, setup, status, verify
 from mirror_pipeline.cli.errors import report
-from mirror_pipeline.cli.help import NO_VALUE, PlainCommand, PlainGroup
-from mirror_pipeline.cli.options import Settings
+from mirror_pipeline.cli.options import NO_VALUE, PlainCommand, PlainGroup, Settings
 
 BROKEN_PIPE = 141
 """128 + SIGPIPE: the reader, such as head, has seen enough."""

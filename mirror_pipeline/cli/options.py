@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-
-from mirror_pipeline.cli.help import NO_VALUE
+from typer.core import TyperCommand, TyperGroup
 
 DEFAULT_CONFIG = Path("mirror.yaml")
+NO_VALUE = ""
+"""metavar of a switch."""
 
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration file.")]
 AsJson = Annotated[bool, typer.Option("--json", metavar=NO_VALUE, help="Answer with one JSON document on standard output.")]
@@ -24,3 +25,23 @@ class Settings:
     """What stands before the command, for those commands that ask (``context.obj``)."""
 
     debug: bool = False
+
+
+class PlainCommand(TyperCommand):
+    """A command whose ``--help`` shows no type."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _plain(super().get_help_option(ctx))
+
+
+class PlainGroup(TyperGroup):
+    """A group whose ``--help`` shows no type."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _plain(super().get_help_option(ctx))
+
+
+def _plain(option: Any) -> Any:
+    if option is not None:
+        option.metavar = NO_VALUE
+    return option

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mirror_pipeline.cli import load, tables
-from mirror_pipeline.cli.errors import PROBLEM
-from mirror_pipeline.cli.help import NO_VALUE
-from mirror_pipeline.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, Mirrors
-from mirror_pipeline.cli.output import answers, note, print_json
+from mirror_pipeline.cli.errors import PROBLEM, answers, note, print_json
+from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors
 from mirror_pipeline.cli.tables_status import each
-from mirror_pipeline.cli.template import filled_template
+from mirror_pipeline.config.template import template
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.lags import HALTED
 
@@ -86,3 +86,27 @@ def plan(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: A
         note("hint: compare the regexes under 'topics:' with the names under \"not mirrored\"; each must match a whole name")
     blocked = any(topic.blockers or topic.state == HALTED for answer in plans for topic in answer.topics)
     raise typer.Exit(PROBLEM if empty or blocked else 0)
+
+
+_SERVER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
+
+
+def filled_template(source: str | None, target: str | None) -> str:
+    """The template with ``source`` and ``target`` as the addresses of its two clusters.
+
+    Raises:
+        UsageError: an address is not ``host:port`` or a comma-separated list of them.
+    """
+    fill = template
+    if source is not None:
+        fill = partial(fill, source_servers=_servers(source))
+    if target is not None:
+        fill = partial(fill, target_servers=_servers(target))
+    return fill()
+
+
+def _servers(address: str) -> str:
+    parts = [part.strip() for part in address.split(",")]
+    if not all(_SERVER.fullmatch(part) for part in parts):
+        raise UsageError(f"'{address}' is not a bootstrap address", hint="write host:port, several separated by commas")
+    return ",".join(parts)

@@ -11,10 +11,8 @@ from rich.live import Live
 from rich.text import Text
 
 from mirror_pipeline.cli import load, tables, tables_status
-from mirror_pipeline.cli.errors import PROBLEM, describe
-from mirror_pipeline.cli.help import NO_VALUE
-from mirror_pipeline.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, Mirrors
-from mirror_pipeline.cli.output import answers, print_json
+from mirror_pipeline.cli.errors import PROBLEM, answers, describe, print_json
+from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors
 from mirror_pipeline.errors import MirrorError, UsageError
 from mirror_pipeline.operations.health import EXIT_CODES, health_of, worst
 from mirror_pipeline.reports import gap_json

@@ -1,4 +1,4 @@
-"""mirror.yaml: read it, check it, hand out facts. The public place of everything in ``settings/``."""
+"""mirror.yaml: read it, check it, hand out facts. The public place of everything in this room."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from mirror_pipeline.config.settings import (
     TopicSelection,
     nearest,
 )
-from mirror_pipeline.kafka.librdkafka import librdkafka_settings
 from mirror_pipeline.units import format_duration, format_size, parse_duration, parse_size, parse_time
 
 __all__ = [
@@ -35,7 +34,6 @@ __all__ = [
     "format_duration",
     "format_size",
     "json_schema",
-    "librdkafka_settings",
     "load_config",
     "nearest",
     "parse_duration",

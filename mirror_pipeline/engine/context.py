@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.lock import HELD, Hold
-from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.place.place import LaneStore, open_lane
 from mirror_pipeline.buffer.place.space import RoomWatch
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig
@@ -21,26 +22,13 @@ from mirror_pipeline.execution.placement import Runners
 from mirror_pipeline.model import Decision, DecisionKind, Send, Stamp, TopicPartition
 
 if TYPE_CHECKING:
+    from mirror_pipeline.flow import Flow
     from mirror_pipeline.topics.claims import Claims
 
+VerifyStaged = Callable[..., Any]
 FIRST_BACKOFF_SECONDS = 0.25
 LONGEST_BACKOFF_SECONDS = 5.0
 LOSSES, LOSSES_SECONDS = 10, 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class LaneTopic:
-    """A topic the lane shall copy.
-
-    A backfill gives ``ranges`` (partition to ``[start, end)``) and ``configs`` for a target topic that it creates;
-    ``filled`` permits a target topic with records in it.
-    """
-
-    topic: str
-    target_topic: str
-    ranges: dict[int, tuple[int, int]] | None = None
-    configs: dict[str, str] | None = None
-    filled: bool = False
 
 
 @dataclass(slots=True)
@@ -51,6 +39,8 @@ class LaneContext:
     staged is on the target; ``room_wanted`` calls the housekeeper.
     ``hold`` is asked before whatever only the lane's one run may do.
     ``claims`` knows what other mirrors write on the target; None where there is no other.
+    ``verify_staged`` compares spans with the target (:func:`mirror_pipeline.verify.staged.verify_staged`); None where a run does
+    without.
     ``memory_seconds`` is how old records may be until the target's brokers forget their producer.
     """
 
@@ -73,6 +63,7 @@ class LaneContext:
     hold: Hold = HELD
     drain: bool = False
     claims: Claims | None = None
+    verify_staged: VerifyStaged | None = None
     _room: RoomWatch | None = None
     decisions: tuple[Decision, ...] = ()
 
@@ -113,6 +104,38 @@ class LaneContext:
                 self.state.failure = problem
             self.stop.set()
             self.state.lock.notify_all()
+
+
+def open_context(
+    flow: Flow,
+    lane: str,
+    runners: Runners,
+    *,
+    once: bool,
+    stop: threading.Event,
+    drain: bool = False,
+    verify_staged: VerifyStaged | None = None,
+) -> LaneContext:
+    """Collaborators of one run over one lane of a flow. Raises BufferUnusable."""
+    buffer = flow.config.buffer
+    store = open_lane(buffer, flow.name, lane)
+    return LaneContext(
+        mirror=flow.settings,
+        lane=lane,
+        source=flow.source,
+        target=flow.target,
+        buffer=buffer,
+        store=store,
+        spans=SpanTable(store, durable=buffer.durable),
+        ledger=Ledger(store, durable=buffer.durable),
+        cases=Decisions(store, durable=buffer.durable),
+        runners=runners,
+        once=once,
+        stop=stop,
+        drain=drain,
+        claims=flow.claims(),
+        verify_staged=verify_staged,
+    )
 
 
 def backoff(failures: int) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.status import write_status
-from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.maintain.thread import Housekeeper
 from mirror_pipeline.engine.progress import progress_of, report_of
 from mirror_pipeline.engine.read.loop import Staging
@@ -25,6 +25,7 @@ from mirror_pipeline.engine.write.loop import Producing
 from mirror_pipeline.errors import BufferUnusable, LaneLost, MirrorError, exit_code_of
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.reports import Progress, RunReport, TopicProgress
+from mirror_pipeline.topics.lanes import LaneTopic
 
 log = logging.getLogger(__name__)
 

@@ -6,16 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import open_lane
+from mirror_pipeline.engine.context import VerifyStaged, open_context
 from mirror_pipeline.engine.lane import Discover, LaneRun
 from mirror_pipeline.errors import ClusterUnreachable
+from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.reports import Progress, RunReport
-
-if TYPE_CHECKING:
-    from mirror_pipeline.mirror import Mirror, Session
 
 Observer = Callable[[Progress], None]
 LOOK_SECONDS = 0.2
@@ -24,9 +22,9 @@ WORST_FIRST = ("halted", "behind", "ok")
 
 @dataclass(frozen=True, slots=True)
 class LaneRuns:
-    """Lanes of one mirror that run side by side; the fields are the arguments of :meth:`Mirror.run`."""
+    """Lanes of one mirror that run side by side; the fields are the arguments of ``Mirror.run``."""
 
-    mirror: Mirror
+    flow: Flow
     names: Sequence[str]
     once: bool
     seconds: float | None
@@ -36,6 +34,7 @@ class LaneRuns:
     stop: threading.Event
     session: Session
     drain: bool = False
+    verify_staged: VerifyStaged | None = None
 
     def discover(self) -> None:
         """A wrong selection or an unreachable source shows before Spark starts."""
@@ -45,25 +44,27 @@ class LaneRuns:
     def run(self) -> RunReport:
         """Run the lanes to their ends."""
         for name in self.names:
-            with lane_lock(open_lane(self.mirror.config.buffer, self.mirror.name, name)):
+            with lane_lock(open_lane(self.flow.config.buffer, self.flow.name, name)):
                 pass  # a lane that another run holds shows before Spark starts, too
         began = time.monotonic()
-        runners = self.mirror.runners(self.session)
+        runners = self.flow.runners(self.session)
         runners.prepare()
         session_seconds = time.monotonic() - began
 
         def lane_run(name: str, watch: Observer | None) -> LaneRun:
-            context = self.mirror.context(name, runners, once=self.once, stop=self.stop, drain=self.drain)
+            context = open_context(
+                self.flow, name, runners, once=self.once, stop=self.stop, drain=self.drain, verify_staged=self.verify_staged
+            )
             return LaneRun(context, self._discoverer(name), seconds=self.seconds, idle_seconds=self.idle_seconds, observer=watch)
 
         if len(self.names) == 1:
             report = lane_run(self.names[0], self.observer).run()
         else:
-            report = _side_by_side(self.mirror.name, self.names, lane_run, self.observer, self.stop)
+            report = _side_by_side(self.flow.name, self.names, lane_run, self.observer, self.stop)
         return replace(report, session_seconds=session_seconds)
 
     def _discoverer(self, name: str) -> Discover:
-        return self.mirror.drainer(name, self.topics) if self.drain else self.mirror.discoverer(name, self.topics)
+        return self.flow.drainer(name, self.topics) if self.drain else self.flow.discoverer(name, self.topics)
 
 
 def _side_by_side(

@@ -7,9 +7,9 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from mirror_pipeline.engine.read.plan import UNKNOWN_BYTES_PER_OFFSET, PartitionView
+from mirror_pipeline.engine.read.plan import PartitionView
 from mirror_pipeline.errors import ClusterUnreachable, MirrorError, TopicHalted
-from mirror_pipeline.model import BatchMark, Position, SpanRef, TopicPartition
+from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, BatchMark, Position, SpanRef, TopicPartition
 
 DEFAULT_MAX_MESSAGE_BYTES = 1048588
 """Kafka's default of message.max.bytes; assumed while the target topic's own value is not known."""

@@ -13,9 +13,9 @@ import threading
 from collections.abc import Callable
 
 from mirror_pipeline.config import EngineConfig
-from mirror_pipeline.engine.read.plan import UNKNOWN_BYTES_PER_OFFSET
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.execution.spark import Runner
+from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET
 
 INLINE_BYTES = 32_000_000
 """Where Spark has cores that one process cannot fill."""

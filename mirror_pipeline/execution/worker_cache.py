@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import Any, Protocol, TypeVar
 
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.longlink.connection_count import LineCount
-from mirror_pipeline.engine.longlink.read_ahead import Reading
 from mirror_pipeline.kafka.client import WireClient
 
 _local = threading.local()
+T = TypeVar("T")
+
+
+class Ends(Protocol):
+    """Work that goes on between tasks, until it is ended."""
+
+    def end(self) -> None:
+        """Stop it and give back what it holds."""
 
 
 def client_of(cluster: ClusterSettings, *, timeout: float) -> WireClient:
@@ -28,31 +35,32 @@ def client_of(cluster: ClusterSettings, *, timeout: float) -> WireClient:
     return clients[cluster]
 
 
-def lines_of(cluster: ClusterSettings) -> LineCount:
-    """What this process (and thread) has learned about the way to a cluster."""
-    if not hasattr(_local, "lines"):
-        _local.lines = {}
-    learnt: dict[ClusterSettings, LineCount] = _local.lines
-    return learnt.setdefault(cluster, LineCount())
+def remembered(cluster: ClusterSettings, kind: type[T]) -> T:
+    """What this process (and thread) has learned about a cluster, made by ``kind()`` on first use."""
+    if not hasattr(_local, "learned"):
+        _local.learned = {}
+    learned: dict[tuple[ClusterSettings, type], Any] = _local.learned
+    found: T = learned.setdefault((cluster, kind), kind())
+    return found
 
 
-def keep_reading(cluster: ClusterSettings, reading: Reading) -> None:
+def keep(cluster: ClusterSettings, work: Ends) -> None:
     """Leave to this thread's next task what is on its way from a cluster."""
-    if not hasattr(_local, "readings"):
-        _local.readings = {}
-    _local.readings[cluster] = reading
+    if not hasattr(_local, "kept"):
+        _local.kept = {}
+    _local.kept[cluster] = work
 
 
-def take_reading(cluster: ClusterSettings) -> Reading | None:
-    """What this thread's last task has left on its way from a cluster; whoever takes it ends it, or keeps it again."""
-    readings: dict[ClusterSettings, Reading] = getattr(_local, "readings", {})
-    return readings.pop(cluster, None)
+def take(cluster: ClusterSettings) -> Any:
+    """What this thread's last task has left on its way from a cluster, or None; whoever takes it ends it, or keeps it again."""
+    kept: dict[ClusterSettings, Ends] = getattr(_local, "kept", {})
+    return kept.pop(cluster, None)
 
 
 def close() -> None:
     """Close this thread's clients; for threads of the driver, which end while the process goes on."""
-    for cluster in list(getattr(_local, "readings", {})):
-        _end_reading(cluster)
+    for cluster in list(getattr(_local, "kept", {})):
+        _end(cluster)
     clients: dict[ClusterSettings, WireClient] = getattr(_local, "clients", {})
     for client in clients.values():
         client.close()
@@ -61,15 +69,14 @@ def close() -> None:
 
 def forget(cluster: ClusterSettings) -> None:
     """Close and drop the client of a cluster, so that the next task starts from its bootstrap servers again."""
-    _end_reading(cluster)
+    _end(cluster)
     clients: dict[ClusterSettings, WireClient] = getattr(_local, "clients", {})
     client = clients.pop(cluster, None)
     if client is not None:
         client.close()
 
 
-
-def _end_reading(cluster: ClusterSettings) -> None:
-    reading = take_reading(cluster)
-    if reading is not None:
-        reading.end()
+def _end(cluster: ClusterSettings) -> None:
+    work = take(cluster)
+    if work is not None:
+        work.end()

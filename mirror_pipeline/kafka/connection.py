@@ -10,12 +10,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from mirror_pipeline.errors import BrokerError, ConnectionLost
-from mirror_pipeline.kafka import messages, sasl
+from mirror_pipeline.kafka import messages
 from mirror_pipeline.kafka.buffers import KEPT, BufferPool
 from mirror_pipeline.kafka.codes import UNSUPPORTED_VERSION, broker_error
 from mirror_pipeline.kafka.frames import SIZE, Arriving
 from mirror_pipeline.kafka.messages import SPOKEN, Api
-from mirror_pipeline.kafka.tls import tls_context
+from mirror_pipeline.kafka.security import sasl
+from mirror_pipeline.kafka.security.tls import tls_context
 from mirror_pipeline.kafka.transport import Buffer, Transport
 
 if TYPE_CHECKING:

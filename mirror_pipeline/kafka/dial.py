@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, ConnectionLost, WireError
 from mirror_pipeline.kafka.buffers import KEPT
 from mirror_pipeline.kafka.connection import CLIENT_ID, Connection
-from mirror_pipeline.kafka.tls import TlsFailed
+from mirror_pipeline.kafka.security.tls import TlsFailed
 
 if TYPE_CHECKING:
     from mirror_pipeline.config import ClusterSettings

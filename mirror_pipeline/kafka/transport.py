@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from mirror_pipeline.errors import ConnectionLost
-from mirror_pipeline.kafka.tls import TlsFailed, tls_failure
+from mirror_pipeline.kafka.security.tls import TlsFailed, tls_failure
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes, open_lane
-from mirror_pipeline.engine.context import LaneTopic
+from mirror_pipeline.engine.context import open_context
 from mirror_pipeline.engine.lane import LaneRun
 from mirror_pipeline.errors import UsageError
+from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.answers import LATEST
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
@@ -30,12 +31,11 @@ from mirror_pipeline.kafka.offsets import offsets_at
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.plan import backfill_blockers, filled_topics
 from mirror_pipeline.reports import BackfillReport, Progress
-from mirror_pipeline.topics.lanes import BACKFILL_PREFIX, select_topics
+from mirror_pipeline.topics.lanes import BACKFILL_PREFIX, LaneTopic, select_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from mirror_pipeline.mirror import Mirror
 
 MANIFEST = "backfill.json"
 BESIDE = ".backfill"
@@ -76,7 +76,7 @@ def read_manifest(store: LaneStore) -> Manifest | None:
 
 
 def run(
-    mirror: Mirror,
+    flow: Flow,
     topic: str,
     from_time: int,
     to_time: int,
@@ -91,30 +91,30 @@ def run(
         raise UsageError("the time range is empty: --from is not before --to", hint="the end is exclusive")
     if from_time > time.time() * 1000:
         raise UsageError("the time range lies in the future", hint="a backfill copies the past; `mirror run` copies what comes")
-    target = into or _selected(mirror, topic)
+    target = into or _selected(flow, topic)
     lane = lane_name(topic, target, from_time, to_time)
-    store = next((s for s in find_lanes(mirror.config.buffer, mirror.name) if s.lane == lane), None)
+    store = next((s for s in find_lanes(flow.config.buffer, flow.name) if s.lane == lane), None)
     manifest = read_manifest(store) if store is not None else None
     if manifest is None:
-        _refuse_live(mirror, topic, target)
-        manifest = Manifest(topic, target, from_time, to_time, time_ranges(mirror, topic, from_time, to_time))
-        _refuse(mirror, manifest)
-        manifest.save(open_lane(mirror.config.buffer, mirror.name, lane))
+        _refuse_live(flow, topic, target)
+        manifest = Manifest(topic, target, from_time, to_time, time_ranges(flow, topic, from_time, to_time))
+        _refuse(flow, manifest)
+        manifest.save(open_lane(flow.config.buffer, flow.name, lane))
     # The copy of the past must not be deleted by the clock of the present.
     wanted = [LaneTopic(topic, target, manifest.ranges, {"retention.ms": "-1"}, filled=True)]
-    runners = mirror.runners(session)
+    runners = flow.runners(session)
     runners.prepare()
-    context = mirror.context(lane, runners, once=True, stop=stop)
+    context = open_context(flow, lane, runners, once=True, stop=stop)
     report = LaneRun(context, lambda: wanted, observer=observer).run()
-    return BackfillReport(mirror.name, topic, target, from_time, to_time, manifest.ranges, report)
+    return BackfillReport(flow.name, topic, target, from_time, to_time, manifest.ranges, report)
 
 
-def default_target(mirror: Mirror, topic: str) -> str:
+def default_target(flow: Flow, topic: str) -> str:
     """The mirrored name while no lane copies into it and it holds no records but of backfills; else ``.backfill`` behind it."""
-    target = _selected(mirror, topic)
-    begun = _live(mirror, topic, target)
-    ours = {made.target_topic for made in _manifests(mirror)}
-    filled = target in mirror.target_admin().topics() and filled_topics(mirror, [target]) and target not in ours
+    target = _selected(flow, topic)
+    begun = _live(flow, topic, target)
+    ours = {made.target_topic for made in _manifests(flow)}
+    filled = target in flow.target_admin().topics() and filled_topics(flow, [target]) and target not in ours
     return f"{target}{BESIDE}" if begun or filled else target
 
 
@@ -124,9 +124,9 @@ def lane_name(topic: str, target: str, from_time: int, to_time: int) -> str:
     return f"{BACKFILL_PREFIX}{re.sub('[^A-Za-z0-9_-]', '_', topic)[:40]}-{key}"
 
 
-def time_ranges(mirror: Mirror, topic: str, from_time: int, to_time: int) -> dict[int, tuple[int, int]]:
+def time_ranges(flow: Flow, topic: str, from_time: int, to_time: int) -> dict[int, tuple[int, int]]:
     """Offset ranges of a time range, by partition; empty where the partition has no such records."""
-    client = WireClient(mirror.source, timeout=mirror.mirror.engine.request_timeout)
+    client = WireClient(flow.source, timeout=flow.settings.engine.request_timeout)
     try:
         found = client.metadata([topic]).topics[topic]
         if found.error:
@@ -145,51 +145,51 @@ def time_ranges(mirror: Mirror, topic: str, from_time: int, to_time: int) -> dic
     return {tp.partition: bounds(tp) for tp in parts}
 
 
-def _selected(mirror: Mirror, topic: str) -> str:
+def _selected(flow: Flow, topic: str) -> str:
     """The mirrored name of a topic that the mirror selects."""
-    selected = select_topics(mirror.config, mirror.mirror, list(mirror.source_admin().topics())).topics
+    selected = select_topics(flow.config, flow.settings, list(flow.source_admin().topics())).topics
     if topic not in selected:
         raise UsageError(
-            f"mirror {mirror.name} does not select topic {topic}", hint="`mirror plan` shows what is selected and what is left out, and why"
+            f"mirror {flow.name} does not select topic {topic}", hint="`mirror plan` shows what is selected and what is left out, and why"
         )
     return selected[topic]
 
 
-def _live(mirror: Mirror, topic: str, target: str) -> bool:
+def _live(flow: Flow, topic: str, target: str) -> bool:
     """Whether a lane keeps ``target`` up to date."""
-    lives = [Ledger(store).incarnations().get(topic) for store in mirror.lane_stores()]
+    lives = [Ledger(store).incarnations().get(topic) for store in flow.lane_stores()]
     return any(life is not None and life.target_topic == target for life in lives)
 
 
-def _manifests(mirror: Mirror) -> list[Manifest]:
-    stores = [store for store in find_lanes(mirror.config.buffer, mirror.name) if store.lane.startswith(BACKFILL_PREFIX)]
+def _manifests(flow: Flow) -> list[Manifest]:
+    stores = [store for store in find_lanes(flow.config.buffer, flow.name) if store.lane.startswith(BACKFILL_PREFIX)]
     return [made for store in stores if (made := read_manifest(store)) is not None]
 
 
-def _refuse_live(mirror: Mirror, topic: str, target: str) -> None:
-    if _live(mirror, topic, target):
+def _refuse_live(flow: Flow, topic: str, target: str) -> None:
+    if _live(flow, topic, target):
         raise UsageError(
             f"{target} is mirrored live: records of the past would lie behind newer ones",
             hint=f"copy into another topic: --into {target}{BESIDE}",
         )
 
 
-def _refuse(mirror: Mirror, manifest: Manifest) -> None:
+def _refuse(flow: Flow, manifest: Manifest) -> None:
     """Raise for whatever speaks against this backfill before anything is made."""
-    admin = mirror.target_admin()
+    admin = flow.target_admin()
     target = admin.topics().get(manifest.target_topic)
     if target is not None:
-        _refuse_filled(mirror, manifest)
-    blockers = backfill_blockers(mirror, manifest.topic, manifest.target_topic, manifest.from_time)
+        _refuse_filled(flow, manifest)
+    blockers = backfill_blockers(flow, manifest.topic, manifest.target_topic, manifest.from_time)
     if blockers:
         raise UsageError(blockers[0], hint="; ".join(blockers[1:]) or "nothing was changed")
 
 
-def _refuse_filled(mirror: Mirror, manifest: Manifest) -> None:
+def _refuse_filled(flow: Flow, manifest: Manifest) -> None:
     """A target with records takes a backfill only behind an earlier one of the same topic."""
-    if not filled_topics(mirror, [manifest.target_topic]):
+    if not filled_topics(flow, [manifest.target_topic]):
         return
-    before = [made for made in _manifests(mirror) if made.target_topic == manifest.target_topic]
+    before = [made for made in _manifests(flow) if made.target_topic == manifest.target_topic]
     if not before or any(m.topic != manifest.topic or m.to_time > manifest.from_time for m in before):
         raise UsageError(
             f"target topic {manifest.target_topic} holds records already"

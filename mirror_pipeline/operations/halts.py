@@ -18,6 +18,7 @@ from mirror_pipeline.engine.read.rules import trimmed
 from mirror_pipeline.engine.topics.join import other_cluster, renamed, source_gone
 from mirror_pipeline.engine.topics.target import target_changed
 from mirror_pipeline.errors import BrokerError, TopicHalted
+from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import accept_hint
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
@@ -26,7 +27,8 @@ from mirror_pipeline.kafka.offsets import offsets_or_errors
 from mirror_pipeline.lags import HALTED, MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
 from mirror_pipeline.operations.buffer_status import ledger_of
-from mirror_pipeline.operations.lag import STALE_SECONDS, Standing, accepted_since, standing
+from mirror_pipeline.operations.standing import Standing, standing
+from mirror_pipeline.operations.status import STALE_SECONDS, accepted_since
 from mirror_pipeline.reports import TopicState
 
 SETTLED_BY_SOURCE = frozenset({"source_gone", "recreated", "renamed", "other_cluster"})
@@ -94,6 +96,11 @@ def run_notes(stores: Iterable[LaneStore]) -> tuple[str, ...]:
         elif body.get("source_down"):
             lines.append(f"{store.lane}: source down: {body['source_down']}")
     return tuple(lines)
+
+
+def look(flow: Flow, stores: list[LaneStore], targets: Mapping[str, str]) -> Look:
+    """What is known of halts among ``targets``, before any cluster is asked. Raises BufferUnusable."""
+    return Look(flow.name, stores, targets, passes_gaps=flow.settings.on_loss != "halt")
 
 
 class Look:

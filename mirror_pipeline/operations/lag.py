@@ -1,78 +1,46 @@
-"""Lag and status: read by anyone at any time, beside a running lane, without touching it."""
+"""Lag: read by anyone at any time, beside a running lane, without touching it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, cast
+from typing import cast
 
-from mirror_pipeline.buffer.ledger.decisions import Decisions
-from mirror_pipeline.buffer.ledger.verified import different_now
-from mirror_pipeline.buffer.place.place import LaneStore
-from mirror_pipeline.buffer.place.status import read_status
-from mirror_pipeline.buffer.place.usage import buffer_use as whole_use
-from mirror_pipeline.engine.topics.first_seen import FirstSeen
 from mirror_pipeline.engine.topics.join import begins_at
 from mirror_pipeline.errors import BrokerError
-from mirror_pipeline.halts import ACCEPTABLE
+from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.offsets import offsets_or_errors
-from mirror_pipeline.lags import HALTED, MirrorLag, PartitionLag, TopicLag
-from mirror_pipeline.model import Gap, TopicPartition
-from mirror_pipeline.operations.buffer_status import buffer_use, ledger_of, span_table
-from mirror_pipeline.operations.warnings import LogTimes
-from mirror_pipeline.reports import LaneStatus, TopicState
-from mirror_pipeline.topics.lanes import KnownCopy
+from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.operations import halts
+from mirror_pipeline.operations.standing import Standing, standing
+from mirror_pipeline.operations.warnings import LogTimes, with_outlook
+from mirror_pipeline.topics.lanes import KnownCopy, known_topics, select_topics
 
-ACCEPTED = "accepted"
 NO_RECORD = -1
 """ListOffsets' answer for a time that no record has yet."""
 NOTES_SHOWN = 5
-STALE_SECONDS = 30.0
-"""A running lane writes its heartbeat every two seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a mirror's partitions stand by ledger and buffer: next source offset to produce, end of what is staged.
-
-    ``starts`` are the first offsets of copies that have begun, ``first_seen`` what lanes know of those that have not.
-    """
-
-    positions: dict[TopicPartition, int]
-    staged: dict[TopicPartition, int]
-    staged_records: int
-    staged_bytes: int
-    gaps: tuple[Gap, ...]
-    starts: dict[TopicPartition, int] = field(default_factory=dict)
-    first_seen: tuple[FirstSeen, ...] = ()
+def lag(flow: Flow) -> MirrorLag:
+    """See ``Mirror.lag``."""
+    with flow.source_client() as client:
+        admin, stores = flow.source_admin(), flow.lane_stores()
+        targets = select_topics(flow.config, flow.settings, {*admin.topics(), *halts.kept_topics(stores)}).topics
+        look, stand = halts.look(flow, stores, targets), standing(stores)
+        times = LogTimes(client)
+        found = lag_of(flow.name, targets, client, stand, start=flow.settings.start, times=times)
+        found = with_outlook(found, client, admin, times)
+        look.source(client, flow.settings.source)
+        return halts.with_halts(found, look, stand, halts.run_notes(stores))
 
 
-def standing(stores: list[LaneStore]) -> Standing:
-    """Read ledger and buffer of some lanes."""
-    positions: dict[TopicPartition, int] = {}
-    staged: dict[TopicPartition, int] = {}
-    starts: dict[TopicPartition, int] = {}
-    records = size = 0
-    gaps: list[Gap] = []
-    for store in stores:
-        ledger, spans = ledger_of(store), span_table(store)
-        if not (ledger.exists() and spans.exists()):
-            continue  # a lane that is just being made
-        lives = ledger.incarnations()
-        incarnations = {name: life.incarnation for name, life in lives.items()}
-        starts |= {TopicPartition(name, number): first for name, life in lives.items() for number, first in life.starts.items()}
-        here = {tp: position.source_next for tp, position in ledger.positions().items()}
-        positions |= here
-        for span in spans.pending(here, incarnations=incarnations):
-            staged[span.source] = max(staged.get(span.source, 0), span.end)
-            records += span.records
-            size += span.bytes
-        gaps += ledger.gaps()
-    return Standing(positions, staged, records, size, tuple(gaps), starts, tuple(map(FirstSeen, stores)))
+def undelivered(flow: Flow) -> MirrorLag:
+    """See ``Mirror.undelivered``."""
+    return staged_lag(flow.name, known_topics(flow.config, flow.settings), standing(flow.lane_stores()))
 
 
 def lag_of(
@@ -173,58 +141,3 @@ def _ages(times: LogTimes, rows: Mapping[str, list[PartitionLag]]) -> dict[Topic
     return {tp: max(0.0, now - at) for tp, at in first.items()}
 
 
-def total_bytes(stores: list[LaneStore]) -> int:
-    """What all mirrors of the buffer that these lanes are in take on its disk, backfills included."""
-    return sum(use.total for use in whole_use(stores[0]).values()) if stores else 0
-
-
-def verification(stores: list[LaneStore]) -> dict[str, Any]:
-    """When something was last compared (seconds since the epoch; None: never), and the topics that differed when they last were."""
-    rows = [row for store in stores for row in ledger_of(store).verifications()]
-    return {"verified_at": max((row.at / 1000 for row in rows), default=None), "different": tuple(sorted(different_now(rows)))}
-
-
-def lane_status(store: LaneStore) -> LaneStatus:
-    """The lane as its run last described it."""
-    body = read_status(store)
-    use = buffer_use(store, body or {})
-    if body is None:
-        return LaneStatus(store.lane, "never run", None, None, "", None, (), 0, 0, 0, 0.0, 0.0, buffer=use)
-    state = body["state"]
-    if state == "running" and time.time() - body["heartbeat"] > STALE_SECONDS:
-        state = "stale"
-    seconds = max(body["seconds"], 0.001)
-    topics = tuple(_topic_state(store, name, t, body["heartbeat"]) for name, t in sorted(body["topics"].items()))
-    return LaneStatus(
-        lane=store.lane,
-        state=state,
-        heartbeat=body["heartbeat"],
-        pid=body["pid"],
-        host=body["host"],
-        started=body["started"],
-        topics=topics,
-        micro_batches=body["micro_batches"],
-        records=body["records"],
-        bytes=body["bytes"],
-        records_per_second=body["records"] / seconds,
-        bytes_per_second=body["bytes"] / seconds,
-        target_down_since=body["target_down_since"],
-        message=body["message"] or body["target_down"] or body.get("source_down", ""),
-        buffer=use,
-        decided=Decisions(store).latest(),
-        source_down=body.get("source_down", ""),
-        exit_code=body.get("exit_code", 0),
-    )
-
-
-def _topic_state(store: LaneStore, name: str, said: Mapping[str, Any], at: float) -> TopicState:
-    state, hint, code = said["state"], said["hint"], said.get("code", "")
-    if state == HALTED and accepted_since(store, name, code, at):
-        state, hint = ACCEPTED, "the next run goes on"
-    return TopicState(name, state, said["reason"], hint, said["target_topic"], said["records"], said["bytes"], code)
-
-
-def accepted_since(store: LaneStore, topic: str, code: str, at: float) -> bool:
-    """Whether a person has accepted a halt after ``at``, in seconds since the epoch. Raises BufferUnusable."""
-    kind = ACCEPTABLE.get(code)
-    return kind is not None and any(d.kind is kind and d.topic == topic and d.at / 1000 > at for d in Decisions(store).all())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import LaneStore, open_lane
@@ -14,13 +13,16 @@ from mirror_pipeline.engine.topics.target import FILLED_HINT, filled_message, lo
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution.java import find_java
 from mirror_pipeline.execution.placement import spark_may_be_needed
+from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS, Need
 from mirror_pipeline.lags import HALTED, MirrorLag, TopicLag
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.operations import lag as looking
 from mirror_pipeline.operations.halts import kept_topics, run_notes, with_halts
+from mirror_pipeline.operations.halts import look as look_at
+from mirror_pipeline.operations.lag import lag_of
+from mirror_pipeline.operations.standing import standing
 from mirror_pipeline.operations.warnings import first_times, retention_ms, with_outlook
 from mirror_pipeline.reports import Finding, MirrorPlan, TopicPlan
 from mirror_pipeline.topics import rights
@@ -32,25 +34,22 @@ from mirror_pipeline.topics.plan import TargetPlan
 from mirror_pipeline.topics.select import unmatched
 from mirror_pipeline.units import format_duration, rounded_size
 
-if TYPE_CHECKING:
-    from mirror_pipeline.mirror import Mirror
 
-
-def plan(mirror: Mirror) -> MirrorPlan:
+def plan(flow: Flow) -> MirrorPlan:
     """See :meth:`Mirror.plan`."""
-    source, target, stores = mirror.source_admin(), mirror.target_admin(), mirror.lane_stores()
-    for cluster, needs in ((mirror.source, SOURCE_NEEDS), (mirror.target, TARGET_NEEDS)):
+    source, target, stores = flow.source_admin(), flow.target_admin(), flow.lane_stores()
+    for cluster, needs in ((flow.source, SOURCE_NEEDS), (flow.target, TARGET_NEEDS)):
         with WireClient(cluster) as client:
             client.require(needs)
     begun = {name for store in stores for name in Ledger(store).incarnations()}
-    selected = select_topics(mirror.config, mirror.mirror, {*source.topics(), *kept_topics(stores)})
-    plans = _that_may_be_made(target, plan_targets(mirror.mirror, source, target, selected.topics))
-    lag = _lag(mirror, selected.topics, stores, source)
+    selected = select_topics(flow.config, flow.settings, {*source.topics(), *kept_topics(stores)})
+    plans = _that_may_be_made(target, plan_targets(flow.settings, source, target, selected.topics))
+    lag = _lag(flow, selected.topics, stores, source)
     lags = {topic.topic: topic for topic in lag.topics}
-    old = _too_old(mirror, plans, lag, target)
-    filled = filled_topics(mirror, [made.target_topic for name, made in plans.items() if not made.create and name not in begun])
-    copies = chained(mirror.config, mirror.mirror, list(plans))
-    told = of_claims(mirror.claims(), {name: made.target_topic for name, made in plans.items()}, begun)
+    old = _too_old(flow, plans, lag, target)
+    filled = filled_topics(flow, [made.target_topic for name, made in plans.items() if not made.create and name not in begun])
+    copies = chained(flow.config, flow.settings, list(plans))
+    told = of_claims(flow.claims(), {name: made.target_topic for name, made in plans.items()}, begun)
     rows = tuple(
         TopicPlan(
             topic=name,
@@ -70,8 +69,8 @@ def plan(mirror: Mirror) -> MirrorPlan:
     halted = {topic.topic: topic for topic in lag.halted}
     gone = (TopicPlan(t.topic, t.target_topic, len(t.partitions), t.lag_records, None) for name, t in halted.items() if name not in plans)
     shown = tuple(_with_halt(row, halted.get(row.topic)) for row in sorted((*rows, *gone), key=lambda row: row.topic))
-    hidden = rights.unseen(source.cluster, mirror.mirror.topics.include, list(selected.topics))
-    return MirrorPlan(mirror.name, shown, selected.excluded, (*lag.notes, *([hidden] if hidden else [])))
+    hidden = rights.unseen(source.cluster, flow.settings.topics.include, list(selected.topics))
+    return MirrorPlan(flow.name, shown, selected.excluded, (*lag.notes, *([hidden] if hidden else [])))
 
 
 def _that_may_be_made(target: Admin, plans: dict[str, TargetPlan]) -> dict[str, TargetPlan]:
@@ -94,9 +93,9 @@ def _filled(count: int, target_topic: str) -> tuple[str, ...]:
     return (f"{filled_message(target_topic, count)}: {FILLED_HINT}",) if count else ()
 
 
-def filled_topics(mirror: Mirror, targets: Collection[str]) -> dict[str, int]:
+def filled_topics(flow: Flow, targets: Collection[str]) -> dict[str, int]:
     """Those of the target topics that hold records, with how many offsets they span."""
-    client = WireClient(mirror.target, timeout=mirror.mirror.engine.request_timeout)
+    client = WireClient(flow.target, timeout=flow.settings.engine.request_timeout)
     try:
         found = client.metadata(sorted(targets)).topics if targets else {}
         parts = [TopicPartition(t.name, number) for t in found.values() if not t.error for number in t.partitions]
@@ -108,19 +107,19 @@ def filled_topics(mirror: Mirror, targets: Collection[str]) -> dict[str, int]:
         client.close()
 
 
-def _lag(mirror: Mirror, targets: Mapping[str, str], stores: list[LaneStore], source: Admin) -> MirrorLag:
+def _lag(flow: Flow, targets: Mapping[str, str], stores: list[LaneStore], source: Admin) -> MirrorLag:
     """Offsets that are still to be copied, an upper bound of the records, with what may go wrong soon and what has halted."""
-    timeout = mirror.mirror.engine.request_timeout
-    look, stand = mirror.look(stores, targets), looking.standing(stores)
-    with WireClient(mirror.source, timeout=timeout) as client, WireClient(mirror.target, timeout=timeout) as other:
-        lag = looking.lag_of(mirror.name, targets, client, stand, ages=False, start=mirror.mirror.start)
+    timeout = flow.settings.engine.request_timeout
+    look, stand = look_at(flow, stores, targets), standing(stores)
+    with WireClient(flow.source, timeout=timeout) as client, WireClient(flow.target, timeout=timeout) as other:
+        lag = lag_of(flow.name, targets, client, stand, ages=False, start=flow.settings.start)
         lag = with_outlook(lag, client, source)
-        look.source(client, mirror.mirror.source)
-        look.target(other, mirror.mirror.target)
+        look.source(client, flow.settings.source)
+        look.target(other, flow.settings.target)
     return with_halts(lag, look, stand, run_notes(stores))
 
 
-def _too_old(mirror: Mirror, plans: Mapping[str, TargetPlan], lag: MirrorLag, target: Admin) -> dict[str, tuple[str, ...]]:
+def _too_old(flow: Flow, plans: Mapping[str, TargetPlan], lag: MirrorLag, target: Admin) -> dict[str, tuple[str, ...]]:
     """Topics whose oldest records the target's own retention would delete at once."""
     there = [made.target_topic for made in plans.values() if not made.create]
     known = target.topic_configs(there) if there else {}
@@ -131,7 +130,7 @@ def _too_old(mirror: Mirror, plans: Mapping[str, TargetPlan], lag: MirrorLag, ta
     }
     at_risk = [topic for topic in lag.topics if kept.get(topic.topic) is not None]
     next_up = {TopicPartition(t.topic, p.partition): p.position for t in at_risk for p in t.partitions if p.lag}
-    with WireClient(mirror.source, timeout=mirror.mirror.engine.request_timeout) as client:
+    with WireClient(flow.source, timeout=flow.settings.engine.request_timeout) as client:
         times = first_times(client, next_up, isolation=1)
     now = time.time()
     warnings: dict[str, tuple[str, ...]] = {}
@@ -144,25 +143,25 @@ def _too_old(mirror: Mirror, plans: Mapping[str, TargetPlan], lag: MirrorLag, ta
     return warnings
 
 
-def check(mirror: Mirror) -> list[Finding]:
+def check(flow: Flow) -> list[Finding]:
     """See :meth:`Mirror.check`."""
     findings = [
-        _try("Java", lambda: _java(mirror)),
-        _buffer(mirror),
-        _try(f"source {mirror.mirror.source}", lambda: _reach(mirror.source_admin(), WireClient(mirror.source), SOURCE_NEEDS)),
-        _try(f"target {mirror.mirror.target}", lambda: _reach(mirror.target_admin(), WireClient(mirror.target), TARGET_NEEDS)),
+        _try("Java", lambda: _java(flow)),
+        _buffer(flow),
+        _try(f"source {flow.settings.source}", lambda: _reach(flow.source_admin(), WireClient(flow.source), SOURCE_NEEDS)),
+        _try(f"target {flow.settings.target}", lambda: _reach(flow.target_admin(), WireClient(flow.target), TARGET_NEEDS)),
     ]
     if all(finding.ok for finding in findings[2:]):
-        findings += _topic_findings(mirror)
+        findings += _topic_findings(flow)
     return findings
 
 
-def _buffer(mirror: Mirror) -> Finding:
+def _buffer(flow: Flow) -> Finding:
     """Can the buffer be written, and does its disk hold what `buffer.max_bytes` promises?"""
-    cap = mirror.config.buffer.max_bytes
+    cap = flow.config.buffer.max_bytes
     try:
-        store = open_lane(mirror.config.buffer, mirror.name, lane_names(mirror.mirror)[0])
-        room = RoomWatch(store, cap=cap, micro_batch=mirror.mirror.engine.micro_batch_bytes).look()
+        store = open_lane(flow.config.buffer, flow.name, lane_names(flow.settings)[0])
+        room = RoomWatch(store, cap=cap, micro_batch=flow.settings.engine.micro_batch_bytes).look()
     except MirrorError as problem:
         return _failed("buffer", problem)
     hint = "free space on its disk, choose another by buffer.uri, or lower buffer.max_bytes"
@@ -175,8 +174,8 @@ def _buffer(mirror: Mirror) -> Finding:
     return Finding("buffer", True, detail)
 
 
-def _java(mirror: Mirror) -> str:
-    if not spark_may_be_needed(mirror.mirror.engine):
+def _java(flow: Flow) -> str:
+    if not spark_may_be_needed(flow.settings.engine):
         return "not needed to copy: everything runs in this process (engine.inline_bytes); to compare much, `mirror verify` starts Spark"
     return f"found {find_java()}"
 
@@ -191,28 +190,28 @@ def _reach(admin: Admin, client: WireClient, needs: Collection[Need]) -> str:
     return f"{len(info.brokers)} broker{'s' if len(info.brokers) != 1 else ''}, cluster id {info.cluster_id}"
 
 
-def _topic_findings(mirror: Mirror) -> list[Finding]:
-    names = list(mirror.source_admin().topics())
+def _topic_findings(flow: Flow) -> list[Finding]:
+    names = list(flow.source_admin().topics())
     try:
-        selected = select_topics(mirror.config, mirror.mirror, names)
+        selected = select_topics(flow.config, flow.settings, names)
     except MirrorError as problem:
         return [_failed("topics", problem)]
-    return [_selection(mirror, names, selected), *_plan_findings(mirror)] if selected.topics else [_selection(mirror, names, selected)]
+    return [_selection(flow, names, selected), *_plan_findings(flow)] if selected.topics else [_selection(flow, names, selected)]
 
 
-def _selection(mirror: Mirror, names: list[str], selected: Selected) -> Finding:
-    silent = unmatched(names, mirror.mirror.topics.include)
+def _selection(flow: Flow, names: list[str], selected: Selected) -> Finding:
+    silent = unmatched(names, flow.settings.topics.include)
     count = len(selected.topics)
     detail = "; ".join([f"{count} of {len(names)} topics selected", *silent])
-    hidden = rights.unseen(mirror.source, mirror.mirror.topics.include, names)
+    hidden = rights.unseen(flow.source, flow.settings.topics.include, names)
     if not names and hidden:
-        return Finding("topics", False, f"cluster {mirror.source.alias} has no topics, or shows this principal none", hidden)
+        return Finding("topics", False, f"cluster {flow.source.alias} has no topics, or shows this principal none", hidden)
     hint = hidden or ("" if count else "regexes match whole names; `mirror plan` shows why each topic is left out")
     return Finding("topics", bool(count), detail, hint)
 
 
-def _plan_findings(mirror: Mirror) -> Iterable[Finding]:
-    answer = plan(mirror)
+def _plan_findings(flow: Flow) -> Iterable[Finding]:
+    answer = plan(flow)
     for topic in answer.topics:
         if topic.state == HALTED:
             yield Finding(f"topic {topic.topic}", False, f"halted ({topic.code or 'no code'}): {topic.reason}", topic.hint)
@@ -236,10 +235,10 @@ def _failed(what: str, problem: MirrorError) -> Finding:
     return Finding(what, False, problem.message, problem.hint)
 
 
-def backfill_blockers(mirror: Mirror, topic: str, target_topic: str, from_time: int) -> list[str]:
+def backfill_blockers(flow: Flow, topic: str, target_topic: str, from_time: int) -> list[str]:
     """What speaks against copying records from ``from_time`` on into ``target_topic``: rights, settings, retention."""
-    target = mirror.target_admin()
-    made = plan_targets(mirror.mirror, mirror.source_admin(), target, {topic: target_topic})[topic]
+    target = flow.target_admin()
+    made = plan_targets(flow.settings, flow.source_admin(), target, {topic: target_topic})[topic]
     blockers = list(made.blockers)
     if not made.create:
         kept = retention_ms(target.topic_configs([target_topic]).get(target_topic))

@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.ledger import Ledger
@@ -16,17 +15,15 @@ from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.engine.read.divergence import diverged
 from mirror_pipeline.engine.topics.policies import source_policies
 from mirror_pipeline.errors import UsageError
+from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import ACCEPTABLE, MEANING, accept_command
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
 from mirror_pipeline.kafka.offsets import offsets_at
 from mirror_pipeline.model import BatchMark, Decision, DecisionKind, Gap, HoleCause, Incarnation, TopicPartition
-from mirror_pipeline.operations import lag
+from mirror_pipeline.operations.standing import standing
 from mirror_pipeline.reports import Halt, Resolution
-
-if TYPE_CHECKING:
-    from mirror_pipeline.mirror import Mirror
 
 Span = tuple[int, int]
 
@@ -39,18 +36,18 @@ class _Halted:
     halt: Halt
 
 
-def halts(mirror: Mirror) -> list[Halt]:
+def halts(flow: Flow) -> list[Halt]:
     """What has halted, as the last run of each lane told it, with the command that accepts it. Asks no cluster."""
-    return [found.halt for found in _halted(mirror)]
+    return [found.halt for found in _halted(flow)]
 
 
-def _halted(mirror: Mirror) -> list[_Halted]:
+def _halted(flow: Flow) -> list[_Halted]:
     found = []
-    for store in find_lanes(mirror.config.buffer, mirror.name):
+    for store in find_lanes(flow.config.buffer, flow.name):
         status = read_status(store) or {}
         for topic, told in sorted(status.get("topics", {}).items()):
             if told["state"] == "halted":
-                found.append(_Halted(store, _halt(mirror.name, store.lane, topic, told)))
+                found.append(_Halted(store, _halt(flow.name, store.lane, topic, told)))
     return found
 
 
@@ -71,35 +68,35 @@ def _halt(mirror: str, lane: str, topic: str, told: dict[str, object]) -> Halt:
     )
 
 
-def resolve(mirror: Mirror, topic: str, accept: str) -> Resolution:
+def resolve(flow: Flow, topic: str, accept: str) -> Resolution:
     """See :meth:`Mirror.resolve`."""
-    mine = [found for found in _halted(mirror) if found.halt.topic == topic]
+    mine = [found for found in _halted(flow) if found.halt.topic == topic]
     found = next((f for f in mine if f.halt.code == accept), None)
     if found is None:
-        raise UsageError(f"topic {topic} of mirror {mirror.name} is not halted for {accept!r}", hint=_instead(mirror, mine))
+        raise UsageError(f"topic {topic} of mirror {flow.name} is not halted for {accept!r}", hint=_instead(flow, mine))
     kind = ACCEPTABLE.get(accept)
     if kind is None:
         raise UsageError(f"{accept} cannot be accepted, only mended: {found.halt.reason}", hint=found.halt.hint)
     life = Ledger(found.store).incarnations().get(topic)
     if life is None:
         raise UsageError(f"topic {topic} has no copy yet in lane {found.store.lane}", hint="`mirror plan` shows what stands in its way")
-    decided = _decide(mirror, found, kind, life)
+    decided = _decide(flow, found, kind, life)
     if kind is DecisionKind.SOURCE_GONE:
-        _name_lost(mirror, found.store, decided)
-    Decisions(found.store, durable=mirror.config.buffer.durable).add(decided)
+        _name_lost(flow, found.store, decided)
+    Decisions(found.store, durable=flow.config.buffer.durable).add(decided)
     spans = {d.partition: (d.start, d.end) for d in decided if d.partition >= 0}
-    return Resolution(mirror.name, topic, accept, MEANING[accept], spans, decided[0].decided_by)
+    return Resolution(flow.name, topic, accept, MEANING[accept], spans, decided[0].decided_by)
 
 
-def _instead(mirror: Mirror, mine: list[_Halted]) -> str:
+def _instead(flow: Flow, mine: list[_Halted]) -> str:
     if mine:
         return f"it is halted for {mine[0].halt.code or 'another reason'}: {mine[0].halt.reason}"
-    return f"`mirror resolve --mirror {mirror.name}` lists what is halted"
+    return f"`mirror resolve --mirror {flow.name}` lists what is halted"
 
 
-def _decide(mirror: Mirror, found: _Halted, kind: DecisionKind, life: Incarnation) -> list[Decision]:
+def _decide(flow: Flow, found: _Halted, kind: DecisionKind, life: Incarnation) -> list[Decision]:
     client = WireClient(
-        mirror.target if kind is DecisionKind.TARGET else mirror.source, timeout=mirror.mirror.engine.request_timeout
+        flow.target if kind is DecisionKind.TARGET else flow.source, timeout=flow.settings.engine.request_timeout
     )
     try:
         if kind is DecisionKind.TARGET:
@@ -108,7 +105,7 @@ def _decide(mirror: Mirror, found: _Halted, kind: DecisionKind, life: Incarnatio
             return [_of_topic(client, kind, life)]
         if kind is DecisionKind.SOURCE_GONE:
             return _of_gone(client, found.store, life)
-        spans = _truncated(mirror, client, found, life) if kind is DecisionKind.TRUNCATED else _spans(client, found, life)
+        spans = _truncated(flow, client, found, life) if kind is DecisionKind.TRUNCATED else _spans(client, found, life)
     finally:
         client.close()
     return [_decision(life, kind, number, span) for number, span in sorted(spans.items())]
@@ -137,7 +134,7 @@ def _of_gone(client: WireClient, store: LaneStore, life: Incarnation) -> list[De
             f"source topic {life.topic} exists, or may not be seen: it is not gone" + (f" ({answer.topic_id})" if answer.topic_id else ""),
             hint="run again: the topic goes on, or is `recreated`",
         )
-    stand = lag.standing([store])
+    stand = standing([store])
     nexts = _nexts(store, life)
     left = sum(at - stand.positions.get(TopicPartition(life.topic, n), life.starts[n]) for n, at in nexts.items())
     if left:
@@ -150,11 +147,11 @@ def _of_gone(client: WireClient, store: LaneStore, life: Incarnation) -> list[De
     return [_decision(life, DecisionKind.SOURCE_GONE, number, span) for number, span in sorted(spans.items())]
 
 
-def _name_lost(mirror: Mirror, store: LaneStore, decided: Iterable[Decision]) -> None:
-    ledger = Ledger(store, durable=mirror.config.buffer.durable)
+def _name_lost(flow: Flow, store: LaneStore, decided: Iterable[Decision]) -> None:
+    ledger = Ledger(store, durable=flow.config.buffer.durable)
     for d in decided:
         if d.end > d.start:
-            ledger.add_gap(Gap(mirror.name, d.topic, d.partition, d.incarnation, d.start, d.end, HoleCause.RETENTION, d.decided_by, d.at))
+            ledger.add_gap(Gap(flow.name, d.topic, d.partition, d.incarnation, d.start, d.end, HoleCause.RETENTION, d.decided_by, d.at))
 
 
 def _look_at_target(client: WireClient, ledger: Ledger, life: Incarnation) -> None:
@@ -194,7 +191,7 @@ def _told(halt: Halt) -> dict[int, Span]:
     return {halt.partition: (halt.start, halt.end)}
 
 
-def _truncated(mirror: Mirror, client: WireClient, found: _Halted, life: Incarnation) -> dict[int, Span]:
+def _truncated(flow: Flow, client: WireClient, found: _Halted, life: Incarnation) -> dict[int, Span]:
     """Source offsets by partition that the log has lost, as it is now; where the run halted because the log was written again
     behind a cut, the offsets it named.
 
@@ -206,7 +203,7 @@ def _truncated(mirror: Mirror, client: WireClient, found: _Halted, life: Incarna
     ends = _offsets(client, life.topic, nexts, LATEST)
     told = _told(found.halt)
     spans = {n: told.get(n, (ends[n], at)) for n, at in nexts.items() if ends[n] < at}
-    spans |= {n: span for n, span in told.items() if n not in spans and n in nexts and _diverged(mirror, client, found, life, n, nexts[n])}
+    spans |= {n: span for n, span in told.items() if n not in spans and n in nexts and _diverged(flow, client, found, life, n, nexts[n])}
     if not spans:
         number = found.halt.partition if found.halt.partition in nexts else min(nexts)
         seen = f"{life.topic}[{number}] ends at offset {ends[number]}, not before the next offset to copy ({nexts[number]})"
@@ -214,19 +211,19 @@ def _truncated(mirror: Mirror, client: WireClient, found: _Halted, life: Incarna
     return spans
 
 
-def _diverged(mirror: Mirror, client: WireClient, found: _Halted, life: Incarnation, number: int, at: int) -> bool:
+def _diverged(flow: Flow, client: WireClient, found: _Halted, life: Incarnation, number: int, at: int) -> bool:
     """Whether the batch read last, as the run wrote it down, is not in the log any more."""
     said = (read_status(found.store) or {}).get("topics", {}).get(life.topic, {})
     mark = said.get("marks", {}).get(str(number))
     if mark is None or said.get("incarnation") != life.incarnation:
         return False
-    compacted = source_policies([life.topic], mirror.source_admin())[life.topic].may_be_compacted
+    compacted = source_policies([life.topic], flow.source_admin())[life.topic].may_be_compacted
     return diverged(client, TopicPartition(life.topic, number), BatchMark(*mark), at, compacted=compacted) is not None
 
 
 def _nexts(store: LaneStore, life: Incarnation) -> dict[int, int]:
     """Next source offset to read, by partition."""
-    stand = lag.standing([store])
+    stand = standing([store])
     places = {number: TopicPartition(life.topic, number) for number in life.starts}
     return {n: max(stand.positions.get(tp, life.starts[n]), stand.staged.get(tp, 0)) for n, tp in places.items()}
 

@@ -15,7 +15,7 @@ from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, Observer, SparkSessionResource
 from mirror_pipeline.orchestration.step_thread import SupervisorGone, Worker
 from mirror_pipeline.reports import MirrorStatus, TopicState
-from mirror_pipeline.verify.report import DIFFERENT, VerifyReport
+from mirror_pipeline.verdicts import DIFFERENT, VerifyReport
 
 VERIFY_CRON = "37 * * * *"
 MAX_RUNTIME_SECONDS = 6 * 3600

@@ -12,7 +12,7 @@ import dagster as dg
 
 from mirror_pipeline.lags import TopicLag
 from mirror_pipeline.reports import BackfillReport, Progress, TopicProgress
-from mirror_pipeline.verify.report import VerifyReport, difference_json
+from mirror_pipeline.verdicts import VerifyReport, difference_json
 
 LAG_RECORDS = "lag_records"
 LAG_SECONDS = "lag_seconds"

@@ -10,7 +10,6 @@ from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
 from mirror_pipeline.config import BufferConfig, Config, MirrorConfig
-from mirror_pipeline.engine.context import LaneTopic
 from mirror_pipeline.errors import NothingSelected
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.model import Incarnation
@@ -20,6 +19,21 @@ from mirror_pipeline.topics.select import unmatched
 
 LANE_PREFIX = "lane-"
 BACKFILL_PREFIX = "backfill-"
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTopic:
+    """A topic the lane shall copy.
+
+    A backfill gives ``ranges`` (partition to ``[start, end)``) and ``configs`` for a target topic that it creates;
+    ``filled`` permits a target topic with records in it.
+    """
+
+    topic: str
+    target_topic: str
+    ranges: dict[int, tuple[int, int]] | None = None
+    configs: dict[str, str] | None = None
+    filled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from mirror_pipeline.verify.align import Alignment
+from mirror_pipeline.verify.align import Alignment, find_digests
 from mirror_pipeline.verify.pieces import Candidate, Piece, Trace
-from mirror_pipeline.verify.search import find_digests
 
 KINDS = ("missing", "extra", "altered", "duplicate", "order")
 

@@ -16,35 +16,17 @@ from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.verdicts import DIFFERENT, IDENTICAL, UNREADABLE, Difference
 from mirror_pipeline.verify.align import align
 from mirror_pipeline.verify.classify import Found, judge
 from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED, log_range, read_log
 from mirror_pipeline.verify.pieces import Piece
 
-IDENTICAL = "identical"
-DIFFERENT = "different"
-UNREADABLE = "unreadable"
 # A partition is given up after so many differences: the first ones tell what is wrong.
 DIFFERENCES_PER_PARTITION = 50
 
 Offsets = Mapping[TopicPartition, int]
 ProgressCallback = Callable[[str, int, int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One record that is not as it must be.
-
-    ``kind`` is missing, extra, altered, duplicate or order. Offsets are None where that side has no such record.
-    ``detail`` names fields, places and lengths, never contents. Partition -1 stands for the topic as a whole.
-    """
-
-    kind: str
-    topic: str
-    partition: int
-    source_offset: int | None
-    target_offset: int | None
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
 from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.errors import UsageError
+from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.answers import ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
@@ -20,9 +20,6 @@ from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED, lo
 from mirror_pipeline.verify.offset_runs import Runs, runs_of
 from mirror_pipeline.verify.record_tasks import Terms
 from mirror_pipeline.verify.rules import read_terms
-
-if TYPE_CHECKING:
-    from mirror_pipeline.mirror import Mirror
 
 Gaps = tuple[tuple[int, int], ...]
 Log = tuple[int, int]
@@ -69,16 +66,16 @@ class CopiedTopic:
     problem: str = ""
 
 
-def copied_topics(mirror: Mirror, wanted: Collection[str] | None, *, lenient: bool = False) -> list[CopiedTopic]:
-    """Every topic that a lane of the mirror, or a backfill, has begun to copy; asks no cluster.
+def copied_topics(flow: Flow, wanted: Collection[str] | None, *, lenient: bool = False) -> list[CopiedTopic]:
+    """Every topic that a lane of the flow, or a backfill, has begun to copy; asks no cluster.
 
     Raises:
         UsageError: a topic of ``wanted`` was never copied; not when ``lenient``.
     """
-    found = [topic for store in find_lanes(mirror.config.buffer, mirror.name) for topic in _of_lane(store, wanted)]
+    found = [topic for store in find_lanes(flow.config.buffer, flow.name) for topic in _of_lane(store, wanted)]
     strange = sorted(set(wanted or ()) - {topic.life.topic for topic in found})
     if strange and not lenient:
-        raise UsageError(f"mirror {mirror.name} has not copied topic {strange[0]}", hint="`mirror lag` shows what it copies")
+        raise UsageError(f"mirror {flow.name} has not copied topic {strange[0]}", hint="`mirror lag` shows what it copies")
     return found
 
 
@@ -123,7 +120,7 @@ def _partition(key: SpanKey, life: Incarnation, reached: int | None, runs: Runs,
     return CopiedPartition(key, chunk, end, target_next, tuple((gap.start, gap.end) for gap in gaps))
 
 
-def see_clusters(mirror: Mirror, topics: Sequence[CopiedTopic], source: WireClient, target: WireClient) -> None:
+def see_clusters(flow: Flow, topics: Sequence[CopiedTopic], source: WireClient, target: WireClient) -> None:
     """Ask both clusters for borders and settings; a topic that is not the one that was copied gets a ``problem``.
 
     Raises:
@@ -139,7 +136,7 @@ def see_clusters(mirror: Mirror, topics: Sequence[CopiedTopic], source: WireClie
     by_lane: dict[str, dict[str, str]] = {}
     for topic in good:
         by_lane.setdefault(topic.lane, {})[topic.life.topic] = topic.life.target_topic
-    terms = {lane: read_terms(mirror.source, mirror.target, pairs) for lane, pairs in by_lane.items()}
+    terms = {lane: read_terms(flow.source, flow.target, pairs) for lane, pairs in by_lane.items()}
     for topic in good:
         topic.terms = terms[topic.lane][topic.life.topic]
     refresh_logs(good, source, target)

@@ -18,16 +18,24 @@ from mirror_pipeline.kafka.answers import ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.verdicts import (
+    DIFFERENT,
+    IDENTICAL,
+    UNREADABLE,
+    Difference,
+    PartitionVerdict,
+    TopicVerdict,
+    VerifyProgress,
+    VerifyReport,
+)
 from mirror_pipeline.verify.align import align
-from mirror_pipeline.verify.compare import Difference
 from mirror_pipeline.verify.fold_tasks import Chunk
 from mirror_pipeline.verify.jobs import run_each
-from mirror_pipeline.verify.latest import compare_latest
 from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED, log_range
 from mirror_pipeline.verify.offset_runs import Runs
 from mirror_pipeline.verify.pieces import Piece
+from mirror_pipeline.verify.positional import compare_latest
 from mirror_pipeline.verify.record_tasks import DeepResult, Terms, source_pieces, target_pieces
-from mirror_pipeline.verify.report import DIFFERENT, IDENTICAL, UNREADABLE, PartitionVerdict, TopicVerdict, VerifyProgress, VerifyReport
 from mirror_pipeline.verify.rules import read_terms
 from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION, Settled, Whole, settle
 

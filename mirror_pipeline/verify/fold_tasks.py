@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mirror_pipeline.config import ClusterSettings
@@ -13,9 +14,10 @@ from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.kafka.records.digest import LEAF_OFFSETS, LeafSums
 from mirror_pipeline.kafka.records.header import check
 from mirror_pipeline.model import LeafDigest, TopicPartition
-from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED, LogWalk
+from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED, LogWalk, read_log
 from mirror_pipeline.verify.merged_batches import Extents, Matching
 from mirror_pipeline.verify.offset_runs import Runs
+from mirror_pipeline.verify.tree import stretches
 
 SOURCE_LINE, TARGET_LINE = 0, 1
 """Connections: source and target may be one cluster, and two walks cannot share a connection."""
@@ -196,3 +198,81 @@ def _fold_target(walk: LogWalk, chunk: Chunk, sides: _Sides) -> Iterator[bool]:
             add(header, records[at : at + header.size], place)
             sides.extents.append((place, place + header.records))
         yield True
+
+
+@dataclass(frozen=True, slots=True)
+class TailTask:
+    """Target offsets ``[start, end)`` of one partition, and the producer ids that may have written there."""
+
+    cluster: ClusterSettings
+    source: TopicPartition
+    target: TopicPartition
+    start: int
+    end: int
+    ours: frozenset[int]
+    limit: int
+    timeout: float
+
+
+def run_tail(task: TailTask) -> tuple[TopicPartition, list[int]]:
+    """Target offsets of foreign records, at most ``limit``."""
+    client = worker_cache.client_of(task.cluster, timeout=task.timeout)
+    found: list[int] = []
+    pieces = read_log(
+        client, task.target, task.start, task.end, isolation=READ_UNCOMMITTED, line=TARGET_LINE, deleted=lambda _: None
+    )
+    for piece in pieces:
+        if piece.header.producer_id not in task.ours:
+            found += [record.offset for record in piece.opened()]
+        if len(found) >= task.limit:
+            break
+    return task.source, found[: task.limit]
+
+
+PARTS_PER_SLOT = 4
+"""Chunks to begin with for each task slot: the last ones to end shall not run alone for long."""
+SAMPLE_LEAVES = 4
+DEEP_LEAVES = 16
+"""Neighbouring leaves that one task compares record by record."""
+
+
+def borders(start: int, end: int, leaves: int) -> list[int]:
+    """``start``, ``end``, and between them the borders of every ``leaves`` leaves."""
+    step = leaves * LEAF_OFFSETS
+    return [start, *range((start // step + 1) * step, end, step), end] if start < end else []
+
+
+def split(chunk: Chunk, leaves: int) -> list[Chunk]:
+    """The chunk in parts of so many leaves, cut at borders of leaves."""
+    edges = borders(chunk.start, chunk.end, max(1, leaves))
+    if len(edges) == 2:
+        return [chunk]
+    return [chunk.cut(first, end) for first, end in zip(edges, edges[1:], strict=False)]
+
+
+def plan_chunks(wholes: Sequence[Chunk], *, slots: int) -> list[Chunk]:
+    """Cut whole partitions so that every slot has work, the largest first."""
+    offsets = sum(chunk.end - chunk.start for chunk in wholes)
+    leaves = offsets // (LEAF_OFFSETS * max(1, slots * PARTS_PER_SLOT))
+    parts = [part for chunk in wholes for part in split(chunk, leaves)]
+    return sorted(parts, key=lambda part: part.start - part.end)
+
+
+def sample(wholes: Sequence[Chunk], fraction: float, chance: random.Random) -> list[Chunk]:
+    """Random leaves of every partition that has any: that fraction of them, at least one stretch."""
+    chosen: list[Chunk] = []
+    for chunk in wholes:
+        parts = split(chunk, SAMPLE_LEAVES)
+        if chunk.start < chunk.end:
+            chosen += chance.sample(parts, max(1, round(len(parts) * fraction)))
+    return chosen
+
+
+def deep_chunks(whole: Chunk, leaves: Iterable[int]) -> list[Chunk]:
+    """Stretches of a partition to compare record by record: neighbouring leaves together, not too many."""
+    found = []
+    for first, end in stretches(leaves):
+        low, high = max(whole.start, first * LEAF_OFFSETS), min(whole.end, end * LEAF_OFFSETS)
+        if low < high:
+            found += split(whole.cut(low, high), DEEP_LEAVES)
+    return found

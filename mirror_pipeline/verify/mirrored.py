@@ -7,27 +7,29 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from mirror_pipeline.errors import ProblemFound, UsageError
 from mirror_pipeline.execution.spark import Runner
+from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.records.digest import LeafSums
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.verify.chunks import deep_chunks, plan_chunks, sample
-from mirror_pipeline.verify.compare import Difference
+from mirror_pipeline.verdicts import (
+    DIFFERENT,
+    IDENTICAL,
+    UNREADABLE,
+    Difference,
+    PartitionVerdict,
+    TopicVerdict,
+    VerifyProgress,
+    VerifyReport,
+)
 from mirror_pipeline.verify.copies import CopiedPartition, CopiedTopic, by_time, copied_topics, refresh_logs, see_clusters
-from mirror_pipeline.verify.fold_tasks import Chunk, FoldResult, FoldTask
+from mirror_pipeline.verify.fold_tasks import Chunk, FoldResult, FoldTask, TailTask, deep_chunks, plan_chunks, run_tail, sample
 from mirror_pipeline.verify.jobs import JOBS_PER_TASK, grouped, run_each, run_folds
 from mirror_pipeline.verify.record_tasks import DeepResult, DeepTask
-from mirror_pipeline.verify.report import DIFFERENT, IDENTICAL, UNREADABLE, PartitionVerdict, TopicVerdict, VerifyProgress, VerifyReport
-from mirror_pipeline.verify.rows import verifications
-from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION, Settled, Whole, compare_records
-from mirror_pipeline.verify.tail_tasks import TailTask, run_tail
+from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION, Settled, Whole, compare_records, verifications
 from mirror_pipeline.verify.tree import Tree
-
-if TYPE_CHECKING:
-    from mirror_pipeline.mirror import Mirror
 
 TASK_BYTES = 128 << 20
 """Bytes of the source after which a task ends at the next leaf: about a second, so progress moves and work is shared well."""
@@ -62,7 +64,7 @@ class MirrorCheck:
     """One verification of one mirror.
 
     Args:
-        mirror: whose copies.
+        flow: whose copies.
         runner: gives who compares so many source offsets, once it is clear how many there are; starts Spark for many.
         observer: called from this thread as results come in.
         stop: set it to end early; then :class:`ProblemFound` is raised.
@@ -70,11 +72,11 @@ class MirrorCheck:
 
     _runner: Runner
 
-    def __init__(self, mirror: Mirror, runner: Callable[[int], Runner], observer: Observer | None, stop: threading.Event) -> None:
-        self._mirror, self._start, self._observer, self._stop = mirror, runner, observer, stop
-        self._timeout = mirror.mirror.engine.request_timeout
-        self._source = WireClient(mirror.source, timeout=self._timeout)
-        self._target = WireClient(mirror.target, timeout=self._timeout)
+    def __init__(self, flow: Flow, runner: Callable[[int], Runner], observer: Observer | None, stop: threading.Event) -> None:
+        self._flow, self._start, self._observer, self._stop = flow, runner, observer, stop
+        self._timeout = flow.settings.engine.request_timeout
+        self._source = WireClient(flow.source, timeout=self._timeout)
+        self._target = WireClient(flow.target, timeout=self._timeout)
         self._progress = VerifyProgress(0)
         self._parts: dict[tuple[Lives, TopicPartition], _Part] = {}
 
@@ -93,9 +95,9 @@ class MirrorCheck:
             raise UsageError(f"a sample of {fraction:g} is not possible", hint="give a fraction above 0 and up to 1, such as 0.05")
         try:
             copied = [
-                topic for topic in copied_topics(self._mirror, topics, lenient=since_verified) if lane in (None, topic.lane)
+                topic for topic in copied_topics(self._flow, topics, lenient=since_verified) if lane in (None, topic.lane)
             ]
-            see_clusters(self._mirror, copied, self._source, self._target)
+            see_clusters(self._flow, copied, self._source, self._target)
             good = [topic for topic in copied if not topic.problem]
             if from_time is not None or to_time is not None:
                 by_time(good, self._source, from_time, to_time)
@@ -145,7 +147,7 @@ class MirrorCheck:
             part.left, part.right = Tree(part.ours.digests()), Tree(part.theirs.digests())
 
     def _fold_task(self, chunk: Chunk) -> FoldTask:
-        return FoldTask(self._mirror.source, self._mirror.target, chunk, TASK_BYTES, self._timeout)
+        return FoldTask(self._flow.source, self._flow.target, chunk, TASK_BYTES, self._timeout)
 
     def _folded(self, part: _Part, result: FoldResult) -> None:
         part.ours.merge(result.left)
@@ -162,7 +164,7 @@ class MirrorCheck:
         self._progress.stage = "records"
         topics = {id(parts[source].topic): parts[source].topic for source in suspects}
         refresh_logs(list(topics.values()), self._source, self._target)
-        left, right = self._mirror.source, self._mirror.target
+        left, right = self._flow.source, self._flow.target
         tasks = [
             DeepTask(left, right, chunk, part.topic.terms, DIFFERENCES_PER_PARTITION, self._timeout, part.copied.gaps)
             for source, leaves in suspects.items()
@@ -173,14 +175,14 @@ class MirrorCheck:
 
         def whole(source: TopicPartition) -> Whole:
             part = parts[source].copied
-            return Whole(self._mirror.source, source, part.chunk.target, part.source_log, part.target_log[0], parts[source].topic.terms)
+            return Whole(self._flow.source, source, part.chunk.target, part.source_log, part.target_log[0], parts[source].topic.terms)
 
         def seen(result: DeepResult) -> None:
             self._check_stop()
             self._progress.suspects -= result.chunk.end - result.chunk.start
             self._show()
 
-        found = compare_records(self._runner, self._mirror.target, tasks, whole, timeout=self._timeout, seen=seen)
+        found = compare_records(self._runner, self._flow.target, tasks, whole, timeout=self._timeout, seen=seen)
         for source, settled in found.items():
             parts[source].settled = settled
             parts[source].unreadable = parts[source].unreadable or settled.unreadable
@@ -190,7 +192,7 @@ class MirrorCheck:
         ours = frozenset(stamp for topic in self._all_topics() for _, stamp in topic.ledger.stamps())
         tasks = [
             TailTask(
-                self._mirror.target, source, part.copied.chunk.target, part.copied.target_next, part.copied.target_log[1], ours,
+                self._flow.target, source, part.copied.chunk.target, part.copied.target_next, part.copied.target_log[1], ours,
                 DIFFERENCES_PER_PARTITION, self._timeout,
             )
             for source, part in parts.items()
@@ -238,7 +240,7 @@ class MirrorCheck:
         rows = tuple(part.verdict() for part in parts)
         timeless = "the target stamps records itself: times are not compared" if topic.terms.timeless else ""
         return TopicVerdict(
-            self._mirror.name,
+            self._flow.name,
             topic.life.topic,
             topic.life.target_topic,
             UNREADABLE if problem else DIFFERENT if found else IDENTICAL,

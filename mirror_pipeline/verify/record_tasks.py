@@ -15,12 +15,11 @@ from mirror_pipeline.kafka.answers import LATEST
 from mirror_pipeline.kafka.offsets import offsets_at
 from mirror_pipeline.kafka.records.header import headers
 from mirror_pipeline.model import SpanRef, TopicPartition
-from mirror_pipeline.verify.align import Alignment, align
+from mirror_pipeline.verify.align import Alignment, align, find_digests
 from mirror_pipeline.verify.fold_tasks import SOURCE_LINE, TARGET_LINE, Chunk
 from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED, read_log
 from mirror_pipeline.verify.pieces import Piece, Trace
 from mirror_pipeline.verify.positional import join, keys_seen, last_seen
-from mirror_pipeline.verify.search import find_digests
 
 
 @dataclass(frozen=True, slots=True)

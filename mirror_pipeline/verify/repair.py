@@ -11,23 +11,20 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mirror_pipeline.buffer.spans.span_reader import SpanReader
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.errors import MirrorError, UsageError
+from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.records.batch import OpenRecord, headers, open_batch
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.verify.compare import Difference
+from mirror_pipeline.verdicts import DIFFERENT, REPAIRED, Difference, TopicVerdict, VerifyProgress, VerifyReport
 from mirror_pipeline.verify.copies import CopiedTopic, copied_topics
 from mirror_pipeline.verify.log_walk import READ_COMMITTED, log_range, read_log
 from mirror_pipeline.verify.mirrored import MirrorCheck
-from mirror_pipeline.verify.report import DIFFERENT, REPAIRED, TopicVerdict, VerifyProgress, VerifyReport
 from mirror_pipeline.verify.side_topic import SideTopic
-
-if TYPE_CHECKING:
-    from mirror_pipeline.mirror import Mirror, Session
 
 SUFFIX = ".repair"
 MENDED = ("missing", "altered")
@@ -79,7 +76,7 @@ class RepairReport:
 
 
 def repair(
-    mirror: Mirror,
+    flow: Flow,
     topic: str,
     *,
     dry_run: bool,
@@ -88,43 +85,43 @@ def repair(
     session: Session,
 ) -> RepairReport:
     """See :meth:`Mirror.repair`."""
-    copied = _copied(mirror, topic)
-    check = MirrorCheck(mirror, lambda offsets: mirror.comparer(session, offsets), observer, stop)
+    copied = _copied(flow, topic)
+    check = MirrorCheck(flow, lambda offsets: flow.comparer(session, offsets), observer, stop)
     found = check.run([topic], None, None, 1.0, lane=copied.lane)
     note = next((verdict.note for verdict in found.topics if verdict.verdict == "unreadable"), "")
     if note:
         raise UsageError(f"{topic} cannot be repaired: {note}", hint="`mirror verify` must be able to read both sides")
     wanted = [d for d in found.differences if d.kind in MENDED and d.source_offset is not None]
-    timeout = mirror.mirror.engine.request_timeout
+    timeout = flow.settings.engine.request_timeout
     records: list[RepairedRecord] = []
     name = copied.life.target_topic
-    with closing(WireClient(mirror.source, timeout=timeout)) as source, closing(WireClient(mirror.target, timeout=timeout)) as target:
-        side = SideTopic(mirror.target_admin(), target, name, name + SUFFIX)
+    with closing(WireClient(flow.source, timeout=timeout)) as source, closing(WireClient(flow.target, timeout=timeout)) as target:
+        side = SideTopic(flow.target_admin(), target, name, name + SUFFIX)
         if wanted and not dry_run:
             side.ensure()
         for number in sorted({difference.partition for difference in wanted}):
             mine = [difference for difference in wanted if difference.partition == number]
             originals = _originals(source, copied, TopicPartition(topic, number), sorted({d.source_offset or 0 for d in mine}))
             records += _mend(side, number, mine, originals, dry_run)
-    return RepairReport(mirror.name, topic, name, name + SUFFIX, dry_run, tuple(records), found.more, len(found.differences) - len(wanted))
+    return RepairReport(flow.name, topic, name, name + SUFFIX, dry_run, tuple(records), found.more, len(found.differences) - len(wanted))
 
 
-def with_repaired(mirror: Mirror, report: VerifyReport) -> VerifyReport:
+def with_repaired(flow: Flow, report: VerifyReport) -> VerifyReport:
     """The same report, in which records that earlier repairs put beside a topic are known and no differences."""
-    timeout = mirror.mirror.engine.request_timeout
+    timeout = flow.settings.engine.request_timeout
     wanted = [verdict for verdict in report.topics if verdict.verdict == DIFFERENT]
     known: set[Difference] = set()
     notes: dict[str, str] = {}
     if not wanted:
         return report
-    with closing(WireClient(mirror.source, timeout=timeout)) as source, closing(WireClient(mirror.target, timeout=timeout)) as target:
+    with closing(WireClient(flow.source, timeout=timeout)) as source, closing(WireClient(flow.target, timeout=timeout)) as target:
         for verdict in wanted:
             mine = [d for d in report.differences if d.topic == verdict.topic and d.kind in MENDED and d.source_offset is not None]
-            copied = _copied(mirror, verdict.topic)
+            copied = _copied(flow, verdict.topic)
             # A backfill of the same topic has a target topic of its own, and its differences look alike.
             if copied.life.target_topic != verdict.target_topic or sum(v.topic == verdict.topic for v in wanted) > 1:
                 continue
-            side = SideTopic(mirror.target_admin(), target, verdict.target_topic, verdict.target_topic + SUFFIX)
+            side = SideTopic(flow.target_admin(), target, verdict.target_topic, verdict.target_topic + SUFFIX)
             try:
                 known |= _beside(source, side, copied, mine) if mine and side.exists() else set()
             except MirrorError as problem:
@@ -160,10 +157,10 @@ def _judged(report: VerifyReport, known: set[Difference], notes: dict[str, str])
     )
 
 
-def _copied(mirror: Mirror, topic: str) -> CopiedTopic:
+def _copied(flow: Flow, topic: str) -> CopiedTopic:
     """The topic as the mirror keeps it; a backfill of it only when there is nothing else."""
-    found = copied_topics(mirror, [topic])
-    live = {store.lane for store in mirror.lane_stores()}
+    found = copied_topics(flow, [topic])
+    live = {store.lane for store in flow.lane_stores()}
     return min(found, key=lambda copied: (copied.lane not in live, copied.lane))
 
 

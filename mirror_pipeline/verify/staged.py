@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.ledger.unverified import Lives, choose_spans
 from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import ClusterSettings
@@ -20,7 +21,7 @@ from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirror_pipeline.kafka.records.digest import LeafSums
 from mirror_pipeline.model import Incarnation, LeafDigest, SpanRef, TopicPartition, Verdict, Verification
-from mirror_pipeline.verify.compare import Difference
+from mirror_pipeline.verdicts import Difference
 from mirror_pipeline.verify.fold_tasks import Chunk, FoldResult, FoldTask
 from mirror_pipeline.verify.jobs import grouped, run_each, run_folds
 from mirror_pipeline.verify.log_walk import READ_UNCOMMITTED, log_range
@@ -29,7 +30,6 @@ from mirror_pipeline.verify.record_tasks import DeepTask, StagedSource
 from mirror_pipeline.verify.rules import read_target_terms
 from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION, Settled, Whole, compare_records
 from mirror_pipeline.verify.tree import Tree
-from mirror_pipeline.verify.unverified import Lives, choose_spans
 
 GROUP_BYTES = 64 << 20
 """Spans of a partition that are compared as one."""

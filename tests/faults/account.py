@@ -88,7 +88,7 @@ def acked_are_there(target: Values, acked: Mapping[tuple[str, int], int], failed
 
 def account_contents(mirror: Mirror, pairs: Mapping[str, str], account: Account) -> None:
     """Every field of every record, raw, both sides."""
-    for comparison in compare_topics(mirror.source, mirror.target, dict(pairs)):
+    for comparison in compare_topics(mirror.flow.source, mirror.flow.target, dict(pairs)):
         if comparison.verdict == "identical":
             continue
         kinds = Counter(difference.kind for difference in comparison.differences)
@@ -98,7 +98,7 @@ def account_contents(mirror: Mirror, pairs: Mapping[str, str], account: Account)
 def account_ledger(mirror: Mirror, account: Account, *, allowed: Iterable[HoleCause] = ()) -> None:
     """The offset map tiles, and no hole or gap is there that nothing explains."""
     natural = {None, HoleCause.MARKER, HoleCause.ABORTED, HoleCause.COMPACTION, *allowed}
-    for store in mirror.lane_stores():
+    for store in mirror.flow.lane_stores():
         ledger = Ledger(store)
         try:
             ledger.audit()

@@ -153,7 +153,7 @@ class Campaign:
         """Sum of the target's end offsets, or -1 while it cannot be asked."""
         try:
             if self._client is None:
-                self._client = WireClient(self.mirror.target, timeout=5.0)
+                self._client = WireClient(self.mirror.flow.target, timeout=5.0)
             names = ["east." + stream.topic for stream in self.load.streams]
             known = self._client.metadata(names).topics
             parts = [TopicPartition(n, p) for n in names if n in known and not known[n].error for p in known[n].partitions]

@@ -44,7 +44,7 @@ class DagsterCampaign(Campaign):
         found: list[int] = []
 
         def there() -> bool:
-            stores = self.mirror.lane_stores()
+            stores = self.mirror.flow.lane_stores()
             status = (read_status(stores[0]) or {}) if stores else {}
             found[:] = [int(status["pid"])] if status.get("state") == "running" and self.up else []
             return bool(found) and self.up is not None and found[0] in family(self.up)

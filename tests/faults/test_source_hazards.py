@@ -151,7 +151,7 @@ class Round:
             mirror = Mirror(config, name)
             causes = frozenset[Any]().union(*(hazard.causes for hazard in mine))
             account_ledger(mirror, account, allowed=causes)
-            self._gaps(mine, [gap for store in mirror.lane_stores() for gap in Ledger(store).gaps()])
+            self._gaps(mine, [gap for store in mirror.flow.lane_stores() for gap in Ledger(store).gaps()])
 
     def _gaps(self, hazards: Sequence[Hazard], gaps: Sequence[Any]) -> None:
         """Exactly the losses that had to be are on record."""

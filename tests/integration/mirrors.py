@@ -65,14 +65,14 @@ def produce(bootstrap: str, topic: str, count: int, *, partitions: int = 1, star
 
 def end_offsets(mirror: Mirror, topic: str, *, target: bool) -> dict[int, int]:
     """Log end offsets of a topic, uncommitted records included."""
-    with WireClient(mirror.target if target else mirror.source) as client:
+    with WireClient(mirror.flow.target if target else mirror.flow.source) as client:
         parts = [TopicPartition(topic, number) for number in client.metadata([topic]).topics[topic].partitions]
         return {tp.partition: answer.offset for tp, answer in client.list_offsets(dict.fromkeys(parts, -1), isolation=0).items()}
 
 
 def verdicts(mirror: Mirror, topics: Collection[str], prefix: str = "east.") -> list[TopicComparison]:
     """Compare every record of the topics on both sides."""
-    return compare_topics(mirror.source, mirror.target, {topic: prefix + topic for topic in topics})
+    return compare_topics(mirror.flow.source, mirror.flow.target, {topic: prefix + topic for topic in topics})
 
 
 def assert_identical(mirror: Mirror, topics: Collection[str], prefix: str = "east.") -> None:
@@ -84,6 +84,6 @@ def assert_identical(mirror: Mirror, topics: Collection[str], prefix: str = "eas
 def values(mirror: Mirror, topic: str, partition: int = 0) -> list[str]:
     """Every value of a target partition as a read_uncommitted consumer sees them, in order."""
     place = TopicPartition(topic, partition)
-    with WireClient(mirror.target) as client:
+    with WireClient(mirror.flow.target) as client:
         start, end = log_range(client, [place], isolation=0)[place]
         return [(record.value or b"").decode() for piece in read_log(client, place, start, end, isolation=0) for record in piece.records()]

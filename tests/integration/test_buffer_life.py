@@ -62,7 +62,7 @@ class Running:
             self.problem = problem
 
     def look(self) -> int:
-        size = sum(lane_use(store).total for store in self.mirror.lane_stores())
+        size = sum(lane_use(store).total for store in self.mirror.flow.lane_stores())
         self.peak = max(self.peak, size)
         return size
 
@@ -84,7 +84,7 @@ class Running:
 
 def copied(mirror: Mirror, records: int) -> Callable[[], bool]:
     """Whether the ledger has so many records."""
-    return lambda: sum(p.ordinal for store in mirror.lane_stores() for p in Ledger(store).positions().values()) >= records
+    return lambda: sum(p.ordinal for store in mirror.flow.lane_stores() for p in Ledger(store).positions().values()) >= records
 
 
 def test_a_copy_larger_than_the_cap_stays_under_it(
@@ -95,7 +95,7 @@ def test_a_copy_larger_than_the_cap_stays_under_it(
     mirror = make_mirror(tmp_path, source, target, [topic_name], engine=SMALL_STEPS, buffer={"max_bytes": "16MB", "retention": "24h"})
     running = Running(mirror, spark)
     running.until(copied(mirror, records), 90, "everything to be copied")
-    (store,) = mirror.lane_stores()
+    (store,) = mirror.flow.lane_stores()
     assert running.end().state == "ok"
     assert running.peak <= 16 * MB
     use = mirror.status().lanes[0].buffer
@@ -119,10 +119,10 @@ def test_a_difference_on_the_target_keeps_the_spans(clusters: ClusterPair, tmp_p
     produce(source, topic_name, 50)
     mirror = make_mirror(tmp_path, source, target, [topic_name], buffer={"retention": "1s"})
     assert mirror.run(once=True, session=spark).records == 50
-    (store,) = mirror.lane_stores()
+    (store,) = mirror.flow.lane_stores()
     before = SpanTable(store).spans()
     name = f"east.{topic_name}"
-    mirror.target_admin().delete_topic(name)
+    mirror.flow.target_admin().delete_topic(name)
     create_topic(target, name)
     produce(target, name, 50, start=1)
     staged = SpanTable(store).oldest() or 0.0
@@ -146,7 +146,7 @@ def test_commands_evict_beside_a_running_lane(
         mirror.evict()
     assert command.wait(60) == 0, (tmp_path / "stderr.txt").read_text()
     running.until(copied(mirror, 4000), 60, "everything to be copied")
-    (store,) = mirror.lane_stores()
+    (store,) = mirror.flow.lane_stores()
     running.until(lambda: SpanTable(store).spans() == [], 30, "everything to be verified and forgotten")
     assert running.end().state == "ok"
     assert sum(Ledger(store).verified().values()) == 4000
@@ -177,5 +177,5 @@ def test_a_full_disk_holds_staging_up_and_nothing_else(
     filler.unlink()
     running.until(copied(mirror, records + 2000), 60, "the lane to go on")
     assert running.end().state == "ok"
-    Ledger(mirror.lane_stores()[0]).audit()
+    Ledger(mirror.flow.lane_stores()[0]).audit()
     assert_identical(mirror, [topic_name])

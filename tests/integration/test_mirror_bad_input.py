@@ -68,7 +68,7 @@ def test_two_runs_of_one_lane(clusters: ClusterPair, tmp_path: Path, topic_name:
     produce(source, topic_name, 10)
     mirror = make_mirror(tmp_path, source, target, [topic_name])
     with (
-        lane_lock(open_lane(mirror.config.buffer, "m", "lane-0")),
+        lane_lock(open_lane(mirror.flow.config.buffer, "m", "lane-0")),
         pytest.raises(LaneBusy, match=f"process {os.getpid()}"),
     ):
         mirror.run(once=True, session=spark)
@@ -82,7 +82,7 @@ def test_a_buffer_that_cannot_be_written(clusters: ClusterPair, tmp_path: Path, 
     mirror = make_mirror(tmp_path, source, target, [topic_name], buffer={"uri": "./file"})
     with pytest.raises(BufferUnusable, match="not a directory"):
         mirror.run(once=True, session=spark)
-    assert f"east.{topic_name}" not in mirror.target_admin().topics()
+    assert f"east.{topic_name}" not in mirror.flow.target_admin().topics()
 
 
 def test_a_target_with_fewer_partitions(
@@ -162,9 +162,9 @@ def test_a_recreated_source_topic_halts(clusters: ClusterPair, tmp_path: Path, t
     produce(source, topic_name, 10)
     mirror = make_mirror(tmp_path, source, target, [topic_name])
     assert mirror.run(once=True, session=spark).records == 10
-    mirror.source_admin().delete_topic(topic_name)
+    mirror.flow.source_admin().delete_topic(topic_name)
     deadline = time.monotonic() + 20
-    while topic_name in mirror.source_admin().topics():
+    while topic_name in mirror.flow.source_admin().topics():
         assert time.monotonic() < deadline
     create_topic(source, topic_name)
     produce(source, topic_name, 20)

@@ -121,4 +121,4 @@ def test_a_topic_that_appears_while_they_run_is_refused_to_the_later_one(
 
 
 def begun(mirror: Mirror, topic: str) -> bool:
-    return f"x_{topic}" in mirror.target_admin().topics()
+    return f"x_{topic}" in mirror.flow.target_admin().topics()

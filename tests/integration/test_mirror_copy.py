@@ -56,7 +56,7 @@ def test_a_continuous_run_copies_what_comes_and_new_partitions_later(
     assert (report.state, report.records) == ("ok", 200)
     assert_identical(mirror, [topic_name])
 
-    mirror.source_admin().grow(topic_name, 4)
+    mirror.flow.source_admin().grow(topic_name, 4)
     produce(source, topic_name, 100, partitions=4, start=200)
     assert mirror.run(once=True, session=spark).state == "ok"
     assert len(end_offsets(mirror, f"east.{topic_name}", target=True)) == 4

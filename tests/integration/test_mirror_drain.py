@@ -38,11 +38,11 @@ def staged(folder: Path, clusters: ClusterPair, topics: list[str], engine: dict[
     assert mirror.run(once=True, session=session).state == "ok"
     for topic in topics:
         produce(east, topic, 50, start=100)
-    here, mirror.target = mirror.target, nowhere(mirror.target)
+    here, mirror.flow.target = mirror.flow.target, nowhere(mirror.flow.target)
     with pytest.raises(ClusterUnreachable) as caught:
         mirror.run(once=True, session=session)
     assert caught.value.cluster == "west"
-    mirror.target = here
+    mirror.flow.target = here
     assert mirror.status().staged_records == 50 * len(topics)
     return mirror
 
@@ -129,20 +129,20 @@ def test_drain_asks_the_target_alone(
     topics = [new_topic_name(), new_topic_name()]
     engine = IN_PROCESS if source_there else {**IN_PROCESS, "inline_bytes": 0}
     mirror = staged(tmp_path, clusters, topics, engine, spark)
-    there = mirror.source
-    mirror.source = there if source_there else nowhere(there)
-    here, mirror.target = mirror.target, nowhere(mirror.target)
+    there = mirror.flow.source
+    mirror.flow.source = there if source_there else nowhere(there)
+    here, mirror.flow.target = mirror.flow.target, nowhere(mirror.flow.target)
     with pytest.raises(ClusterUnreachable) as caught:
         mirror.run(drain=True, session=spark)
     assert caught.value.cluster == "west"
-    mirror.target = here
+    mirror.flow.target = here
     produce(there.bootstrap_servers[0], topics[0], 7, start=150)  # not staged: not for a drain
     report = mirror.run(drain=True, session=spark)
     assert (report.state, report.records, positions(report)) == ("ok", 100, {topic: {0: 150} for topic in topics})
     assert mirror.run(drain=True, session=spark).records == 0
     for topic in topics:
         assert values(mirror, f"east.{topic}") == expected(150)
-    mirror.source = there
+    mirror.flow.source = there
     assert mirror.run(once=True, session=spark).records == 7
     assert_identical(mirror, topics)
 
@@ -152,7 +152,7 @@ def test_a_continuous_run_drains_waits_for_its_source_and_goes_on(
 ) -> None:
     topic = new_topic_name()
     mirror = staged(tmp_path, clusters, [topic], {**IN_PROCESS, "source_wait": "60s"})
-    there, mirror.source = mirror.source, nowhere(mirror.source)
+    there, mirror.flow.source = mirror.flow.source, nowhere(mirror.flow.source)
     stop, failures, reports = threading.Event(), list[Exception](), list[RunReport]()
 
     def work() -> None:
@@ -166,7 +166,7 @@ def test_a_continuous_run_drains_waits_for_its_source_and_goes_on(
     try:
         wait_until(lambda: len(values(mirror, f"east.{topic}")) == 150, 60, "what is staged to be delivered")
         produce(there.bootstrap_servers[0], topic, 25, start=150)
-        mirror.source = there
+        mirror.flow.source = there
         wait_until(lambda: len(values(mirror, f"east.{topic}")) == 175, 60, "the copy to go on")
     finally:
         stop.set()
@@ -180,7 +180,7 @@ def test_a_continuous_run_ends_when_its_source_stays_silent(
 ) -> None:
     topic = new_topic_name()
     mirror = staged(tmp_path, clusters, [topic], IN_PROCESS)
-    mirror.source = nowhere(mirror.source)
+    mirror.flow.source = nowhere(mirror.flow.source)
     with pytest.raises(ClusterUnreachable) as caught:
         mirror.run()
     assert caught.value.cluster == "east" and positions(caught.value.report) == {topic: {0: 150}}
@@ -253,9 +253,9 @@ def test_a_deleted_topic_is_delivered_and_shown_until_that_is_accepted(
     ):
         assert names == [other]
     assert mirror.gaps() == []
-    mirror.config = replace(mirror.config, buffer=replace(mirror.config.buffer, retention=0))
+    mirror.flow.config = replace(mirror.flow.config, buffer=replace(mirror.flow.config.buffer, retention=0))
     mirror.evict()
-    assert [span for store in mirror.lane_stores() for span in SpanTable(store).spans() if span.topic == topic] == []
+    assert [span for store in mirror.flow.lane_stores() for span in SpanTable(store).spans() if span.topic == topic] == []
     create_topic(east, topic)
     produce(east, topic, 5)
     assert {row.topic: row.code for row in mirror.run(once=True).topics} == {topic: "recreated", other: ""}
@@ -267,11 +267,11 @@ def test_a_topic_that_is_not_delivered_cannot_be_given_up(
     topic, other = new_topic_name(), new_topic_name()
     mirror = staged(tmp_path, clusters, [topic, other], IN_PROCESS)
     delete_topic(clusters[0].bootstrap_servers, topic)
-    here, mirror.target = mirror.target, nowhere(mirror.target)
+    here, mirror.flow.target = mirror.flow.target, nowhere(mirror.flow.target)
     with pytest.raises(ClusterUnreachable):
         mirror.run(once=True)
     with pytest.raises(UsageError, match="50 offsets of .* are staged and not on the target yet"):
         mirror.resolve(topic, "source_gone")
-    mirror.target = here
+    mirror.flow.target = here
     assert mirror.run(drain=True).records == 100
     assert values(mirror, f"east.{topic}") == expected(150)

@@ -47,7 +47,7 @@ def once(mirror: Mirror, spark: SparkSession) -> RunReport:
 
 
 def trim(mirror: Mirror, topic: str, before: int, partition: int = 0) -> None:
-    admin = AdminClient({"bootstrap.servers": mirror.source.bootstrap_servers[0]})
+    admin = AdminClient({"bootstrap.servers": mirror.flow.source.bootstrap_servers[0]})
     for future in admin.delete_records([Place(topic, partition, before)]).values():
         future.result(15)
 
@@ -65,7 +65,7 @@ def halted(report: RunReport, code: str) -> None:
 
 def test_a_trimmed_source_stops_and_goes_on_when_that_is_accepted(case: Case, topic_name: str, spark: SparkSession) -> None:
     mirror = case()
-    east = mirror.source.bootstrap_servers[0]
+    east = mirror.flow.source.bootstrap_servers[0]
     create_topic(east, topic_name)
     produce(east, topic_name, 100)
     assert once(mirror, spark).state == "ok"
@@ -89,7 +89,7 @@ def test_a_trimmed_source_stops_and_goes_on_when_that_is_accepted(case: Case, to
 
 def test_with_record_gap_a_trimmed_source_is_passed_and_named(case: Case, topic_name: str, spark: SparkSession) -> None:
     mirror = case(on_loss="record_gap")
-    east = mirror.source.bootstrap_servers[0]
+    east = mirror.flow.source.bootstrap_servers[0]
     create_topic(east, topic_name)
     produce(east, topic_name, 50)
     once(mirror, spark)
@@ -102,7 +102,7 @@ def test_with_record_gap_a_trimmed_source_is_passed_and_named(case: Case, topic_
 
 def test_a_recreated_topic_stops_and_is_appended_when_that_is_accepted(case: Case, topic_name: str, spark: SparkSession) -> None:
     mirror = case()
-    east = mirror.source.bootstrap_servers[0]
+    east = mirror.flow.source.bootstrap_servers[0]
     create_topic(east, topic_name)
     produce(east, topic_name, 30)
     once(mirror, spark)
@@ -120,7 +120,7 @@ def test_a_recreated_topic_stops_and_is_appended_when_that_is_accepted(case: Cas
 
 def test_a_recreated_target_stops_and_is_filled_again_when_that_is_accepted(case: Case, topic_name: str, spark: SparkSession) -> None:
     mirror = case()
-    east, west = mirror.source.bootstrap_servers[0], mirror.target.bootstrap_servers[0]
+    east, west = mirror.flow.source.bootstrap_servers[0], mirror.flow.target.bootstrap_servers[0]
     create_topic(east, topic_name)
     produce(east, topic_name, 30)
     once(mirror, spark)
@@ -136,7 +136,7 @@ def test_a_record_too_large_for_the_target_goes_to_quarantine_when_that_is_accep
     case: Case, topic_name: str, spark: SparkSession
 ) -> None:
     mirror = case()
-    east, west = mirror.source.bootstrap_servers[0], mirror.target.bootstrap_servers[0]
+    east, west = mirror.flow.source.bootstrap_servers[0], mirror.flow.target.bootstrap_servers[0]
     create_topic(east, topic_name)
     create_topic(west, f"east.{topic_name}", max__message__bytes="2000")
     produce(east, topic_name, 10)
@@ -148,7 +148,7 @@ def test_a_record_too_large_for_the_target_goes_to_quarantine_when_that_is_accep
     assert values(mirror, f"east.{topic_name}") == [f"value-{n}".ljust(20, ".") for n in [*range(10), *range(11, 21)]]
     (gap,) = mirror.gaps()
     assert (gap.start, gap.end, gap.cause) == (10, 11, HoleCause.QUARANTINED)
-    (kept,) = Decisions(mirror.lane_stores()[0]).quarantined()
+    (kept,) = Decisions(mirror.flow.lane_stores()[0]).quarantined()
     assert b"value-10" in kept.payload
 
 
@@ -195,7 +195,7 @@ def test_a_truncated_source_is_noticed_and_goes_on_when_that_is_accepted(
 
 def test_lag_tells_when_the_source_will_delete_what_is_not_read(case: Case, topic_name: str) -> None:
     mirror = case()
-    east = mirror.source.bootstrap_servers[0]
+    east = mirror.flow.source.bootstrap_servers[0]
     create_topic(east, topic_name, retention__ms="7200000")
     produce(east, topic_name, 10, at=int(time.time() * 1000) - 3_600_000)
     (topic,) = mirror.lag().topics
@@ -207,7 +207,7 @@ def test_lag_tells_when_the_source_will_delete_what_is_not_read(case: Case, topi
 
 def test_lag_tells_of_a_transaction_that_nobody_ends(case: Case, topic_name: str, spark: SparkSession) -> None:
     mirror = case()
-    east = mirror.source.bootstrap_servers[0]
+    east = mirror.flow.source.bootstrap_servers[0]
     create_topic(east, topic_name)
     produce(east, topic_name, 5)
     producer = Producer({"bootstrap.servers": east, "transactional.id": topic_name})
@@ -228,7 +228,7 @@ def test_lag_tells_of_a_transaction_that_nobody_ends(case: Case, topic_name: str
 
 def test_plan_warns_of_records_that_the_target_would_delete_at_once(case: Case, topic_name: str) -> None:
     mirror = case()
-    east, west = mirror.source.bootstrap_servers[0], mirror.target.bootstrap_servers[0]
+    east, west = mirror.flow.source.bootstrap_servers[0], mirror.flow.target.bootstrap_servers[0]
     create_topic(east, topic_name, retention__ms="-1")
     create_topic(west, f"east.{topic_name}", retention__ms="3600000")
     produce(east, topic_name, 5, at=int(time.time() * 1000) - 86_400_000)
@@ -258,7 +258,7 @@ def test_a_run_once_ends_with_what_was_there_when_the_source_told_it(
 ) -> None:
     """First a new topic, then one that is known, then one with a new life: none of them is over before its end is known."""
     mirror = case()
-    east = mirror.source.bootstrap_servers[0]
+    east = mirror.flow.source.bootstrap_servers[0]
     create_topic(east, topic_name)
     expected: list[int] = []
     for life in range(3):

@@ -65,5 +65,5 @@ def test_a_lane_of_little_traffic_needs_no_spark_and_a_busy_one_starts_it(
     (row,) = document(config)["mirrors"]  # type: ignore[misc, attr-defined]
     assert (row["state"], row["records"]) == ("ok", 2_000 + records)
     assert_identical(mirror, [*names, "bulk"])
-    for store in mirror.lane_stores():
+    for store in mirror.flow.lane_stores():
         Ledger(store).audit()

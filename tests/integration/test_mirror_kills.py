@@ -52,7 +52,7 @@ def mirror_ledger_is_whole(mirror: object) -> None:
     """The offset map tiles every partition."""
     from mirror_pipeline.buffer.ledger.ledger import Ledger
 
-    for store in mirror.lane_stores():  # type: ignore[attr-defined]
+    for store in mirror.flow.lane_stores():  # type: ignore[attr-defined]
         Ledger(store).audit()
 
 

@@ -68,7 +68,7 @@ class Setting:
         assert self.there() == self.records
         assert_identical(self.mirror, [self.topic])
         assert self.mirror.verify(topics=[self.topic]).ok
-        (store,) = self.mirror.lane_stores()
+        (store,) = self.mirror.flow.lane_stores()
         Ledger(store).audit()
 
 
@@ -219,13 +219,13 @@ def test_a_copy_larger_than_the_cap_stays_under_it(
     def look(_: object) -> None:
         if not sizes or time.monotonic() - looked[0] > 0.3:
             looked[0] = time.monotonic()
-            sizes.append(sum(lane_use(store).total for store in setting.mirror.lane_stores()))
+            sizes.append(sum(lane_use(store).total for store in setting.mirror.flow.lane_stores()))
 
     looked = [0.0]
     setting.mirror.run(once=True, observer=look)
     assert max(sizes) <= cap
     assert setting.there() == setting.records
-    (store,) = setting.mirror.lane_stores()
+    (store,) = setting.mirror.flow.lane_stores()
     left = sum(span.records for span in SpanTable(store).spans())
     assert left < setting.records
     assert_identical(setting.mirror, [topic_name])

@@ -88,7 +88,7 @@ class Writer:
 def arrived(mirror: Mirror, topic: str, partitions: Sequence[int]) -> Callable[[], bool]:
     """Whether the target has what these partitions of the source hold now; the others are not asked."""
 
-    with WireClient(mirror.source) as client:
+    with WireClient(mirror.flow.source) as client:
         wanted = {n: client.list_offsets({TopicPartition(topic, n): -1})[TopicPartition(topic, n)].offset for n in partitions}
 
     def there() -> bool:

@@ -55,5 +55,5 @@ def test_a_worker_of_the_cluster_is_killed(cluster_factory: Callable[..., list[L
     print(document(config))
     assert sum(end_offsets(mirror, "east.bulk", target=True).values()) == records
     assert_identical(mirror, ["bulk"])
-    for store in mirror.lane_stores():
+    for store in mirror.flow.lane_stores():
         Ledger(store).audit()

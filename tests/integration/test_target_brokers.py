@@ -58,7 +58,7 @@ def test_partitions_of_healthy_brokers_go_on(cluster_factory: Start, tmp_path: P
     create_topic(east, "t", PARTITIONS)
     create_topic(west, "east.t", PARTITIONS)
     produce(east, "t", 300, partitions=PARTITIONS)
-    with running(tmp_path, east, west) as mirror, WireClient(mirror.target) as client:
+    with running(tmp_path, east, west) as mirror, WireClient(mirror.flow.target) as client:
         everywhere = list(range(PARTITIONS))
         wait_until(lambda: ends(client, everywhere) == 300, SECONDS, "the first records")
         leaders, _ = client.leaders([TopicPartition("east.t", n) for n in everywhere])
@@ -86,7 +86,7 @@ def test_a_run_ends_when_only_partitions_of_a_dead_broker_are_left(cluster_facto
     process = start_mirror(config, "run", "--once", "--json")
     assert process.wait(SECONDS) == 0
     produce(east, "t", 300, partitions=PARTITIONS)
-    with WireClient(mirror.target) as client:
+    with WireClient(mirror.flow.target) as client:
         leaders, _ = client.leaders([TopicPartition("east.t", n) for n in range(PARTITIONS)])
         node = leaders[TopicPartition("east.t", 0)]
         well = [tp.partition for tp, leader in leaders.items() if leader != node]

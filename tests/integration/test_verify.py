@@ -25,11 +25,11 @@ from mirror_pipeline.local.shapes.bulk import fill_bulk
 from mirror_pipeline.local.shapes.fill import fill
 from mirror_pipeline.local.shapes.ground import FOREVER, Ground
 from mirror_pipeline.model import HoleCause, TopicPartition, Verdict
+from mirror_pipeline.verdicts import VerifyReport
 from mirror_pipeline.verify.external import verify_external
 from mirror_pipeline.verify.log_walk import read_log
 from mirror_pipeline.verify.pieces import contents, key_digest
 from mirror_pipeline.verify.record_tasks import LookTask, Terms, run_look
-from mirror_pipeline.verify.report import VerifyReport
 from mirror_pipeline.verify.staged import StagedVerdict, verify_staged
 from tests.conftest import ClusterPair
 from tests.damage import DAMAGE
@@ -40,19 +40,19 @@ Outside = Callable[[dict[str, str]], VerifyReport]
 
 def staged(mirror: Mirror, spark: SparkSession, budget: int = 1 << 30) -> StagedVerdict:
     """Verify what one lane has staged."""
-    store = mirror.lane_stores()[0]
+    store = mirror.flow.lane_stores()[0]
     return verify_staged(
         ledger=Ledger(store),
         spans=SpanTable(store),
         runner=SparkRunner(spark),
-        target=mirror.target,
+        target=mirror.flow.target,
         timeout=10.0,
         budget_bytes=budget,
     )
 
 
 def verdicts_of(mirror: Mirror) -> list[tuple[str, int, int, int, str, str]]:
-    rows = Ledger(mirror.lane_stores()[0]).verifications()
+    rows = Ledger(mirror.flow.lane_stores()[0]).verifications()
     return sorted((r.topic, r.partition, r.source_start, r.source_end, r.verdict.value, r.kind) for r in rows)
 
 
@@ -62,7 +62,7 @@ def test_what_was_staged_is_found_on_the_target(clusters: ClusterPair, tmp_path:
     produce(source, topic_name, 3000, partitions=3)
     mirror = make_mirror(tmp_path, source, target, [topic_name])
     assert mirror.run(once=True, session=spark).state == "ok"
-    life = Ledger(mirror.lane_stores()[0]).incarnations()[topic_name].incarnation
+    life = Ledger(mirror.flow.lane_stores()[0]).incarnations()[topic_name].incarnation
 
     first = staged(mirror, spark)
     assert (first.records, first.differences, first.unreadable) == (3000, (), ())
@@ -74,7 +74,7 @@ def test_what_was_staged_is_found_on_the_target(clusters: ClusterPair, tmp_path:
     produce(source, topic_name, 30, partitions=3, start=3000)
     assert mirror.run(once=True, session=spark).records == 30
     assert staged(mirror, spark).verified == {(topic_name, p, life): 1010 for p in range(3)}
-    assert Verdict.SAME in {row.verdict for row in Ledger(mirror.lane_stores()[0]).verifications()}
+    assert Verdict.SAME in {row.verdict for row in Ledger(mirror.flow.lane_stores()[0]).verifications()}
 
 
 def test_batches_that_were_merged_are_compared_by_digests(
@@ -85,7 +85,7 @@ def test_batches_that_were_merged_are_compared_by_digests(
     records = fill_bulk(source, topic_name, 2, 40_000_000)
     mirror = make_mirror(tmp_path, source, target, [topic_name])
     assert mirror.run(once=True, session=spark).records == records
-    (store,) = mirror.lane_stores()
+    (store,) = mirror.flow.lane_stores()
     assert sum(ref.batches for ref in SpanTable(store).spans()) < records / 100
     stages: list[str] = []
     report = mirror.verify(topics=[topic_name], observer=lambda progress: stages.append(progress.stage), session=spark)
@@ -208,10 +208,10 @@ def check_repair(mirror: Mirror, topic: str, spark: SparkSession) -> None:
     side = f"east.{topic}.repair"
     planned = mirror.repair(topic, dry_run=True, session=spark)
     assert ({r.state for r in planned.records}, len(planned.records)) == ({"would be written"}, 400)
-    assert side not in mirror.target_admin().topics()
+    assert side not in mirror.flow.target_admin().topics()
     first = mirror.repair(topic, session=spark)
     assert [(r.partition, r.source_offset, r.state, r.target_offset) for r in first.records] == [(1, n, "written", n) for n in range(400)]
-    with closing(WireClient(mirror.source)) as source, closing(WireClient(mirror.target)) as target:
+    with closing(WireClient(mirror.flow.source)) as source, closing(WireClient(mirror.flow.target)) as target:
         assert logged(target, TopicPartition(side, 1), 0, 400) == logged(source, TopicPartition(topic, 1), 0, 400)
     again = mirror.repair(topic, session=spark)
     assert [(r.state, r.target_offset) for r in again.records] == [("already there", n) for n in range(400)]
@@ -241,8 +241,8 @@ def test_staged_digests_find_a_target_that_differs(clusters: ClusterPair, tmp_pa
     with closing(Ground(target)) as there:
         whole = [p for p in read_log(there.wire, TopicPartition(copy, 0), 0, 1000, isolation=0)]
         records = [record for piece in whole for record in piece.opened()]
-        mirror.target_admin().delete_topic(copy)
-        eventually(lambda: copy not in mirror.target_admin().topics())
+        mirror.flow.target_admin().delete_topic(copy)
+        eventually(lambda: copy not in mirror.flow.target_admin().topics())
         there.create(copy, 1)
         records[300] = records[300]._replace(timestamp=records[300].timestamp + 1)
         del records[700]
@@ -279,14 +279,14 @@ def test_compaction_after_the_copy_is_no_difference(clusters: ClusterPair, tmp_p
     assert mirror.run(once=True, session=spark).records == 240
     for address, name in ((source, topic_name), (target, f"east.{topic_name}")):
         alter(address, name, {"min.compaction.lag.ms": "0"})
-    with closing(WireClient(mirror.source)) as here, closing(WireClient(mirror.target)) as there:
+    with closing(WireClient(mirror.flow.source)) as here, closing(WireClient(mirror.flow.target)) as there:
         eventually(lambda: len(logged(here, TopicPartition(topic_name, 0), 0, 240)) < 240, 30)
         eventually(lambda: len(logged(there, TopicPartition(f"east.{topic_name}", 0), 0, 240)) < 240, 30)
     report = mirror.verify(session=spark)
     assert (report.differences, [t.verdict for t in report.topics], report.records < 240) == ((), ["identical"], True)
     found = staged(mirror, spark)
     assert (found.differences, found.unreadable) == ((), ())
-    outside = verify_external(mirror.config, "east", "west", {topic_name: f"east.{topic_name}"}, session=spark)
+    outside = verify_external(mirror.flow.config, "east", "west", {topic_name: f"east.{topic_name}"}, session=spark)
     assert outside.ok and "last record of each key" in outside.topics[0].note
 
 

@@ -33,6 +33,6 @@ def test_a_small_copy_is_made_and_verified_without_java(
     report = mirror.verify()
     assert (report.ok, report.records) == (True, 3000)
     assert mirror.repair(topic).ok
-    assert verify_external(mirror.config, "east", "west", {topic: f"east.{topic}"}).ok
+    assert verify_external(mirror.flow.config, "east", "west", {topic: f"east.{topic}"}).ok
     produce(west, f"east.{topic}", 1, start=7)  # and differences are found
     assert [difference.kind for difference in mirror.verify().differences] == ["extra"]

@@ -19,7 +19,7 @@ from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.connection import Connection
 from mirror_pipeline.kafka.fetch import FetchedPartition, arrived_fetch, fetch, receive_fetch, send_fetch
 from mirror_pipeline.kafka.produce import receive_produce, send_produce
-from mirror_pipeline.kafka.tls import TlsFailed
+from mirror_pipeline.kafka.security.tls import TlsFailed
 from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, stop_clusters
 from mirror_pipeline.model import TopicPartition
 from tests.integration.wire_tools import batch, new_topic, put, stamped

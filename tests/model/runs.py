@@ -6,13 +6,14 @@ from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read.loop import Staging
 from mirror_pipeline.engine.state import LaneState, PartitionState
 from mirror_pipeline.engine.topics.prepare import Preparation
 from mirror_pipeline.engine.write.loop import Producing
 from mirror_pipeline.execution.placement import Runners
 from mirror_pipeline.model import Position
+from mirror_pipeline.topics.lanes import LaneTopic
 from tests.model.processes import ModelEvent, ModelLock, Process
 from tests.model.world import TARGET_TOPIC, TOPIC, ModelRunner, World
 

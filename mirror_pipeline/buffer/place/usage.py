@@ -127,3 +127,8 @@ def free_bytes(store: LaneStore) -> int:
         return sys.maxsize
     found = os.statvfs(store.uri)
     return found.f_bavail * found.f_frsize
+
+
+def total_bytes(stores: list[LaneStore]) -> int:
+    """What all mirrors of the buffer that these lanes are in take on its disk, backfills included."""
+    return sum(use.total for use in buffer_use(stores[0]).values()) if stores else 0

@@ -16,13 +16,12 @@ from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.lock import house_kept, house_lock
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.place.space import ROOM_SHARE, SPARE_BYTES, drop_ballast, lay_ballast
-from mirror_pipeline.buffer.place.usage import free_bytes
+from mirror_pipeline.buffer.place.usage import free_bytes, total_bytes
 from mirror_pipeline.buffer.spans.eviction import SpanKey, safe_ends
 from mirror_pipeline.buffer.spans.spans import JOIN_FILES, ORPHAN_AGE, SpanTable
 from mirror_pipeline.buffer.tables.upkeep import MIN_AGE, READER_GRACE, Upkeep
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.errors import BufferDamaged, BufferUnusable, MirrorError, SparkGone
-from mirror_pipeline.operations.lag import total_bytes
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ NO_GRACE = 0.0
 
 
 class Differing(Protocol):
-    """What a verification says of one record (:class:`~mirror_pipeline.verify.compare.Difference`)."""
+    """What a verification says of one record (:class:`~mirror_pipeline.verdicts.Difference`)."""
 
     @property
     def topic(self) -> str: ...

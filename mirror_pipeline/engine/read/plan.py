@@ -6,11 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mirror_pipeline.model import OffsetRange
+from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, OffsetRange
 
 T = TypeVar("T")
 
-UNKNOWN_BYTES_PER_OFFSET = 1024.0
 LEAST_SHARE_BYTES = 64 * 1024
 ESTIMATE_SLACK = 1.25
 

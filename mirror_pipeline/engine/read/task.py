@@ -10,6 +10,7 @@ from functools import partial
 
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
 from mirror_pipeline.crash_points import crash_point
+from mirror_pipeline.engine.longlink.connection_count import LineCount
 from mirror_pipeline.engine.longlink.read_ahead import Reading
 from mirror_pipeline.engine.longlink.segments import Stretch
 from mirror_pipeline.engine.read.messages import RangeOutcome, StageResult, StageTask
@@ -138,14 +139,14 @@ class _Staging:
     def _fetch_all(self, client: WireClient, deadline: float) -> None:
         by_leader = self._leaders(client)
         ranges = [self._readers[source].terms.range for source in self._open()]
-        reading = worker_cache.take_reading(self._task.cluster)
+        reading: Reading | None = worker_cache.take(self._task.cluster)
         if reading is not None and not (self._task.onward and reading.goes_on(ranges)):
             reading.end()
             reading = None
         lines = self._lines(client, by_leader) if reading is None else []
         # A busy moment makes any round trip look long: the shortest one that was seen counts.
         round_trip = reading.round_trip if reading else min((line.connection.round_trip for line in lines), default=0.0)
-        learnt = worker_cache.lines_of(self._task.cluster)
+        learnt = worker_cache.remembered(self._task.cluster, LineCount)
         count = learnt.now(round_trip, self._task.connections, tasks=self._task.tasks)
         if count:
             self._fetch_wide(client, reading or Reading(client, round_trip), count, deadline)
@@ -261,12 +262,12 @@ class _Staging:
             for node in reading.silent:
                 mine = [source for source in self._open() if reading.leader(source) == node]
                 self._lost(client, node, mine, ConnectionLost(f"broker {node} does not answer", timed_out=True))
-            worker_cache.lines_of(self._task.cluster).brought(*reading.brought())
+            worker_cache.remembered(self._task.cluster, LineCount).brought(*reading.brought())
         except BaseException:
             reading.end()
             raise
         if self._task.onward and reading.unfinished and not self._errors and not self._halted:
-            worker_cache.keep_reading(self._task.cluster, reading)
+            worker_cache.keep(self._task.cluster, reading)
         else:
             reading.end()
 

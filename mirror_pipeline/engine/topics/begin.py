@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from mirror_pipeline.crash_points import crash_point
-from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.state import TopicRun
 from mirror_pipeline.engine.topics.first_seen import FirstSeen
 from mirror_pipeline.engine.topics.join import Ranges, first_offsets, run_of
@@ -19,6 +19,7 @@ from mirror_pipeline.kafka.answers import ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.model import Incarnation
+from mirror_pipeline.topics.lanes import LaneTopic
 from mirror_pipeline.topics.plan import TargetPlan
 
 TOGETHER = 100

@@ -12,12 +12,12 @@ from typing import Any
 
 from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.place import LaneStore
-from mirror_pipeline.engine.context import LaneTopic
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.kafka.answers import LATEST, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.offsets import offsets_or_errors
 from mirror_pipeline.model import Incarnation, TopicPartition
+from mirror_pipeline.topics.lanes import LaneTopic
 
 STARTS = "starts.json"
 

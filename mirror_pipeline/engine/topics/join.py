@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from mirror_pipeline.buffer.place.status import read_status
-from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.state import PartitionState, TopicRun
 from mirror_pipeline.errors import TopicHalted
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.offsets import offsets_at
 from mirror_pipeline.model import BatchMark, Incarnation, Position, TopicPartition
+from mirror_pipeline.topics.lanes import LaneTopic
 
 Ranges = dict[int, tuple[int, int]] | None
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.read.divergence import recreated
 from mirror_pipeline.engine.state import TopicRun
@@ -29,6 +29,7 @@ from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
 from mirror_pipeline.kafka.needs import SOURCE_NEEDS, require_topic_ids
 from mirror_pipeline.model import DecisionKind, Incarnation, TopicPartition
+from mirror_pipeline.topics.lanes import LaneTopic
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.topics.policies import SourcePolicy, largest_batches, source_policies
 from mirror_pipeline.errors import BrokerError, MirrorError, TopicHalted
@@ -18,6 +18,7 @@ from mirror_pipeline.kafka.needs import TARGET_NEEDS, without_id
 from mirror_pipeline.kafka.offsets import log_range, offsets_or_errors
 from mirror_pipeline.model import Incarnation, Stamp, TopicPartition
 from mirror_pipeline.topics.configs import number
+from mirror_pipeline.topics.lanes import LaneTopic
 from mirror_pipeline.topics.manage import ensure_target_topics, plan_targets
 from mirror_pipeline.topics.plan import TargetPlan
 

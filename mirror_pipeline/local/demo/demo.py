@@ -15,7 +15,8 @@ from mirror_pipeline.local.demo.screen import Screen
 from mirror_pipeline.local.demo.ui import DEFAULT_URL, WebPage
 from mirror_pipeline.local.shapes.fill import SHAPES, SeededTopic, fill
 from mirror_pipeline.local.shapes.ground import CODECS
-from mirror_pipeline.verify.compare import IDENTICAL, Difference, TopicComparison, compare_topics
+from mirror_pipeline.verdicts import IDENTICAL, Difference
+from mirror_pipeline.verify.compare import TopicComparison, compare_topics
 
 if TYPE_CHECKING:
     from mirror_pipeline import Mirror
@@ -230,7 +231,7 @@ class _Demo:
             def show(topic: str, partition: int, records: int, size: int) -> None:
                 step.show(list(pairs).index(topic), len(pairs), f"{topic}[{partition}] {records:,} records")
 
-            found = compare_topics(mirror.source, mirror.target, pairs, progress=show)
+            found = compare_topics(mirror.flow.source, mirror.flow.target, pairs, progress=show)
             step.done = f"{sum(c.records for c in found):,} records"
         return list(self._rows(found, {t.name: t.description for t in seeded}))
 

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from mirror_pipeline.children import default_signals
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution.java import find_java
-from mirror_pipeline.local.embedded.children import default_signals
 from mirror_pipeline.local.embedded.settings import logging_properties
 
 FORMAT_SECONDS = 90.0  # a JVM that writes two small files: 2 s, longer on a starved machine

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from mirror_pipeline.local.embedded.children import default_signals
+from mirror_pipeline.children import default_signals
 
 POLL_SECONDS = 0.2
 TAIL_LINES = 8

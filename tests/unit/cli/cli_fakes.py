@@ -27,8 +27,8 @@ from mirror_pipeline.reports import (
     TopicProgress,
     TopicState,
 )
+from mirror_pipeline.verdicts import PartitionVerdict, TopicVerdict, VerifyReport
 from mirror_pipeline.verify.repair import RepairedRecord, RepairReport
-from mirror_pipeline.verify.report import PartitionVerdict, TopicVerdict, VerifyReport
 
 PLAN = MirrorPlan(
     "m",

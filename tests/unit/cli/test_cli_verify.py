@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from mirror_pipeline.cli.verify_progress import ProofView
-from mirror_pipeline.verify.compare import Difference
-from mirror_pipeline.verify.report import VerifyProgress
+from mirror_pipeline.verdicts import Difference, VerifyProgress
 from tests.unit.cli.cli_fakes import PROOF, REPAIR, VERDICT, Cli, FakeMirror
 
 LOST = Difference("missing", "orders", 3, 71, None)

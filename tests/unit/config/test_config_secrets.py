@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mirror_pipeline.config import ClusterSettings, Config, FrozenMap, SecretRef, Security, librdkafka_settings, load_config
+from mirror_pipeline.config import ClusterSettings, Config, FrozenMap, SecretRef, Security, load_config
 from mirror_pipeline.errors import ConfigError
+from mirror_pipeline.kafka.librdkafka import librdkafka_settings
 
 CANARY = "canary-7f3a!x"
 TEXT = """\

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
-from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.read.loop import Staging
 from mirror_pipeline.engine.read.task import RangeOutcome, StageResult
 from mirror_pipeline.engine.topics.join import resumed_runs
 from mirror_pipeline.kafka.answers import ClusterMetadata, TopicMetadata
 from mirror_pipeline.model import BatchMark, Quarantined
+from mirror_pipeline.topics.lanes import LaneTopic
 from tests.unit.engine.test_joining import LIFE, context
 
 __all__ = ["context"]

@@ -15,7 +15,7 @@ from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig, TopicSelection
-from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.topics.first_seen import STARTS
 from mirror_pipeline.engine.topics.policies import SourcePolicy
@@ -25,6 +25,7 @@ from mirror_pipeline.execution.placement import Runners
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
 from mirror_pipeline.model import Stamp, TopicPartition
+from mirror_pipeline.topics.lanes import LaneTopic
 from mirror_pipeline.topics.plan import TargetPlan
 
 

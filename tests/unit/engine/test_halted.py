@@ -21,7 +21,7 @@ from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
 from mirror_pipeline.operations.halts import Look, reported, run_notes, with_halts
-from mirror_pipeline.operations.lag import standing
+from mirror_pipeline.operations.standing import standing
 
 LIFE = Incarnation("t", "now", "east-id", "west-id", "east.t", "target-id", {0: 10}, {0: 0}, 1)
 HERE = TopicPartition("t", 0)

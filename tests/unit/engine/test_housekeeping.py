@@ -31,6 +31,7 @@ from tests.unit.buffer.buffer_samples import LIFE, Settings, draft, life, send
 KEY: SpanKey = ("orders", 0, LIFE)
 DAY = 86_400
 CAP = 50 * 10**9
+PATIENT = 900.0
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ def test_many_small_files_are_verified_and_joined_before_their_time(lane: Lane) 
     count = JOIN_FILES + 6
     lane.stage(count)
     lane.produce(count - 1)
-    done = lane.house().keep()
+    done = lane.house().keep(seconds=PATIENT)
     assert done.micro_batches == 0
     assert done.joined_files >= count - 1
     assert lane.spans.live_files() == 2
@@ -204,11 +205,11 @@ def test_joining_files_does_not_break_the_cap(lane: Lane) -> None:
     count = JOIN_FILES + 6
     lane.stage(count, size=20_000)
     lane.produce(count)
-    lane.house().keep(upkeep=False)  # all is verified, nothing joined yet
+    lane.house().keep(upkeep=False, seconds=PATIENT)  # all is verified, nothing joined yet
     assert lane.spans.live_files() == count
     used = sum(use.total for use in buffer_use(lane.store).values())
     for cap in (int(used * 1.3), int(used * 3)):
-        joined = replace(lane.house(), cap=cap).keep().joined_files
+        joined = replace(lane.house(), cap=cap).keep(seconds=PATIENT).joined_files
         assert (joined == count) == (cap > 2 * used)
         assert sum(use.total for use in buffer_use(lane.store).values()) < cap
 

@@ -13,13 +13,14 @@ from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig, TopicSelection
-from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.topics.join import resumed_runs
 from mirror_pipeline.engine.write.ledger_writer import LOSSES, Book
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.execution.placement import Runners
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.model import HoleCause, Incarnation, Send
+from mirror_pipeline.topics.lanes import LaneTopic
 
 LIFE = Incarnation("t", "now", "east-id", "west-id", "east.t", "target-id", {0: 10}, {0: 0}, 1)
 

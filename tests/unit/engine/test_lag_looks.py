@@ -14,7 +14,8 @@ from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata, Off
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations import warnings
-from mirror_pipeline.operations.lag import Standing, lag_of
+from mirror_pipeline.operations.lag import lag_of
+from mirror_pipeline.operations.standing import Standing
 from mirror_pipeline.operations.warnings import LogTimes, first_times
 from tests.unit.engine.test_taking import batch
 

@@ -55,11 +55,11 @@ def accept(
     monkeypatch.setattr(resolving, "find_lanes", lambda *_: [context.store])
     monkeypatch.setattr(resolving, "diverged", lambda *_, **__: halt)
     monkeypatch.setattr(resolving, "source_policies", lambda names, _: {name: SourcePolicy(compacted=False) for name in names})
-    mirror = SimpleNamespace(
-        name="m", source=context.source, target=context.target, mirror=context.mirror, source_admin=lambda: None,
+    flow = SimpleNamespace(
+        name="m", source=context.source, target=context.target, settings=context.mirror, source_admin=lambda: None,
         config=SimpleNamespace(buffer=context.buffer),
     )  # fmt: skip
-    return resolving.resolve(mirror, "t", code).spans  # type: ignore[arg-type]
+    return resolving.resolve(flow, "t", code).spans  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("source", "code"), [(Source(NEXT), "truncated"), (Source(NEXT + 9), "truncated"), (Source(5), "recreated")])

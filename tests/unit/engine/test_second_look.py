@@ -11,7 +11,7 @@ import pytest
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.read.loop import Staging
 from mirror_pipeline.engine.read.rules import RangeTerms
@@ -21,6 +21,7 @@ from mirror_pipeline.engine.topics.prepare import Preparation
 from mirror_pipeline.kafka.answers import EARLIEST, ClusterMetadata, OffsetAnswer, TopicMetadata
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.model import BatchMark, OffsetRange, TopicPartition
+from mirror_pipeline.topics.lanes import LaneTopic
 from tests.unit.engine.test_joining import LIFE, context
 from tests.unit.engine.test_stage_wide import Written
 

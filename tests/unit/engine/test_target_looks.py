@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.context import LaneContext, LaneTopic
+from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.state import PartitionState, TopicRun
 from mirror_pipeline.engine.topics.join import resumed_runs
@@ -21,6 +21,7 @@ from mirror_pipeline.engine.write.task import _fill, _lines
 from mirror_pipeline.errors import ConnectionLost, TopicHalted
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.topics.lanes import LaneTopic
 from tests.unit.engine.test_joining import LIFE, context, stage
 from tests.unit.engine.test_sending import lane_of, line_of, task
 

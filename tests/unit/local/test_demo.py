@@ -17,7 +17,7 @@ from mirror_pipeline.errors import UsageError
 from mirror_pipeline.local.demo.demo import DemoReport, DemoRow
 from mirror_pipeline.local.demo.place import CONFIG, EAST, MIRROR, WEST, open_place
 from mirror_pipeline.local.demo.screen import Screen
-from mirror_pipeline.verify.compare import Difference
+from mirror_pipeline.verdicts import Difference
 
 SAME = DemoRow("orders", "east.orders", 3, 1_000, 5_000_000, 1.25, "identical", "plain batches")
 OTHER = replace(SAME, topic="odd", verdict="different", differences=(Difference("altered", "odd", 2, 7, 9, "value differs at byte 3"),))

@@ -15,8 +15,7 @@ from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic, Project, read_project
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
 from mirror_pipeline.reports import BackfillReport, LaneStatus, MirrorStatus, Progress, RunReport, TopicProgress, TopicState
-from mirror_pipeline.verify.compare import Difference
-from mirror_pipeline.verify.report import TopicVerdict, VerifyReport
+from mirror_pipeline.verdicts import Difference, TopicVerdict, VerifyReport
 
 NAME = "east-to-west"
 

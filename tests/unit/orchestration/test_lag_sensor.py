@@ -252,7 +252,7 @@ def test_observations_are_spaced_and_follow_changes(
     fake: FakeMirror, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1_000_000.0
-    monkeypatch.setattr(module.worker, "wall_clock", lambda: now)
+    monkeypatch.setattr(module.step_thread, "wall_clock", lambda: now)
     fake.lag_answer = mirror_lag(orders=3)
     first = tick(instance, "orders")
     fake.lag_answer = mirror_lag(orders=4)

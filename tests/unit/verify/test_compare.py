@@ -12,8 +12,7 @@ from mirror_pipeline.kafka.records.batch import OpenRecord, Record, headers, sea
 from mirror_pipeline.kafka.records.header import HEAD, STAMPED
 from mirror_pipeline.verify.align import align, find_anchor
 from mirror_pipeline.verify.classify import Found, judge
-from mirror_pipeline.verify.pieces import Piece, digest
-from mirror_pipeline.verify.words import difference_text
+from mirror_pipeline.verify.pieces import Piece, difference_text, digest
 
 END = 1 << 40
 

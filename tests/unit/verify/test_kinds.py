@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirror_pipeline.kafka.records.batch import OpenRecord, content, headers, seal
-from mirror_pipeline.verify.align import align
+from mirror_pipeline.verify.align import align, find_digests
 from mirror_pipeline.verify.classify import classify, judge
-from mirror_pipeline.verify.latest import compare_latest
 from mirror_pipeline.verify.pieces import Candidate, Trace, trace
-from mirror_pipeline.verify.search import find_digests
+from mirror_pipeline.verify.positional import compare_latest
 from tests.unit.verify.verify_samples import END, Piece, opened, pieces
 
 COUNT = 400

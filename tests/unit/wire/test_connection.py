@@ -19,7 +19,7 @@ from mirror_pipeline.errors import BrokerError, ConfigError, ConnectionLost, Wir
 from mirror_pipeline.kafka import connection as connection_module
 from mirror_pipeline.kafka.connection import Connection
 from mirror_pipeline.kafka.messages import Api
-from mirror_pipeline.kafka.tls import TlsFailed
+from mirror_pipeline.kafka.security.tls import TlsFailed
 from tests.unit.wire.scripted_broker import ScriptedBroker, api_versions, closed_port, negotiate, read_exactly, read_request, reply
 
 pytestmark = pytest.mark.timeout(30)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kafka.net.sasl.scram import ScramClient
 
 from mirror_pipeline.errors import BrokerError
-from mirror_pipeline.kafka.sasl import Plain, Scram, mechanism
+from mirror_pipeline.kafka.security.sasl import Plain, Scram, mechanism
 
 # RFC 7677, section 3
 NONCE = "rOprNGfwEbeRWgbNEkqO"

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from mirror_pipeline.engine.lanes import WORST_FIRST, LaneRuns
 from mirror_pipeline.errors import ClusterUnreachable
+from mirror_pipeline.operations.lag import undelivered
 from mirror_pipeline.reports import Progress, RunReport
 
 # Each look at a source that is down takes seconds by itself.
@@ -24,7 +25,7 @@ def run(lanes: LaneRuns) -> RunReport:
     try:
         lanes.discover()
     except ClusterUnreachable as silent:
-        if silent.cluster != lanes.mirror.mirror.source or not _worth_it(lanes):
+        if silent.cluster != lanes.flow.settings.source or not _worth_it(lanes):
             raise
         return _without_source(lanes, silent)
     return lanes.run()
@@ -32,7 +33,7 @@ def run(lanes: LaneRuns) -> RunReport:
 
 def _worth_it(lanes: LaneRuns) -> bool:
     """Whether there is something to deliver, or, for a run that goes on, to wait with."""
-    lag = lanes.mirror.undelivered()
+    lag = undelivered(lanes.flow)
     return bool(lag.lag_records) or (not lanes.once and bool(lag.topics))
 
 
@@ -72,7 +73,7 @@ class _Watch:
         if self._failure is not None:
             raise self._failure
         waited = time.monotonic() - began
-        limits = [limit for limit in (self._lanes.mirror.mirror.engine.source_wait, self._lanes.seconds) if limit is not None]
+        limits = [limit for limit in (self._lanes.flow.settings.engine.source_wait, self._lanes.seconds) if limit is not None]
         return self.back.is_set() or self._lanes.stop.is_set() or waited >= min(limits)
 
     def _observe(self, progress: Progress) -> None:

@@ -5,9 +5,23 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mirror_pipeline.verify.compare import Difference
-
 IDENTICAL, DIFFERENT, UNREADABLE, REPAIRED = "identical", "different", "unreadable", "repaired"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One record that is not as it must be.
+
+    ``kind`` is missing, extra, altered, duplicate or order. Offsets are None where that side has no such record.
+    ``detail`` names fields, places and lengths, never contents. Partition -1 stands for the topic as a whole.
+    """
+
+    kind: str
+    topic: str
+    partition: int
+    source_offset: int | None
+    target_offset: int | None
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

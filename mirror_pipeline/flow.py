@@ -1,0 +1,110 @@
+"""``Flow``: one directed flow of records from one cluster to another, and how everything it consists of is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, TypeAlias
+
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.config import ClusterSettings, Config, MirrorConfig
+from mirror_pipeline.errors import UsageError
+from mirror_pipeline.execution.java import find_java
+from mirror_pipeline.execution.placement import Runners, for_comparing, inline_bytes, spark_may_be_needed
+from mirror_pipeline.execution.spark import Runner, SparkRunner, build_session
+from mirror_pipeline.kafka.admin import Admin
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.topics.claims import Claims
+from mirror_pipeline.topics.lanes import LANE_PREFIX, LaneTopic, discover, lane_stores, lanes_to_run, ledger_topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Session: TypeAlias = "SparkSession | Callable[[], SparkSession] | None"
+
+
+class Flow:
+    """What a mirror is: its settings, its two clusters, its lanes in the buffer. The verbs are in :class:`mirror_pipeline.Mirror`.
+
+    Args:
+        config: from :func:`mirror_pipeline.load_config`.
+        name: the mirror's name.
+
+    Raises:
+        UsageError: no mirror of that name.
+    """
+
+    def __init__(self, config: Config, name: str) -> None:
+        settings = next((m for m in config.mirrors if m.name == name), None)
+        if settings is None:
+            known = ", ".join(m.name for m in config.mirrors)
+            raise UsageError(f"no mirror is named {name!r} in {config.path}", hint=f"it has: {known}")
+        self.config = config
+        self.settings: MirrorConfig = settings
+        self.name = name
+        self.source: ClusterSettings = config.clusters[settings.source]
+        self.target: ClusterSettings = config.clusters[settings.target]
+
+    @property
+    def lanes(self) -> list[str]:
+        """Names of the lanes that copy: the configured ones, and those of before that still have topics. Raises BufferUnusable."""
+        return lanes_to_run(self.config.buffer, self.settings)
+
+    def lane(self, number: int) -> str:
+        """The name of lane ``number``. Raises UsageError where the mirror has no such lane."""
+        name, known = f"{LANE_PREFIX}{number}", self.lanes
+        if name not in known:
+            raise UsageError(f"mirror {self.name} has {', '.join(known)}, not {name}", hint="see `lanes` in mirror.yaml")
+        return name
+
+    def lane_stores(self) -> list[LaneStore]:
+        """Folders of the lanes that copy continuously, those that have run."""
+        return lane_stores(self.config.buffer, self.settings)
+
+    def source_client(self) -> WireClient:
+        """A client of the source, to be closed by the caller."""
+        return WireClient(self.source, timeout=self.settings.engine.request_timeout)
+
+    def target_client(self) -> WireClient:
+        """A client of the target, to be closed by the caller."""
+        return WireClient(self.target, timeout=self.settings.engine.request_timeout)
+
+    def source_admin(self) -> Admin:
+        """The source cluster as an administrator sees it."""
+        return Admin(self.source)
+
+    def target_admin(self) -> Admin:
+        """The target cluster as an administrator sees it."""
+        return Admin(self.target)
+
+    def runners(self, session: Session) -> Runners:
+        """This process for small micro-batches, Spark for the others. Raises UsageError without Java where Spark may be needed."""
+        engine = self.settings.engine
+        if session is None and spark_may_be_needed(engine):
+            find_java()  # before anything is begun: Spark may be needed in the middle of a night
+        return Runners(lambda: self.spark(session), inline_bytes=inline_bytes(engine))
+
+    def spark(self, session: Session) -> SparkRunner:
+        """Spark behind a plain interface; the process's session if none is given."""
+        engine = self.settings.engine
+        given = session() if callable(session) else session
+        runner = SparkRunner(given or build_session(engine, app_name=f"mirror {self.name}"), tasks=engine.tasks)
+        runner.warm()
+        return runner
+
+    def comparer(self, session: Session, offsets: int) -> Runner:
+        """Who compares so many source offsets with the target: this process, or Spark for many."""
+        return for_comparing(self.settings.engine, offsets, lambda: self.spark(session))
+
+    def discoverer(self, lane: str, only: Collection[str] | None) -> Callable[[], list[LaneTopic]]:
+        """A function that names the lane's topics as they are now."""
+        admin = self.source_admin()
+        return lambda: discover(self.config, self.settings, admin, lane=lane, only=only)
+
+    def drainer(self, lane: str, only: Collection[str] | None) -> Callable[[], list[LaneTopic]]:
+        """The same by the ledger alone."""
+        return lambda: ledger_topics(self.config, self.settings, lane=lane, only=only)
+
+    def claims(self) -> Claims | None:
+        """What the other mirrors of the file write on the target; None where no other writes there."""
+        claims = Claims(self.config, self.settings)
+        return claims if claims.rivals else None

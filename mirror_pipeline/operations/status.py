@@ -1,0 +1,101 @@
+"""Status: what the lanes wrote down about themselves; read by anyone at any time, asks no cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from mirror_pipeline.buffer.ledger.decisions import Decisions
+from mirror_pipeline.buffer.ledger.verified import different_now
+from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
+from mirror_pipeline.buffer.place.status import read_status
+from mirror_pipeline.buffer.place.usage import total_bytes
+from mirror_pipeline.flow import Flow
+from mirror_pipeline.halts import ACCEPTABLE
+from mirror_pipeline.lags import HALTED
+from mirror_pipeline.model import Gap
+from mirror_pipeline.operations.buffer_status import buffer_use, ledger_of
+from mirror_pipeline.operations.standing import standing
+from mirror_pipeline.reports import LaneStatus, MirrorStatus, TopicState
+
+ACCEPTED = "accepted"
+STALE_SECONDS = 30.0
+"""A running lane writes its heartbeat every two seconds."""
+
+
+def status(flow: Flow) -> MirrorStatus:
+    """See ``Mirror.status``."""
+    stores = flow.lane_stores()
+    stand = standing(stores)
+    lanes = tuple(lane_status(store) for store in stores)
+    return MirrorStatus(
+        mirror=flow.name,
+        source=flow.settings.source,
+        target=flow.settings.target,
+        lanes=lanes,
+        buffer_bytes=sum(lane.buffer.disk_bytes for lane in lanes if lane.buffer is not None),
+        buffer_total_bytes=total_bytes(stores),
+        buffer_max_bytes=flow.config.buffer.max_bytes,
+        staged_records=stand.staged_records,
+        staged_bytes=stand.staged_bytes,
+        gaps=len(gaps(flow)),
+        **verification(stores),
+    )
+
+
+def gaps(flow: Flow) -> list[Gap]:
+    """See ``Mirror.gaps``."""
+    return list(standing(find_lanes(flow.config.buffer, flow.name)).gaps)
+
+
+def verification(stores: list[LaneStore]) -> dict[str, Any]:
+    """When something was last compared (seconds since the epoch; None: never), and the topics that differed when they last were."""
+    rows = [row for store in stores for row in ledger_of(store).verifications()]
+    return {"verified_at": max((row.at / 1000 for row in rows), default=None), "different": tuple(sorted(different_now(rows)))}
+
+
+def lane_status(store: LaneStore) -> LaneStatus:
+    """The lane as its run last described it."""
+    body = read_status(store)
+    use = buffer_use(store, body or {})
+    if body is None:
+        return LaneStatus(store.lane, "never run", None, None, "", None, (), 0, 0, 0, 0.0, 0.0, buffer=use)
+    state = body["state"]
+    if state == "running" and time.time() - body["heartbeat"] > STALE_SECONDS:
+        state = "stale"
+    seconds = max(body["seconds"], 0.001)
+    topics = tuple(_topic_state(store, name, t, body["heartbeat"]) for name, t in sorted(body["topics"].items()))
+    return LaneStatus(
+        lane=store.lane,
+        state=state,
+        heartbeat=body["heartbeat"],
+        pid=body["pid"],
+        host=body["host"],
+        started=body["started"],
+        topics=topics,
+        micro_batches=body["micro_batches"],
+        records=body["records"],
+        bytes=body["bytes"],
+        records_per_second=body["records"] / seconds,
+        bytes_per_second=body["bytes"] / seconds,
+        target_down_since=body["target_down_since"],
+        message=body["message"] or body["target_down"] or body.get("source_down", ""),
+        buffer=use,
+        decided=Decisions(store).latest(),
+        source_down=body.get("source_down", ""),
+        exit_code=body.get("exit_code", 0),
+    )
+
+
+def _topic_state(store: LaneStore, name: str, said: Mapping[str, Any], at: float) -> TopicState:
+    state, hint, code = said["state"], said["hint"], said.get("code", "")
+    if state == HALTED and accepted_since(store, name, code, at):
+        state, hint = ACCEPTED, "the next run goes on"
+    return TopicState(name, state, said["reason"], hint, said["target_topic"], said["records"], said["bytes"], code)
+
+
+def accepted_since(store: LaneStore, topic: str, code: str, at: float) -> bool:
+    """Whether a person has accepted a halt after ``at``, in seconds since the epoch. Raises BufferUnusable."""
+    kind = ACCEPTABLE.get(code)
+    return kind is not None and any(d.kind is kind and d.topic == topic and d.at / 1000 > at for d in Decisions(store).all())

@@ -1,0 +1,142 @@
+"""The floor plan: which room may import which, how many files a room has, which names may stand twice."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "mirror_pipeline"
+LEVELS: tuple[tuple[str, ...], ...] = (
+    ("cli",),
+    ("orchestration",),
+    ("resources", "local"),
+    ("mirror",),
+    ("operations",),
+    ("engine", "verify"),
+    ("flow",),
+    ("execution", "topics"),
+    ("kafka", "buffer"),
+    ("config",),
+    ("children", "crash_points", "errors", "files", "halts", "lags", "model", "reports", "text", "units", "verdicts"),
+)
+"""From the top. A file imports from its own room and from lower levels; rooms of one level do not know each other."""
+LOWEST = len(LEVELS) - 1
+"""Files of the lowest level may know each other, as long as no circle comes of it."""
+LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
+MOST_FILES = 20
+TWICE = {
+    "backfill": "what it does, and its job in Dagster",
+    "catalogue": "the file, and the operation that renews it",
+    "checks": "of mirror.yaml, and of Dagster's assets",
+    "errors": "the tree, what a buffer's place raises, and how the command shows them",
+    "files": "of any kind, and of a Delta table",
+    "halts": "how a halt is made, and which topics are halted",
+    "jobs": "of a verification, and of the command",
+    "lanes": "which topics a lane copies, and running lanes",
+    "live": "the demo's live part, and records that keep coming",
+    "load": "of mirror.yaml, and of a mirror for a command",
+    "loop": "read loop and write loop",
+    "messages": "of Kafka's protocol, and of read and write tasks",
+    "naming": "its rules, and applying them",
+    "offset_map": "folding the sends table, and advancing it",
+    "pieces": "of spans, and of compared streams",
+    "place": "of a buffer, and of a demo",
+    "plan": "of a topic, of a micro-batch, of a mirror",
+    "progress": "of a lane, and its bar",
+    "reference": "of mirror.yaml, and of the command",
+    "resolve": "the operation and its command",
+    "rules": "of reading, and of comparing",
+    "settings": "of a mirror, and of an embedded broker",
+    "spark": "the session, and its Dagster resource",
+    "status": "a lane's file, the operation, and its command",
+    "task": "read task and write task",
+}
+"""Base names that stand in several rooms, and why one word is right in each."""
+
+
+def modules() -> dict[str, Path]:
+    """Every module by its dotted name; ``resources`` lies beside the package and is installed in it."""
+    files = [(path, path.relative_to(ROOT)) for path in PACKAGE.rglob("*.py")]
+    files += [(path, Path("mirror_pipeline") / path.relative_to(ROOT)) for path in (ROOT / "resources").rglob("*.py")]
+    return {".".join(name.with_suffix("").parts).removesuffix(".__init__"): path for path, name in files}
+
+
+MODULES = modules()
+
+
+def room(module: str) -> str:
+    """The first word below the package; empty for the package itself, which only hands out its public names."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """The package's modules that a file imports, and whether it does so when it is imported itself."""
+    tree = ast.parse(path.read_text())
+    late = {id(node) for outer in ast.walk(tree) if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(outer)}
+    late |= {id(node) for outer in ast.walk(tree) if isinstance(outer, ast.If) for node in ast.walk(outer)}  # TYPE_CHECKING
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            name = f"mirror_pipeline.{name}" if name.startswith("resources.") else name
+            found = name if name in MODULES else name.rpartition(".")[0]
+            if found in MODULES and found != "mirror_pipeline":
+                yield found, id(node) not in late
+
+
+def test_every_room_has_a_level() -> None:
+    assert {room(module) for module in MODULES} - {"", "dagster_home"} == set(LEVEL)
+
+
+def test_a_file_imports_from_its_room_and_from_lower_levels_only() -> None:
+    wrong = []
+    for module, path in MODULES.items():
+        here = room(module)
+        for found, _ in imports(path):
+            there = room(found)
+            allowed = here in ("", there) or LEVEL[there] > LEVEL[here] or LEVEL[here] == LEVEL[there] == LOWEST
+            if not allowed:
+                wrong.append(f"{module} imports {found}")
+    assert not wrong, "\n".join(sorted(set(wrong)))
+
+
+def test_no_circle() -> None:
+    """Of imports that are made when a module is imported."""
+    graph = {module: {found for found, now in imports(path) if now and found != module} for module, path in MODULES.items()}
+    done: set[str] = set()
+
+    def visit(module: str, way: tuple[str, ...]) -> None:
+        if module in way:
+            pytest.fail(" -> ".join([*way[way.index(module) :], module]))
+        if module not in done:
+            for found in graph[module]:
+                visit(found, (*way, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+def test_no_room_is_crowded() -> None:
+    counts = Counter(path.parent for path in MODULES.values() if path.name != "__init__.py")
+    crowded = {str(folder.relative_to(ROOT)): count for folder, count in counts.items() if count > MOST_FILES}
+    assert not crowded
+
+
+def test_a_name_stands_twice_only_where_it_means_the_same() -> None:
+    places = defaultdict(list)
+    for path in MODULES.values():
+        if path.stem not in ("__init__", "__main__"):
+            places[path.stem].append(str(path.relative_to(ROOT)))
+    twice = {name: where for name, where in places.items() if len(where) > 1}
+    assert {name: where for name, where in twice.items() if name not in TWICE} == {}
+    assert set(TWICE) - set(twice) == set(), "names that stand once only need no reason"

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mirror_pipeline import Mirror, load_config
+from mirror_pipeline import load_config
 from mirror_pipeline.buffer.place import space
 from mirror_pipeline.cli.progress import Bars, Lines
+from mirror_pipeline.flow import Flow
 from mirror_pipeline.operations import plan
 from mirror_pipeline.reports import Finding
 from tests.unit.cli.cli_fakes import progress
@@ -31,7 +32,7 @@ def buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float],
 
     def find(free: float) -> Finding:
         monkeypatch.setattr(space, "free_bytes", lambda store: int(free))
-        return plan._buffer(Mirror(load_config(path), "m"))
+        return plan._buffer(Flow(load_config(path), "m"))
 
     return find
 

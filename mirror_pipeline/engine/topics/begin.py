@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -13,7 +14,7 @@ from mirror_pipeline.engine.topics.first_seen import FirstSeen
 from mirror_pipeline.engine.topics.join import Ranges, first_offsets, run_of
 from mirror_pipeline.engine.topics.policies import apply_policy
 from mirror_pipeline.engine.topics.target import TargetSide
-from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, MirrorError, TopicHalted
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, MirrorError, TopicHalted
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.answers import ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
@@ -21,6 +22,8 @@ from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.model import Incarnation
 from mirror_pipeline.topics.lanes import LaneTopic
 from mirror_pipeline.topics.plan import TargetPlan
+
+log = logging.getLogger(__name__)
 
 TOGETHER = 100
 """Topics that are made in one request and written down in one transaction."""
@@ -38,6 +41,12 @@ class Beginning:
         self._source_admin = source_admin
         self._targets = targets
         self._first_seen = first_seen
+        self._put_off_since: dict[str, float] = {}
+
+    @property
+    def put_off(self) -> bool:
+        """Whether topics wait for brokers that are not ready for them yet."""
+        return bool(self._put_off_since)
 
     def begin(self, topics: Sequence[LaneTopic]) -> None:
         """Create or grow target topics and write down where the copy begins.
@@ -94,8 +103,9 @@ class Beginning:
                 life, numbers = self._life(topic, metadata, known.get(topic.topic), *target)
             except (ClusterUnreachable, ConnectionLost):
                 raise
-            except MirrorError as problem:
-                self._refuse(topic.topic, problem)
+            except MirrorError as error:
+                if not self._wait(topic.topic, error):
+                    self._refuse(topic.topic, error)
                 continue
             lives.append(life)
             new[topic.topic] = numbers
@@ -149,11 +159,28 @@ class Beginning:
                 run = self._state.topics.setdefault(made.topic, made)
                 for number in new[made.topic]:
                     run.partitions.setdefault(number, made.partitions[number])
+                self._put_off_since.pop(made.topic, None)
                 self._state.unready.pop(made.topic, None)
                 self._state.refused.pop(made.topic, None)
 
+    def _wait(self, name: str, error: MirrorError) -> bool:
+        """Whether a topic is tried again later: its brokers refuse for now, as those of a topic just created do until it has leaders.
+
+        A run with ``once`` waits for ``target_wait`` at most, any other as long as it lasts.
+        """
+        if not (isinstance(error, BrokerError) and error.retryable):
+            return False
+        since = self._put_off_since.setdefault(name, time.monotonic())
+        if self._context.once and time.monotonic() - since > self._context.mirror.engine.target_wait:
+            return False
+        log.info("%s begins later: %s", name, error.message)
+        with self._state.lock:
+            self._state.unready[name] = error.message
+        return True
+
     def _refuse(self, name: str, problem: MirrorError) -> None:
         halt = problem if isinstance(problem, TopicHalted) else TopicHalted(name, problem.message, hint=problem.hint)
+        self._put_off_since.pop(name, None)
         with self._state.lock:
             self._state.unready.pop(name, None)
             self._state.halt(name, halt)

@@ -22,7 +22,7 @@ from mirror_pipeline.engine.topics.generations import drained, follows, next_lif
 from mirror_pipeline.engine.topics.join import first_offsets, other_cluster, renamed, resumed_runs, source_gone
 from mirror_pipeline.engine.topics.policies import RulesLook, apply_policy, source_policies
 from mirror_pipeline.engine.topics.target import TargetSide
-from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, LaneBusy, MirrorError, TopicHalted
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, LaneBusy, MirrorError, TopicHalted
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.answers import ClusterMetadata, TopicMetadata
 from mirror_pipeline.kafka.client import WireClient
@@ -34,6 +34,8 @@ from mirror_pipeline.topics.lanes import LaneTopic
 log = logging.getLogger(__name__)
 
 BEGIN_AGAIN_SECONDS = 15.0
+READY_AGAIN_SECONDS = 1.0
+"""Before topics are begun again: of a source that did not answer, and whose brokers were not ready for them."""
 
 
 class Preparation:
@@ -152,7 +154,7 @@ class Preparation:
             Whether records may be sent.
 
         Raises:
-            ClusterUnreachable, ConnectionLost: the target does not answer.
+            ClusterUnreachable, ConnectionLost: the target does not answer, or not for now.
         """
         with self._state.lock:
             unchecked = any(self._is_unchecked(run) for run in self._state.topics.values())
@@ -161,6 +163,10 @@ class Preparation:
             return True
         try:
             self._finish()
+        except BrokerError as error:
+            if not error.retryable:
+                raise
+            raise ConnectionLost(error.message, hint=error.hint) from error
         finally:
             self._busy.release()
         return True
@@ -185,6 +191,8 @@ class Preparation:
         try:
             self._beginning.begin(waiting)
             self._succeed()
+            if self._beginning.put_off:
+                self._begin_at = time.monotonic() + READY_AGAIN_SECONDS
         except LaneBusy as problem:
             log.info("new topics wait for another mirror that begins some: %s", problem.message)
         except ClusterUnreachable as problem:
@@ -297,18 +305,26 @@ class Preparation:
                 ready = run is not None and drained(run)
             if run is None or not ready:
                 continue
-            topic = self._wanted[name]
-            found = self._source.metadata([name]).topics[name]
-            if found.error:
-                raise broker_error(found.error, name)
-            target = self._targets.ensure([topic], self._targets.plans([topic], self._source_admin))[name]
-            if isinstance(target, MirrorError):
-                raise target
-            ends = {number: end for number, (_, end) in target[1].items()}
-            starts = first_offsets(self._source, topic, sorted(found.partitions), "earliest")
-            life = next_life(self._context, lives[name], run, found.topic_id, starts, ends)
-            self._live_on(life)
+            try:
+                self._live_on(self._next_life(self._wanted[name], lives[name], run))
+            except BrokerError as error:
+                if not error.retryable:
+                    raise
+                log.info("the next life of %s begins later: %s", name, error.message)
+                self._begin_at = time.monotonic() + READY_AGAIN_SECONDS
+                continue
             self._heirs.discard(name)
+
+    def _next_life(self, topic: LaneTopic, known: Incarnation, run: TopicRun) -> Incarnation:
+        found = self._source.metadata([topic.topic]).topics[topic.topic]
+        if found.error:
+            raise broker_error(found.error, topic.topic)
+        target = self._targets.ensure([topic], self._targets.plans([topic], self._source_admin))[topic.topic]
+        if isinstance(target, MirrorError):
+            raise target
+        ends = {number: end for number, (_, end) in target[1].items()}
+        starts = first_offsets(self._source, topic, sorted(found.partitions), "earliest")
+        return next_life(self._context, known, run, found.topic_id, starts, ends)
 
     def _live_on(self, life: Incarnation) -> None:
         """Write the next life of a topic down and put it in the place of the last one."""

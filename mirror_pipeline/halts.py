@@ -39,7 +39,7 @@ MEANING = {
 """What accepting means, for people."""
 
 
-def internal(place: TopicPartition, problem: Exception, *, topic: str = "") -> TopicHalted:
+def internal(place: TopicPartition, error: Exception, *, topic: str = "") -> TopicHalted:
     """The halt for a fault of ours over one partition: the others go on.
 
     Call it where the exception is handled. The traceback travels with the halt, so that a task's reaches the driver,
@@ -47,19 +47,19 @@ def internal(place: TopicPartition, problem: Exception, *, topic: str = "") -> T
 
     Args:
         place: the partition that was worked on, of the source or of the target.
-        problem: what was raised.
+        error: what was raised.
         topic: the source topic; that of ``place`` where it is not named.
     """
-    frames = traceback.extract_tb(problem.__traceback__)
+    frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    said = " ".join(str(problem).split())
+    said = " ".join(str(error).split())
     return TopicHalted(
         topic or place.topic,
-        f"{place}: unexpected {type(problem).__name__}{': ' if said else ''}{said}{where}",
+        f"{place}: unexpected {type(error).__name__}{': ' if said else ''}{said}{where}",
         hint="a fault of mirror-pipeline: report it with the traceback in the log; the next run tries again",
         partition=place.partition,
         code="internal",
-        trace="".join(traceback.format_exception(problem)),
+        trace="".join(traceback.format_exception(error)),
     )
 
 
@@ -69,10 +69,10 @@ def log_internal(halt: TopicHalted) -> None:
         log.error("topic_halted topic=%s code=%s: %s\n%s", halt.topic, halt.code, halt.message, halt.trace)
 
 
-def refused(place: TopicPartition, problem: BrokerError) -> TopicHalted:
+def refused(place: TopicPartition, error: BrokerError) -> TopicHalted:
     """The halt for a broker that refuses a partition for good."""
     return TopicHalted(
-        place.topic, f"{place}: {problem.message}", hint=problem.hint, partition=place.partition, code=problem.name.lower()
+        place.topic, f"{place}: {error.message}", hint=error.hint, partition=place.partition, code=error.name.lower()
     )
 
 

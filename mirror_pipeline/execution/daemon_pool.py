@@ -46,6 +46,6 @@ class DaemonPool:
             future, call = self._waiting.get()
             try:
                 future.set_result(call())
-            except BaseException as problem:  # noqa: BLE001 - raised where the result is asked for
-                future.set_exception(problem)
+            except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+                future.set_exception(error)
             self._idle.release()

@@ -65,7 +65,7 @@ class Runners:
         self._inline_bytes = inline_bytes
         self._inline = InlineRunner()
         self._spark: Runner | None = None
-        self._problem: Exception | None = None
+        self._error: Exception | None = None
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
@@ -111,8 +111,8 @@ class Runners:
         if not self._inline_bytes:
             self._wait()
         self._begin()
-        if self._problem is not None:
-            raise self._problem
+        if self._error is not None:
+            raise self._error
         return self._spark is not None
 
     def _wait(self) -> Runner:
@@ -120,7 +120,7 @@ class Runners:
         if self._thread is not None:
             self._thread.join()
         if self._spark is None:
-            raise self._problem or RuntimeError("Spark did not start")
+            raise self._error or RuntimeError("Spark did not start")
         return self._spark
 
     def _begin(self) -> None:
@@ -132,5 +132,5 @@ class Runners:
     def _run(self) -> None:
         try:
             self._spark = self._start()
-        except Exception as problem:  # noqa: BLE001 - raised by whoever asks for Spark
-            self._problem = problem
+        except Exception as error:  # noqa: BLE001 - raised by whoever asks for Spark
+            self._error = error

@@ -109,11 +109,11 @@ def _quiet_java(settings: dict[str, str]) -> Iterator[None]:
             conf = SparkConf().setAll(list(settings.items()))
             SparkContext._ensure_initialized(gateway=launch_gateway(conf, {"stderr": handle}))  # type: ignore[no-untyped-call]
         yield
-    except Exception as problem:
+    except Exception as error:
         cause = [line for line in Path(path).read_text(errors="replace").splitlines() if "rror" in line or "xception" in line]
         raise MirrorError(
-            f"Spark did not start: {cause[0].strip() if cause else problem}", hint=f"Java said more: {_kept_log(path)}"
-        ) from problem
+            f"Spark did not start: {cause[0].strip() if cause else error}", hint=f"Java said more: {_kept_log(path)}"
+        ) from error
     finally:
         os.close(handle)
 
@@ -214,8 +214,8 @@ class SparkRunner:
                 return [_Raised(TaskLost("its executor was lost"))]
             try:
                 return [function(spec)]
-            except Exception as problem:  # noqa: BLE001 - raised by the driver, as it is; whatever Spark itself reports is a lost worker
-                return [_Raised(problem)]
+            except Exception as error:  # noqa: BLE001 - raised by the driver, as it is; whatever Spark itself reports is a lost worker
+                return [_Raised(error)]
 
         try:
             with _spark_answers():
@@ -224,9 +224,9 @@ class SparkRunner:
         except TaskLost as lost:
             return lost
         if isinstance(answer, _Raised):
-            if isinstance(answer.problem, TaskLost):
-                return answer.problem
-            raise answer.problem
+            if isinstance(answer.error, TaskLost):
+                return answer.error
+            raise answer.error
         return answer
 
 
@@ -237,11 +237,11 @@ def _spark_answers() -> Iterator[None]:
 
     try:
         yield
-    except Py4JJavaError as problem:
-        causes = re.findall(r"Exception: ([^.\n]*)", str(problem.java_exception).partition("\n")[0])
-        raise TaskLost(f"a Spark worker died: {causes[-1] if causes else problem.java_exception}") from problem
-    except (Py4JNetworkError, Py4JError, OSError) as problem:
-        raise SparkGone("Spark's Java process is gone", hint="run again: it goes on where the target's log ends") from problem
+    except Py4JJavaError as error:
+        causes = re.findall(r"Exception: ([^.\n]*)", str(error.java_exception).partition("\n")[0])
+        raise TaskLost(f"a Spark worker died: {causes[-1] if causes else error.java_exception}") from error
+    except (Py4JNetworkError, Py4JError, OSError) as error:
+        raise SparkGone("Spark's Java process is gone", hint="run again: it goes on where the target's log ends") from error
 
 
 def _tried_before() -> bool:
@@ -256,4 +256,4 @@ def _tried_before() -> bool:
 class _Raised:
     """What a task raised, on its way to the driver."""
 
-    problem: Exception
+    error: Exception

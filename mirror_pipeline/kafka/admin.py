@@ -138,8 +138,8 @@ class Admin:
             for broker in brokers:
                 try:
                     answer = self._configs({broker: ConfigResource(ResourceType.BROKER, broker)}, limit)[broker]
-                except ClusterUnreachable as problem:
-                    silent = problem
+                except ClusterUnreachable as error:
+                    silent = error
                     continue
                 if isinstance(answer, BrokerError):
                     raise answer
@@ -257,13 +257,13 @@ class Admin:
         for share in TRIES:
             try:
                 return self._many(what, start, share * most)
-            except ClusterUnreachable as problem:
+            except ClusterUnreachable as error:
                 if not self._others_may_answer():
                     raise
                 servers = answering(self.cluster, min(PROBE_SECONDS, share * most))
                 if not servers:
                     raise
-                log.info("cluster %s: %s; asking again at %s", self.cluster.alias, problem.message, ",".join(servers))
+                log.info("cluster %s: %s; asking again at %s", self.cluster.alias, error.message, ",".join(servers))
                 if len(servers) < len(self.cluster.bootstrap_servers):  # else it may only be slow: what is open already stays so
                     self._opened = Session(self.cluster, servers)
         return self._many(what, start, most if self._contacted else (1 - sum(TRIES)) * most)

@@ -139,8 +139,8 @@ def answering(cluster: ClusterSettings, seconds: float) -> list[str]:
     def answers(address: str) -> bool:
         try:
             Dialler(cluster, seconds).open(*parse_address(address), open_timeout=seconds).close()
-        except MirrorError as problem:
-            _log.debug("cluster %s: %s: %s", cluster.alias, address, problem.message)
+        except MirrorError as error:
+            _log.debug("cluster %s: %s: %s", cluster.alias, address, error.message)
             return False
         return True
 

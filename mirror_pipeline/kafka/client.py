@@ -187,9 +187,9 @@ class WireClient:
             raise ConnectionLost(f"{self.cluster.alias}: broker {node_id} is not in the cluster now", hint="bring the broker up")
         try:
             opened = self._dialler.open(*self._brokers[node_id], open_timeout=within)
-        except ConnectionLost as problem:
-            if problem.timed_out:
-                self._silent[node_id] = problem.message
+        except ConnectionLost as error:
+            if error.timed_out:
+                self._silent[node_id] = error.message
             else:
                 del self._brokers[node_id]  # it may come back elsewhere
             raise
@@ -387,9 +387,9 @@ class WireClient:
         for node, connection, question in asked:
             try:
                 answers.update(read(connection.answer(question, timeout=None if end is None else max(0.0, end - time.monotonic()))))
-            except ConnectionLost as problem:
-                if problem.timed_out:
-                    self._silent[node] = problem.message
+            except ConnectionLost as error:
+                if error.timed_out:
+                    self._silent[node] = error.message
         return answers
 
 

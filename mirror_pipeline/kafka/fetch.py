@@ -120,11 +120,11 @@ def held_back(connection: Connection, answers: Mapping[TopicPartition, FetchedPa
 
 def throttled_error(connection: Connection) -> BrokerError:
     """The refusal of a broker whose client quota has held an answer back for too long."""
-    problem = broker_error(
+    error = broker_error(
         THROTTLING_QUOTA_EXCEEDED, f"{connection.peer}: fetch", "a client quota holds the answer back"
     )
-    problem.hint = "raise consumer_byte_rate of this user: within ten seconds it must allow the largest batch"
-    return problem
+    error.hint = "raise consumer_byte_rate of this user: within ten seconds it must allow the largest batch"
+    return error
 
 
 def send_fetch(

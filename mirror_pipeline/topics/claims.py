@@ -122,15 +122,15 @@ class Claims:
         """Target topic by source topic of what a rival selects."""
         try:
             names = set(self._list(rival.source))
-        except MirrorError as problem:
-            log.info("topics of mirror %s by what is saved of it: %s", rival.name, problem.message)
+        except MirrorError as error:
+            log.info("topics of mirror %s by what is saved of it: %s", rival.name, error.message)
             saved = load_catalogue(self._config, rival.name)
             names = {topic.name for topic in saved.topics} if saved is not None else set()
             names |= set(known_topics(self._config, rival))
         try:
             return select_topics(self._config, rival, names).topics
-        except MirrorError as problem:  # it cannot run as it is; what it has begun counts all the same
-            log.info("mirror %s selects nothing: %s", rival.name, problem.message)
+        except MirrorError as error:  # it cannot run as it is; what it has begun counts all the same
+            log.info("mirror %s selects nothing: %s", rival.name, error.message)
             return {}
 
     def _ask(self, alias: str) -> Collection[str]:

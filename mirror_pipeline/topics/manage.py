@@ -160,8 +160,8 @@ def ensure_target_topics(
     for plan in plans:
         try:
             done[plan.target_topic] = made.get(plan.target_topic) or _carry_out(admin, plan)
-        except (TopicHalted, BrokerError) as problem:
-            found[plan.target_topic] = problem
+        except (TopicHalted, BrokerError) as error:
+            found[plan.target_topic] = error
             continue
         for line in done[plan.target_topic]:
             _log.info("target topic changed: topic=%s action=%s", plan.target_topic, line)

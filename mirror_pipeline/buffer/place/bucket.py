@@ -34,7 +34,7 @@ PART_BYTES, PARTS_AT_ONCE = 8 * 2**20, 4
 _URI = re.compile(r"s3://([^/]+)/*(.*?)/*")
 
 
-class StoreTrouble(OSError):
+class StoreError(OSError):
     """What the store, or the way to it, answered: one line."""
 
 
@@ -84,11 +84,11 @@ def _bucket(name: str, options: Options, seconds: float) -> S3Store:
 
 @contextmanager
 def reached() -> Iterator[None]:
-    """Raise :class:`StoreTrouble` for whatever obstore raises inside; an object that is not there stays FileNotFoundError."""
+    """Raise :class:`StoreError` for whatever obstore raises inside; an object that is not there stays FileNotFoundError."""
     try:
         yield
     except BaseError as error:
-        raise StoreTrouble(str(error).partition("\n\nDebug source")[0]) from error
+        raise StoreError(str(error).partition("\n\nDebug source")[0]) from error
 
 
 def _listed(meta: Any, name: str) -> Listed:
@@ -96,7 +96,7 @@ def _listed(meta: Any, name: str) -> Listed:
 
 
 class Objects:
-    """The objects below one ``s3://bucket/prefix``. Names are relative to it; all methods raise :class:`StoreTrouble`.
+    """The objects below one ``s3://bucket/prefix``. Names are relative to it; all methods raise :class:`StoreError`.
 
     Args:
         uri: the place.
@@ -156,8 +156,8 @@ class Objects:
         try:
             with reached():
                 return obstore.put(self.store, self.key(name), data, mode=mode, use_multipart=False)["e_tag"]
-        except StoreTrouble as trouble:
-            if isinstance(trouble.__cause__, AlreadyExistsError | PreconditionError):
+        except StoreError as error:
+            if isinstance(error.__cause__, AlreadyExistsError | PreconditionError):
                 return None
             raise
 
@@ -185,8 +185,8 @@ class Objects:
         """
         try:
             honest = self.create(name, data) is None and self.replace(name, data, '"no-such-etag"') is None
-        except StoreTrouble as trouble:
-            if not isinstance(trouble.__cause__, NotSupportedError) and "NotImplemented" not in str(trouble):
+        except StoreError as error:
+            if not isinstance(error.__cause__, NotSupportedError) and "NotImplemented" not in str(error):
                 raise
             honest = False
         if not honest:

@@ -94,8 +94,8 @@ def _keep(places: tuple[Path, ...], name: str, code: bytes) -> None:
                 private_folder(place)
             refuse_forgeable(place)
             replace_file(place / name, _digest(name, code) + code, mode=0o644)  # for whoever may read the package
-        except OSError as problem:
-            _log.info("machine code cannot be kept in %s: %s", place, problem)
+        except OSError as error:
+            _log.info("machine code cannot be kept in %s: %s", place, error)
         else:
             return
     _log.warning("machine code cannot be kept in %s: every process compiles it again", " or ".join(map(str, places)))

@@ -54,8 +54,8 @@ def _address(data: memoryview) -> int:
 def _find() -> Callable[..., int]:
     try:
         address = machine_code("mirror_pipeline.kafka.records.merge_kernel", "join_records")
-    except Exception as problem:  # noqa: BLE001 - whatever there is about compilers, copying goes on
-        _log.warning("no machine code, so merging small batches takes far more CPU: %s", problem)
+    except Exception as error:  # noqa: BLE001 - whatever there is about compilers, copying goes on
+        _log.warning("no machine code, so merging small batches takes far more CPU: %s", error)
         return lambda *_: -1
     return CFUNCTYPE(c_int64, c_void_p, c_int64, c_void_p, *[c_int64] * 5)(address)  # gives the interpreter's lock away
 

@@ -84,6 +84,6 @@ def _wrong(batches: memoryview, stamp: Stamp) -> CorruptBatch:
             check(batches, 0, header)
             restamp(header, batches, stamp, 0)
             return CorruptBatch(f"only a part of the batch at offset {header.base_offset} is on the target")
-    except CorruptBatch as problem:
-        return problem
+    except CorruptBatch as error:
+        return error
     return CorruptBatch("the span ends in the middle of a batch")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mirror_pipeline.buffer.place.bucket import Found, Objects, StoreTrouble, carried_options
+from mirror_pipeline.buffer.place.bucket import Found, Objects, StoreError, carried_options
 from mirror_pipeline.buffer.place.lease import HELD_SHARE, RELEASED, Lease, Sightings
 from mirror_pipeline.buffer.place.lock import HOUSE, LOCK, house_kept, house_lock, lane_lock, last_kept
 from mirror_pipeline.buffer.place.place import LaneStore, open_lane
@@ -177,11 +177,11 @@ def test_a_renewal_whose_answer_was_lost_is_ours(made: Callable[..., Lease]) -> 
 
     def lost(self: Objects, name: str, data: bytes, etag: str) -> str | None:
         assert really(self, name, data, etag) is not None
-        raise StoreTrouble("connection reset")
+        raise StoreError("connection reset")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Objects, "replace", lost)
-        with pytest.raises(StoreTrouble):
+        with pytest.raises(StoreError):
             holder.renew()
     clock.now += SECONDS
     assert holder.renew()

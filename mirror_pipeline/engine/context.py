@@ -13,7 +13,7 @@ from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.lock import HELD, Hold
 from mirror_pipeline.buffer.place.place import LaneStore, open_lane
-from mirror_pipeline.buffer.place.space import RoomWatch
+from mirror_pipeline.buffer.place.space import SpaceWatch
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig
 from mirror_pipeline.engine.state import LaneState
@@ -64,14 +64,14 @@ class LaneContext:
     drain: bool = False
     claims: Claims | None = None
     verify_staged: VerifyStaged | None = None
-    _room: RoomWatch | None = None
+    _room: SpaceWatch | None = None
     decisions: tuple[Decision, ...] = ()
 
     @property
-    def room(self) -> RoomWatch:
+    def room(self) -> SpaceWatch:
         """The lane's view of how full the buffer is: what staging has learnt of its micro-batches the housekeeper knows too."""
         if self._room is None:
-            self._room = RoomWatch(self.store, cap=self.buffer.max_bytes, micro_batch=self.mirror.engine.micro_batch_bytes)
+            self._room = SpaceWatch(self.store, cap=self.buffer.max_bytes, micro_batch=self.mirror.engine.micro_batch_bytes)
         return self._room
 
     def read_decisions(self) -> None:

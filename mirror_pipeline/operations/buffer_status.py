@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
-from mirror_pipeline.buffer.place.lock import last_kept
+from mirror_pipeline.buffer.place.lock import last_maintenance
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.place.usage import lane_use
 from mirror_pipeline.buffer.spans.eviction import safe_ends
@@ -47,7 +47,7 @@ def buffer_use(store: LaneStore, status: Mapping[str, Any]) -> BufferUse:
         "log_files": use.log_files,
         "full_since": status.get("buffer_full_since") if running else None,
         "full_reason": status.get("buffer_full") or "" if running else "",
-        "last_upkeep": last_kept(store),
+        "last_upkeep": last_maintenance(store),
         "upkeep_error": house.get("error") or house.get("note") or "",
     }
     if not (ledger.exists() and spans.exists()):

@@ -10,5 +10,5 @@ from mirror_pipeline.topics.lanes import known_topics
 def refresh(flow: Flow) -> Catalogue:
     """See ``Mirror.refresh_catalogue``."""
     known = known_topics(flow.config, flow.settings)
-    copied = [CatalogueTopic(n, k.target_topic, len(k.life.starts), k.life.topic_id) for n, k in sorted(known.items())]
+    copied = [CatalogueTopic(n, k.target_topic, len(k.generation.starts), k.generation.topic_id) for n, k in sorted(known.items())]
     return refresh_catalogue(flow.config, flow.settings, flow.source_admin(), copied)

@@ -6,7 +6,7 @@ from typing import Any
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
-from mirror_pipeline.buffer.place.space import RoomWatch
+from mirror_pipeline.buffer.place.space import SpaceWatch
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.engine.maintain.rounds import Eviction, House
 from mirror_pipeline.execution.runner import InlineRunner
@@ -38,6 +38,6 @@ def _keep(flow: Flow, store: LaneStore) -> Eviction:
             ledger=ledger, spans=spans, runner=InlineRunner(), target=flow.target, timeout=engine.request_timeout, budget_bytes=budget
         )
 
-    room = RoomWatch(store, cap=buffer.max_bytes, micro_batch=engine.micro_batch_bytes).look()
+    room = SpaceWatch(store, cap=buffer.max_bytes, micro_batch=engine.micro_batch_bytes).measure()
     house = House(store, spans, ledger, buffer.retention, buffer.max_bytes, verify=verify)
     return house.keep(excess=room.excess, seconds=VERIFY_SECONDS, patience=PATIENCE_SECONDS)

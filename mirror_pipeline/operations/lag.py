@@ -118,7 +118,7 @@ def staged_lag(mirror: str, known: Mapping[str, KnownCopy], stand: Standing) -> 
     topics = []
     for name, copy in sorted(known.items()):
         rows = []
-        for number, start in sorted(copy.life.starts.items()):
+        for number, start in sorted(copy.generation.starts.items()):
             position = stand.positions.get(TopicPartition(name, number), start)
             staged = max(position, stand.staged.get(TopicPartition(name, number), position))
             rows.append(PartitionLag(number, position, staged, staged, staged - position))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import LaneStore, open_lane
-from mirror_pipeline.buffer.place.space import RoomWatch
+from mirror_pipeline.buffer.place.space import SpaceWatch
 from mirror_pipeline.engine.topics.target import FILLED_HINT, filled_message, log_bounds
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution.java import find_java
@@ -161,7 +161,7 @@ def _buffer(flow: Flow) -> Finding:
     cap = flow.config.buffer.max_bytes
     try:
         store = open_lane(flow.config.buffer, flow.name, lane_names(flow.settings)[0])
-        room = RoomWatch(store, cap=cap, micro_batch=flow.settings.engine.micro_batch_bytes).look()
+        room = SpaceWatch(store, cap=cap, micro_batch=flow.settings.engine.micro_batch_bytes).measure()
     except MirrorError as problem:
         return _failed("buffer", problem)
     hint = "free space on its disk, choose another by buffer.uri, or lower buffer.max_bytes"

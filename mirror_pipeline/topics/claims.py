@@ -81,7 +81,7 @@ class Claims:
         found: dict[str, Claim] = {}
         for rival in self.rivals if targets else []:
             first = self._rank[rival.name] < self._rank[self._mirror.name]
-            begun = {topic: copy.life.target_topic for topic, copy in known_topics(self._config, rival).items()}
+            begun = {topic: copy.generation.target_topic for topic, copy in known_topics(self._config, rival).items()}
             for topic, target in (*begun.items(), *self._wanted.get(rival.name, {}).items()):
                 name = forms.get(same_to_kafka(target))
                 claim = Claim(rival.name, topic, begun.get(topic) == target, first)
@@ -186,7 +186,7 @@ def chained(config: Config, mirror: MirrorConfig, topics: Collection[str]) -> di
             continue
         saved = load_catalogue(config, other.name)
         written = {topic.target_topic for topic in saved.topics} if saved is not None else set()
-        written |= {copy.life.target_topic for copy in known_topics(config, other).values()}
+        written |= {copy.generation.target_topic for copy in known_topics(config, other).values()}
         telling = "{source}" in template_of(other.naming)
         for topic in topics:
             if topic in written or (telling and source_name(other.naming, other.source, topic) is not None):

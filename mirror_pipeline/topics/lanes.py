@@ -114,7 +114,7 @@ class KnownCopy:
 
     lane: str
     target_topic: str
-    life: Incarnation
+    generation: Incarnation
 
 
 def known_topics(config: Config, mirror: MirrorConfig) -> dict[str, KnownCopy]:
@@ -126,13 +126,13 @@ def known_topics(config: Config, mirror: MirrorConfig) -> dict[str, KnownCopy]:
         BufferUnusable: a ledger cannot be read.
         UsageError: as :func:`select_topics`.
     """
-    lives: dict[str, tuple[str, Incarnation]] = {}
+    generations: dict[str, tuple[str, Incarnation]] = {}
     for store in lane_stores(config.buffer, mirror):
         here = Ledger(store).incarnations()
         out = Decisions(store).left_out(here) if here else set()
-        lives |= {topic: (store.lane, life) for topic, life in here.items() if topic not in out}
-    targets = select_topics(config, mirror, list(lives)).topics if lives else {}
-    return {topic: KnownCopy(lives[topic][0], target, lives[topic][1]) for topic, target in targets.items()}
+        generations |= {topic: (store.lane, generation) for topic, generation in here.items() if topic not in out}
+    targets = select_topics(config, mirror, list(generations)).topics if generations else {}
+    return {topic: KnownCopy(generations[topic][0], target, generations[topic][1]) for topic, target in targets.items()}
 
 
 def ledger_topics(config: Config, mirror: MirrorConfig, *, lane: str, only: Collection[str] | None) -> list[LaneTopic]:

@@ -88,7 +88,7 @@ def _of_lane(store: LaneStore, wanted: Collection[str] | None) -> list[CopiedTop
     for topic, present in sorted(ledger.incarnations().items()):
         if wanted and topic not in wanted:
             continue
-        past = [life for (name, _), life in ledger.lives().items() if name == topic and _goes_on(life, present)]
+        past = [life for (name, _), life in ledger.generations().items() if name == topic and _goes_on(life, present)]
         for age, life in enumerate([present, *sorted(past, key=lambda life: -life.at)]):
             mine = [gap for gap in gaps if gap.topic == topic and gap.incarnation == life.incarnation]
             partitions = {}

@@ -189,7 +189,7 @@ class MirrorCheck:
 
     def _look_behind(self, parts: dict[TopicPartition, _Part]) -> None:
         """Records behind the position that no lane of this mirror wrote are extra; ours are on their way into the ledger."""
-        ours = frozenset(stamp for topic in self._all_topics() for _, stamp in topic.ledger.stamps())
+        ours = frozenset(stamp for topic in self._all_topics() for _, stamp in topic.ledger.producers())
         tasks = [
             TailTask(
                 self._flow.target, source, part.copied.chunk.target, part.copied.target_next, part.copied.target_log[1], ours,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
-from mirror_pipeline.buffer.ledger.unverified import Lives, choose_spans
+from mirror_pipeline.buffer.ledger.unverified import Generations, choose_spans
 from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import ClusterSettings
@@ -104,12 +104,12 @@ def verify_staged(
         ClusterUnreachable: no broker of the target answers.
         BufferUnusable: buffer or ledger cannot be read or written.
     """
-    verified, lives = ledger.verified(), ledger.lives()
+    verified, generations = ledger.verified(), ledger.generations()
     work = _Work()
-    chosen, lost = choose_spans(spans.spans(), ledger, lives, verified, budget_bytes)
+    chosen, lost = choose_spans(spans.spans(), ledger, generations, verified, budget_bytes)
     work.rows += [_row(key, start, end, (), Verdict.NOT_STAGED) for key, start, end in lost]
     for some in _lives_apart(chosen):
-        _compare(work, some, ledger, lives, runner, target, timeout)
+        _compare(work, some, ledger, generations, runner, target, timeout)
     _write_down(work)
     ledger.add_verifications(work.rows)
     done = [group for group in work.groups if group.equal]
@@ -123,7 +123,7 @@ def verify_staged(
 
 
 def _lives_apart(chosen: Mapping[SpanKey, list[SpanRef]]) -> list[dict[SpanKey, list[SpanRef]]]:
-    """One comparison for each life of a topic: offsets of two lives are not to be mixed up."""
+    """One comparison for each generation of a topic: offsets of two generations are not to be mixed up."""
     rounds: dict[int, dict[SpanKey, list[SpanRef]]] = {}
     seen: dict[TopicPartition, int] = {}
     for key, spans in chosen.items():
@@ -136,15 +136,15 @@ def _compare(
     work: _Work,
     chosen: Mapping[SpanKey, Sequence[SpanRef]],
     ledger: Ledger,
-    lives: Lives,
+    generations: Generations,
     runner: Runner,
     target: ClusterSettings,
     timeout: float,
 ) -> None:
     maps = _maps(ledger, chosen)
-    targets = {key: TopicPartition(lives[key[0], key[2]].target_topic, key[1]) for key in chosen}
+    targets = {key: TopicPartition(generations[key[0], key[2]].target_topic, key[1]) for key in chosen}
     with WireClient(target, timeout=timeout) as client:
-        gone = _gone(client, chosen, ledger, lives)
+        gone = _gone(client, chosen, ledger, generations)
         logs = log_range(client, sorted({tp for key, tp in targets.items() if key not in gone}), isolation=READ_UNCOMMITTED)
     groups: list[_Group] = []
     for key, spans in chosen.items():
@@ -176,17 +176,17 @@ def _compare(
         _settle(work, deep, compare_records(runner, target, tasks, whole, timeout=timeout))
 
 
-def _gone(client: WireClient, chosen: Iterable[SpanKey], ledger: Ledger, lives: Lives) -> set[SpanKey]:
-    """Partitions of past lives whose target topic was deleted since, or made anew: a person has accepted that."""
-    present = {(topic, life.incarnation) for topic, life in ledger.incarnations().items()}
-    past = {key: lives[key[0], key[2]] for key in chosen if (key[0], key[2]) not in present}
-    found = client.metadata(sorted({life.target_topic for life in past.values()})).topics if past else {}
+def _gone(client: WireClient, chosen: Iterable[SpanKey], ledger: Ledger, generations: Generations) -> set[SpanKey]:
+    """Partitions of past generations whose target topic was deleted since, or made anew: a person has accepted that."""
+    present = {(topic, generation.incarnation) for topic, generation in ledger.incarnations().items()}
+    past = {key: generations[key[0], key[2]] for key in chosen if (key[0], key[2]) not in present}
+    found = client.metadata(sorted({generation.target_topic for generation in past.values()})).topics if past else {}
 
-    def same(life: Incarnation) -> bool:
-        topic = found[life.target_topic]
-        return topic.error != UNKNOWN_TOPIC_OR_PARTITION and life.target_topic_id in ("", NO_TOPIC_ID, topic.topic_id)
+    def same(generation: Incarnation) -> bool:
+        topic = found[generation.target_topic]
+        return topic.error != UNKNOWN_TOPIC_OR_PARTITION and generation.target_topic_id in ("", NO_TOPIC_ID, topic.topic_id)
 
-    return {key for key, life in past.items() if not same(life)}
+    return {key for key, generation in past.items() if not same(generation)}
 
 
 def _maps(ledger: Ledger, chosen: Mapping[SpanKey, Sequence[SpanRef]]) -> dict[SpanKey, Runs]:

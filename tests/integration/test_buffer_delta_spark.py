@@ -64,7 +64,7 @@ def lane(store: LaneStore) -> LaneStore:
     ledger.add_incarnation(Incarnation("orders", "old-id", "east", "west", "east.orders", "t", {0: 0}, {0: 0}, 1_000))
     ledger.add_incarnation(Incarnation("orders", LIFE, "east", "west", "east.orders", "t", {0: 5, 1: 0}, {0: 100, 1: 0}, 2_000))
     ledger.add_incarnation(Incarnation("orders", LIFE, "east", "west", "east.orders", "t", {0: 5, 1: 0, 2: 9}, {0: 100, 1: 0, 2: 4}, 2_000))
-    ledger.save_stamp(Stamp(4_000, 1), "west")
+    ledger.save_producer(Stamp(4_000, 1), "west")
     holes = (Hole(15, 16, HoleCause.MARKER),)
     for number, part in enumerate([(span(5, 16, holes=holes), b"a" * 100), (span(16, 20), LARGE), (span(0, 7, 1), b"\x00\xff" * 10)]):
         assert spans.commit(number, [stage(store, number, part)])

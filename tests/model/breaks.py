@@ -51,12 +51,12 @@ def evict_before_produced(patch: pytest.MonkeyPatch) -> None:
 
 def stamp_used_again(patch: pytest.MonkeyPatch) -> None:
     """Every task counts its sequences from 0."""
-    real = task._stamped
+    real = task._sequenced
 
-    def stamped(work: task.PartitionWork, *rest: Any) -> Iterator[Any]:
+    def sequenced(work: task.PartitionWork, *rest: Any) -> Iterator[Any]:
         return real(replace(work, position=replace(work.position, ordinal=0)), *rest)
 
-    patch.setattr(task, "_stamped", stamped)
+    patch.setattr(task, "_sequenced", sequenced)
 
 
 def errors_are_success(patch: pytest.MonkeyPatch) -> None:

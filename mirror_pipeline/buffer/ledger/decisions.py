@@ -38,10 +38,10 @@ class Decisions:
         """Every decision, in order of time."""
         return rows.to_decisions(read_rows(self._decisions)) if self._decisions.exists() else ()
 
-    def left_out(self, lives: Mapping[str, Incarnation]) -> set[str]:
+    def left_out(self, generations: Mapping[str, Incarnation]) -> set[str]:
         """Those topics whose deletion on the source a person has accepted. Raises BufferUnusable."""
         gone = {(d.topic, d.incarnation) for d in self.all() if d.kind is DecisionKind.SOURCE_GONE}
-        return {topic for topic, life in lives.items() if (topic, life.incarnation) in gone}
+        return {topic for topic, generation in generations.items() if (topic, generation.incarnation) in gone}
 
     def latest(self) -> float | None:
         """When the last decision was made, in seconds since the epoch."""

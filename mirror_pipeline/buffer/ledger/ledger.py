@@ -1,4 +1,4 @@
-"""The ledger of a lane: what was sent where, what is missing and why, which lives of topics, under which producer id."""
+"""The ledger of a lane: what was sent where, what is missing and why, which generations of topics, under which producer id."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import Gap, Incarnation, Position, Send, Stamp, TopicPartition, Verification
 
 APP_ID = "mirror-ledger"
-PROOFS_APART_MS = 3_600_000
+VERIFICATIONS_APART_MS = 3_600_000
 """Verifications of the last hour stay rows of their own."""
 
 
@@ -127,7 +127,7 @@ class Ledger:
         return fold_positions(self._totals.read(), self.incarnations())
 
     def reached(self) -> dict[SpanKey, int]:
-        """Source offset up to which everything is on the target or named as missing, for every life of every topic."""
+        """Source offset up to which everything is on the target or named as missing, for every generation of every topic."""
         return reached(self._totals.read())
 
     def audit(self) -> None:
@@ -159,35 +159,35 @@ class Ledger:
 
     def incarnations(self) -> dict[str, Incarnation]:
         """The present incarnation of each topic: the latest by its time, in its latest form."""
-        return {topic: life for topic, (_, life) in rows.latest_incarnations(read_rows(self._incarnations)).items()}
+        return {topic: generation for topic, (_, generation) in rows.latest_incarnations(read_rows(self._incarnations)).items()}
 
-    def lives(self) -> dict[tuple[str, str], Incarnation]:
-        """Every life of every topic, past ones too, by topic and incarnation."""
-        return rows.lives_of(read_rows(self._incarnations))
+    def generations(self) -> dict[tuple[str, str], Incarnation]:
+        """Every generation of every topic, past ones too, by topic and incarnation."""
+        return rows.generations_of(read_rows(self._incarnations))
 
     def add_incarnation(self, incarnation: Incarnation) -> None:
         """:meth:`add_incarnations` for one topic."""
         self.add_incarnations([incarnation])
 
-    def add_incarnations(self, lives: Sequence[Incarnation]) -> None:
-        """Bind topics to new lives, or present lives to more partitions (the latest form counts); one transaction."""
+    def add_incarnations(self, generations: Sequence[Incarnation]) -> None:
+        """Bind topics to new generations, or present generations to more partitions (the latest form counts); one transaction."""
         with self._lock:
             revision = self._next_revision(self._incarnations)
-            self._take(self._incarnations, rows.incarnations_table(self._store, revision, lives), revision)
+            self._take(self._incarnations, rows.incarnations_table(self._store, revision, generations), revision)
 
-    def stamp(self, target_cluster_id: str) -> Stamp | None:
+    def producer(self, target_cluster_id: str) -> Stamp | None:
         """The producer id this lane holds on a target cluster."""
-        return rows.latest_stamp(read_rows(self._producers), target_cluster_id)
+        return rows.latest_producer(read_rows(self._producers), target_cluster_id)
 
-    def save_stamp(self, stamp: Stamp, target_cluster_id: str) -> None:
+    def save_producer(self, producer: Stamp, target_cluster_id: str) -> None:
         """Keep the producer id taken on a target cluster; the latest counts."""
         with self._lock:
             revision = self._next_revision(self._producers)
-            self._take(self._producers, rows.stamp_table(self._store, revision, stamp, target_cluster_id, _now()), revision)
+            self._take(self._producers, rows.producers_table(self._store, revision, producer, target_cluster_id, _now()), revision)
 
     def verifications(self) -> list[Verification]:
         """Every verification, in order of time."""
-        return [row for log in self._proofs() for row in rows.to_verifications(read_rows(log))]
+        return [row for log in self._verification_logs() for row in rows.to_verifications(read_rows(log))]
 
     def verified(self) -> dict[SpanKey, int]:
         """Source offset up to which everything from the incarnation's start on is verified; absent: nothing is."""
@@ -200,10 +200,10 @@ class Ledger:
                 self._verifications.ensure()
                 self._append(self._verifications, rows.verifications_table(self._store, done))
 
-    def _proofs(self) -> tuple[DeltaLog, ...]:
+    def _verification_logs(self) -> tuple[DeltaLog, ...]:
         return (self._verifications,) if self._verifications.exists() else ()
 
-    def stamps(self) -> list[tuple[str, int]]:
+    def producers(self) -> list[tuple[str, int]]:
         """Every target cluster id and producer id that this lane ever wrote with."""
         known = read_rows(self._producers, ["target_cluster_id", "producer_id"])
         return list(zip(known["target_cluster_id"].to_pylist(), known["producer_id"].to_pylist(), strict=True))
@@ -213,7 +213,7 @@ class Ledger:
         return 0 if not known.num_rows else int(pc.max(known["revision"]).as_py()) + 1
 
     def _thinned(self, table: pa.Table) -> pa.Table:
-        kept = thinned(rows.to_verifications(table), before=_now() - PROOFS_APART_MS)
+        kept = thinned(rows.to_verifications(table), before=_now() - VERIFICATIONS_APART_MS)
         return rows.verifications_table(self._store, kept)
 
     def maintain(self, *, max_files: int = 64, orphan_age: float = READER_GRACE) -> Upkeep:
@@ -226,7 +226,7 @@ class Ledger:
             orphan_age: seconds a file that the table does not refer to is kept, for readers of versions before; at least 60.
         """
         total = Upkeep()
-        for log in (*self._logs(), *self._proofs()):
+        for log in (*self._logs(), *self._verification_logs()):
             shrink = partial(thin, now=time.time()) if log is self._sends else self._thinned if log is self._verifications else None
             total += maintain_log(log, max_files=max_files, orphan_age=orphan_age, durable=self._durable, shrink=shrink)
         return total

@@ -17,14 +17,14 @@ _KEYS = ["topic", "partition", "incarnation"]
 def starting_positions(incarnations: Mapping[str, Incarnation]) -> dict[TopicPartition, Position]:
     """Where each partition stands before anything was sent."""
     return {
-        TopicPartition(topic, partition): Position(start, life.target_starts.get(partition, 0), life.ordinals.get(partition, 0))
-        for topic, life in incarnations.items()
-        for partition, start in life.starts.items()
+        TopicPartition(topic, partition): Position(start, generation.target_starts.get(partition, 0), generation.ordinals.get(partition, 0))
+        for topic, generation in incarnations.items()
+        for partition, start in generation.starts.items()
     }
 
 
 def totals(sends: pa.Table) -> pa.Table:
-    """One row for each partition of each life, in the columns ``POSITION_COLUMNS``: where its sends end.
+    """One row for each partition of each generation, in the columns ``POSITION_COLUMNS``: where its sends end.
 
     Totals of totals are totals: what one file adds up to can be kept in its place.
     """
@@ -37,7 +37,7 @@ def totals(sends: pa.Table) -> pa.Table:
 
 
 def reached(sends: pa.Table) -> dict[tuple[str, int, str], int]:
-    """Source offset up to which each partition of each life, also of a past one, is on the target or named in the ledger."""
+    """Source offset up to which each partition of each generation, also of a past one, is on the target or named in the ledger."""
     folded = totals(sends)
     names = [*_KEYS, "source_end"]
     return {(t, p, i): end for t, p, i, end in zip(*(folded[name].to_pylist() for name in names), strict=True)}
@@ -66,8 +66,8 @@ def fold_positions(sends: pa.Table, incarnations: Mapping[str, Incarnation]) -> 
     folded = totals(sends)
     names = [*_KEYS, "source_end", "target_end", "ordinal"]
     for topic, partition, incarnation, source_end, target_end, ordinal in zip(*(folded[n].to_pylist() for n in names), strict=True):
-        life = incarnations.get(topic)
-        if life is not None and life.incarnation == incarnation:
+        generation = incarnations.get(topic)
+        if generation is not None and generation.incarnation == incarnation:
             positions[TopicPartition(topic, partition)] = Position(source_end, target_end, ordinal)
     return positions
 
@@ -109,9 +109,9 @@ def _firsts(rows: pa.Table, incarnations: Mapping[str, Incarnation]) -> list[str
     folded = rows.group_by(_KEYS).aggregate([("source_start", "min")])
     found = []
     for topic, partition, incarnation, first in zip(*(folded[n].to_pylist() for n in [*_KEYS, "source_start_min"]), strict=True):
-        life = incarnations.get(topic)
-        if life is not None and life.incarnation == incarnation and life.starts.get(partition, first) != first:
-            found.append(f"{topic}[{partition}]: the first send starts at {first}, the incarnation at {life.starts[partition]}")
+        generation = incarnations.get(topic)
+        if generation is not None and generation.incarnation == incarnation and generation.starts.get(partition, first) != first:
+            found.append(f"{topic}[{partition}]: the first send starts at {first}, the incarnation at {generation.starts[partition]}")
     return found
 
 

@@ -8,19 +8,20 @@ from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.model import Incarnation, SpanRef, Verdict
 
-Lives = Mapping[tuple[str, str], Incarnation]
-"""Lives of topics, past ones too: what was staged of them is still compared."""
+Generations = Mapping[tuple[str, str], Incarnation]
+"""Generations of topics, past ones too: what was staged of them is still compared."""
 Lost = tuple[SpanKey, int, int]
 """Source offsets of a partition that left the buffer unverified."""
 
 
 def choose_spans(
-    live: Sequence[SpanRef], ledger: Ledger, lives: Lives, verified: Mapping[SpanKey, int], budget: int
+    live: Sequence[SpanRef], ledger: Ledger, generations: Generations, verified: Mapping[SpanKey, int], budget: int
 ) -> tuple[dict[SpanKey, list[SpanRef]], list[Lost]]:
     """Produced spans that are not verified yet, in order, within the budget; and stretches before them that are gone."""
     chosen: dict[SpanKey, list[SpanRef]] = {}
     lost: list[Lost] = []
-    begun = {(t, p, i): verified.get((t, p, i), life.starts[p]) for (t, i), life in lives.items() for p in life.starts}
+    starts = {(t, p, i): start for (t, i), generation in generations.items() for p, start in generation.starts.items()}
+    begun = {key: verified.get(key, start) for key, start in starts.items()}
     reached, stuck = ledger.reached(), _stuck(ledger)
     waiting = [span for span in live if begun.get(_key(span), span.end) < span.end <= reached.get(_key(span), -1)]
     affordable = _affordable([span for span in waiting if _key(span) not in stuck] or waiting, budget)

@@ -19,7 +19,7 @@ def verified_ends(done: Iterable[Verification], incarnations: Mapping[str, Incar
 
     Args:
         done: verifications in order of time.
-        incarnations: the present life of each topic; an earlier life counts from its first verification.
+        incarnations: the present generation of each topic; an earlier generation counts from its first verification.
     """
     covered: dict[SpanKey, Intervals] = {}
     first: dict[SpanKey, int] = {}
@@ -30,8 +30,8 @@ def verified_ends(done: Iterable[Verification], incarnations: Mapping[str, Incar
         covered[key] = change(covered.get(key, []), row.source_start, row.source_end)
     ends = {}
     for key, intervals in covered.items():
-        life = incarnations.get(key[0])
-        start = life.starts.get(key[1], first[key]) if life is not None and life.incarnation == key[2] else first[key]
+        generation = incarnations.get(key[0])
+        start = generation.starts.get(key[1], first[key]) if generation is not None and generation.incarnation == key[2] else first[key]
         end = next((high for low, high in intervals if low <= start < high), None)
         if end is not None:
             ends[key] = end

@@ -1,6 +1,6 @@
-"""One run per lane, one keeper per house: a kernel lock on a file of a local lane, a lease in an object store.
+"""One run per lane, one maintenance round at a time: a kernel lock on a file of a local lane, a lease in an object store.
 
-The kernel releases its lock when the holder dies, so a local hold cannot be lost. A lease can: see
+The kernel releases its lock when the holder dies, so a local lock cannot be lost. A lease can be; see
 :mod:`~mirror_pipeline.buffer.place.lease`.
 """
 
@@ -24,9 +24,9 @@ from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.errors import LaneBusy
 
 LOCK = "lock"
-HOUSE = "house"
-KEPT = "house-kept"
-"""Object whose time says when the house was kept last; a local one is the file ``house`` itself."""
+MAINTENANCE = "house"
+MAINTAINED = "house-kept"
+"""Object whose modification time is the last maintenance; in a folder that is the file ``house`` itself."""
 PATIENCE = 0.5
 """Seconds a new run waits for the lock: covers another run that is just ending."""
 
@@ -36,10 +36,10 @@ class Hold(Protocol):
 
     @property
     def left(self) -> float:
-        """Seconds for which it surely stays so, whatever happens."""
+        """Seconds for which the hold is guaranteed, whatever happens."""
 
     def check(self) -> None:
-        """Raises LaneLost when another run holds it now, BufferUnusable (``retryable``) while that cannot be known."""
+        """Raises LaneLost when another run holds the lane now, BufferUnusable (``retryable``) while that is unknown."""
 
 
 class KernelHold:
@@ -48,7 +48,7 @@ class KernelHold:
     left = math.inf
 
     def check(self) -> None:
-        """It is still held."""
+        """Always still held."""
 
 
 HELD: Hold = KernelHold()
@@ -82,8 +82,8 @@ def lane_lock(store: LaneStore, *, patience: float = PATIENCE) -> Iterator[Hold]
 
     Args:
         store: the lane.
-        patience: seconds to wait for a holder to go away. In an object store a holder is only known to be alive once it has
-            renewed its lease: that takes up to a third of it, and a dead holder is waited for a whole one.
+        patience: seconds to wait for a holder to end. In an object store a holder is known to be alive only once it renews its
+            lease, which takes up to a third of the lease; a dead holder is known to be dead after a whole one.
 
     Raises:
         LaneBusy: another run holds it; the message names its process id, host and start.
@@ -104,7 +104,7 @@ def lane_lock(store: LaneStore, *, patience: float = PATIENCE) -> Iterator[Hold]
 
 @contextmanager
 def buffer_lock(store: LaneStore, *, patience: float) -> Iterator[Hold]:
-    """Hold the buffer that a lane lies in, for a moment; lanes that run are not held up. Raises as :func:`lane_lock`."""
+    """Hold the whole buffer for a moment; running lanes are not held up. Raises as :func:`lane_lock`."""
     with lane_lock(replace(store, uri=store.root), patience=patience) as hold:
         yield hold
 
@@ -128,55 +128,55 @@ def _kernel_lock(store: LaneStore, patience: float) -> Iterator[None]:
 
 
 @contextmanager
-def house_lock(store: LaneStore, *, patience: float = 0.0) -> Iterator[bool]:
-    """Be the only one who tidies the lane's tables, beside whoever runs it: evicting, joining, removing files.
+def maintenance_lock(store: LaneStore, *, patience: float = 0.0) -> Iterator[bool]:
+    """Be the only process that maintains the lane's tables (evicts, joins, removes files), beside the run that copies.
 
-    Whoever loses a lease in the middle does no harm: what is removed is not referred to, and Delta refuses to join what is gone.
+    Losing the lease in between does no harm: removed files are no longer referred to, and Delta refuses to join files that are gone.
 
     Yields:
-        Whether the house is ours; False when another process still keeps it after ``patience`` seconds.
+        True when the lock was acquired; False when another process still holds it after ``patience`` seconds.
     """
     if not store.local:
-        lease = _lease(store, HOUSE)
-        ours = lease.take(patience)
+        lease = _lease(store, MAINTENANCE)
+        acquired = lease.take(patience)
         try:
-            yield ours
+            yield acquired
         finally:
             lease.release()
         return
     with explained(store.uri):
-        handle = os.open(store.file(HOUSE), os.O_RDWR | os.O_CREAT, 0o600)
+        handle = os.open(store.file(MAINTENANCE), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         yield _take(handle, patience)
     finally:
         os.close(handle)
 
 
-def found_house(store: LaneStore) -> None:
-    """See that there is something whose time says when the house was kept last. Raises BufferUnusable."""
+def create_maintenance_mark(store: LaneStore) -> None:
+    """Create the file or object that records the last maintenance, unless it exists. Raises BufferUnusable."""
     with explained(store.uri):
         if store.local:
-            os.close(os.open(store.file(HOUSE), os.O_RDWR | os.O_CREAT, 0o600))
+            os.close(os.open(store.file(MAINTENANCE), os.O_RDWR | os.O_CREAT, 0o600))
         else:
-            store.objects().create(KEPT, b"")
+            store.objects().create(MAINTAINED, b"")
 
 
-def house_kept(store: LaneStore) -> None:
-    """Note that the house was kept now."""
+def note_maintenance(store: LaneStore) -> None:
+    """Record that maintenance ran now. Raises BufferUnusable."""
     with explained(store.uri):
         if store.local:
-            os.utime(store.file(HOUSE))
+            os.utime(store.file(MAINTENANCE))
         else:
-            store.objects().write(KEPT, b"")
+            store.objects().write(MAINTAINED, b"")
 
 
-def last_kept(store: LaneStore) -> float | None:
-    """When the house was last kept, by whomever (seconds since the epoch); None when nobody ever did. Raises BufferUnusable."""
+def last_maintenance(store: LaneStore) -> float | None:
+    """When any process last ran maintenance (seconds since the epoch); None when it never ran. Raises BufferUnusable."""
     with explained(store.uri):
         if not store.local:
-            kept = store.objects().look(KEPT)
+            kept = store.objects().look(MAINTAINED)
             return kept.modified if kept else None
         try:
-            return store.file(HOUSE).stat().st_mtime
+            return store.file(MAINTENANCE).stat().st_mtime
         except FileNotFoundError:
             return None

@@ -1,4 +1,4 @@
-"""Room in the buffer: whether another micro-batch fits under the cap and on the disk, and what must go if it does not."""
+"""Buffer space: whether another micro-batch fits under the cap and on the disk, and how many bytes must be freed if it does not."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from mirror_pipeline.buffer.place.usage import buffer_use, free_bytes
 from mirror_pipeline.units import rounded_size
 
 LOOK_SECONDS = 1.0
-"""Between two looks at a local folder; what was staged meanwhile is added."""
+"""Between two measurements of a local folder; bytes staged in between are added."""
 OVERRUN = 1.25
-"""A micro-batch may become larger than planned: a range takes whole fetches. The largest one seen counts, and a bit more."""
+"""A micro-batch may become larger than planned, because a range takes whole fetches. The largest one seen counts, times this factor."""
 SPARE_BYTES = 16 * 2**20
-"""Left on the disk for the ledger and the tables' logs, without which nothing can be freed."""
-ROOM_SHARE = 0.8
-"""Once it is short of room the buffer is emptied to this share, so that it is not full again at once."""
+"""Kept free on the disk for the ledger and the tables' logs: freeing anything needs them."""
+EMPTIED_SHARE = 0.8
+"""A buffer that is short of space is emptied to this share, so that it does not fill up again at once."""
 NEAR_SHARE = 0.9
-"""From here on old micro-batches are evicted before staging has to wait."""
-BALLAST = "ballast"
-BALLAST_BYTES = 4 * 2**20
-BALLAST_SHARE = 64
-"""... but no more than this part of the cap."""
+"""From this share on old micro-batches are evicted, before staging has to wait."""
+RESERVED_FILE = "ballast"
+"""File whose bytes are given up when the disk is full, so that the writes that free more can succeed."""
+RESERVED_FILE_BYTES = 4 * 2**20
+RESERVED_FILE_SHARE = 64
+"""The reserved file takes at most this fraction (1/N) of the cap."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class BufferSpace:
     """What a lane may use: bytes the whole buffer takes, its cap, free bytes of its disk, the size of the next micro-batch."""
 
     used: int
@@ -40,7 +41,7 @@ class Room:
 
     @property
     def limit(self) -> int:
-        """The buffer may take so much before the next micro-batch is staged."""
+        """Bytes the buffer may hold before the next micro-batch is staged."""
         return max(0, self.cap - self.reserve)
 
     @property
@@ -60,14 +61,14 @@ class Room:
 
     @property
     def excess(self) -> int:
-        """Bytes that should go; 0 when nothing must."""
+        """Bytes that should be freed; 0 when there is enough space."""
         if not self.near:
             return 0
-        return max(0, self.used - int(ROOM_SHARE * self.limit), int((self.reserve + SPARE_BYTES) / ROOM_SHARE) - self.free)
+        return max(0, self.used - int(EMPTIED_SHARE * self.limit), int((self.reserve + SPARE_BYTES) / EMPTIED_SHARE) - self.free)
 
 
-class RoomWatch:
-    """Looks at the buffer for one lane; its staging and its housekeeper share one.
+class SpaceWatch:
+    """Measures the buffer for one lane; the read loop and maintenance share one.
 
     Args:
         store: the lane.
@@ -83,12 +84,12 @@ class RoomWatch:
         self._running = 1
         self._staged = 0
         self._fixed = 0
-        self._seen: Room | None = None
+        self._seen: BufferSpace | None = None
         self._at = 0.0
         self._lock = threading.Lock()
 
-    def look(self) -> Room:
-        """The room as it is now. Raises BufferUnusable."""
+    def measure(self) -> BufferSpace:
+        """The space as it is now, measured. Raises BufferUnusable."""
         with self._lock:
             staged = self._staged
         with explained(self._store.uri):
@@ -98,45 +99,45 @@ class RoomWatch:
         with self._lock:
             self._running = max(1, sum(lane.running for lane in lanes.values()))
             self._fixed = used - sum(lane.spans for lane in lanes.values())
-            since = self._staged - staged  # while the folder was read: it may have been missed, and counting it twice does no harm
-            self._seen = Room(used + since, self._cap, free - since, self._reserve)
+            since = self._staged - staged  # staged during the scan: the scan may have missed it, and counting it twice does no harm
+            self._seen = BufferSpace(used + since, self._cap, free - since, self._reserve)
             self._at = time.monotonic()
             return self._seen
 
     @property
     def _reserve(self) -> int:
-        """Every running lane may be staging now; but never so much that nobody could once all spans have left."""
+        """Every running lane may be staging now; but one micro-batch must still fit into a buffer that holds no spans."""
         most = min(self._cap * 3 // 4, self._cap - self._fixed)
         return min(max(self._micro_batch, self._largest) * self._running, max(self._micro_batch, most))
 
-    def glance(self, staged: int) -> Room:
-        """The room as of a moment ago, less ``staged`` bytes that were written since (0 looks again when it is time)."""
+    def cached(self, staged: int) -> BufferSpace:
+        """The space as last measured, less ``staged`` bytes written since; 0 measures again when that is due."""
         with self._lock:
             self._staged += staged
             self._largest = max(self._largest, int(OVERRUN * staged))
-            room = self._seen
-            if room is not None:
-                room = self._seen = Room(room.used + staged, room.cap, room.free - staged, self._reserve)
-            fresh = room is not None and time.monotonic() - self._at < self._store.spaced(LOOK_SECONDS) and not room.why_full
-        return room if room is not None and fresh else self.look()
+            space = self._seen
+            if space is not None:
+                space = self._seen = BufferSpace(space.used + staged, space.cap, space.free - staged, self._reserve)
+            fresh = space is not None and time.monotonic() - self._at < self._store.spaced(LOOK_SECONDS) and not space.why_full
+        return space if space is not None and fresh else self.measure()
 
 
-def lay_ballast(store: LaneStore, *, cap: int) -> None:
-    """Keep some bytes of the disk for the moment when it is full; no error when there are none. A bucket is never full."""
+def lay_reserved_file(store: LaneStore, *, cap: int) -> None:
+    """Reserve some bytes for the moment the disk is full; failing to is no error. A bucket is never full."""
     if not store.local:
         return
-    path = store.file(BALLAST)
+    path = store.file(RESERVED_FILE)
     with contextlib.suppress(OSError):
         if not path.exists() and free_bytes(store) > SPARE_BYTES:
-            path.write_bytes(os.urandom(min(BALLAST_BYTES, cap // BALLAST_SHARE)))
+            path.write_bytes(os.urandom(min(RESERVED_FILE_BYTES, cap // RESERVED_FILE_SHARE)))
 
 
-def drop_ballast(store: LaneStore) -> bool:
-    """Give them up, so that what is needed to free more can be written; whether there were any."""
+def drop_reserved_file(store: LaneStore) -> bool:
+    """Give up the reserved bytes, so that the writes that free more can succeed. True when there were any."""
     if not store.local:
         return False
     try:
-        store.file(BALLAST).unlink()
+        store.file(RESERVED_FILE).unlink()
     except OSError:
         return False
     return True

@@ -237,7 +237,7 @@ class SpanTable:
         """Join small part files when more than ``most`` are live; how many were joined.
 
         Only files of ``done`` micro-batches are touched: no task reads them any more, and whoever still does finds the old
-        files until :meth:`vacuum`. To be called by the keeper of the house alone (``house_lock``).
+        files until :meth:`vacuum`. Only for the holder of ``maintenance_lock``.
 
         Args:
             done: micro-batches that may be forgotten already.

@@ -94,24 +94,24 @@ def to_gaps(table: pa.Table) -> list[Gap]:
     return list({gap_key(gap): gap for gap in reversed(gaps)}.values())[::-1]
 
 
-def incarnations_table(store: LaneStore, revision: int, lives: Sequence[Incarnation]) -> pa.Table:
+def incarnations_table(store: LaneStore, revision: int, generations: Sequence[Incarnation]) -> pa.Table:
     """Rows of the incarnations table, numbered from ``revision`` on."""
     texts = ("topic", "incarnation", "source_cluster_id", "target_cluster_id", "target_topic", "target_topic_id")
     return _table(
         INCARNATIONS.schema,
         store,
-        len(lives),
-        columns.int64s(range(revision, revision + len(lives))),
-        *(columns.strings([getattr(life, text) for life in lives]) for text in texts),
-        columns.offset_maps([life.starts for life in lives]),
-        columns.offset_maps([life.target_starts for life in lives]),
-        columns.times(life.at for life in lives),
-        columns.offset_maps([life.ordinals for life in lives]),
-        columns.int32s(life.producer_epoch for life in lives),
+        len(generations),
+        columns.int64s(range(revision, revision + len(generations))),
+        *(columns.strings([getattr(generation, text) for generation in generations]) for text in texts),
+        columns.offset_maps([generation.starts for generation in generations]),
+        columns.offset_maps([generation.target_starts for generation in generations]),
+        columns.times(generation.at for generation in generations),
+        columns.offset_maps([generation.ordinals for generation in generations]),
+        columns.int32s(generation.producer_epoch for generation in generations),
     )
 
 
-def _life(row: dict[str, Any], at: int) -> Incarnation:
+def _generation(row: dict[str, Any], at: int) -> Incarnation:
     return Incarnation(
         topic=row["topic"],
         incarnation=row["incarnation"],
@@ -133,21 +133,21 @@ def latest_incarnations(table: pa.Table) -> dict[str, tuple[int, Incarnation]]:
     for row, at in zip(table.drop_columns(["bound_at"]).to_pylist(), _milliseconds(table["bound_at"]), strict=True):
         known = latest.get(row["topic"])
         if known is None or (known[1].at, known[0]) < (at, row["revision"]):
-            latest[row["topic"]] = (row["revision"], _life(row, at))
+            latest[row["topic"]] = (row["revision"], _generation(row, at))
     return latest
 
 
-def lives_of(table: pa.Table) -> dict[tuple[str, str], Incarnation]:
-    """Every life of every topic by topic and incarnation, in its latest form."""
+def generations_of(table: pa.Table) -> dict[tuple[str, str], Incarnation]:
+    """Every generation of every topic by topic and incarnation, in its latest form."""
     latest: dict[tuple[str, str], tuple[int, Incarnation]] = {}
     for row, at in zip(table.drop_columns(["bound_at"]).to_pylist(), _milliseconds(table["bound_at"]), strict=True):
         key = (row["topic"], row["incarnation"])
         if key not in latest or latest[key][0] < row["revision"]:
-            latest[key] = (row["revision"], _life(row, at))
-    return {key: life for key, (_, life) in latest.items()}
+            latest[key] = (row["revision"], _generation(row, at))
+    return {key: generation for key, (_, generation) in latest.items()}
 
 
-def stamp_table(store: LaneStore, revision: int, stamp: Stamp, target_cluster_id: str, at: int) -> pa.Table:
+def producers_table(store: LaneStore, revision: int, producer: Stamp, target_cluster_id: str, at: int) -> pa.Table:
     """One row of the producers table."""
     return _table(
         PRODUCERS.schema,
@@ -155,14 +155,14 @@ def stamp_table(store: LaneStore, revision: int, stamp: Stamp, target_cluster_id
         1,
         columns.int64s([revision]),
         columns.strings([target_cluster_id]),
-        columns.int64s([stamp.producer_id]),
-        columns.int32s([stamp.producer_epoch]),
+        columns.int64s([producer.producer_id]),
+        columns.int32s([producer.producer_epoch]),
         columns.times([at]),
     )
 
 
-def latest_stamp(table: pa.Table, target_cluster_id: str) -> Stamp | None:
-    """The stamp saved last for a cluster."""
+def latest_producer(table: pa.Table, target_cluster_id: str) -> Stamp | None:
+    """The producer id and epoch saved last for a target cluster."""
     mine = [row for row in table.drop_columns(["taken_at"]).to_pylist() if row["target_cluster_id"] == target_cluster_id]
     newest: dict[str, Any] | None = max(mine, key=lambda row: int(row["revision"]), default=None)
     return None if newest is None else Stamp(newest["producer_id"], newest["producer_epoch"])

@@ -1,6 +1,6 @@
 """Buffer life: forget what is on the target and verified there, keep tables and logs small.
 
-One round works on the tables alone, so a running lane, a command and a schedule do the same; ``house_lock`` sees to it
+One round works on the tables alone, so a running lane, a command and a schedule do the same; ``maintenance_lock`` sees to it
 that one of them does it at a time.
 """
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
-from mirror_pipeline.buffer.place.lock import house_kept, house_lock
+from mirror_pipeline.buffer.place.lock import maintenance_lock, note_maintenance
 from mirror_pipeline.buffer.place.place import LaneStore
-from mirror_pipeline.buffer.place.space import ROOM_SHARE, SPARE_BYTES, drop_ballast, lay_ballast
+from mirror_pipeline.buffer.place.space import EMPTIED_SHARE, SPARE_BYTES, drop_reserved_file, lay_reserved_file
 from mirror_pipeline.buffer.place.usage import free_bytes, total_bytes
 from mirror_pipeline.buffer.spans.eviction import SpanKey, safe_ends
 from mirror_pipeline.buffer.spans.spans import JOIN_FILES, ORPHAN_AGE, SpanTable
@@ -115,13 +115,13 @@ class House:
             BufferDamaged: what lies in the buffer is not what was written.
             BufferUnusable: the buffer cannot be read or written.
         """
-        with house_lock(self.store, patience=patience) as ours:
+        with maintenance_lock(self.store, patience=patience) as ours:
             if not ours:
                 return Eviction(self.store.lane, note="another process keeps the house")
             try:
                 return self._keep(excess, upkeep, seconds)
             except BufferUnusable as problem:
-                if not (problem.retryable and drop_ballast(self.store)):
+                if not (problem.retryable and drop_reserved_file(self.store)):
                     raise
                 log.warning("%s; the ballast goes", problem.message)
                 return self._keep(excess, upkeep, seconds)
@@ -139,8 +139,8 @@ class House:
         freed += self.spans.vacuum(grace=grace, orphan_age=orphan_age)
         total, joined = (self.ledger.maintain(), self.spans.join(safe, room=self._room())) if upkeep else (Upkeep(), 0)
         if upkeep:
-            lay_ballast(self.store, cap=self.cap)
-        house_kept(self.store)
+            lay_reserved_file(self.store, cap=self.cap)
+        note_maintenance(self.store)
         return replace(
             self.done, micro_batches=len(gone), freed_bytes=freed + total.freed,
             joined_files=joined + total.joined, removed_files=total.removed,
@@ -148,7 +148,7 @@ class House:
 
     def _room(self) -> int:
         """Bytes that may be written twice for a while."""
-        return max(0, min(int(ROOM_SHARE * self.cap) - total_bytes([self.store]), free_bytes(self.store) - SPARE_BYTES))
+        return max(0, min(int(EMPTIED_SHARE * self.cap) - total_bytes([self.store]), free_bytes(self.store) - SPARE_BYTES))
 
     @property
     def _before(self) -> int:

@@ -9,8 +9,8 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from mirror_pipeline.buffer.place.lock import found_house, last_kept
-from mirror_pipeline.buffer.place.space import lay_ballast
+from mirror_pipeline.buffer.place.lock import create_maintenance_mark, last_maintenance
+from mirror_pipeline.buffer.place.space import lay_reserved_file
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.maintain.rounds import Differing, Eviction, House, Verify, damage
 from mirror_pipeline.errors import BufferUnusable, MirrorError, TopicHalted
@@ -57,8 +57,8 @@ class Housekeeper:
 
     def start(self) -> None:
         """Begin."""
-        lay_ballast(self.context.store, cap=self.context.buffer.max_bytes)
-        found_house(self.context.store)
+        lay_reserved_file(self.context.store, cap=self.context.buffer.max_bytes)
+        create_maintenance_mark(self.context.store)
         self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
         self._thread.start()
 
@@ -73,7 +73,7 @@ class Housekeeper:
 
     def _overdue(self) -> bool:
         try:
-            kept = last_kept(self.context.store)
+            kept = last_maintenance(self.context.store)
         except BufferUnusable as problem:
             log.warning("housekeeping: %s", problem.message)
             return False
@@ -109,7 +109,7 @@ class Housekeeper:
 
     def _look_and_keep(self, *, regular: bool) -> Eviction | None:
         try:
-            excess = self.context.room.look().excess
+            excess = self.context.room.measure().excess
         except MirrorError as problem:
             self.facts.error = problem.message
             return None

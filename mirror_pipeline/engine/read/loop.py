@@ -291,7 +291,7 @@ class Staging:
 
     def _buffer_full(self) -> bool:
         """Whether another micro-batch would not fit under the cap or on the disk; the housekeeper is called before it is so."""
-        room = self._room.glance(self._staged)
+        room = self._room.cached(self._staged)
         self._staged = 0
         if room.near:
             self._context.room_wanted.set()

@@ -50,10 +50,10 @@ class TargetSide:
         self.cluster_id = self._client.metadata([]).cluster_id
         self._client.require(TARGET_NEEDS)
         self._context.memory_seconds = self._memory_seconds()
-        stamp = self._context.ledger.stamp(self.cluster_id)
+        stamp = self._context.ledger.producer(self.cluster_id)
         if stamp is None:
             stamp = self._client.init_producer_id()
-            self._context.ledger.save_stamp(stamp, self.cluster_id)
+            self._context.ledger.save_producer(stamp, self.cluster_id)
         return stamp
 
     def _memory_seconds(self) -> float:

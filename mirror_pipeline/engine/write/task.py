@@ -23,7 +23,7 @@ from mirror_pipeline.kafka.client import OPEN_TIMEOUT, WireClient
 from mirror_pipeline.kafka.codes import Action, after_produce, broker_error
 from mirror_pipeline.kafka.connection import Connection
 from mirror_pipeline.kafka.produce import ProduceAnswer, receive_produce, send_produce
-from mirror_pipeline.kafka.records.restamp import StampedBatch, stamped
+from mirror_pipeline.kafka.records.restamp import SequencedBatch, assign_sequences
 from mirror_pipeline.model import Stamp, TopicPartition
 
 MEMORY_SECONDS = 1.0
@@ -37,7 +37,7 @@ class _Lane:
     """One target partition while it is being sent."""
 
     work: PartitionWork
-    batches: Iterator[StampedBatch]
+    batches: Iterator[SequencedBatch]
     in_flight: int = 0
     acked: int = 0
     acked_bytes: int = 0
@@ -77,7 +77,7 @@ class _Line:
 
     connection: Connection
     lanes: list[_Lane]
-    waiting: deque[dict[TopicPartition, tuple[_Lane, StampedBatch]]] = field(default_factory=deque)
+    waiting: deque[dict[TopicPartition, tuple[_Lane, SequencedBatch]]] = field(default_factory=deque)
     node: int = -1
 
 
@@ -85,7 +85,7 @@ def run_produce(task: ProduceTask) -> ProduceResult:
     """Send what the task holds; returns how far each partition came. Raises BufferUnusable if a span cannot be read."""
     began = time.monotonic()
     reader = SpanReader(task.store)
-    lanes = [_Lane(w, _stamped(w, reader, task.stamp)) for w in task.work]
+    lanes = [_Lane(w, _sequenced(w, reader, task.stamp)) for w in task.work]
     silent: dict[int, str] = {}
     if time.time() - task.issued > task.lease:
         _stop_all(lanes, "the task started after its lease was over")
@@ -98,7 +98,7 @@ def run_produce(task: ProduceTask) -> ProduceResult:
     return ProduceResult(outcomes, time.monotonic() - began, silent)
 
 
-def _stamped(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterator[StampedBatch]:
+def _sequenced(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterator[SequencedBatch]:
     """The batches to send."""
     if work.producer_epoch:
         stamp = replace(stamp, producer_epoch=stamp.producer_epoch + work.producer_epoch)
@@ -108,7 +108,7 @@ def _stamped(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterator[
             skip = records_before(span, work.position.source_next)
             for piece, records in whole_batches(reader.stretches(span), span):
                 known = min(skip, records)
-                yield from stamped(piece, stamp, sequence, skip=known)
+                yield from assign_sequences(piece, stamp, sequence, skip=known)
                 sequence += records - known
                 skip -= known
 
@@ -207,9 +207,9 @@ def _collect(line: _Line, task: ProduceTask) -> None:
         _acknowledge(lane, answers.get(target), batch, task.forgotten_before)
 
 
-def _next_request(line: _Line, request_bytes: int) -> dict[TopicPartition, tuple[_Lane, StampedBatch]]:
+def _next_request(line: _Line, request_bytes: int) -> dict[TopicPartition, tuple[_Lane, SequencedBatch]]:
     """One batch of every partition that may send, until ``request_bytes`` are together; the line's order rotates."""
-    request: dict[TopicPartition, tuple[_Lane, StampedBatch]] = {}
+    request: dict[TopicPartition, tuple[_Lane, SequencedBatch]] = {}
     size = 0
     for _ in range(len(line.lanes)):
         if size >= request_bytes:
@@ -247,7 +247,7 @@ def _fault(lane: _Lane, problem: Exception) -> None:
     lane.trace = halt.trace
 
 
-def _acknowledge(lane: _Lane, answer: ProduceAnswer | None, batch: StampedBatch, forgotten_before: int) -> None:
+def _acknowledge(lane: _Lane, answer: ProduceAnswer | None, batch: SequencedBatch, forgotten_before: int) -> None:
     if answer is None:
         lane.stop(error=f"the broker did not answer for {lane.work.target}")
         return

@@ -31,7 +31,7 @@ DELETE_HORIZON = 0x40
 CODEC_MASK = 0x07
 
 HEAD = Struct(">qiibI")  # baseOffset, batchLength, partitionLeaderEpoch, magic, crc
-STAMPED = Struct(">hiqqqhii")  # attributes .. record count: what the CRC covers of the header
+CHECKED_FIELDS = Struct(">hiqqqhii")  # attributes .. record count: what the CRC covers of the header
 HEADER = Struct(">qiibIhiqqqhii")  # both
 LENGTH = Struct(">8xi")  # batchLength alone
 _LEGACY = Struct(">qiIbb")
@@ -191,7 +191,7 @@ def _check_legacy(buffer: Buffer, position: int, header: BatchHeader) -> None:
         raise CorruptBatch(f"message at offset {header.base_offset} has checksum {found:#010x}, announced {header.crc:#010x}")
 
 
-def restamp(header: BatchHeader, batch: memoryview, stamp: Stamp, sequence: int) -> bytes:
+def restamp(header: BatchHeader, batch: memoryview, producer: Stamp, sequence: int) -> bytes:
     """The first 61 bytes under which a batch is produced; the bytes behind them go out as they are.
 
     Base offset 0 and leader epoch -1 as brokers expect; the transactional bit and the delete horizon bit are
@@ -203,7 +203,7 @@ def restamp(header: BatchHeader, batch: memoryview, stamp: Stamp, sequence: int)
     Args:
         header: The header of ``batch``.
         batch: The batch, from its first byte.
-        stamp: Producer id and epoch to carry.
+        producer: Producer id and epoch to carry.
         sequence: Records put into the target partition before; reduced modulo 2^31 here, since after
             2147483647 Kafka goes on with 0 and a batch may straddle that.
 
@@ -216,15 +216,15 @@ def restamp(header: BatchHeader, batch: memoryview, stamp: Stamp, sequence: int)
             f"attributes {header.attributes:#x}, {header.records} records for {header.last_offset_delta + 1} offsets",
             hint="control batches are dropped; old formats and batches with holes are opened and sealed",
         )
-    stamped = STAMPED.pack(
+    fields = CHECKED_FIELDS.pack(
         header.attributes & ~(TRANSACTIONAL | DELETE_HORIZON),
         header.last_offset_delta,
         header.base_timestamp,
         header.max_timestamp,
-        stamp.producer_id,
-        stamp.producer_epoch,
+        producer.producer_id,
+        producer.producer_epoch,
         sequence & MAX_SEQUENCE,
         header.records,
     )
-    crc = crc32c(batch[HEADER_BYTES : header.size], crc32c(stamped), -1)
-    return HEAD.pack(0, header.size - LOG_OVERHEAD, -1, 2, crc) + stamped
+    crc = crc32c(batch[HEADER_BYTES : header.size], crc32c(fields), -1)
+    return HEAD.pack(0, header.size - LOG_OVERHEAD, -1, 2, crc) + fields

@@ -16,7 +16,7 @@ from crc32c import crc32c
 from mirror_pipeline.errors import CorruptBatch
 from mirror_pipeline.kafka.records.compression import NONE, compress
 from mirror_pipeline.kafka.records.digest import leaf_of
-from mirror_pipeline.kafka.records.header import CODEC_MASK, HEAD, HEADER_BYTES, LOG_APPEND_TIME, LOG_OVERHEAD, STAMPED, Buffer
+from mirror_pipeline.kafka.records.header import CHECKED_FIELDS, CODEC_MASK, HEAD, HEADER_BYTES, LOG_APPEND_TIME, LOG_OVERHEAD, Buffer
 from mirror_pipeline.kafka.records.records import LONGER, int64, open_batch
 from mirror_pipeline.kafka.records.varint import read_varint, read_varlong, varint
 
@@ -208,6 +208,6 @@ class _Group:
         body = b"".join(self.parts)
         if self.codec != NONE:
             body = compress(self.codec, body)
-        stamped = STAMPED.pack(self.codec, self.count - 1, self.time, self.latest, -1, -1, -1, self.count)
-        crc = crc32c(body, crc32c(stamped), -1)
-        return HEAD.pack(self.base, HEADER_BYTES - LOG_OVERHEAD + len(body), -1, 2, crc) + stamped + body
+        fields = CHECKED_FIELDS.pack(self.codec, self.count - 1, self.time, self.latest, -1, -1, -1, self.count)
+        crc = crc32c(body, crc32c(fields), -1)
+        return HEAD.pack(self.base, HEADER_BYTES - LOG_OVERHEAD + len(body), -1, 2, crc) + fields + body

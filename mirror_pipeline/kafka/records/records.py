@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from mirror_pipeline.errors import CorruptBatch
 from mirror_pipeline.kafka.records.compression import NONE, compress, decompress
-from mirror_pipeline.kafka.records.header import HEAD, HEADER_BYTES, LOG_OVERHEAD, STAMPED, BatchHeader, Buffer, check, headers
+from mirror_pipeline.kafka.records.header import CHECKED_FIELDS, HEAD, HEADER_BYTES, LOG_OVERHEAD, BatchHeader, Buffer, check, headers
 from mirror_pipeline.kafka.records.legacy import open_legacy
 from mirror_pipeline.kafka.records.varint import read_varint, read_varlong, varint
 
@@ -157,9 +157,9 @@ def _encode(records: Sequence[OpenRecord], deltas: Sequence[int], codec: int, ba
         parts += (varint(length), record.attributes.to_bytes(1, "big"), time, delta, record.tail)
     body = compress(codec, b"".join(parts))
     latest = max(record.timestamp for record in records)
-    stamped = STAMPED.pack(codec, last_delta, base, latest, -1, -1, -1, len(records))
-    crc = crc32c(body, crc32c(stamped), -1)
-    return HEAD.pack(base_offset, HEADER_BYTES - LOG_OVERHEAD + len(body), -1, 2, crc) + stamped + body
+    fields = CHECKED_FIELDS.pack(codec, last_delta, base, latest, -1, -1, -1, len(records))
+    crc = crc32c(body, crc32c(fields), -1)
+    return HEAD.pack(base_offset, HEADER_BYTES - LOG_OVERHEAD + len(body), -1, 2, crc) + fields + body
 
 
 def seal_runs(records: Sequence[OpenRecord], *, codec: int, max_bytes: int) -> list[bytes]:

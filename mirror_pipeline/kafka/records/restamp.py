@@ -1,4 +1,4 @@
-"""Batches on their way out: each checked once more and given its stamp, in one pass. The hot half of producing."""
+"""Outgoing batches: one pass checks each batch again and sets producer id, epoch and sequence. The hot half of the write loop."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from crc32c import crc32c
 
 from mirror_pipeline.errors import CorruptBatch
 from mirror_pipeline.kafka.records.header import (
+    CHECKED_FIELDS,
     CONTROL,
     CRC_START,
     DELETE_HORIZON,
@@ -17,7 +18,6 @@ from mirror_pipeline.kafka.records.header import (
     HEADER_BYTES,
     LOG_OVERHEAD,
     MAX_SEQUENCE,
-    STAMPED,
     TRANSACTIONAL,
     check,
     headers,
@@ -26,8 +26,8 @@ from mirror_pipeline.kafka.records.header import (
 from mirror_pipeline.model import Stamp
 
 
-class StampedBatch(NamedTuple):
-    """A batch as it goes out: new header, untouched rest; ``newest`` is its newest record's time, ``size`` in bytes."""
+class SequencedBatch(NamedTuple):
+    """An outgoing batch: new header, unchanged rest; ``newest`` is the time of its newest record, ``size`` is in bytes."""
 
     head: bytes
     rest: memoryview
@@ -36,22 +36,22 @@ class StampedBatch(NamedTuple):
     size: int
 
 
-def stamped(payload: memoryview, stamp: Stamp, sequence: int, *, skip: int = 0) -> Iterator[StampedBatch]:
-    """The batches of a span, stamped as :func:`~mirror_pipeline.kafka.records.header.restamp` does.
+def assign_sequences(payload: memoryview, producer: Stamp, sequence: int, *, skip: int = 0) -> Iterator[SequencedBatch]:
+    """Set producer id, epoch and sequence of a span's batches, as :func:`~mirror_pipeline.kafka.records.header.restamp` does for one.
 
-    The new checksum must not hide damage that was done in the buffer, so the old one is checked first.
+    The old checksum is checked first, so that the new one cannot hide damage done in the buffer.
 
     Args:
         payload: whole batches.
-        stamp: whose batches they become.
-        sequence: records that were put into the target partition before the first batch.
-        skip: records at the beginning that are on the target already.
+        producer: the producer id and epoch that they carry on the target.
+        sequence: number of records written to the target partition before the first batch.
+        skip: number of leading records that are already on the target.
 
     Raises:
-        CorruptBatch: a batch is damaged, or is none that a broker takes.
+        CorruptBatch: a batch is damaged, or a broker would not accept it.
     """
-    unpack, make, pack_head, pack = HEADER.unpack_from, tuple.__new__, HEAD.pack, STAMPED.pack
-    producer, producer_epoch = stamp.producer_id, stamp.producer_epoch
+    unpack, make, pack_head, pack = HEADER.unpack_from, tuple.__new__, HEAD.pack, CHECKED_FIELDS.pack
+    producer_id, epoch = producer.producer_id, producer.producer_epoch
     at, last = 0, len(payload) - HEADER_BYTES
     while at <= last:
         _, length, _, magic, crc, attributes, delta, first, newest, _, _, _, records = unpack(payload, at)
@@ -64,25 +64,25 @@ def stamped(payload: memoryview, stamp: Stamp, sequence: int, *, skip: int = 0) 
             skip or magic != 2 or attributes & CONTROL or records != delta + 1 or records < 0
             or not at + HEADER_BYTES <= stop <= len(payload) or crc32c(payload[at + CRC_START : stop], 0, -1) != crc
         ):  # fmt: skip
-            raise _wrong(payload[at:], stamp)
+            raise _wrong(payload[at:], producer)
         fresh = pack(
-            attributes & ~(TRANSACTIONAL | DELETE_HORIZON), delta, first, newest, producer, producer_epoch, sequence & MAX_SEQUENCE, records
+            attributes & ~(TRANSACTIONAL | DELETE_HORIZON), delta, first, newest, producer_id, epoch, sequence & MAX_SEQUENCE, records
         )
         rest = payload[at + HEADER_BYTES : stop]
         head = pack_head(0, length, -1, 2, crc32c(rest, crc32c(fresh), -1)) + fresh
-        yield make(StampedBatch, (head, rest, records, newest, stop - at))
+        yield make(SequencedBatch, (head, rest, records, newest, stop - at))
         sequence += records
         at = stop
     if at != len(payload):
-        raise _wrong(payload[at:], stamp)
+        raise _wrong(payload[at:], producer)
 
 
-def _wrong(batches: memoryview, stamp: Stamp) -> CorruptBatch:
+def _wrong(batches: memoryview, producer: Stamp) -> CorruptBatch:
     """What is wrong with the first batch."""
     try:
         for _, header in headers(batches):
             check(batches, 0, header)
-            restamp(header, batches, stamp, 0)
+            restamp(header, batches, producer, 0)
             return CorruptBatch(f"only a part of the batch at offset {header.base_offset} is on the target")
     except CorruptBatch as error:
         return error

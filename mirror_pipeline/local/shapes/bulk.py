@@ -13,7 +13,7 @@ from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.kafka.produce import receive_produce, send_produce
 from mirror_pipeline.kafka.records.batch import HEADER_BYTES, OpenRecord, seal, tail_of
 from mirror_pipeline.kafka.records.compression import compress
-from mirror_pipeline.kafka.records.header import HEAD, LOG_OVERHEAD, STAMPED
+from mirror_pipeline.kafka.records.header import CHECKED_FIELDS, HEAD, LOG_OVERHEAD
 from mirror_pipeline.local.shapes.ground import CODECS, Ground
 from mirror_pipeline.model import TopicPartition
 
@@ -94,8 +94,8 @@ class Stencil:
             batch[place : place + 21] = mark + b"%014d" % index
         body = memoryview(batch)[HEADER_BYTES:] if not self.codec else memoryview(compress(self.codec, bytes(batch[HEADER_BYTES:])))
         now = int(time.time() * 1000)
-        stamped = STAMPED.pack(self.codec, self.records - 1, now, now, -1, -1, -1, self.records)
-        head = HEAD.pack(0, HEADER_BYTES - LOG_OVERHEAD + len(body), -1, 2, crc32c(body, crc32c(stamped))) + stamped
+        fields = CHECKED_FIELDS.pack(self.codec, self.records - 1, now, now, -1, -1, -1, self.records)
+        head = HEAD.pack(0, HEADER_BYTES - LOG_OVERHEAD + len(body), -1, 2, crc32c(body, crc32c(fields))) + fields
         return b"".join((head, body))
 
 

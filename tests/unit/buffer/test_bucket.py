@@ -110,12 +110,12 @@ def test_the_ledger_of_a_late_holder_is_refused_too(lane: LaneStore) -> None:
     assert ours.record(ours.last_record() + 1, [send(5, 9, ordinal=5)])
     assert len(ours.sends()) == 2
     revision = late._next_revision(late._producers)
-    ours.save_stamp(Stamp(1, 0), "west")
+    ours.save_producer(Stamp(1, 0), "west")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Ledger, "_next_revision", lambda self, log: revision)
         with pytest.raises(BufferUnusable, match="was written by another run"):
-            late.save_stamp(Stamp(2, 0), "west")
-    assert ours.stamp("west") == Stamp(1, 0)
+            late.save_producer(Stamp(2, 0), "west")
+    assert ours.producer("west") == Stamp(1, 0)
 
 
 def test_files_of_a_late_holder_are_not_taken_for_ours(lane: LaneStore) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.buffer.place.lock import house_kept, house_lock, last_kept
+from mirror_pipeline.buffer.place.lock import last_maintenance, maintenance_lock, note_maintenance
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.place.usage import buffer_use, free_bytes, lane_use
 from mirror_pipeline.buffer.spans.compaction import FEWEST, SmallFile, groups
@@ -149,16 +149,16 @@ def test_eviction_counts_spans_too(spans: SpanTable, stage: Stage) -> None:
     assert spans.evict({1, 2, 5}, target_spans=7) == [1, 2, 5]
 
 
-def test_the_house_has_one_keeper(store: LaneStore) -> None:
-    assert last_kept(store) is None
-    with house_lock(store) as ours, house_lock(store) as theirs:
+def test_one_process_maintains_a_lane_at_a_time(store: LaneStore) -> None:
+    assert last_maintenance(store) is None
+    with maintenance_lock(store) as ours, maintenance_lock(store) as theirs:
         assert (ours, theirs) == (True, False)
     os.utime(store.file("house"), (5, 5))
-    with house_lock(store) as again:
+    with maintenance_lock(store) as again:
         assert again
-    assert last_kept(store) == 5
-    house_kept(store)
-    assert time.time() - (last_kept(store) or 0) < 60
+    assert last_maintenance(store) == 5
+    note_maintenance(store)
+    assert time.time() - (last_maintenance(store) or 0) < 60
 
 
 def test_the_disk_is_counted_as_it_is(store: LaneStore, spans: SpanTable, stage: Stage) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from mirror_pipeline.buffer.place.bucket import Found, Objects, StoreError, carried_options
 from mirror_pipeline.buffer.place.lease import HELD_SHARE, RELEASED, Lease, Sightings
-from mirror_pipeline.buffer.place.lock import HOUSE, LOCK, house_kept, house_lock, lane_lock, last_kept
+from mirror_pipeline.buffer.place.lock import LOCK, MAINTENANCE, lane_lock, last_maintenance, maintenance_lock, note_maintenance
 from mirror_pipeline.buffer.place.place import LaneStore, open_lane
 from mirror_pipeline.errors import BufferUnusable, LaneBusy, LaneLost
 from tests.object_store import BUCKET, ObjectStore
@@ -214,7 +214,7 @@ def test_a_lane_in_a_store_is_held_by_one_run_only(lane: LaneStore) -> None:
         assert 0 < hold.left <= 1.0
         with pytest.raises(LaneBusy, match=r"lane m/lane-0 is held by process \d+ on .* since "), lane_lock(lane):
             pass
-        with house_lock(lane) as ours, house_lock(lane) as theirs:
+        with maintenance_lock(lane) as ours, maintenance_lock(lane) as theirs:
             assert (ours, theirs) == (True, False)
         hold.check()
     with lane_lock(lane, patience=0):
@@ -231,12 +231,12 @@ def test_a_lane_is_renewed_for_as_long_as_it_is_held(lane: LaneStore) -> None:
 
 def test_a_lane_whose_holder_died_is_free_after_its_lease(lane: LaneStore) -> None:
     lane.objects().create(LOCK, b'{"pid": 1, "host": "gone", "since": 0, "lease": 1.0}')
-    lane.objects().create(HOUSE, b"of an unknown version")
-    with lane_lock(lane), house_lock(lane, patience=5) as ours:
+    lane.objects().create(MAINTENANCE, b"of an unknown version")
+    with lane_lock(lane), maintenance_lock(lane, patience=5) as ours:
         assert ours
 
 
-def test_when_the_house_was_kept(lane: LaneStore) -> None:
-    assert last_kept(lane) is None
-    house_kept(lane)
-    assert last_kept(lane) is not None
+def test_when_maintenance_ran_last(lane: LaneStore) -> None:
+    assert last_maintenance(lane) is None
+    note_maintenance(lane)
+    assert last_maintenance(lane) is not None

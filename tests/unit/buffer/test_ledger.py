@@ -27,7 +27,7 @@ def gap(start: int, end: int, at: int = 1_000) -> Gap:
 def test_an_empty_ledger_says_so(ledger: Ledger) -> None:
     assert ledger.last_record() == -1
     assert (ledger.positions(), ledger.gaps(), ledger.incarnations(), ledger.sends()) == ({}, [], {}, [])
-    assert ledger.stamp("west-id") is None
+    assert ledger.producer("west-id") is None
     ledger.audit()
 
 
@@ -113,12 +113,12 @@ def test_the_latest_form_of_the_latest_life_counts(ledger: Ledger, store: LaneSt
 
 
 def test_a_stamp_belongs_to_one_cluster(ledger: Ledger, store: LaneStore) -> None:
-    ledger.save_stamp(Stamp(4_000, 0), "west-id")
-    ledger.save_stamp(Stamp(7, 0), "north-id")
-    ledger.save_stamp(Stamp(4_000, 1), "west-id")
-    assert Ledger(store).stamp("west-id") == Stamp(4_000, 1)
-    assert Ledger(store).stamp("north-id") == Stamp(7, 0)
-    assert Ledger(store).stamp("south-id") is None
+    ledger.save_producer(Stamp(4_000, 0), "west-id")
+    ledger.save_producer(Stamp(7, 0), "north-id")
+    ledger.save_producer(Stamp(4_000, 1), "west-id")
+    assert Ledger(store).producer("west-id") == Stamp(4_000, 1)
+    assert Ledger(store).producer("north-id") == Stamp(7, 0)
+    assert Ledger(store).producer("south-id") is None
 
 
 def test_the_audit_names_what_does_not_tile(ledger: Ledger) -> None:
@@ -222,7 +222,7 @@ def test_every_life_and_the_sends_behind_an_offset_are_found(ledger: Ledger) -> 
     ledger.add_incarnation(life({0: 0, 1: 0}))
     later = life({0: 0}, incarnation="BBBB", at=2_000)
     ledger.add_incarnation(later)
-    assert ledger.lives() == {("orders", LIFE): life({0: 0, 1: 0}), ("orders", "BBBB"): later}
+    assert ledger.generations() == {("orders", LIFE): life({0: 0, 1: 0}), ("orders", "BBBB"): later}
     for number in range(4):
         ledger.record(number, [send(number, number + 1), send(number, number + 1, partition=1)])
     ledger.record(4, [replace(send(0, 9), incarnation="BBBB"), hole(4, 5, ordinal=4, target=4)])

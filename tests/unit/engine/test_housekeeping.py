@@ -13,9 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
-from mirror_pipeline.buffer.place.lock import house_lock
+from mirror_pipeline.buffer.place.lock import maintenance_lock
 from mirror_pipeline.buffer.place.place import LaneStore, open_lane
-from mirror_pipeline.buffer.place.space import BALLAST_BYTES, SPARE_BYTES, Room, RoomWatch, drop_ballast, lay_ballast
+from mirror_pipeline.buffer.place.space import (
+    RESERVED_FILE_BYTES,
+    SPARE_BYTES,
+    BufferSpace,
+    SpaceWatch,
+    drop_reserved_file,
+    lay_reserved_file,
+)
 from mirror_pipeline.buffer.place.usage import buffer_use
 from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
@@ -214,19 +221,19 @@ def test_joining_files_does_not_break_the_cap(lane: Lane) -> None:
         assert sum(use.total for use in buffer_use(lane.store).values()) < cap
 
 
-def test_two_do_not_keep_one_house_at_a_time(lane: Lane) -> None:
+def test_two_do_not_maintain_one_lane_at_a_time(lane: Lane) -> None:
     lane.stage(2)
     lane.produce(2)
-    with house_lock(lane.store):
+    with maintenance_lock(lane.store):
         done = lane.house(retention=-1).keep()
     assert (done.micro_batches, done.note) == (0, "another process keeps the house")
     assert lane.live() == [0, 1]
 
 
-def test_on_a_full_disk_the_ballast_goes_first(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_full_disk_the_reserved_file_goes_first(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
     lane.stage(2)
     lane.produce(2)
-    lay_ballast(lane.store, cap=CAP)
+    lay_reserved_file(lane.store, cap=CAP)
     really = SpanTable.evict
 
     def full(self: SpanTable, *args: object, **named: object) -> object:
@@ -238,9 +245,9 @@ def test_on_a_full_disk_the_ballast_goes_first(lane: Lane, monkeypatch: pytest.M
 
     monkeypatch.setattr(SpanTable, "evict", full)
     assert lane.house(retention=-1).keep(upkeep=False).micro_batches == 2
-    assert not drop_ballast(lane.store)
-    lay_ballast(lane.store, cap=CAP)
-    assert lane.store.file("ballast").stat().st_size == BALLAST_BYTES
+    assert not drop_reserved_file(lane.store)
+    lay_reserved_file(lane.store, cap=CAP)
+    assert lane.store.file("ballast").stat().st_size == RESERVED_FILE_BYTES
 
 
 def test_a_rewritten_file_is_damage_and_other_trouble_is_not(lane: Lane) -> None:
@@ -282,17 +289,17 @@ def test_a_second_process_evicts_beside_the_first(lane: Lane) -> None:
     assert lane.spans.last_micro_batch() == 8
 
 
-rooms = st.builds(Room, st.integers(0, 2**40), st.integers(2**20, 2**40), st.integers(0, 2**40), st.integers(1, 2**30))
+rooms = st.builds(BufferSpace, st.integers(0, 2**40), st.integers(2**20, 2**40), st.integers(0, 2**40), st.integers(1, 2**30))
 
 
 @given(rooms)
-def test_room_that_was_made_is_enough(room: Room) -> None:
+def test_room_that_was_made_is_enough(room: BufferSpace) -> None:
     """After the excess is gone the next micro-batch fits, if there was so much to remove; and nothing goes without need."""
     excess = room.excess
     if room.why_full:
         assert excess > 0 or room.limit == 0
     if room.used >= excess:
-        after = Room(room.used - excess, room.cap, room.free + excess, room.reserve)
+        after = BufferSpace(room.used - excess, room.cap, room.free + excess, room.reserve)
         assert not after.why_full
         assert after.excess <= 1
     if not room.near:
@@ -312,36 +319,36 @@ def test_a_spark_that_is_gone_ends_the_lane(lane: Lane) -> None:
 
 def test_a_buffer_without_spans_takes_the_next_micro_batch_however_large_the_last_ones_were(lane: Lane) -> None:
     """What ledger and logs take cannot be evicted: a lane must not wait for that."""
-    watch = RoomWatch(lane.store, cap=8_000_000, micro_batch=1_000_000)
-    watch.glance(4_900_000)  # a micro-batch took whole fetches of many partitions
+    watch = SpaceWatch(lane.store, cap=8_000_000, micro_batch=1_000_000)
+    watch.cached(4_900_000)  # a micro-batch took whole fetches of many partitions
     Path(lane.store.uri, "ledger-of-a-long-life").write_bytes(os.urandom(2_300_000))
-    assert watch.look().why_full == ""
+    assert watch.measure().why_full == ""
     lane.stage(1, size=1_000_000)
-    assert watch.look().why_full != "", "with spans in it that may leave, there is something to wait for"
+    assert watch.measure().why_full != "", "with spans in it that may leave, there is something to wait for"
 
 
 def test_the_watch_counts_the_whole_buffer_and_every_run(lane: Lane) -> None:
     lane.stage(3, size=100_000)
-    watch = RoomWatch(lane.store, cap=10**9, micro_batch=10**6)
-    room = watch.look()
+    watch = SpaceWatch(lane.store, cap=10**9, micro_batch=10**6)
+    room = watch.measure()
     assert room.used > 300_000
     assert room.reserve == 1_250_000
     assert room.why_full == ""
-    assert watch.glance(5_000).used == room.used + 5_000
-    assert watch.glance(4_000_000).reserve == 5_000_000  # a micro-batch was that large: the next one may be
-    assert watch.look().reserve == 5_000_000
-    watch = RoomWatch(lane.store, cap=10**9, micro_batch=10**6)
+    assert watch.cached(5_000).used == room.used + 5_000
+    assert watch.cached(4_000_000).reserve == 5_000_000  # a micro-batch was that large: the next one may be
+    assert watch.measure().reserve == 5_000_000
+    watch = SpaceWatch(lane.store, cap=10**9, micro_batch=10**6)
     second = Path(lane.store.uri).parent / "lane-1"
     second.mkdir()
     for folder in (Path(lane.store.uri), second):
         (folder / "lock").write_text("{}")
     (second / "left").write_bytes(os.urandom(2**20))
-    room = watch.look()
+    room = watch.measure()
     assert room.used > 300_000 + 2**20
     assert room.reserve == 2_500_000
-    small = RoomWatch(lane.store, cap=1_000_000, micro_batch=250_000).look()
+    small = SpaceWatch(lane.store, cap=1_000_000, micro_batch=250_000).measure()
     assert "are taken" in small.why_full
-    assert Room(0, 10**9, SPARE_BYTES, 1).why_full == "its disk is full: 16.8 MB left, and the next micro-batch may need 1 B"
+    assert BufferSpace(0, 10**9, SPARE_BYTES, 1).why_full == "its disk is full: 16.8 MB left, and the next micro-batch may need 1 B"
 
 
 def test_tasks_run_inline_one_after_the_other() -> None:

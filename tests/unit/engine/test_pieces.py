@@ -12,7 +12,7 @@ from mirror_pipeline.engine.write.pieces import whole_batches
 from mirror_pipeline.errors import CorruptBatch
 from mirror_pipeline.kafka.records.header import HEADER_BYTES
 from mirror_pipeline.kafka.records.records import OpenRecord, seal
-from mirror_pipeline.kafka.records.restamp import stamped
+from mirror_pipeline.kafka.records.restamp import assign_sequences
 from mirror_pipeline.model import SpanRef, Stamp
 
 STAMP = Stamp(7, 0)
@@ -40,10 +40,10 @@ def cut(data: bytes, most: int) -> Iterator[memoryview]:
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=12), st.integers(1, 400))
 def test_every_cut_gives_the_same_batches(sizes: list[int], most: int) -> None:
     data, records = payload(sizes)
-    whole = list(stamped(memoryview(data), STAMP, 5))
+    whole = list(assign_sequences(memoryview(data), STAMP, 5))
     sequence, found, counted = 5, [], 0
     for piece, there in whole_batches(cut(data, most), span(data, records)):
-        found += list(stamped(piece, STAMP, sequence))
+        found += list(assign_sequences(piece, STAMP, sequence))
         sequence, counted = sequence + there, counted + there
     assert found == whole
     assert counted == records
@@ -64,4 +64,4 @@ def test_what_cannot_be_cut_is_left_for_the_stamp_to_refuse(damage: str) -> None
     pieces = list(whole_batches(cut(broken, HEADER_BYTES), span(data, records)))
     with pytest.raises(CorruptBatch):
         for piece, _ in pieces:
-            list(stamped(piece, STAMP, 0))
+            list(assign_sequences(piece, STAMP, 0))

@@ -19,13 +19,13 @@ from mirror_pipeline.engine.write.task import (
     _Lane,
     _Line,
     _next_request,
-    _stamped,
+    _sequenced,
 )
 from mirror_pipeline.errors import CorruptBatch
 from mirror_pipeline.kafka.codes import CODES, Action, after_produce
 from mirror_pipeline.kafka.produce import ProduceAnswer
 from mirror_pipeline.kafka.records.batch import OpenRecord, headers, seal, tail_of
-from mirror_pipeline.kafka.records.restamp import StampedBatch
+from mirror_pipeline.kafka.records.restamp import SequencedBatch
 from mirror_pipeline.model import Position, SpanRef, Stamp, TopicPartition
 from tests.model.cluster import ModelCluster, ModelConnection
 from tests.model.processes import Clock
@@ -66,7 +66,7 @@ def work_of(counts: Sequence[int], *, at: int = 0, ordinal: int = 0) -> Partitio
 
 def lane_of(counts: Sequence[int], **position: int) -> _Lane:
     work = work_of(counts, **position)
-    return _Lane(work, _stamped(work, Payloads(b"".join(batches(counts))), STAMP))  # type: ignore[arg-type]
+    return _Lane(work, _sequenced(work, Payloads(b"".join(batches(counts))), STAMP))  # type: ignore[arg-type]
 
 
 def line_of(lane: _Lane) -> tuple[_Line, ModelConnection]:
@@ -79,7 +79,7 @@ def task() -> ProduceTask:
 
 
 def acknowledge(lane: _Lane, answer: ProduceAnswer | None, records: int, *, newest: int = YOUNG) -> None:
-    _acknowledge(lane, answer, StampedBatch(b"", memoryview(b""), records, newest, 0), FORGOTTEN)
+    _acknowledge(lane, answer, SequencedBatch(b"", memoryview(b""), records, newest, 0), FORGOTTEN)
 
 
 def stamps(lane: _Lane) -> list[tuple[int, int, int]]:
@@ -98,12 +98,12 @@ def test_every_batch_carries_the_number_of_records_before_it() -> None:
 def test_the_numbers_go_on_from_span_to_span() -> None:
     spans = tuple(SpanRef("t", 0, "id", 0, 6 * n, 6 * n + 6, 6, 3, 1, 0, 0, (), "p", n) for n in range(2))
     work = PartitionWork(TARGET, spans, Position(2, 2, 2))
-    lane = _Lane(work, _stamped(work, Payloads(b"".join(batches([2, 3, 1]))), STAMP))  # type: ignore[arg-type]
+    lane = _Lane(work, _sequenced(work, Payloads(b"".join(batches([2, 3, 1]))), STAMP))  # type: ignore[arg-type]
     assert [sequence for *_, sequence in stamps(lane)] == [2, 5, 6, 8, 11]
 
 
 def test_a_span_that_ends_within_a_batch_is_damaged() -> None:
-    sending = _stamped(work_of([2, 2]), Payloads(b"".join(batches([2, 2]))[:-1]), STAMP)  # type: ignore[arg-type]
+    sending = _sequenced(work_of([2, 2]), Payloads(b"".join(batches([2, 2]))[:-1]), STAMP)  # type: ignore[arg-type]
     next(sending)
     with pytest.raises(CorruptBatch, match="middle of a batch"):
         next(sending)
@@ -111,7 +111,7 @@ def test_a_span_that_ends_within_a_batch_is_damaged() -> None:
 
 def test_a_batch_is_never_sent_in_part() -> None:
     with pytest.raises(CorruptBatch, match="only a part"):
-        next(_stamped(work_of([2, 2], at=1, ordinal=1), Payloads(b"".join(batches([2, 2]))), STAMP))  # type: ignore[arg-type]
+        next(_sequenced(work_of([2, 2], at=1, ordinal=1), Payloads(b"".join(batches([2, 2]))), STAMP))  # type: ignore[arg-type]
 
 
 def test_what_is_on_the_target_is_not_sent_again() -> None:
@@ -121,7 +121,7 @@ def test_what_is_on_the_target_is_not_sent_again() -> None:
 def test_damage_done_in_the_buffer_is_not_hidden_under_a_new_checksum() -> None:
     data = bytearray(b"".join(batches([2, 2])))
     data[-1] ^= 1
-    sending = _stamped(work_of([2, 2]), Payloads(bytes(data)), STAMP)  # type: ignore[arg-type]
+    sending = _sequenced(work_of([2, 2]), Payloads(bytes(data)), STAMP)  # type: ignore[arg-type]
     next(sending)
     with pytest.raises(CorruptBatch):
         next(sending)

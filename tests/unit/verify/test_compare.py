@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from mirror_pipeline.kafka.records.batch import OpenRecord, Record, headers, seal, tail_of
-from mirror_pipeline.kafka.records.header import HEAD, STAMPED
+from mirror_pipeline.kafka.records.header import CHECKED_FIELDS, HEAD
 from mirror_pipeline.verify.align import align, find_anchor
 from mirror_pipeline.verify.classify import Found, judge
 from mirror_pipeline.verify.pieces import Piece, difference_text, digest
@@ -182,8 +182,8 @@ def test_records_outside_the_asked_offsets_do_not_count() -> None:
 
 def test_append_time_is_the_time_that_counts() -> None:
     batch = bytearray(stream(SOURCE)[0].batch)
-    stamped = STAMPED.pack(8, 9, 1_700_000_000_000, 42, -1, -1, -1, 10)
-    batch[:61] = HEAD.pack(0, len(batch) - 12, -1, 2, crc32c(bytes(batch[61:]), crc32c(stamped))) + stamped
+    fields = CHECKED_FIELDS.pack(8, 9, 1_700_000_000_000, 42, -1, -1, -1, 10)
+    batch[:61] = HEAD.pack(0, len(batch) - 12, -1, 2, crc32c(bytes(batch[61:]), crc32c(fields))) + fields
     view = memoryview(bytes(batch))
     source = [Piece(header, view, 0, END) for _, header in headers(view)]
     assert not compare(source, stream([record(i, timestamp=42) for i in range(10)])).differences

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mirror_pipeline.kafka.records.batch import OpenRecord, headers, restamp, seal, tail_of
 from mirror_pipeline.kafka.records.digest import LEAF_OFFSETS, LeafSums, digests_of, leaf_of
-from mirror_pipeline.kafka.records.header import HEAD, HEADER_BYTES, STAMPED
+from mirror_pipeline.kafka.records.header import CHECKED_FIELDS, HEAD, HEADER_BYTES
 from mirror_pipeline.model import LeafDigest, Stamp
 from mirror_pipeline.verify.tree import Tree, stretches
 
@@ -46,7 +46,7 @@ def test_what_the_way_to_the_target_changes_does_not_count() -> None:
     """Transactional bit, producer id, sequence, leader epoch and offset are others there; the source offset comes from the map."""
     whole = bytearray(batch(100, 5))
     (_, header) = next(headers(whole))
-    whole[:HEADER_BYTES] = HEAD.pack(100, header.size - 12, 7, 2, 0) + STAMPED.pack(
+    whole[:HEADER_BYTES] = HEAD.pack(100, header.size - 12, 7, 2, 0) + CHECKED_FIELDS.pack(
         0x10, 4, header.base_timestamp, header.max_timestamp, 55, 3, 900, 5
     )
     (_, sent) = next(headers(whole))

@@ -17,7 +17,7 @@ from mirror_pipeline.errors import CorruptBatch
 from mirror_pipeline.kafka.records import merge as merge_module
 from mirror_pipeline.kafka.records.batch import HEADER_BYTES, Buffer, OpenRecord, check, headers, open_batch, seal, tail_of
 from mirror_pipeline.kafka.records.digest import LEAF_OFFSETS
-from mirror_pipeline.kafka.records.header import HEAD, LOG_APPEND_TIME, STAMPED
+from mirror_pipeline.kafka.records.header import CHECKED_FIELDS, HEAD, LOG_APPEND_TIME
 from mirror_pipeline.kafka.records.merge import MERGED_BYTES, MERGED_RECORDS, merge, worth_merging
 from mirror_pipeline.kafka.records.merge_native import join
 
@@ -229,8 +229,8 @@ def test_a_base_time_that_is_not_the_records_own(way: str) -> None:
     header = next(headers(record))[1]
     body = record[HEADER_BYTES:]
     second = body[1 + body[0] // 2 :]
-    stamped = STAMPED.pack(0, 0, header.base_timestamp, 1500, -1, -1, -1, 1)
-    alone = HEAD.pack(8, 49 + len(second), -1, 2, crc32c(second, crc32c(stamped))) + stamped + second
+    fields = CHECKED_FIELDS.pack(0, 0, header.base_timestamp, 1500, -1, -1, -1, 1)
+    alone = HEAD.pack(8, 49 + len(second), -1, 2, crc32c(second, crc32c(fields))) + fields + second
     merged = merge(memoryview(alone + seal([OpenRecord(9, 9, tail_of(None, b"z"))], codec=0)), records=2, max_bytes=10_000)
     assert [(r.offset, r.timestamp) for r in opened(merged)] == [(8, 1500), (9, 9)]
 

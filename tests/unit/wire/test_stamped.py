@@ -6,7 +6,7 @@ import pytest
 
 from mirror_pipeline.errors import CorruptBatch
 from mirror_pipeline.kafka.records.batch import OpenRecord, headers, restamp, seal, tail_of
-from mirror_pipeline.kafka.records.restamp import stamped
+from mirror_pipeline.kafka.records.restamp import assign_sequences
 from mirror_pipeline.model import Stamp
 
 STAMP = Stamp(4711, 3)
@@ -24,7 +24,7 @@ def log(codec: int) -> memoryview:
 @pytest.mark.parametrize("ordinal", [0, 7, 2**31 - 2])
 def test_it_is_what_restamp_makes(codec: int, ordinal: int) -> None:
     data, sequence = log(codec), ordinal
-    sent = stamped(data, STAMP, ordinal)
+    sent = assign_sequences(data, STAMP, ordinal)
     for at, header in headers(data):
         batch = data[at : at + header.size]
         found = next(sent)
@@ -42,4 +42,4 @@ def test_what_restamp_refuses_is_refused() -> None:
     _, header = next(headers(changed))
     changed[17:21] = crc32c(bytes(changed[21 : header.size])).to_bytes(4)
     with pytest.raises(CorruptBatch, match="cannot be produced"):
-        next(stamped(memoryview(changed), STAMP, 0))
+        next(assign_sequences(memoryview(changed), STAMP, 0))

@@ -1,7 +1,7 @@
 """Named places where a test may end or stop the own process. Off unless the environment asks for it.
 
 ``MIRROR_CRASH_AT=name`` kills the process with SIGKILL the first time it comes past ``crash_point(name)``;
-``name:3`` the third time. ``MIRROR_STOP_AT`` sends SIGSTOP instead: the process hangs until somebody sends SIGCONT.
+``name:3`` the third time. ``MIRROR_STOP_AT`` sends SIGSTOP instead: the process hangs until it receives SIGCONT.
 With ``MIRROR_FAULT_ONCE=file`` the first process that gets there creates the file, and no other one is touched after that.
 """
 

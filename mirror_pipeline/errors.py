@@ -6,21 +6,21 @@ MirrorError                 everything this project raises on purpose
 ├── ProblemFound            the work was done as asked and found a problem              (exit 1)
 │   ├── NothingSelected     topic selection matches no topic
 │   ├── LaneBusy            another run holds the lane
-│   ├── LaneLost            another run has taken the lane over while this one could not be heard of
-│   ├── TopicHalted         one topic cannot go on; carries the reason and the command that resolves it
-│   └── BufferUnusable      buffer folder missing, not writable, not ours
-│       └── BufferDamaged   what lies there is not what was written
+│   ├── LaneLost            another run has taken the lane over while this one did not renew it
+│   ├── TopicHalted         one topic cannot continue; carries the reason and the command that resolves it
+│   └── BufferUnusable      buffer folder missing, not writable, not a buffer
+│       └── BufferDamaged   its content is not what was written
 ├── TaskLost                a Spark worker died: what its tasks did is unknown
-├── SparkGone               Spark's JVM died; the run ends, the next one goes on
+├── SparkGone               Spark's JVM died; the run ends, the next one continues
 ├── ClusterUnreachable      no broker of a cluster answers in time                      (exit 3)
 ├── WireError               one request to a broker failed; `retryable` says whether asking again can help
 │   ├── ConnectionLost      outcome unknown
-│   │   └── NotReplicated   the leader has it, its replicas do not yet: whether it stays is unknown
+│   │   └── NotReplicated   the leader has the records, its replicas not yet: they may still be lost
 │   ├── BrokerError         the broker answered with an error code
 │   ├── CorruptBatch        bytes that are not a valid RecordBatch
-│   │   └── RecordTooLarge  one record alone is larger than a batch may be
-│   └── TlsFailed           a certificate, the broker's or ours, is not accepted
-├── StartFailed             an embedded broker ended, or did not become ready
+│   │   └── RecordTooLarge  a single record is larger than a batch may be
+│   └── TlsFailed           the broker's or the client's certificate is not accepted
+├── StartFailed             an embedded broker ended or did not become ready
 ├── FetchFailed             jars could not be fetched
 └── WrongChecksum           a fetched jar is not the one that was pinned
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class MirrorError(Exception):
-    """Base of all errors raised on purpose: one clear line, and a ``hint`` that says what to do."""
+    """Base of all errors raised on purpose: a one-line message, and a ``hint`` that says what to do."""
 
     exit_code = 1
     retryable = False
@@ -59,11 +59,11 @@ def _rebuild(kind: type[MirrorError], state: dict[str, object]) -> MirrorError:
 
 
 UNEXPECTED = 70
-"""EX_SOFTWARE of sysexits.h: a fault of this program, not of the input."""
+"""EX_SOFTWARE of sysexits.h: an error in this program, not in its input."""
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The exit code that goes with an error."""
+    """The exit code of an error."""
     return error.exit_code if isinstance(error, MirrorError) else UNEXPECTED
 
 
@@ -94,20 +94,20 @@ class BufferUnusable(ProblemFound):
 
 
 class BufferDamaged(BufferUnusable):
-    """What lies in the buffer is not what was written there: no maintenance goes on over it."""
+    """The buffer's content is not what was written there: maintenance must not continue."""
 
 
 class LaneLost(ProblemFound):
-    """Another run has taken this lane over: this one must not touch it any more. Started again it waits its turn."""
+    """Another run has taken this lane over: this one must not touch it any more. A restarted run waits for its turn."""
 
     retryable = True
 
 
 class TopicHalted(ProblemFound):
-    """One topic cannot go on; the others do.
+    """One topic cannot continue; the others do.
 
     ``code`` is a short stable word for the reason (docs/troubleshooting.md), ``span`` the source offsets it is about,
-    ``trace`` the traceback of a fault of ours.
+    ``trace`` the traceback of an internal error.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class TopicHalted(ProblemFound):
 
 
 class TaskLost(MirrorError):
-    """A Spark worker died under its tasks: whether they did their work is unknown."""
+    """A Spark worker died: whether its tasks did their work is unknown."""
 
     retryable = True
 
@@ -142,7 +142,7 @@ class SparkGone(MirrorError):
 class ClusterUnreachable(MirrorError):
     """No broker of a cluster answered in time.
 
-    A run whose source stays silent delivers what is staged first; ``report`` then says how far the target is.
+    A run whose source stays silent first delivers what is staged; ``report`` then holds its result.
     """
 
     exit_code = 3
@@ -161,7 +161,7 @@ class WireError(MirrorError):
 class ConnectionLost(WireError):
     """The connection broke or timed out: whether the request was carried out is unknown.
 
-    ``timed_out`` says that the other side neither answered nor refused: asking it again costs as much time again.
+    ``timed_out``: the broker neither answered nor refused, so asking it again costs the same time again.
     """
 
     retryable = True
@@ -176,7 +176,7 @@ class CorruptBatch(WireError):
 
 
 class BrokerError(WireError):
-    """A broker answered with an error code (``code``, ``name``); ``wire.codes`` maps it to an action."""
+    """A broker answered with an error code (``code``, ``name``); ``kafka.codes`` maps it to an action."""
 
     def __init__(self, code: int, name: str, message: str, *, hint: str = "", retryable: bool = False) -> None:
         super().__init__(message, hint=hint)

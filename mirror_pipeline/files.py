@@ -1,21 +1,24 @@
-"""Files of our own: where those lie that can be made, or fetched, again, and how any is replaced."""
+"""The project's own files: the cache folder, atomic writes, locks, and files that no other user can have written."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Forgeable(PermissionError):
-    """Somebody else could have written a file, or put another in its place."""
+    """Another user could have written a file, or replaced it."""
 
 
 def cache_folder() -> Path:
-    """Of files that can be made, or fetched, again.
+    """Where files are kept that can be built or fetched again.
 
     ``$MIRROR_CACHE``, else ``$XDG_CACHE_HOME/mirror-pipeline``, else ``~/.cache/mirror-pipeline``.
     """
@@ -26,7 +29,7 @@ def cache_folder() -> Path:
 
 
 def replace_file(path: Path, content: str | bytes, *, durable: bool = False, mode: int = 0o600) -> None:
-    """Write ``content`` to ``path`` so that a reader sees the old or the new content, never a part of it."""
+    """Write ``content`` to ``path`` atomically: a reader sees the old or the new content, never a part of it."""
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as out:
@@ -41,11 +44,28 @@ def replace_file(path: Path, content: str | bytes, *, durable: bool = False, mod
         raise
 
 
+@contextlib.contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on the file, created if need be, for the length of the block; waits for another holder. Raises OSError."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def try_lock(handle: int) -> bool:
+    """Lock an open file without waiting; False when another process holds it. Closing the file, or the end of the process, unlocks it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def private_folder(path: Path) -> None:
-    """Make a folder, and those above that are missing, for this user alone; what is ours of the cache is closed to the writing of others.
+    """Create a folder and its missing parents for this user alone. This user's part of the cache loses write access for others.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     if not path.is_dir():
         private_folder(path.parent)
@@ -58,18 +78,18 @@ def private_folder(path: Path) -> None:
 
 
 def close_to_others(path: Path) -> None:
-    """Take the right to write from everybody but the owner, if that is this user."""
-    found = path.stat()
-    if found.st_uid == os.geteuid() and found.st_mode & OTHERS_MAY_WRITE:
-        path.chmod(stat.S_IMODE(found.st_mode) & ~OTHERS_MAY_WRITE)
+    """Remove write access for everyone but the owner, if the owner is this user."""
+    status = path.stat()
+    if status.st_uid == os.geteuid() and status.st_mode & OTHERS_MAY_WRITE:
+        path.chmod(stat.S_IMODE(status.st_mode) & ~OTHERS_MAY_WRITE)
 
 
 def refuse_forgeable(path: Path) -> None:
-    """Look at a file or folder, at the one it is in and, inside the cache, at all up to the cache folder.
+    """Check a file or folder and its parent; inside the cache, every parent up to the cache folder.
 
     Raises:
         Forgeable: one of them belongs to neither this user nor root, or others may write to it.
-        OSError: it is not there.
+        OSError: it does not exist.
     """
     top = cache_folder()
     for place in (path, *path.parents):
@@ -79,20 +99,20 @@ def refuse_forgeable(path: Path) -> None:
 
 
 def read_own(path: Path) -> bytes:
-    """The content of a file that nobody but this user and root can have written.
+    """The content of a file that only this user or root can have written.
 
     Raises:
         Forgeable: see :func:`refuse_forgeable`.
-        OSError: it is not there, cannot be read, or is a link.
+        OSError: it does not exist, cannot be read, or is a link.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-        _refuse(os.fstat(file.fileno()), path)  # of what is read, whatever lies at the path by now
+        _refuse(os.fstat(file.fileno()), path)  # of the opened file, whatever is at the path by now
         refuse_forgeable(path)
         return file.read()
 
 
-def _refuse(found: os.stat_result, path: Path) -> None:
-    if found.st_uid not in (0, os.geteuid()):
-        raise Forgeable(f"{path} belongs to user {found.st_uid}")
-    if found.st_mode & OTHERS_MAY_WRITE:
-        raise Forgeable(f"{path} can be written by other users (mode {stat.S_IMODE(found.st_mode):04o})")
+def _refuse(status: os.stat_result, path: Path) -> None:
+    if status.st_uid not in (0, os.geteuid()):
+        raise Forgeable(f"{path} belongs to user {status.st_uid}")
+    if status.st_mode & OTHERS_MAY_WRITE:
+        raise Forgeable(f"{path} can be written by other users (mode {stat.S_IMODE(status.st_mode):04o})")

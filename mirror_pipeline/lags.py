@@ -85,7 +85,7 @@ class MirrorLag:
 
     @property
     def halted(self) -> tuple[TopicLag, ...]:
-        """The topics that cannot go on."""
+        """The topics that cannot continue."""
         return tuple(topic for topic in self.topics if topic.state == HALTED)
 
     def to_json(self) -> dict[str, Any]:

@@ -178,13 +178,13 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One life of a source topic as a lane copies it, and the target topic it is bound to.
+    """One generation of a source topic as a lane copies it, and the target topic it is bound to.
 
-    ``incarnation`` is the source's topic id (KIP-516), with ``/2``, ``/3`` behind it for later lives under the same
-    id (after a truncation, or in another target topic). ``starts`` and ``target_starts`` give, for each partition,
-    the first source offset copied and the target's end offset at that moment; ``ordinals`` the records that lives
-    before have put into that target partition (0 where it is not named). ``producer_epoch`` is added to the epoch of the
-    lane's producer id: a copy that begins again in an emptied topic writes under the next epoch, from sequence 0 on.
+    ``incarnation`` is the source's topic id (KIP-516), with ``/2``, ``/3`` appended for later generations under the
+    same id (after a truncation, or in another target topic). ``starts`` and ``target_starts`` give, for each partition,
+    the first source offset copied and the target's end offset at that moment; ``ordinals`` the number of records
+    that earlier generations have written to that target partition (default 0). ``producer_epoch`` is added to the epoch of the
+    lane's producer id: a copy that starts over in an emptied topic uses the next epoch, from sequence 0.
     """
 
     topic: str
@@ -231,10 +231,10 @@ class Decision:
     """A person's answer to a halt.
 
     ``gap``: source offsets ``[start, end)`` of ``partition`` may be missing on the target. ``recreated``: the source
-    topic may go on as ``subject``, its new topic id. ``truncated``: the source's log ended at ``start``, records up
-    to ``end`` were copied before; go on at ``start``. ``target``: copy everything again into the target topic whose
+    topic may continue as ``subject``, its new topic id. ``truncated``: the source's log ended at ``start``, records up
+    to ``end`` were copied before; continue at ``start``. ``target``: copy everything again into the target topic whose
     id is ``subject``. ``source_gone``: the source topic was deleted, leave it out; ``[start, end)`` of ``partition`` was
-    never read (``partition`` -1: nothing is known to be lost). ``incarnation`` is the life of the topic that the decision is about.
+    never read (``partition`` -1: nothing is known to be lost). ``incarnation`` is the topic generation concerned.
     """
 
     topic: str
@@ -249,8 +249,8 @@ class Decision:
 
     def allows(self, topic: str, partition: int, start: int, end: int) -> bool:
         """Whether these source offsets may be missing."""
-        mine = self.kind is DecisionKind.GAP and (self.topic, self.partition) == (topic, partition)
-        return mine and self.start <= start and end <= self.end
+        same = self.kind is DecisionKind.GAP and (self.topic, self.partition) == (topic, partition)
+        return same and self.start <= start and end <= self.end
 
 
 @dataclass(frozen=True, slots=True)

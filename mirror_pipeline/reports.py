@@ -1,6 +1,6 @@
-"""What the facade answers: one frozen dataclass per question, each with ``to_json()``.
+"""What ``Mirror`` answers: one frozen dataclass per question, each with ``to_json()``.
 
-The JSON shapes are relied upon by other programs; the CLI prints them unchanged.
+Other programs rely on the JSON shapes; the CLI prints them unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mirror_pipeline.model import Gap
 class TopicPlan:
     """What a mirror would do with one selected topic.
 
-    ``state`` is ``ok``, or ``halted`` with its ``code``, the ``reason`` and, as ``hint``, what ends it.
+    ``state`` is ``ok``, or ``halted`` with its ``code``, its ``reason`` and a ``hint`` that says what ends it.
     """
 
     topic: str
@@ -56,7 +56,7 @@ class MirrorPlan:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing ``check`` looked at."""
+    """One thing that ``check`` examined."""
 
     what: str
     ok: bool
@@ -70,7 +70,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """How a topic fares in a run: ``ok``, ``behind`` (target not reachable or run ended early) or ``halted``.
+    """The state of a topic in a run: ``ok``, ``behind`` (target not reachable or run ended early) or ``halted``.
 
     ``positions``: source offset, by partition, up to which everything is on the target or named as missing.
     """
@@ -91,7 +91,7 @@ class RunReport:
     """The outcome of one run over one mirror: ``ok`` when every topic is.
 
     ``lag_records`` are offsets that were not on the target at the end; ``target_down`` and ``source_down`` say why that cluster
-    could not be reached then.
+    could not be reached at that time.
     """
 
     mirror: str
@@ -115,10 +115,10 @@ class RunReport:
 
 @dataclass(frozen=True, slots=True)
 class BufferUse:
-    """What one lane takes of the disk, in bytes, and how its housekeeping fares; times in seconds since the epoch.
+    """The disk space one lane takes, in bytes, and the state of its maintenance; times in seconds since the epoch.
 
-    ``spans_bytes`` counts evicted files that are still there, ``unverified_bytes`` what is on the target and was not compared
-    with it yet: it cannot leave. While ``full_since`` is set staging waits, for ``full_reason``.
+    ``spans_bytes`` includes evicted files that are not removed yet. ``unverified_bytes`` are on the target but not yet compared with
+    it, so they cannot be evicted. While ``full_since`` is set, staging waits because of ``full_reason``.
     """
 
     spans_bytes: int = 0
@@ -145,8 +145,8 @@ class BufferUse:
 class LaneStatus:
     """A lane as its run last described it (``state``: running, finished, failed, stale, never run).
 
-    ``decided`` is when somebody last accepted a halt by ``mirror resolve``; a topic whose halt was accepted since is ``accepted``.
-    ``exit_code`` is that of the error which ended a failed run.
+    ``decided`` is when a halt was last accepted by ``mirror resolve``; a topic whose halt was accepted since is ``accepted``.
+    ``exit_code`` is that of the error that ended a failed run.
     """
 
     lane: str
@@ -171,10 +171,10 @@ class LaneStatus:
 
 @dataclass(frozen=True, slots=True)
 class MirrorStatus:
-    """Lanes, buffer and gaps of one mirror; ``buffer_total_bytes`` is what all mirrors take, and the cap counts.
+    """Lanes, buffer and gaps of one mirror; ``buffer_total_bytes`` is what all mirrors take, which the cap limits.
 
-    ``gaps`` are those that `mirror gaps` lists. ``verified_at`` is when something of it was last compared with the source or with
-    what was staged (None: never), ``different`` are the topics that differed then.
+    ``gaps`` are those that `mirror gaps` lists. ``verified_at`` is the time of the last comparison with the source or with
+    staged data (None: never), ``different`` are the topics that differed then.
     """
 
     mirror: str
@@ -197,10 +197,10 @@ class MirrorStatus:
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """A topic that cannot go on, as the lane's last run told it.
+    """A topic that cannot continue, as the lane's last run reported it.
 
-    ``start`` and ``end`` are the source offsets it is about, where there are such. ``accept`` is the command that lets
-    the mirror go on as it is, "" when only mending the cause helps.
+    ``start`` and ``end`` are the source offsets concerned, if any. ``accept`` is the command that lets the mirror
+    continue without a fix, "" when only fixing the cause helps.
     """
 
     mirror: str
@@ -221,7 +221,7 @@ class Halt:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What a person accepted: ``spans`` are source offsets by partition, ``meaning`` what the next run does."""
+    """A halt that a person accepted: ``spans`` are source offsets by partition, ``meaning`` says what the next run does."""
 
     mirror: str
     topic: str
@@ -268,7 +268,7 @@ def gap_json(gap: Gap) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Progress:
-    """A moving picture of a run, handed to an observer a few times a second; cumulative since the run began."""
+    """A snapshot of a run, handed to an observer a few times a second; counters are cumulative since the run began."""
 
     mirror: str
     lane: str
@@ -292,7 +292,7 @@ class Progress:
 
 @dataclass(slots=True)
 class TopicProgress:
-    """One topic inside a :class:`Progress`; ``marks`` are offset, CRC and leader epoch of the batches read last."""
+    """One topic inside a :class:`Progress`; ``marks`` are offset, CRC and leader epoch of the last batches read."""
 
     target_topic: str
     records: int = 0

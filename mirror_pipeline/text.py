@@ -1,4 +1,4 @@
-"""Numbers and times as people read and write them: ``1,234,567``, ``93.4 MB/s``, ``2 m 10 s``, ``-2h``."""
+"""Numbers and times in human-readable form: ``1,234,567``, ``93.4 MB/s``, ``2 m 10 s``, ``-2h``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def plural(number: int, word: str) -> str:
 
 
 def size(number: float | None) -> str:
-    """Bytes in decimal units: ``93.4 MB``; ``?`` when nobody knows."""
+    """Bytes in decimal units: ``93.4 MB``; ``?`` when unknown."""
     return "?" if number is None else units.rounded_size(number)
 
 

@@ -1,4 +1,4 @@
-"""Sizes, durations and times as people write them in mirror.yaml."""
+"""Sizes, durations and times as written in mirror.yaml."""
 
 from __future__ import annotations
 

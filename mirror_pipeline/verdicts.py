@@ -1,4 +1,4 @@
-"""The answer of a verification, for people's programs."""
+"""The answer of a verification, in a shape for other programs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Difference:
 class PartitionVerdict:
     """One partition: which source offsets were compared, what the roots of both sides' trees are.
 
-    Roots differ, without a difference between records, where batches were opened on the way or compaction was at work.
+    Roots differ, without a difference between records, where batches were re-encoded or compaction was running.
     ``expired`` records were copied and then deleted by the target's retention.
     """
 

@@ -1,7 +1,7 @@
 """Threads that wait for Spark jobs and do not keep the process from ending.
 
 The standard library's executor joins its threads when the interpreter exits: one job that never ends, because its
-worker was stopped by a signal, would hold up the end of a run for ever.
+worker was stopped by a signal, would hold up the end of a run forever.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def fetch(coordinates: Iterable[str], into: Path, work: Path, *, pattern: str, t
         arrived: called once per downloaded jar.
 
     Raises:
-        FetchFailed: with the first line of Ivy's that names the trouble.
+        FetchFailed: with the first line of Ivy's output that names the error.
     """
     work.mkdir(parents=True, exist_ok=True)
     module = work / "ivy.xml"

@@ -7,7 +7,6 @@ fetches from a shell.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import shutil
@@ -21,9 +20,9 @@ from pathlib import Path
 
 from mirror_pipeline.errors import MirrorError, UsageError
 from mirror_pipeline.execution import ivy
-from mirror_pipeline.files import Forgeable, cache_folder, close_to_others, private_folder, refuse_forgeable
+from mirror_pipeline.files import Forgeable, cache_folder, close_to_others, file_lock, private_folder, refuse_forgeable
 
-# Repositories answer 429 or 503 now and then: seconds to wait before each further try, which takes only what is missing.
+# Repositories sometimes answer 429 or 503: seconds to wait before each further try, which fetches only what is missing.
 PAUSES = (1.0, 4.0, 10.0)
 FILE_PATTERN = "[artifact]-[revision].[ext]"
 
@@ -60,35 +59,35 @@ def ensure_jars(kind: str, progress: Progress | None = None) -> Path:
     """The folder with exactly the pinned jars of ``kind``; fetches them when they are not in the cache yet.
 
     Safe to call from several processes at once: one fetches, the others wait. Checksums are compared on the first
-    call of a process, also for jars that were there before; a folder that does not match is fetched anew.
+    call of a process, also for jars already in the cache; a folder that does not match is fetched again.
 
     Args:
         kind: ``kafka-4.3.0``, ``kafka-3.9.1``, ``mm2-4.3.0`` or ``delta``.
-        progress: told how many jars are there while they arrive; see :func:`terminal_progress`.
+        progress: called as jars arrive; see :func:`terminal_progress`.
 
     Raises:
         UsageError: no such kind, no usable Java, or a cache folder that cannot be written.
-        MirrorError: the jars could not be fetched after some tries (``FetchFailed``), or are not the pinned ones (``WrongChecksum``).
+        MirrorError: the jars could not be fetched after several tries (``FetchFailed``), or are not the pinned ones (``WrongChecksum``).
     """
-    wanted = kinds().get(kind)
-    if wanted is None:
+    known = kinds().get(kind)
+    if known is None:
         raise UsageError(f"no jars are pinned for {kind!r}", hint=f"one of {', '.join(kinds())}")
-    return _ensure(wanted, cache_folder() / "jars" / kind, progress or _silent)
+    return _ensure(known, cache_folder() / "jars" / kind, progress or _silent)
 
 
 _checked: set[Path] = set()
 
 
-def _ensure(wanted: JarKind, folder: Path, progress: Progress) -> Path:
+def _ensure(kind: JarKind, folder: Path, progress: Progress) -> Path:
     if folder in _checked and folder.is_dir():
         return folder
     try:
         private_folder(folder.parent)
-        with _lock(folder.parent / f".{wanted.name}.lock"):
+        with file_lock(folder.parent / f".{kind.name}.lock"):
             _close(folder)
-            if mismatch(wanted, folder):
-                _fetch(wanted, folder, progress)
-            for jar in folder.iterdir():  # Java opens them when their sums have been compared
+            if mismatch(kind, folder):
+                _fetch(kind, folder, progress)
+            for jar in folder.iterdir():  # Java opens them after their checksums were compared
                 refuse_forgeable(jar)
     except Forgeable as why:
         raise UsageError(f"the jar cache is not safe: {why}", hint="set MIRROR_CACHE to a folder of yours") from why
@@ -99,33 +98,33 @@ def _ensure(wanted: JarKind, folder: Path, progress: Progress) -> Path:
 
 
 def _close(folder: Path) -> None:
-    """Jars were fetched with whatever umask there was."""
+    """Remove write access for others: jars were fetched under any umask."""
     if folder.is_dir():
         for path in (folder, *folder.iterdir()):
             close_to_others(path)
 
 
-def mismatch(wanted: JarKind, folder: Path) -> str:
+def mismatch(kind: JarKind, folder: Path) -> str:
     """What is wrong with a folder of jars: a missing, an extra or an altered file; empty when it is as pinned."""
     present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if missing := sorted(set(wanted.files) - present):
+    if missing := sorted(set(kind.files) - present):
         return f"{missing[0]} is missing"
-    if extra := sorted(present - set(wanted.files)):
+    if extra := sorted(present - set(kind.files)):
         return f"{extra[0]} does not belong there"
-    for name, digest in wanted.files.items():
-        found = _sha256(folder / name)
-        if found != digest:
-            return f"{name} has SHA-256 {found}, pinned is {digest}"
+    for name, pinned in kind.files.items():
+        digest = _sha256(folder / name)
+        if digest != pinned:
+            return f"{name} has SHA-256 {digest}, pinned is {pinned}"
     return ""
 
 
-def _fetch(wanted: JarKind, folder: Path, progress: Progress) -> None:
-    work = Path(tempfile.mkdtemp(prefix=f".{wanted.name}-", dir=folder.parent))
+def _fetch(kind: JarKind, folder: Path, progress: Progress) -> None:
+    work = Path(tempfile.mkdtemp(prefix=f".{kind.name}-", dir=folder.parent))
     try:
         fresh = work / "jars"
-        _fetch_patiently(wanted, fresh, work / "ivy", progress)
-        if wrong := mismatch(wanted, fresh):
-            raise WrongChecksum(f"{wanted.title}: {wrong}; nothing was kept", hint="look at where your jars come from: Ivy settings, proxy")
+        _fetch_patiently(kind, fresh, work / "ivy", progress)
+        if wrong := mismatch(kind, fresh):
+            raise WrongChecksum(f"{kind.title}: {wrong}; nothing was kept", hint="check where your jars come from: Ivy settings, proxy")
         fresh.chmod(0o755)
         _close(fresh)
         if folder.exists():
@@ -135,17 +134,17 @@ def _fetch(wanted: JarKind, folder: Path, progress: Progress) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _fetch_patiently(wanted: JarKind, fresh: Path, work: Path, progress: Progress) -> None:
+def _fetch_patiently(kind: JarKind, fresh: Path, work: Path, progress: Progress) -> None:
     arrived: list[None] = []
 
     def one_more() -> None:
         arrived.append(None)
-        progress(wanted.title, min(len(arrived), len(wanted.sha256)), len(wanted.sha256))
+        progress(kind.title, min(len(arrived), len(kind.sha256)), len(kind.sha256))
 
-    progress(wanted.title, 0, len(wanted.sha256))
+    progress(kind.title, 0, len(kind.sha256))
     for pause in (*PAUSES, None):
         try:
-            ivy.fetch(wanted.sha256, fresh, work, pattern=FILE_PATTERN, transitive=False, arrived=one_more)
+            ivy.fetch(kind.sha256, fresh, work, pattern=FILE_PATTERN, transitive=False, arrived=one_more)
         except ivy.FetchFailed:
             if pause is None:
                 raise
@@ -157,13 +156,6 @@ def _fetch_patiently(wanted: JarKind, fresh: Path, work: Path, progress: Progres
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _silent(title: str, done: int, total: int) -> None:
@@ -197,7 +189,7 @@ def _plain(title: str, done: int, total: int) -> None:
 
 
 def main(names: list[str]) -> int:
-    """Fetch the named kinds; a problem is one line and an exit code."""
+    """Fetch the named kinds; an error is one line and an exit code."""
     try:
         with terminal_progress() as progress:
             for name in names:

@@ -56,7 +56,7 @@ class Runners:
     """The choice between this process and Spark, shared by the lanes of one run.
 
     Args:
-        start: starts Spark; called once, in a thread of its own.
+        start: starts Spark; called once, in a separate thread.
         inline_bytes: micro-batches up to this size are run here; 0 gives all of them to Spark.
     """
 

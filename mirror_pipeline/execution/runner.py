@@ -19,7 +19,7 @@ class InlineRunner:
 
     @property
     def tasks(self) -> int:
-        """One: there is nobody to share the work with."""
+        """One: this process is the only worker."""
         return 1
 
     def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:

@@ -1,4 +1,4 @@
-"""A folder for the sockets between Spark's Java process and its Python workers: closed to others, gone with the process."""
+"""A folder for the sockets between Spark's Java process and its Python workers: closed to other users, removed with the process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
+
+from mirror_pipeline.files import try_lock
 
 PREFIX = "mirror-sockets-"
 _LOCK = "lock"
@@ -21,9 +23,9 @@ _RANDOM = 8
 
 @cache
 def socket_folder() -> str:
-    """This process's folder, mode 0700: Spark's own are in the open temporary folder, and who may connect depends on the umask.
+    """This process's folder, mode 0700. Spark's default is the shared temporary folder, where the umask decides who may connect.
 
-    Those of processes that were killed are removed first.
+    Folders of killed processes are removed first.
     """
     parent = _parent()
     _sweep(parent)
@@ -35,7 +37,7 @@ def socket_folder() -> str:
 
 
 def _parent() -> Path:
-    """The temporary folder, unless its path leaves no room for a socket's."""
+    """The temporary folder, unless its path is too long for a socket in it."""
     usual = tempfile.gettempdir()
     return Path(usual if len(os.fsencode(f"{usual}/{PREFIX}")) + _RANDOM + _NAME <= _LONGEST else "/tmp")  # noqa: S108 - mkdtemp in it
 
@@ -52,9 +54,6 @@ def _sweep(parent: Path) -> None:
 def _is_free(lock: Path) -> bool:
     handle = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return try_lock(handle)
     finally:
         os.close(handle)
-    return True

@@ -36,7 +36,7 @@ ONCE = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
 """A produce task that failed must not be sent again by anyone who has not read the target's tail; not for the user to change."""
 MOST_JOBS = 256
 WARM_SECONDS = 0.2
-"""How long a warming task stays, so that every one of them gets a worker of its own."""
+"""How long a warm-up task stays, so that each of them gets its own worker."""
 
 
 def _import_tasks(stay: float) -> None:
@@ -46,7 +46,7 @@ def _import_tasks(stay: float) -> None:
 
 
 class Runner(Protocol):
-    """Runs one function over many specs, each in a task of its own."""
+    """Runs one function over many specs, each in its own task."""
 
     @property
     def tasks(self) -> int:
@@ -61,7 +61,7 @@ class Runner(Protocol):
         """
 
     def run_each(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R | TaskLost]:
-        """The same with what became of each spec: its result, or that its worker died. No spec is at work any more when it returns."""
+        """The same with what became of each spec: its result, or that its worker died. No task is running any more when it returns."""
 
 
 def build_session(engine: EngineConfig, *, app_name: str = "mirror", with_delta: bool = False) -> SparkSession:
@@ -158,7 +158,7 @@ def _settings(with_delta: bool) -> dict[str, str]:
 
 
 def _closed() -> dict[str, str]:
-    """Nobody else on this machine may talk to the session; the secret is made by Spark, in memory."""
+    """Protect the session from other users of this machine; Spark generates the secret in memory."""
     return {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.authenticate": "true",
@@ -169,8 +169,8 @@ def _closed() -> dict[str, str]:
 class SparkRunner:
     """Runs functions as RDD jobs; a kept base RDD saves half of a small job's time.
 
-    Each task is a job of its own: Spark fails a job with its first lost worker and leaves that job's other tasks to themselves,
-    which would go on sending while the driver already looks at what they have sent.
+    Each task is a separate job: Spark fails a job at its first lost worker and abandons that job's other tasks, which
+    would continue sending while the driver already examines what they sent.
     """
 
     def __init__(self, session: SparkSession, *, tasks: int | None = None) -> None:
@@ -232,7 +232,7 @@ class SparkRunner:
 
 @contextmanager
 def _spark_answers() -> Iterator[None]:
-    """Around whatever asks the JVM: TaskLost when a worker died, SparkGone when there is nobody left to ask."""
+    """For calls to the JVM: raises TaskLost when a worker died, SparkGone when the JVM itself is gone."""
     from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
     try:
@@ -241,7 +241,7 @@ def _spark_answers() -> Iterator[None]:
         causes = re.findall(r"Exception: ([^.\n]*)", str(error.java_exception).partition("\n")[0])
         raise TaskLost(f"a Spark worker died: {causes[-1] if causes else error.java_exception}") from error
     except (Py4JNetworkError, Py4JError, OSError) as error:
-        raise SparkGone("Spark's Java process is gone", hint="run again: it goes on where the target's log ends") from error
+        raise SparkGone("Spark's Java process is gone", hint="run again: it continues where the target's log ends") from error
 
 
 def _tried_before() -> bool:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Ends(Protocol):
-    """Work that goes on between tasks, until it is ended."""
+    """Work that continues between tasks, until it is ended."""
 
     def end(self) -> None:
         """Stop it and give back what it holds."""
@@ -52,13 +52,13 @@ def keep(cluster: ClusterSettings, work: Ends) -> None:
 
 
 def take(cluster: ClusterSettings) -> Any:
-    """What this thread's last task has left on its way from a cluster, or None; whoever takes it ends it, or keeps it again."""
+    """The read-ahead that this thread's last task has left for a cluster, or None; the caller ends it or puts it back."""
     kept: dict[ClusterSettings, Ends] = getattr(_local, "kept", {})
     return kept.pop(cluster, None)
 
 
 def close() -> None:
-    """Close this thread's clients; for threads of the driver, which end while the process goes on."""
+    """Close this thread's clients; for threads of the driver, which end before the process does."""
     for cluster in list(getattr(_local, "kept", {})):
         _end(cluster)
     clients: dict[ClusterSettings, WireClient] = getattr(_local, "clients", {})

@@ -54,7 +54,7 @@ def catalogue_path(config: Config, mirror: str) -> Path:
 
 
 def load_catalogue(config: Config, mirror: str) -> Catalogue | None:
-    """The saved catalogue; None when there is none yet, or it cannot be read (it can always be made anew)."""
+    """The saved catalogue; None when there is none yet, or it cannot be read (it can always be rebuilt)."""
     path = catalogue_path(config, mirror)
     try:
         body = json.loads(path.read_text(encoding="utf-8"))

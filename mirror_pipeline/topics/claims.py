@@ -1,8 +1,8 @@
-"""Two mirrors of one file that would write one target topic: the one that has begun goes on, else the one that stands first.
+"""Two mirrors of one file that would write one target topic: the one that has begun continues, else the first in the file.
 
-What a mirror writes follows from its configuration and its source's topics. A mirror whose source does not answer is known by
-its ledger and its saved catalogue. A topic begins under a lock of the whole buffer, so of two mirrors that begin in the
-same moment the second sees the first one's ledger.
+What a mirror writes follows from its configuration and its source's topics. For a mirror whose source does not
+answer its ledger and its saved catalogue are used. A topic begins under a lock of the whole buffer, so of two mirrors that begin
+at the same time the second sees the first one's ledger.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mirror_pipeline.topics.naming import same_to_kafka, source_name
 
 log = logging.getLogger(__name__)
 
-# Only the names are asked for; a cluster that takes longer is known by what is saved of it.
+# Only names are requested; for a cluster that takes longer the saved catalogue is used.
 LIST_SECONDS = 5.0
 LOCK_SECONDS = 5.0
 HINT = "use `naming: prefix`, or select the topic in one of the two mirrors only"
@@ -32,7 +32,7 @@ HINT = "use `naming: prefix`, or select the topic in one of the two mirrors only
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Another mirror's wish to write a target topic; ``begun``: its ledger has the topic. ``first``: it stands first in the file."""
+    """Another mirror's claim to a target topic; ``begun``: its ledger has the topic, ``first``: it is first in the file."""
 
     mirror: str
     topic: str
@@ -64,7 +64,7 @@ class Claims:
 
     @contextmanager
     def held(self, store: LaneStore) -> Iterator[None]:
-        """Nobody else begins a topic meanwhile. Raises LaneBusy, BufferUnusable."""
+        """Keep other mirrors from beginning a topic meanwhile. Raises LaneBusy, BufferUnusable."""
         if not self.rivals:
             yield
             return
@@ -90,11 +90,11 @@ class Claims:
         return found
 
     def refused(self, targets: Mapping[str, str], *, any_claim: Collection[str] = ()) -> dict[str, TopicHalted]:
-        """Topics, with their targets, that this mirror must not begin: another mirror has begun them or stands first.
+        """Topics, with their targets, that this mirror must not begin: another mirror has begun them or is first in the file.
 
         Args:
             targets: target topic by source topic; none of them is in this mirror's ledger.
-            any_claim: those that give way to every claim, as a backfill does.
+            any_claim: source topics that yield to every claim, as a backfill's do.
         """
         claims = self.on(targets.values())
         halts = {}
@@ -105,31 +105,31 @@ class Claims:
         return halts
 
     def words(self, topic: str, target: str, claim: Claim) -> str:
-        """Both mirrors and the topic, for people."""
-        why = ", which has begun it" if claim.begun else ", which stands first in the file" if claim.first else ""
+        """Both mirrors and the topic, in words."""
+        why = ", which has begun it" if claim.begun else ", which is first in the file" if claim.first else ""
         return (
             f"target topic {target} on cluster {self._mirror.target} would get the records of two mirrors:"
             f" {topic} of {self._mirror.name}, and {claim.topic} of {claim.mirror}{why}"
         )
 
     def _same_target(self, other: MirrorConfig) -> bool:
-        mine, theirs = (self._config.clusters.get(each.target) for each in (self._mirror, other))
-        if mine is None or theirs is None or other.target == self._mirror.target:
+        own, theirs = (self._config.clusters.get(each.target) for each in (self._mirror, other))
+        if own is None or theirs is None or other.target == self._mirror.target:
             return other.target == self._mirror.target
-        return bool(set(mine.bootstrap_servers) & set(theirs.bootstrap_servers))
+        return bool(set(own.bootstrap_servers) & set(theirs.bootstrap_servers))
 
     def _selected(self, rival: MirrorConfig) -> dict[str, str]:
         """Target topic by source topic of what a rival selects."""
         try:
             names = set(self._list(rival.source))
         except MirrorError as error:
-            log.info("topics of mirror %s by what is saved of it: %s", rival.name, error.message)
+            log.info("topics of mirror %s taken from its saved catalogue: %s", rival.name, error.message)
             saved = load_catalogue(self._config, rival.name)
             names = {topic.name for topic in saved.topics} if saved is not None else set()
             names |= set(known_topics(self._config, rival))
         try:
             return select_topics(self._config, rival, names).topics
-        except MirrorError as error:  # it cannot run as it is; what it has begun counts all the same
+        except MirrorError as error:  # it cannot run like this; what it has begun counts nevertheless
             log.info("mirror %s selects nothing: %s", rival.name, error.message)
             return {}
 
@@ -139,15 +139,15 @@ class Claims:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ClaimNotices:
     """What `plan` says of other mirrors' claims, by source topic."""
 
     blockers: Mapping[str, tuple[str, ...]]
     warnings: Mapping[str, tuple[str, ...]]
 
 
-def of_claims(claims: Claims | None, targets: Mapping[str, str], begun: Collection[str]) -> Told:
-    """Which topics another mirror would write too: blocked where that one goes on, a warning where this one does.
+def of_claims(claims: Claims | None, targets: Mapping[str, str], begun: Collection[str]) -> ClaimNotices:
+    """Which topics another mirror would write too: blocked where the other one continues, a warning where this one does.
 
     Args:
         claims: None where no other mirror writes on the target.
@@ -155,19 +155,19 @@ def of_claims(claims: Claims | None, targets: Mapping[str, str], begun: Collecti
         begun: topics that are in this mirror's ledger.
     """
     if claims is None:
-        return Told({}, {})
+        return ClaimNotices({}, {})
     claims.look()
     blockers: dict[str, tuple[str, ...]] = {}
     warnings: dict[str, tuple[str, ...]] = {}
-    found = claims.on(targets.values())
+    rivals = claims.on(targets.values())
     for topic, target in targets.items():
-        claim = found.get(target)
+        claim = rivals.get(target)
         if claim is None:
             continue
-        mine = topic in begun and not claim.begun
-        text = f"{claims.words(topic, target, claim)}; " + (f"{claim.mirror} is refused it" if mine or not _ahead(claim) else HINT)
-        (warnings if mine or not _ahead(claim) else blockers)[topic] = (text,)
-    return Told(blockers, warnings)
+        ahead = (topic in begun and not claim.begun) or not _ahead(claim)
+        text = f"{claims.words(topic, target, claim)}; " + (f"{claim.mirror} is refused it" if ahead else HINT)
+        (warnings if ahead else blockers)[topic] = (text,)
+    return ClaimNotices(blockers, warnings)
 
 
 def _ahead(claim: Claim) -> bool:

@@ -100,7 +100,7 @@ def as_created(wanted: Mapping[str, str], target_broker: Settings | None) -> dic
 
 
 def _default_retention(broker: Settings) -> int | None:
-    # Kafka sources, KafkaConfig.logRetentionTimeMillis: the finest unit that is set wins; any negative value means for ever.
+    # Kafka sources, KafkaConfig.logRetentionTimeMillis: the finest unit that is set wins; any negative value means forever.
     for key, milliseconds in (("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)):
         value = number(broker, key)
         if value is not None:

@@ -196,7 +196,7 @@ def _carry_out(admin: Admin, plan: TargetPlan) -> list[str]:
 def _smaller(plan: TargetPlan, info: TopicInfo) -> TopicHalted:
     return TopicHalted(
         plan.topic,
-        f"topic {plan.target_topic} has {info.partitions} partitions, its source {plan.partitions}: somebody else created it just now",
+        f"topic {plan.target_topic} has {info.partitions} partitions, its source {plan.partitions}: another process has just created it",
         hint="run again",
     )
 
@@ -205,7 +205,7 @@ def _not_ready(admin: Admin, plan: TargetPlan, timeout: float) -> TopicHalted:
     return TopicHalted(
         plan.topic,
         f"topic {plan.target_topic} on cluster {admin.cluster.alias} has partitions without a leader after {timeout:.0f} s",
-        hint="look at the brokers of that cluster; the run goes on with the other topics",
+        hint="check the brokers of that cluster; the run continues with the other topics",
     )
 
 

@@ -1,4 +1,4 @@
-"""Names on the target: made, checked, and kept from meeting or going round in circles."""
+"""Names on the target: built, checked, and kept from colliding or looping."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def same_to_kafka(name: str) -> str:
 def choose(
     mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, names: Iterable[str], aliases: Collection[str]
 ) -> tuple[list[str], list[Excluded]]:
-    """Which topics a mirror copies, and why not the others: by its regexes, and by names that tell where a topic came from.
+    """Which topics a mirror copies, and why not the others: by its regexes, and by names that show where a topic came from.
 
     Args:
         mirrors: all of the file.
@@ -88,32 +88,32 @@ def choose(
         aliases: all cluster aliases.
 
     Raises:
-        UsageError: a topic would go round in a circle, and its names do not tell.
+        UsageError: a topic would loop between mirrors, and its names do not show that.
     """
     chosen, excluded = _by_regex(mirror, names, aliases)
-    told = {name for name in chosen if _told_to_return(mirrors, mirror, name)}
+    returning = {name for name in chosen if _would_return(mirrors, mirror, name)}
     excluded += [
         Excluded(name, f"its name says that mirrors of this file brought it from cluster {mirror.target}: copying it back would loop")
-        for name in sorted(told)
+        for name in sorted(returning)
     ]
-    kept = [name for name in chosen if name not in told]
+    kept = [name for name in chosen if name not in returning]
     refuse_loops(mirrors, mirror, kept)
     return kept, sorted(excluded, key=lambda each: each.topic)
 
 
 def refuse_loops(mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, topics: Iterable[str]) -> None:
-    """No topic may come round to the mirror that sent it off.
+    """Make sure that no topic returns to the mirror that first copied it.
 
-    Where names hold their source they prevent it, else the mirrors are followed from cluster to cluster.
+    Names that hold their source prevent it; otherwise the mirrors are followed from cluster to cluster.
 
     Raises:
-        UsageError: naming the topic and the circle of mirrors.
+        UsageError: with the topic and the loop of mirrors.
     """
     for topic in topics:
-        circle = _circle(mirrors, mirror, topic, lambda onward, name: not _told_to_return(mirrors, onward, name))
+        circle = _circle(mirrors, mirror, topic, lambda onward, name: not _would_return(mirrors, onward, name))
         if circle:
             raise UsageError(
-                f"topic {topic} would go round for ever: {' -> '.join(circle)}",
+                f"topic {topic} would loop forever: {' -> '.join(circle)}",
                 hint="use naming: prefix in these mirrors, or exclude the topic in one of them",
             )
 
@@ -122,13 +122,13 @@ Passes = Callable[[MirrorConfig, str], bool]
 """Whether a mirror that selects a topic copies it."""
 
 
-def _told_to_return(mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, name: str) -> bool:
-    """Whether a name tells that the topic came from where the mirror would bring it, and it would go round."""
+def _would_return(mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, name: str) -> bool:
+    """Whether the name shows that the topic came from the mirror's target, so that copying it back would loop."""
     return _came_from(mirrors, mirror.source, name, mirror.target) and bool(_circle(mirrors, mirror, name, lambda *_: True))
 
 
 def _came_from(mirrors: Sequence[MirrorConfig], cluster: str, name: str, origin: str) -> bool:
-    """Whether mirrors whose names hold their source would make this name, on ``cluster``, of a topic of ``origin``."""
+    """Whether mirrors whose names hold their source would give a topic of ``origin`` this name on ``cluster``."""
     for mirror in mirrors:
         if mirror.target == cluster and "{source}" in template_of(mirror.naming):
             inner = source_name(mirror.naming, mirror.source, name)  # shorter: this ends
@@ -146,7 +146,7 @@ def _circle(mirrors: Sequence[MirrorConfig], first: MirrorConfig, topic: str, pa
                 continue
             if mirror.name == first.name:
                 return [*path, mirror.name]
-            if mirror.name not in path:  # another circle, which is refused when that mirror is looked at
+            if mirror.name not in path:  # another loop, which is refused when that mirror is checked
                 paths.append(([*path, mirror.name], mirror.target, onward))
     return []
 
@@ -166,7 +166,7 @@ def _by_regex(mirror: MirrorConfig, names: Iterable[str], aliases: Collection[st
 
 
 def source_name(naming: str, source_alias: str, target_topic: str) -> str | None:
-    """The source topic behind a target name; None when this naming does not make such a name."""
+    """The source topic of a target name; None when this naming does not produce such a name."""
     before, after = template_of(naming).replace("{source}", source_alias).split("{topic}")
     inner = target_topic[len(before) : len(target_topic) - len(after)]
     return inner if inner and before + inner + after == target_topic else None

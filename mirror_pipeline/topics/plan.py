@@ -31,7 +31,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class TargetPlan:
-    """What to do with one target topic. ``actions``, ``warnings`` and ``blockers`` are sentences for people."""
+    """What to do with one target topic. ``actions``, ``warnings`` and ``blockers`` are sentences."""
 
     topic: str
     target_topic: str
@@ -74,7 +74,7 @@ def plan_target(
         if source_configs is not None
         else (
             "the source topic's settings may not be read (DESCRIBE_CONFIGS): the target's defaults apply,"
-            " and missing offsets halt the topic, for compaction cannot be told from loss",
+            " and missing offsets halt the topic, because compaction cannot be told from loss",
         )
     )
     if target is None:
@@ -111,8 +111,8 @@ def _plan_new(
     action = f"create {name} on {cluster.alias}: {_partitions(source.partitions)}, replication factor {replicas}, " + ", ".join(
         f"{key}={value}" for key, value in wanted.items()
     )
-    told = (difference.sentence for difference in differences(configs, as_created(wanted, cluster.settings)))
-    warnings = (*unread, *_source_warnings(configs, wanted), *told)
+    copied = (difference.sentence for difference in differences(configs, as_created(wanted, cluster.settings)))
+    warnings = (*unread, *_source_warnings(configs, wanted), *copied)
     return TargetPlan(source.name, name, source.partitions, True, False, replicas, wanted, (action,), warnings)
 
 
@@ -168,7 +168,7 @@ def _compaction(source: Settings, target: Settings, name: str, cluster: TargetCl
 
 def _source_warnings(source: Settings, wanted: Mapping[str, str] | None) -> Iterator[str]:
     if text(source, "message.timestamp.type") == "LogAppendTime":
-        yield "the source stamps records itself (LogAppendTime): they keep that time, and are re-encoded for it"
+        yield "the source sets record times itself (LogAppendTime): records keep that time and are re-encoded for it"
     left = not_copied(source) if wanted is not None else []
     if left:
         yield f"not carried over, the target's own values apply: {', '.join(left)}"

@@ -190,7 +190,7 @@ def _gone(client: WireClient, chosen: Iterable[SpanKey], ledger: Ledger, generat
 
 
 def _maps(ledger: Ledger, chosen: Mapping[SpanKey, Sequence[SpanRef]]) -> dict[SpanKey, Runs]:
-    return runs_of(ledger.sends_behind({key: spans[0].start for key, spans in chosen.items()}))
+    return runs_of(ledger.sends_after({key: spans[0].start for key, spans in chosen.items()}))
 
 
 def _groups(key: SpanKey, spans: Sequence[SpanRef], tp: TopicPartition, runs: Runs, log_start: int) -> list[_Group]:

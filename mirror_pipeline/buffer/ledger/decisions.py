@@ -1,4 +1,4 @@
-"""What people decided about halted topics, and the records that were left out of a copy: two small tables of a lane."""
+"""Decisions about halted topics, and the records that were left out of a copy: two small tables of a lane."""
 
 from __future__ import annotations
 

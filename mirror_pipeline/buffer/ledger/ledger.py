@@ -10,7 +10,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mirror_pipeline.buffer.ledger.offset_map import AUDIT_COLUMNS, POSITION_COLUMNS, behind, faults, fold_positions, reached, totals
+from mirror_pipeline.buffer.ledger.offset_map import AUDIT_COLUMNS, POSITION_COLUMNS, faults, fold_positions, reached, sends_after, totals
 from mirror_pipeline.buffer.ledger.thinning import thin
 from mirror_pipeline.buffer.ledger.verified import thinned, verified_ends
 from mirror_pipeline.buffer.place.place import LaneStore
@@ -116,7 +116,7 @@ class Ledger:
         return log.commit([add_action(path, size, stats, {})], app_id=app_id, version=number)
 
     def _take(self, log: DeltaLog, table: pa.Table, revision: int) -> None:
-        """Append under a revision that nobody else may take: a run that was stopped in between must not have the last word."""
+        """Append under a revision that no other commit may use: a run that was suspended in between must not overwrite newer rows."""
         if not self._append(log, table, APP_ID, revision):
             raise BufferUnusable(
                 f"ledger {log.uri}: revision {revision} was written by another run", hint="two runs of one lane? end one of them"
@@ -144,9 +144,9 @@ class Ledger:
                 table = table.filter(pc.field(name) == value)
         return table.sort_by([(name, "ascending") for name in ("topic", "partition", "source_start")])
 
-    def sends_behind(self, starts: Mapping[SpanKey, int]) -> pa.Table:
-        """The sends that end behind a source offset, for the partitions named; file by file, so that the others take no memory."""
-        found = read_rows(self._sends, keep=partial(behind, starts=starts))
+    def sends_after(self, starts: Mapping[SpanKey, int]) -> pa.Table:
+        """The sends that end after a source offset, for the partitions named; read file by file, so that other rows take no memory."""
+        found = read_rows(self._sends, keep=partial(sends_after, starts=starts))
         return found.sort_by([(name, "ascending") for name in ("topic", "partition", "source_start")])
 
     def sends(self, topic: str | None = None, partition: int | None = None, incarnation: str | None = None) -> list[Send]:
@@ -180,7 +180,7 @@ class Ledger:
         return rows.latest_producer(read_rows(self._producers), target_cluster_id)
 
     def save_producer(self, producer: Stamp, target_cluster_id: str) -> None:
-        """Keep the producer id taken on a target cluster; the latest counts."""
+        """Record the producer id obtained from a target cluster; the latest counts."""
         with self._lock:
             revision = self._next_revision(self._producers)
             self._take(self._producers, rows.producers_table(self._store, revision, producer, target_cluster_id, _now()), revision)
@@ -194,7 +194,7 @@ class Ledger:
         return verified_ends(self.verifications(), self.incarnations())
 
     def add_verifications(self, done: Sequence[Verification]) -> None:
-        """Write down what was compared, in one transaction; beside a running lane too."""
+        """Record what was compared, in one transaction; allowed beside a running lane."""
         if done:
             with self._lock:
                 self._verifications.ensure()

@@ -26,7 +26,7 @@ def starting_positions(incarnations: Mapping[str, Incarnation]) -> dict[TopicPar
 def totals(sends: pa.Table) -> pa.Table:
     """One row for each partition of each generation, in the columns ``POSITION_COLUMNS``: where its sends end.
 
-    Totals of totals are totals: what one file adds up to can be kept in its place.
+    Totals of totals are totals: the total of a file can be kept in place of the file.
     """
     put = pc.add(sends["ordinal"], sends["records"])
     ends = sends.select([*_KEYS, "source_end", "target_end"]).append_column("put", put)
@@ -43,8 +43,8 @@ def reached(sends: pa.Table) -> dict[tuple[str, int, str], int]:
     return {(t, p, i): end for t, p, i, end in zip(*(folded[name].to_pylist() for name in names), strict=True)}
 
 
-def behind(sends: pa.Table, starts: Mapping[tuple[str, int, str], int]) -> pa.Table:
-    """The rows of these partitions that end behind the source offset given for each."""
+def sends_after(sends: pa.Table, starts: Mapping[tuple[str, int, str], int]) -> pa.Table:
+    """The rows of these partitions that end after the source offset given for each."""
     columns = [pa.array(column) for column in zip(*starts, strict=True)] if starts else [[], [], []]
     floors = pa.table([*columns, pa.array(list(starts.values()), pa.int64())], names=[*_KEYS, "floor"])
     floors = floors.cast(pa.schema([*(sends.schema.field(name).with_nullable(True) for name in _KEYS), ("floor", pa.int64())]))

@@ -56,7 +56,7 @@ def _period(rows: pa.Table, now: float, recent: float, old: float) -> pa.Array:
 
 
 def _continues(rows: pa.Table, period: pa.Array) -> pa.Array:
-    """For each row but the first: whether it goes on where the row before it ended."""
+    """For each row but the first: whether it continues where the row before it ended."""
     count = rows.num_rows - 1
     before, after = rows.slice(0, count), rows.slice(1)
 

@@ -1,4 +1,4 @@
-"""Which spans of the buffer are to be compared next: produced, not verified yet, within a budget. Reads ledger rows only."""
+"""Which spans of the buffer to compare next: produced, not verified yet, within a budget. Reads ledger rows only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Lost = tuple[SpanKey, int, int]
 def choose_spans(
     live: Sequence[SpanRef], ledger: Ledger, generations: Generations, verified: Mapping[SpanKey, int], budget: int
 ) -> tuple[dict[SpanKey, list[SpanRef]], list[Lost]]:
-    """Produced spans that are not verified yet, in order, within the budget; and stretches before them that are gone."""
+    """Produced spans that are not verified yet, in order, within the budget; and offset ranges before them that are gone."""
     chosen: dict[SpanKey, list[SpanRef]] = {}
     lost: list[Lost] = []
     starts = {(t, p, i): start for (t, i), generation in generations.items() for p, start in generation.starts.items()}

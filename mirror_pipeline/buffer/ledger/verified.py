@@ -15,7 +15,7 @@ def verified_ends(done: Iterable[Verification], incarnations: Mapping[str, Incar
     """Source offset up to which everything from an incarnation's start on is verified; partitions without any are left out.
 
     A later verification of the same offsets replaces an earlier one. What the target's retention deleted, or what left
-    the buffer before there were digests, counts as verified: nobody can look again.
+    the buffer before there were digests, counts as verified: it can no longer be compared.
 
     Args:
         done: verifications in order of time.
@@ -45,7 +45,7 @@ def different_now(done: Iterable[Verification]) -> set[str]:
         key = (row.topic, row.partition, row.incarnation)
         change = _with if row.verdict is Verdict.DIFFERENT else _without
         found[key] = change(found.get(key, []), row.source_start, row.source_end)
-    return {topic for (topic, _, _), stretches in found.items() if stretches}
+    return {topic for (topic, _, _), intervals in found.items() if intervals}
 
 
 def thinned(done: Iterable[Verification], *, before: int) -> list[Verification]:
@@ -76,7 +76,7 @@ def _with(intervals: Intervals, low: int, high: int) -> Intervals:
     if not intervals or intervals[-1][1] < low:
         intervals.append((low, high))
         return intervals
-    if intervals[-1][0] <= low:  # nearly always: the next stretch behind the last
+    if intervals[-1][0] <= low:  # nearly always: the next interval follows the last
         intervals[-1] = (intervals[-1][0], max(intervals[-1][1], high))
         return intervals
     apart = [(a, b) for a, b in intervals if b < low or a > high]

@@ -35,7 +35,7 @@ _URI = re.compile(r"s3://([^/]+)/*(.*?)/*")
 
 
 class StoreError(OSError):
-    """What the store, or the way to it, answered: one line."""
+    """An error of the store or of the connection to it, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Objects:
     def replace(self, name: str, data: bytes, etag: str) -> str | None:
         """Put an object in the place of the one with this ETag (``If-Match``); the new ETag, or None when another one, or none, is there.
 
-        ETags follow from the content: whoever waits for a change must write something else each time.
+        ETags follow from the content: a write that must be noticed needs different content each time.
         """
         return self._put_if(name, data, {"e_tag": etag})
 
@@ -181,7 +181,7 @@ class Objects:
         """See that the store keeps to the conditions of a put; ``name`` must exist with this content, and keeps it.
 
         Raises:
-            BufferUnusable: it takes an object in the place of another one although it was told not to.
+            BufferUnusable: it overwrites an object although the request forbids that.
         """
         try:
             honest = self.create(name, data) is None and self.replace(name, data, '"no-such-etag"') is None

@@ -1,4 +1,4 @@
-"""A bucket as a pyarrow file system: what the Parquet readers and writers of this room need of one, and nothing else."""
+"""A bucket as a pyarrow file system: just what the Parquet readers and writers of the buffer need."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class ObjectFileSystem(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow i
         return pa.PythonFile(_Writer(self._objects, path), mode="w")
 
     def _refuse(self, *arguments: object) -> None:
-        raise NotImplementedError("nothing of this room does that")
+        raise NotImplementedError("the buffer does not need this")
 
     create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = move = copy_file = open_append_stream = _refuse
     get_file_info_selector = _refuse

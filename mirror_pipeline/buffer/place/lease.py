@@ -1,18 +1,18 @@
-"""A lock in an object store: one object, written under the condition that nobody else has written it meanwhile.
+"""A lock in an object store: one object, written on condition that no other process has written it since.
 
-Three rules, and no two clocks are ever compared:
+Three rules; clocks of two machines are never compared:
 
-- Whoever holds the lease writes the object anew, each third of the lease, if it still has the ETag it was left with.
-- Whoever wants it may take it over once they have *themselves* seen one and the same ETag for a whole lease, by their own
-  monotonic clock, and only in the place of that very ETag: of several who try one succeeds.
-- The holder counts a lease from the moment *before* its last write was sent, and only four fifths of it. When it could not write for
-  that long it stops (:meth:`Lease.check`), before anybody can have taken over. If then its ETag is still there, nobody has, and
-  it goes on; otherwise :class:`~mirror_pipeline.errors.LaneLost`.
+- The holder rewrites the object every third of the lease, if it still has the ETag of the previous write.
+- A waiting process may take the lease over once it has *itself* seen the same ETag for a whole lease, by its own monotonic
+  clock, and only by replacing that very ETag: of several that try, one succeeds.
+- The holder counts its lease from the moment *before* it sent its last write, and only four fifths of it. When it could not write
+  for that long it stops (:meth:`Lease.check`), before another process can have taken over. If its ETag is still there later, none
+  has, and it continues; otherwise :class:`~mirror_pipeline.errors.LaneLost`.
 
-What no lease can prevent is a process that is stopped between its look at the clock and what it does next, and wakes when another run has
-taken over. What it does then is harmless for other reasons: commits of micro-batches and ledger records are numbered, and the new holder
-takes the next number first (``SpanTable.fence``), so that Delta refuses the late one; and batches that are sent late carry the
-same producer id and sequence numbers as the new holder's, so that the target's brokers recognise them (KIP-98).
+No lease can stop a process that is suspended between reading the clock and its next action, and resumes after another run has taken
+over. Two other mechanisms make that harmless. Commits of micro-batches and ledger records are numbered, and the new holder takes the
+next number first (``SpanTable.fence``), so Delta refuses the late commit. Batches that are sent late carry the same producer id and
+sequence numbers as the new holder's, so the target's brokers recognise them (KIP-98).
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ log = logging.getLogger(__name__)
 RENEWALS = 3
 """Renewals in one lease: two may fail."""
 HELD_SHARE = 0.8
-"""Of the lease, for its holder; the rest is for clocks that run unequally, and for what is begun just before the end."""
+"""Share of the lease that its holder uses; the rest covers clock drift and work that began just before the end."""
 LOOKS = 10
-"""How often somebody who waits looks in one lease."""
+"""How often a waiting process checks during one lease."""
 RELEASED = b""
-"""Left behind by a holder that has ended: the next one need not wait."""
+"""Content that a holder leaves when it ends: the next one need not wait."""
 
 
 def ticks() -> float:
-    """Seconds that also pass while the machine sleeps, where the system can tell."""
+    """A clock in seconds that also advances while the machine sleeps, where the system has one."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Sightings:
-    """Since when somebody has seen the same ETag of an object, kept over several tries of one process."""
+    """When this process first saw the current ETag of each object; kept over several tries."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[str, float]] = {}
         self._lock = threading.Lock()
 
     def since(self, place: str, etag: str, now: float) -> float:
-        """When ``etag`` was seen there first; ``now`` when another one was there before."""
+        """When ``etag`` was first seen there; ``now`` when the last one seen was different."""
         with self._lock:
             known = self._seen.get(place)
             if known is None or known[0] != etag:
@@ -71,11 +71,11 @@ class Lease:
     """One object that one process at a time holds.
 
     Args:
-        objects: where it lies.
+        objects: where the object is.
         name: of the object.
-        seconds: length of the lease; of two different ones the longer counts.
+        seconds: length of the lease; when holder and waiting process differ, the longer one counts.
         clock: monotonic seconds.
-        sightings: what was seen before by whoever waits.
+        sightings: what earlier tries of this process have seen.
     """
 
     def __init__(
@@ -102,14 +102,14 @@ class Lease:
         return json.dumps({**facts, "run": self._run, "count": self._count}).encode()
 
     def take(self, patience: float) -> bool:
-        """Take it, or take it over from a holder that is not heard of for a lease.
+        """Take the lease, or take it over from a holder that has not renewed it for a whole lease.
 
         Args:
-            patience: seconds to wait for a holder that is alive; None of them keeps from waiting for a dead one when this
-                is more than 0. With 0 this only looks, and remembers what it has seen for the next time.
+            patience: seconds to wait for a holder that is alive. When it is more than 0, a dead holder is waited out however
+                long that takes; with 0 this only checks, and remembers what it has seen for the next call.
 
         Returns:
-            False when it is held; :attr:`holder` is what the holder says of itself then.
+            False when another process holds it; :attr:`holder` then describes that process.
 
         Raises:
             BufferUnusable: the store does not answer, or refuses.
@@ -130,7 +130,7 @@ class Lease:
             time.sleep(min(length / LOOKS, max(0.01, unchanged + length - now)))
 
     def _try(self) -> tuple[str, float, float] | None:
-        """None when it is ours now; else its ETag, since when that is known, and how long it must stay to be taken for abandoned."""
+        """None when acquired; else the current ETag, when it was first seen, and how long it must stay to count as abandoned."""
         sent = self._clock()
         found = self._objects.read(self._name)
         now = self._clock()
@@ -146,7 +146,7 @@ class Lease:
             log.warning("%s: not renewed for %.1f s: taken over from %s", self._place, now - since, found.data.decode(errors="replace"))
             sent = self._clock()
             etag = self._objects.replace(self._name, self._body(), found.etag)
-        if etag is None:  # somebody else was faster
+        if etag is None:  # another process was faster
             return "another", now, self._seconds
         self._etag, self._until = etag, sent + HELD_SHARE * self._seconds
         return None
@@ -168,7 +168,7 @@ class Lease:
                 pause = self._seconds / RENEWALS / LOOKS
 
     def renew(self) -> bool:
-        """Write the object anew; False once somebody else has. Raises OSError."""
+        """Rewrite the object; False once another process has. Raises OSError."""
         sent = self._clock()
         etag = self._objects.replace(self._name, self._body(), self._etag)
         if etag is None:
@@ -177,26 +177,26 @@ class Lease:
                 self.holder = found.data if found else b""
                 self._lost = True
                 return False
-            # A write of ours whose answer was lost: nobody else has written since.
+            # Our own write, whose response was lost: no other process has written since.
             etag = found.etag
         self._etag, self._until = etag, sent + HELD_SHARE * self._seconds
         return True
 
     @property
     def left(self) -> float:
-        """Seconds that are surely left."""
+        """Seconds that are guaranteed to be left."""
         return 0.0 if self._lost else max(0.0, self._until - self._clock())
 
     def check(self) -> None:
-        """Is it still ours?
+        """Make sure that the lease is still held.
 
         Raises:
-            LaneLost: no: another process has taken it over.
-            BufferUnusable: it could not be renewed for so long that this is not sure; ``retryable``: if nobody has, it is ours again.
+            LaneLost: another process has taken it over.
+            BufferUnusable: it could not be renewed for so long that this is uncertain; ``retryable``: a later renewal may succeed.
         """
         if self._lost:
             raise LaneLost(
-                f"{self._place} was taken over by {holder_of(self.holder)}", hint="this run was not heard of for too long; that one goes on"
+                f"{self._place} was taken over by {holder_of(self.holder)}", hint="this run did not renew in time; that process continues"
             )
         if not self.left:
             unsure = BufferUnusable(f"{self._place} could not be renewed in time", hint="is the object store up, was this process stopped?")
@@ -204,7 +204,7 @@ class Lease:
             raise unsure
 
     def release(self) -> None:
-        """Let the next one have it at once; when the store does not answer the lease ends by itself."""
+        """Free the lease at once; when the store does not answer it expires by itself."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
@@ -224,7 +224,7 @@ def _length(data: bytes) -> float:
 
 
 def holder_of(data: bytes) -> str:
-    """What the holder of a lock says of itself, in words."""
+    """The holder of a lock, in words."""
     try:
         body = json.loads(data)
         since = datetime.fromtimestamp(body["since"], UTC).isoformat(timespec="seconds")

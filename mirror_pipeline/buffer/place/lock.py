@@ -6,7 +6,6 @@ The kernel releases its lock when the holder dies, so a local lock cannot be los
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -22,6 +21,7 @@ from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.lease import RENEWALS, Lease, holder_of
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.errors import LaneBusy
+from mirror_pipeline.files import try_lock
 
 LOCK = "lock"
 MAINTENANCE = "house"
@@ -57,14 +57,11 @@ HELD: Hold = KernelHold()
 def _take(handle: int, patience: float) -> bool:
     deadline = time.monotonic() + patience
     while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.02)
-        else:
+        if try_lock(handle):
             return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.02)
 
 
 def _lease(store: LaneStore, name: str) -> Lease:

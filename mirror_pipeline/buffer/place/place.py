@@ -1,4 +1,4 @@
-"""Where a lane's tables lie: ``<buffer>/<mirror>/<lane>/``, on a path or in a bucket, and the checks that this place can be used."""
+"""Where a lane's tables are (``<buffer>/<mirror>/<lane>/``, on a path or in a bucket), and the checks that the place is usable."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _OURS = json.dumps({"format": FORMAT, "made_by": "mirror-pipeline"}) + "\n"
 _UNREADABLE = re.compile(r"[%\[\]]")
 LEASE_SECONDS = 30.0
 REMOTE_PACE = 5.0
-"""What a lane does again and again beside its data (status, ledger rows, looking for room, small micro-batches) comes so many times
-rarer in an object store: there each costs round trips, and money."""
+"""Periodic work beside the data (status, ledger rows, measuring space, small micro-batches) happens this many times less often in an
+object store, where each costs round trips and money."""
 
 
 class BufferSettings(Protocol):
-    """What this room needs of the configuration's buffer section."""
+    """What the buffer needs of the configuration's buffer section."""
 
     @property
     def uri(self) -> str:
@@ -41,7 +41,7 @@ class BufferSettings(Protocol):
 
     @property
     def lease(self) -> float:
-        """Seconds after which a holder that is not heard of has lost its lane; object stores only."""
+        """Seconds without renewal after which a holder loses its lane; object stores only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class LaneStore:
         return f"{self.uri}/{name}"
 
     def spaced(self, seconds: float) -> float:
-        """Seconds between two small writes, or looks, of one kind; ``seconds`` where they cost nothing to speak of."""
+        """Seconds between two small writes or checks of one kind; ``seconds`` where they cost next to nothing."""
         return seconds if self.local else REMOTE_PACE * seconds
 
     @property
@@ -90,14 +90,14 @@ class LaneStore:
 
     def file(self, name: str) -> Path:
         """A plain file of the lane; only a local buffer has a path of it."""
-        assert self.local  # noqa: S101 - whoever asks knows
+        assert self.local  # noqa: S101 - callers know
         return Path(self.uri, name)
 
     def read_file(self, name: str) -> bytes | None:
         """A plain file of the lane; None when there is none. Raises OSError."""
         if not self.local:
-            found = self.objects().read(name)
-            return found.data if found else None
+            content = self.objects().read(name)
+            return content.data if content else None
         try:
             return self.file(name).read_bytes()
         except FileNotFoundError:
@@ -127,7 +127,7 @@ def _check_name(kind: str, name: str) -> None:
 
 
 def sync_path(path: str | Path) -> None:
-    """Bring a file's, or a folder's entries, to the disk."""
+    """Flush a file, or a folder's entries, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -135,8 +135,8 @@ def sync_path(path: str | Path) -> None:
         os.close(handle)
 
 
-def _judged(root: str, text: bytes) -> None:
-    """Is what the marker says for us? Raises BufferUnusable."""
+def _check_format(root: str, text: bytes) -> None:
+    """Make sure that the marker names a format this version knows. Raises BufferUnusable."""
     try:
         body = json.loads(text)
     except ValueError:
@@ -154,16 +154,16 @@ def _refuse_strangers(root: str, names: Iterable[str]) -> None:
 
 
 def _check_marker(root: Path) -> bool:
-    """True when the folder is a buffer of ours, False when it is empty."""
+    """True when the folder is a mirror buffer, False when it is empty."""
     try:
         text = (root / MARKER).read_bytes()
     except FileNotFoundError:
         names = [entry.name for entry in os.scandir(root)]
-        if (root / MARKER).exists():  # somebody else has just made it
+        if (root / MARKER).exists():  # another process has just created it
             return True
         _refuse_strangers(str(root), names)
         return False
-    _judged(str(root), text)
+    _check_format(str(root), text)
     return True
 
 
@@ -182,7 +182,7 @@ def _prepare(root: Path, folder: Path) -> None:
 
 
 def _prepare_bucket(root: Objects) -> None:
-    """The same for a prefix of a bucket, which need not exist; and the store must keep to conditional puts."""
+    """The same for a prefix of a bucket, which need not exist; the store must support conditional puts."""
     with explained(root.uri):
         text = root.read(MARKER)
         if text is None:
@@ -191,13 +191,13 @@ def _prepare_bucket(root: Objects) -> None:
             root.create(MARKER, _OURS.encode())
             text = root.read(MARKER)
         if text is None:
-            raise BufferUnusable(f"buffer {root.uri}: what is written there does not stay", hint="look at the bucket's lifecycle rules")
-        _judged(root.uri, text.data)
+            raise BufferUnusable(f"buffer {root.uri}: what is written there does not stay", hint="check the bucket's lifecycle rules")
+        _check_format(root.uri, text.data)
         root.refuse_unconditional(MARKER, text.data)
 
 
 def open_lane(buffer: BufferSettings, mirror: str, lane: str) -> LaneStore:
-    """Make the lane's folder (mode 0700) if need be and check that it can be used.
+    """Create the lane's folder (mode 0700) if need be and check that it is usable.
 
     Args:
         buffer: the configuration's buffer section; ``uri`` is a path, a ``file:`` URI or ``s3://bucket/prefix``.
@@ -205,8 +205,8 @@ def open_lane(buffer: BufferSettings, mirror: str, lane: str) -> LaneStore:
         lane: name of the lane inside the mirror.
 
     Raises:
-        BufferUnusable: parent or bucket missing, not a directory, not writable, disk full, not ours, made by a later version,
-            or an object store that does not answer, refuses, or knows no conditional puts.
+        BufferUnusable: parent or bucket missing, not a directory, not writable, disk full, not a mirror buffer, made by a later
+            version, or an object store that does not answer, refuses, or has no conditional puts.
         UsageError: a name that cannot be a folder, or a kind of store that is not known.
     """
     root = _root(buffer)
@@ -229,7 +229,7 @@ def _lane(buffer: BufferSettings, root: str, mirror: str, lane: str) -> LaneStor
 
 
 def find_lanes(buffer: BufferSettings, mirror: str) -> list[LaneStore]:
-    """The lanes of a mirror that have a folder, without making anything; for commands that only read. Raises BufferUnusable."""
+    """The lanes of a mirror that have a folder, without creating anything; for commands that only read. Raises BufferUnusable."""
     root = _root(buffer)
     with explained(root):
         if _REMOTE.match(root):

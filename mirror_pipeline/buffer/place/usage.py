@@ -1,4 +1,4 @@
-"""How much the buffer takes: of its disk, as the file system counts it, or of its bucket, as a listing tells."""
+"""How much space the buffer takes: on its disk, as the file system counts it, or in its bucket, by a listing."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class LaneUse:
 
 def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as found:
-            yield from found
+        with os.scandir(folder) as entries:
+            yield from entries
     except (FileNotFoundError, NotADirectoryError):
         return
 
@@ -52,7 +52,7 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 
 def lane_use(store: LaneStore) -> LaneUse:
-    """Look at one lane; files that come and go meanwhile may be counted or not. Raises BufferUnusable."""
+    """Measure one lane; files that appear or disappear meanwhile may be counted or not. Raises BufferUnusable."""
     with explained(store.uri):
         return _folder_use(store.uri) if store.local else _listed_use(store.objects().listed())
 
@@ -118,15 +118,15 @@ def _bucket_use(root: Objects) -> dict[str, LaneUse]:
         mirror, lane, rest = (*each.name.split("/", 2), "", "")[:3]
         if rest:
             lanes.setdefault(f"{mirror}/{lane}", []).append(Listed(rest, each.size, each.modified))
-    return {name: _listed_use(found) for name, found in lanes.items()}
+    return {name: _listed_use(objects) for name, objects in lanes.items()}
 
 
 def free_bytes(store: LaneStore) -> int:
-    """Bytes that a user without privileges may still write to the buffer's disk; a bucket has no end."""
+    """Bytes that an unprivileged user may still write to the buffer's disk; a bucket is unlimited."""
     if not store.local:
         return sys.maxsize
-    found = os.statvfs(store.uri)
-    return found.f_bavail * found.f_frsize
+    disk = os.statvfs(store.uri)
+    return disk.f_bavail * disk.f_frsize
 
 
 def total_bytes(stores: list[LaneStore]) -> int:

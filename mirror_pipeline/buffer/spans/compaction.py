@@ -1,4 +1,4 @@
-"""Small part files of spans become larger ones: fewer files for the same spans, each still a row group of its own."""
+"""Small part files of spans become larger ones: fewer files for the same spans, each still in its own row group."""
 
 from __future__ import annotations
 

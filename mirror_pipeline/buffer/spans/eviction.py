@@ -107,7 +107,7 @@ def removable_files(
         found: what lay in the folder *before* ``live`` was read, else a commit in between would look like an orphan.
         live: paths the newest table version refers to.
         now: seconds since the epoch.
-        orphan_age: seconds a file that nobody refers to must have lain still; longer than any task writes one.
+        orphan_age: seconds since an unreferenced file was last written; longer than any task takes to write one.
         evicted: files known to have been removed from the table, with the time; they leave after ``grace`` seconds, which
             gives readers of the version before time to end.
         grace: see ``evicted``.

@@ -1,7 +1,7 @@
 """Placing a payload into a Parquet file without handing it to a Parquet writer, which would copy it twice.
 
-The writer is given an empty value; the payload is then written behind the row group as a page of its own, and the footer
-is told where it lies. What is needed for that: a page header, and the footer's few numbers changed. Both are in
+The writer is given an empty value; the payload is then written after the row group as a separate page, and the footer is
+changed to point at it. That needs a page header and a few changed numbers in the footer. Both are in
 Thrift's compact protocol (https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md), their fields in
 https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift.
 """
@@ -190,7 +190,7 @@ def _fields(data: bytes) -> Fields:
         fields[field] = (kind, data[at:end])
         at = end
     if at + 1 != len(data):
-        raise ValueError(f"{len(data) - at - 1} bytes behind a struct of a Parquet footer")
+        raise ValueError(f"{len(data) - at - 1} bytes after a struct of a Parquet footer")
     return fields
 
 

@@ -63,7 +63,7 @@ def _row(draft: SpanDraft, data: bytes, size: int, staged_at: int) -> pa.RecordB
 
 
 def part_writer(sink: pa.NativeFile) -> pq.ParquetWriter:
-    """A writer of part files: whoever writes one writes it like this, and one row group for each span."""
+    """A Parquet writer with the settings of all part files; write one row group for each span."""
     return pq.ParquetWriter(
         sink,
         SPANS.file_schema,
@@ -79,7 +79,7 @@ class PartFileWriter:
     """Writes the spans of one task of one micro-batch; memory use is that of the largest span.
 
     The file is invisible until :meth:`SpanTable.commit` names it. A task that fails calls :meth:`abort`; a task that is
-    killed leaves a file that nobody refers to and that vacuum removes.
+    killed leaves an unreferenced file, which vacuum removes.
 
     Args:
         store: the lane.
@@ -140,7 +140,7 @@ class PartFileWriter:
         self._spans.append(self._ref(span, size))
 
     def _place(self, size: int, pieces: Sequence[Buffer]) -> Placed:
-        """Write a page behind what was written last; the sink takes the descriptor's position for its own."""
+        """Write a page after what was written last; the sink takes the descriptor's position for its own."""
         assert self._sink is not None  # noqa: S101 - opened with the writer
         handle, head = self._sink.fileno(), page_header(size)
         at = os.lseek(handle, 0, os.SEEK_CUR)

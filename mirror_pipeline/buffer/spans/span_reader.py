@@ -1,5 +1,5 @@
 """Reading spans back (runs in tasks): from a local buffer the payload is handed out from the mapped file, not copied; from an object
-store it is fetched by ranges, as much at a time as whoever sends it asks for."""
+store it is fetched by ranges, as much at a time as the sender asks for."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class _Part:
         return self._places[row_group]
 
     def _look(self, row_group: int, size: int) -> int | None:
-        """The one uncompressed value of a column chunk is the last thing in it, behind its length."""
+        """The one uncompressed value of a column chunk is the last thing in it, after its length."""
         group = self.file.metadata.row_group(row_group)
         chunk = group.column(group.num_columns - 1)
         plain = chunk.path_in_schema == "payload" and chunk.compression == "UNCOMPRESSED" and not chunk.has_dictionary_page
@@ -153,7 +153,7 @@ class SpanReader:
         return part
 
     def release(self, refs: Iterable[SpanRef]) -> None:
-        """Spans that nobody will read soon need not stay in the machine's page cache: they are on the disk.
+        """Spans that will not be read soon need not stay in the machine's page cache: they are on the disk.
 
         The next micro-batch is then written into the same memory, and what brokers on this machine keep there stays.
         Views that were handed out must be gone; the files are let go of.

@@ -1,4 +1,4 @@
-"""The span table as the driver sees it: what is staged, what is not yet on the target, what may go."""
+"""The span table as the driver sees it: what is staged, what is not yet on the target, what may be evicted."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from mirror_pipeline.model import PartFile, SpanRef, TopicPartition
 
 APP_ID = "mirror-spans"
 ORPHAN_AGE = 3600.0
-"""Seconds after which a file that was written and never committed is taken for abandoned; no stage task takes that long."""
+"""Seconds after which a file that was written but never committed counts as abandoned; no read task takes that long."""
 MAX_FILES = 1000
-"""Live files beyond this are evicted as soon as they may be, retention or not: a commit's cost grows with them (about 12 µs each)."""
+"""Live files beyond this number are evicted as soon as that is safe, whatever the retention: each adds about 12 µs to a commit."""
 MAX_SPANS = 50_000
-"""The same for live spans: a run remembers each of them (about 1 KB)."""
+"""The same for live spans: a run holds each of them in memory (about 1 KB)."""
 JOIN_FILES = 64
-"""Live part files beyond this are joined, as far as they may be forgotten already."""
+"""Live part files beyond this number are joined, as far as they are safe to forget."""
 READERS = 4
 
 
@@ -37,7 +37,7 @@ class SpanTable:
 
     Args:
         store: the lane.
-        durable: bring commits to the disk before they count (local paths).
+        durable: flush commits to the disk before they count (local paths).
     """
 
     def __init__(self, store: LaneStore, *, durable: bool = True) -> None:
@@ -93,7 +93,7 @@ class SpanTable:
         return {part.path for part in parts} <= self._log.files().keys()
 
     def fence(self) -> None:
-        """Skip a number, so that a holder of the lane before us, who may wake in the middle of a commit, can commit nothing any more.
+        """Skip a number, so that an earlier holder of the lane that resumes in the middle of a commit can no longer commit.
 
         Raises:
             BufferUnusable: the commit cannot be written.
@@ -106,7 +106,7 @@ class SpanTable:
             files = self._log.files()
             try:
                 return self._index(files, above)
-            except BufferUnusable:  # evicted or joined, and removed, while we were reading: the newest version has other files
+            except BufferUnusable:  # evicted or joined, and removed, during this read: the newest version has other files
                 if attempt == READ_ATTEMPTS - 1 or files.keys() <= self._log.files().keys():
                     raise
         raise AssertionError
@@ -138,7 +138,7 @@ class SpanTable:
         Args:
             after: next source offset the target needs, by partition; a partition that is not named needs everything.
             above: micro-batches up to this one are known to be on the target and their files are not even opened.
-            incarnations: the current incarnation by topic; spans of another life of the topic are left out.
+            incarnations: the current incarnation by topic; spans of another generation of the topic are left out.
         """
         return [
             ref
@@ -171,7 +171,7 @@ class SpanTable:
         return min((file.modified / 1000 for file in self._log.files().values()), default=None)
 
     def disk_bytes(self) -> int:
-        """Bytes that the table's data files really take: live, evicted but not yet removed, and abandoned ones."""
+        """Bytes that the table's data files take on disk: live, evicted but not yet removed, and abandoned ones."""
         return sum(file.size for file in found_files(self._store, SPANS.name))
 
     def produced(self, positions: Mapping[SpanKey, int]) -> set[int]:
@@ -206,7 +206,7 @@ class SpanTable:
         target_files: int | None = MAX_FILES,
         target_spans: int | None = MAX_SPANS,
     ) -> list[int]:
-        """Take micro-batches out of the table; the files go with a later :meth:`vacuum`.
+        """Remove micro-batches from the table; a later :meth:`vacuum` removes the files.
 
         Args:
             done: micro-batches that are safe to forget: on the target, and verified there.
@@ -233,16 +233,16 @@ class SpanTable:
                 self._evicted[file.path] = time.time()
                 self._spans.pop(file.path, None)
 
-    def join(self, done: Collection[int], *, most: int = JOIN_FILES, room: int = JOINED_BYTES) -> int:
-        """Join small part files when more than ``most`` are live; how many were joined.
+    def join(self, done: Collection[int], *, most: int = JOIN_FILES, space: int = JOINED_BYTES) -> int:
+        """Join small part files when more than ``most`` are live; returns how many were joined.
 
-        Only files of ``done`` micro-batches are touched: no task reads them any more, and whoever still does finds the old
+        Only files of ``done`` micro-batches are touched: no new task reads them, and a running one finds the old
         files until :meth:`vacuum`. Only for the holder of ``maintenance_lock``.
 
         Args:
             done: micro-batches that may be forgotten already.
-            most: so many files may stay small.
-            room: bytes that may be written: until the old files are removed the disk holds their spans twice.
+            most: number of files that may stay small.
+            space: bytes that may be written: until the old files are removed the disk holds their spans twice.
         """
         files = self._log.files()
         if len(files) <= most:
@@ -252,9 +252,9 @@ class SpanTable:
         with self._lock:
             small = [SmallFile(f, len(self._spans.get(f.path, ()))) for f in files.values() if f.micro_batch in over]
         joined = 0
-        for group in groups(small, most_bytes=min(JOINED_BYTES, room)):
-            room -= sum(file.size for file in group)
-            if room < 0:
+        for group in groups(small, most_bytes=min(JOINED_BYTES, space)):
+            space -= sum(file.size for file in group)
+            if space < 0:
                 break
             joined += self._join(group)
         return joined
@@ -273,26 +273,26 @@ class SpanTable:
             remove_files(self._store, SPANS.name, [FoundFile(joined.path, joined.size, 0.0)])
         return len(removed)
 
-    def discard_uncommitted(self, still_ours: Callable[[], None] = lambda: None) -> int:
-        """Remove part files of a micro-batch that was never committed; the bytes freed. Only while no task is at work.
+    def discard_uncommitted(self, check_held: Callable[[], None] = lambda: None) -> int:
+        """Remove part files of a micro-batch that was never committed; the bytes freed. Only while no task runs.
 
         Args:
-            still_ours: raises when the lane is not held any more. It is asked when the files are listed: what another holder
-                writes from then on is not among them.
+            check_held: raises when the lane is no longer held. It is called after the files are listed, so files that another
+                holder writes later are not among them.
         """
         found = found_files(self._store, SPANS.name)
-        still_ours()
+        check_held()
         last, live = self.last_micro_batch(), self._log.files()
         return remove_files(self._store, SPANS.name, [f for f in found if _micro_batch(f.path) > last and f.path not in live])
 
     def vacuum(self, *, grace: float = 60.0, orphan_age: float = ORPHAN_AGE) -> int:
         """Remove files that the table does not refer to; the bytes freed.
 
-        Files of micro-batches later than the last committed one may belong to tasks at work and are never touched: their
-        number is used again by the next run, and they go once that is committed.
+        Files of micro-batches later than the last committed one may belong to running tasks and are never touched: the
+        next run uses their number again, and they are removed once that is committed.
 
         Args:
-            grace: seconds since this object evicted a file; readers of the table's version before may still open it.
+            grace: seconds since this object evicted a file; readers of the previous table version may still open it.
             orphan_age: seconds since any other unreferred file was last written.
         """
         found = found_files(self._store, SPANS.name)

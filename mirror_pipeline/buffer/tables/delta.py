@@ -1,6 +1,6 @@
-"""One Delta table of a lane: opening, committing once and only once, checkpoints. The only file that writes a Delta log.
+"""One Delta table of a lane: opening, committing exactly once, checkpoints. The only file that writes a Delta log.
 
-Readers see the files of a committed transaction or none of them. The durable order is: data file, its folder entry,
+Readers see all files of a committed transaction or none. The durable order is: data file, its folder entry,
 commit file, the log's folder entry; checkpoints reach the disk before the log files they replace are removed.
 """
 
@@ -26,11 +26,11 @@ from mirror_pipeline.buffer.tables.schema import TableSpec
 from mirror_pipeline.errors import BufferUnusable
 
 COMMIT_ATTEMPTS = 20
-"""A commit is lost only to another commit: one process runs a lane, a second one may evict. Twenty in a row is a fault."""
+"""A commit fails only because of another commit: one process runs a lane, a second one may evict. Twenty in a row is a bug."""
 CHECKPOINT_EVERY = 50
-"""Commits between checkpoints: what a reader must replay stays small, and a checkpoint is paid rarely."""
+"""Commits between checkpoints: readers replay little, and checkpoints stay rare."""
 REMOTE_CHECKPOINT_EVERY = 10
-"""In an object store each refresh reads every commit since the last one, a request each."""
+"""In an object store each refresh reads every commit since the last checkpoint, one request each."""
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
@@ -52,7 +52,7 @@ def add_action(
 
 
 class DeltaLog:
-    """A handle on one table that is kept up to date step by step; safe to use from several threads."""
+    """A handle on one table that is kept up to date incrementally; safe to use from several threads."""
 
     def __init__(self, store: LaneStore, spec: TableSpec, *, durable: bool = True) -> None:
         self.store = store
@@ -76,12 +76,12 @@ class DeltaLog:
             raise explain(self.uri, error) from error
 
     def ensure(self) -> None:
-        """Create the table if it is not there."""
+        """Create the table if it does not exist."""
         with self.lock, self._explained():
             if not self.exists():
                 if self.store.local:
                     Path(self.uri).mkdir(mode=0o700, exist_ok=True)
-                with contextlib.suppress(CommitFailedError):  # somebody else was faster
+                with contextlib.suppress(CommitFailedError):  # another process was faster
                     DeltaTable.create(
                         self.uri,
                         self._schema,
@@ -94,7 +94,7 @@ class DeltaLog:
             self._widen(self.reopen())
 
     def _widen(self, table: DeltaTable) -> None:
-        """A table of an older version gets the columns that came since; rows of before have nulls there."""
+        """Add the columns that are newer than the table; older rows have nulls there."""
         known = {field.name for field in table.schema().fields}
         missing = [field for field in self._schema.fields if field.name not in known]
         if missing:
@@ -109,7 +109,7 @@ class DeltaLog:
             return DeltaTable.is_deltatable(self.uri, self.store.storage_options)
 
     def reopen(self) -> DeltaTable:
-        """Read the log afresh; the only way to know after a commit with an unknown outcome."""
+        """Read the log from scratch; the only way to know the outcome of a commit that failed."""
         with self.lock, self._explained():
             self._table = DeltaTable(self.uri, storage_options=self.store.storage_options)
             if self._checkpointed < 0:
@@ -131,7 +131,7 @@ class DeltaLog:
                 return self.reopen()
             try:
                 self._table.update_incremental()
-            except (DeltaError, OSError):  # versions in between may have been cleaned away
+            except (DeltaError, OSError):  # versions in between may have been cleaned up
                 return self.reopen()
             return self._table
 
@@ -157,7 +157,7 @@ class DeltaLog:
         """Add files in one transaction, once.
 
         Args:
-            adds: complete files below the table's folder, with names never used before.
+            adds: complete files below the table's folder, with names that were never used before.
             app_id: application whose transactions are numbered; empty for an unnumbered one.
             version: number of this transaction; must grow.
 
@@ -175,7 +175,7 @@ class DeltaLog:
         return self._commit(lambda: [*adds], transactions, landed, {add.path for add in adds})
 
     def fence(self, app_id: str, number: int) -> None:
-        """Take a transaction number, or a later one, with nothing in it: whoever still means to commit under it comes too late.
+        """Commit an empty transaction under this number or a later one, so that a late commit under the same number is refused.
 
         Raises:
             BufferUnusable: the commit cannot be written.
@@ -200,7 +200,7 @@ class DeltaLog:
         """Remove files, and add others that hold the same rows when ``data_change`` is False, in one transaction.
 
         Returns:
-            The files removed; those that somebody else removed before are left out. Nothing is written when ``adds``
+            The files removed, without those that another process removed before. Nothing is written when ``adds``
             are given and one of ``removes`` is gone (the rows in ``adds`` would come back).
         """
         chosen: list[LiveFile] = []
@@ -224,7 +224,7 @@ class DeltaLog:
         return chosen
 
     def _touch(self, files: Sequence[LiveFile]) -> None:
-        """From here on a removed file's age counts from its removal: readers of the version before have time to end."""
+        """Make a removed file's age count from its removal, so that readers of the previous version have time to finish."""
         if self.store.local:
             for file in files:
                 with contextlib.suppress(FileNotFoundError):
@@ -267,7 +267,7 @@ class DeltaLog:
         raise explain(self.uri, last or RuntimeError("commit failed")) from last
 
     def _there_after_all(self, paths: set[str]) -> bool:
-        """A commit that failed for want of space may have been written as a whole, and only its flushing failed."""
+        """A commit that failed for lack of space may have been written completely, with only the flush failing."""
         try:
             return self._holds(self.reopen(), paths)
         except BufferUnusable:
@@ -296,7 +296,7 @@ class DeltaLog:
 
     def _checkpoint_when_due(self, version: int) -> None:
         if version - self._checkpointed >= self._every:
-            with contextlib.suppress(BufferUnusable):  # the commit itself has landed; the next one tries again
+            with contextlib.suppress(BufferUnusable):  # the commit itself has succeeded; the next one tries again
                 self.checkpoint()
 
     def checkpoint(self) -> None:

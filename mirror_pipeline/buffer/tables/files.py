@@ -22,10 +22,10 @@ from mirror_pipeline.buffer.tables.schema import TableSpec
 from mirror_pipeline.errors import BufferUnusable
 
 SKEW_SECONDS = 900.0
-"""An object's age is told by two clocks. A store refuses requests whose clock differs by more (S3: RequestTimeTooSkewed), so files
+"""An object's age is measured by two clocks. A store refuses requests whose clock differs by more (S3: RequestTimeTooSkewed), so files
 there count as younger by so much."""
 READ_ATTEMPTS = 5
-"""Upkeep may join files while somebody reads; twice in a row is rare, more is not."""
+"""Maintenance may join files during a read; twice in a row is rare, more often is an error."""
 
 
 def found_files(store: LaneStore, table: str) -> list[FoundFile]:

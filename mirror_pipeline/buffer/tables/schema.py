@@ -12,7 +12,7 @@ FORMAT = 1
 """Version of the folder layout and of the tables, written into the marker file of every buffer."""
 
 LOG_SETTINGS = {
-    # Nobody travels back in time in these tables: what happened is in their rows. Short retention keeps opening and committing cheap.
+    # These tables need no time travel: their rows hold the history. Short retention keeps opening and committing cheap.
     "delta.logRetentionDuration": "interval 2 minutes",
     "delta.enableExpiredLogCleanup": "true",
     # Physical removal is decided by evict and maintain; this only bounds the tombstones that checkpoints carry.

@@ -17,7 +17,7 @@ SMALL = 2 * 2**20
 the offset map of a transactional topic; they are in memory while they are joined."""
 
 READER_GRACE = 600.0
-"""Seconds that files stay after they left a table, for people's queries that still read them."""
+"""Seconds that files stay after they left a table, for queries that still read them."""
 MIN_AGE = 60.0
 """Seconds: a younger file may be one that a commit is about to name."""
 
@@ -41,7 +41,7 @@ Shrink = Callable[[pa.Table], pa.Table]
 def join_small_files(log: DeltaLog, *, max_files: int, durable: bool = True, shrink: Shrink | None = None) -> int:
     """Rewrite the small files of a table as one, in one transaction; how many were joined.
 
-    What the rows say does not change (``data_change`` is False). A commit meanwhile is no conflict; when a file was taken away meanwhile
+    What the rows say does not change (``data_change`` is False). A commit meanwhile is no conflict; when a file was removed meanwhile
     nothing is written.
     """
     small = [file for file in log.files().values() if file.size < SMALL]

@@ -137,7 +137,7 @@ class House:
         gone = self.spans.evict(safe, older_than=self._before, target_bytes=target)
         crash_point("evict.after")
         freed += self.spans.vacuum(grace=grace, orphan_age=orphan_age)
-        total, joined = (self.ledger.maintain(), self.spans.join(safe, room=self._room())) if upkeep else (Upkeep(), 0)
+        total, joined = (self.ledger.maintain(), self.spans.join(safe, space=self._room())) if upkeep else (Upkeep(), 0)
         if upkeep:
             lay_reserved_file(self.store, cap=self.cap)
         note_maintenance(self.store)

@@ -7,7 +7,6 @@ can see, stop and start it again; data and, when still free, ports are kept.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from typing import Any
 
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.execution.jars import Progress, ensure_jars, kinds
+from mirror_pipeline.files import file_lock
 from mirror_pipeline.local.embedded.broker import StartFailed
 from mirror_pipeline.local.embedded.cluster import LocalCluster, write_state
 from mirror_pipeline.local.embedded.settings import ClusterSpec
@@ -151,8 +151,7 @@ def _locked(base: Path) -> Iterator[None]:
     if not base.is_dir():
         raise UsageError(f"{base} is no folder", hint="name the folder that `mirror clusters start` was given")
     try:
-        with (base / ".lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with file_lock(base / ".lock"):
             yield
     except PermissionError as error:
         raise UsageError(f"{base} cannot be written", hint="name a folder that you may write") from error

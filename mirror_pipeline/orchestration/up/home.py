@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import mirror_pipeline
 from mirror_pipeline.errors import ProblemFound, UsageError
+from mirror_pipeline.files import try_lock
 
 SETTINGS = "dagster.yaml"
 LOCK = "up.lock"
@@ -61,10 +61,8 @@ def locked(home: Path, url: str) -> Iterator[None]:
     """
     handle = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ProblemFound(f"another `mirror up` is at work in {home}: {_holder(handle)}", hint="use it, or end it first") from None
+        if not try_lock(handle):
+            raise ProblemFound(f"another `mirror up` is at work in {home}: {_holder(handle)}", hint="use it, or end it first")
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps({"pid": os.getpid(), "url": url}).encode(), 0)
         yield

@@ -226,10 +226,10 @@ def test_every_life_and_the_sends_behind_an_offset_are_found(ledger: Ledger) -> 
     for number in range(4):
         ledger.record(number, [send(number, number + 1), send(number, number + 1, partition=1)])
     ledger.record(4, [replace(send(0, 9), incarnation="BBBB"), hole(4, 5, ordinal=4, target=4)])
-    found = ledger.sends_behind({("orders", 0, LIFE): 3, ("orders", 1, LIFE): 0, ("orders", 7, "none"): 0})
+    found = ledger.sends_after({("orders", 0, LIFE): 3, ("orders", 1, LIFE): 0, ("orders", 7, "none"): 0})
     assert sorted(zip(found["partition"].to_pylist(), found["source_start"].to_pylist(), strict=True)) == [
         (0, 3), (0, 4), (1, 0), (1, 1), (1, 2), (1, 3),
     ]  # fmt: skip
     assert found.schema == ledger.sends_table().schema
-    assert ledger.sends_behind({}).num_rows == 0
+    assert ledger.sends_after({}).num_rows == 0
     assert ledger.reached() == {("orders", 0, LIFE): 5, ("orders", 1, LIFE): 4, ("orders", 0, "BBBB"): 9}

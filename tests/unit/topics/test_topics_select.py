@@ -112,7 +112,7 @@ def mirror(name: str, source: str, target: str, naming: str, include: str = ".*"
 @pytest.mark.parametrize("naming", ["identity", "copy-{topic}"])
 def test_circles_of_mirrors_are_refused(naming: str) -> None:
     there, back = mirror("there", "a", "b", naming), mirror("back", "b", "a", naming)
-    with pytest.raises(UsageError, match="topic orders would go round for ever: there -> back -> there"):
+    with pytest.raises(UsageError, match="topic orders would loop forever: there -> back -> there"):
         refuse_loops([there, back], there, ["orders"])
 
 
@@ -158,5 +158,5 @@ def test_a_name_that_looks_like_a_copy_is_copied_while_nothing_goes_round() -> N
 def test_a_circle_over_a_name_that_does_not_tell_is_refused_still() -> None:
     there, back = mirror("there", "a", "b", "{source}-{topic}"), mirror("back", "b", "a", "identity")
     assert choose([there, back], back, ["a-orders"], {"a", "b"})[0] == []
-    with pytest.raises(UsageError, match="would go round for ever: back -> there -> back"):
+    with pytest.raises(UsageError, match="would loop forever: back -> there -> back"):
         choose([mirror("there", "a", "b", "identity"), back], back, ["orders"], {"a", "b"})

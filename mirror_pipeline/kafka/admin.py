@@ -1,4 +1,7 @@
-"""A cluster as an administrator sees it: identity, topics, settings. Every call is bounded in time."""
+"""A cluster as an administrator sees it: identity, topics, settings. Every call is bounded in time.
+
+Over 300 lines: every call shares the retries and the choice of broker.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +38,9 @@ K = TypeVar("K")
 
 REQUEST_TIMEOUT = 15.0
 FIRST_CONTACT_TIMEOUT = 10.0  # a command must say "unreachable" within 15 s, its own start included
-BROKER_TIMEOUT = 3.0  # a broker that is asked for what others can tell as well
-REFUSED_GRACE = 4.0  # every address refuses or does not resolve: a broker that is just starting gets this long
-# Of a question's time, for the first tries: librdkafka waits for the broker it has chosen, which may be the one that hangs.
+BROKER_TIMEOUT = 3.0  # for a request that other brokers can answer as well
+REFUSED_GRACE = 4.0  # every address refuses or does not resolve: time for a broker that is just starting
+# Shares of a request's time for the first tries: librdkafka waits for the broker it has chosen, which may hang.
 TRIES = 0.2, 0.3
 PROBE_SECONDS = 2.0
 TLS_GRACE = 1.0  # a certificate does not get better by waiting
@@ -76,7 +79,7 @@ class Admin:
         self.close()
 
     def close(self) -> None:
-        """Let the connections go; the next call opens new ones."""
+        """Close the connections; the next call opens new ones."""
         self._opened = None
         self._contacted = False
 
@@ -105,7 +108,7 @@ class Admin:
             if isinstance(answer, BrokerError):
                 if names is not None and answer.code != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise answer
-                continue  # gone, or closed to us, since it was listed
+                continue  # deleted, or access revoked, since it was listed
             found[name] = _topic_info(answer)
         return found
 
@@ -117,7 +120,7 @@ class Admin:
         }
 
     def topic_configs(self, names: Collection[str]) -> dict[str, dict[str, ConfigValue] | BrokerError]:
-        """Every setting in force of each topic; one topic that is closed to us does not hide the others."""
+        """Every setting in force of each topic; one topic without access does not hide the others."""
         found: dict[str, dict[str, ConfigValue] | BrokerError] = {}
         for part in _batches(names):
             resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in part}
@@ -127,7 +130,7 @@ class Admin:
     def broker_configs(self) -> dict[str, ConfigValue]:
         """Settings in force of one broker: the defaults of new topics, and which settings this version knows.
 
-        Only a broker itself can tell them: one that does not answer is passed over.
+        Only the broker itself knows them; one that does not answer is skipped.
 
         Raises:
             BrokerError: the principal has no DESCRIBE_CONFIGS on the cluster.
@@ -149,7 +152,7 @@ class Admin:
     def create_topic(
         self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str] | None = None, *, validate_only: bool = False
     ) -> None:
-        """Create a topic, or with ``validate_only`` let the broker say whether it would.
+        """Create a topic, or with ``validate_only`` only ask whether the broker would.
 
         Raises:
             BrokerError: e.g. TOPIC_ALREADY_EXISTS, INVALID_CONFIG, TOPIC_AUTHORIZATION_FAILED.
@@ -160,17 +163,17 @@ class Admin:
         )
 
     def create_topics(
-        self, wanted: Sequence[tuple[str, int, int, Mapping[str, str]]], *, validate_only: bool = False
+        self, topics: Sequence[tuple[str, int, int, Mapping[str, str]]], *, validate_only: bool = False
     ) -> dict[str, BrokerError | None]:
-        """Create topics in one request, or ask whether that would be done; the refusal of each, None without. Nothing is tried twice.
+        """Create topics in one request, or ask whether that would succeed; returns an error or None for each. Nothing is tried twice.
 
         Args:
-            wanted: name, partitions, replication factor and settings of each.
+            topics: name, partitions, replication factor and settings of each.
         """
-        topics = [NewTopic(name, num_partitions=count, replication_factor=copies, config=dict(own)) for name, count, copies, own in wanted]
+        new = [NewTopic(name, num_partitions=count, replication_factor=copies, config=dict(own)) for name, count, copies, own in topics]
 
         def start(client: Any, timeout: float) -> dict[str, Future[None]]:
-            return dict(client.create_topics(topics, validate_only=validate_only, request_timeout=timeout))
+            return dict(client.create_topics(new, validate_only=validate_only, request_timeout=timeout))
 
         answers = self._many(lambda name: f"create topic {name}", start)
         return {name: answer if isinstance(answer, BrokerError) else None for name, answer in answers.items()}
@@ -181,8 +184,8 @@ class Admin:
         Raises:
             BrokerError: e.g. INVALID_PARTITIONS when it has as many or more.
         """
-        wanted = [NewPartitions(name, partitions)]
-        self._one(f"add partitions to {name}", lambda client, t: client.create_partitions(wanted, request_timeout=t)[name])
+        growth = [NewPartitions(name, partitions)]
+        self._one(f"add partitions to {name}", lambda client, t: client.create_partitions(growth, request_timeout=t)[name])
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic (tests and demo only)."""
@@ -250,7 +253,7 @@ class Admin:
         )
 
     def _asked(self, what: Callable[[str], str], start: Callable[[Any, float], dict[str, Future[T]]]) -> dict[str, T | BrokerError]:
-        """:meth:`_many` for questions, which may be asked twice: again of other brokers while the one that was chosen is silent."""
+        """:meth:`_many` for read-only requests, which may be repeated: other brokers are asked while the chosen one is silent."""
         most = self._timeout if self._contacted else min(self._timeout, FIRST_CONTACT_TIMEOUT)
         if not self._contacted and len(self.cluster.bootstrap_servers) == 1:
             return self._many(what, start, most)
@@ -264,19 +267,19 @@ class Admin:
                 if not servers:
                     raise
                 log.info("cluster %s: %s; asking again at %s", self.cluster.alias, error.message, ",".join(servers))
-                if len(servers) < len(self.cluster.bootstrap_servers):  # else it may only be slow: what is open already stays so
+                if len(servers) < len(self.cluster.bootstrap_servers):  # else it may only be slow: keep the open connections
                     self._opened = Session(self.cluster, servers)
         return self._many(what, start, most if self._contacted else (1 - sum(TRIES)) * most)
 
     def _others_may_answer(self) -> bool:
-        """Whether a broker was silent, in place of a login refused, a certificate that is wrong, or all of them down."""
+        """Whether one broker was silent, as opposed to a refused login, a bad certificate, or all brokers down."""
         cause = self._session.cause
         return not self._session.refused and self._session.down_since is None and (cause is None or cause.code() != KafkaError._SSL)
 
     def _many(
         self, what: Callable[[str], str], start: Callable[[Any, float], dict[str, Future[T]]], limit: float | None = None
     ) -> dict[str, T | BrokerError]:
-        """Run requests, one answer or broker error for each; trouble with the connection is raised."""
+        """Run requests, one answer or broker error for each; connection errors are raised."""
         self._session.forget()
         limit = min(limit or self._timeout, self._timeout if self._contacted else FIRST_CONTACT_TIMEOUT)
         futures = start(self._session.client, limit)
@@ -295,7 +298,7 @@ class Admin:
         return answers
 
     def _await(self, futures: Collection[Future[Any]], limit: float) -> None:
-        deadline = time.monotonic() + limit + 1.0  # librdkafka's own timeout comes first, with the better message
+        deadline = time.monotonic() + limit + 1.0  # librdkafka's own timeout fires first, with the better message
         while not all(future.done() for future in futures):
             self._session.client.poll(_POLL)
             down = self._session.down_since

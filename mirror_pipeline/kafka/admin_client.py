@@ -1,4 +1,4 @@
-"""Makes librdkafka's administrative client and turns its errors into ours."""
+"""Creates librdkafka's administrative client and translates its errors."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Session:
 
     @property
     def refused(self) -> bool:
-        """Whether the last thing heard was a refused login."""
+        """Whether the latest event was a refused login."""
         return self.cause is not None and self.cause.code() in _AUTHENTICATION
 
     def forget(self) -> None:

@@ -1,12 +1,12 @@
-"""Receive buffers that are used again only when nobody looks at them any more."""
+"""Receive buffers that are reused only once no view of them is left."""
 
 from __future__ import annotations
 
 from threading import Lock
 
-KEPT = 2  # one being worked on, one being received into
+KEPT = 2  # one in use, one to receive into
 STEP = 64 * 1024
-"""Buffers are multiples of it, so that the next one that is wanted, seldom of the very same size, still fits."""
+"""Buffer sizes are multiples of it, so that a later request of a slightly different size still fits."""
 CHUNK_BYTES = 4 * 2**20
 
 
@@ -42,7 +42,7 @@ class BufferPool:
 
 
 class Arena:
-    """Hands out writable views that lie behind one another in chunks of 4 MiB; a chunk is used again once all its views are gone.
+    """Hands out consecutive writable views in chunks of 4 MiB; a chunk is reused once all its views are gone.
 
     For what is made piece by piece, held for a while and let go together. ``most`` chunks are kept. Any thread may ask.
     """

@@ -1,4 +1,7 @@
-"""A cluster over the raw protocol: metadata, leaders, connections, offsets, producers."""
+"""A cluster over the raw protocol: metadata, leaders, connections, offsets, producers.
+
+Over 300 lines: every question shares one client's memory of leaders, epochs and connections.
+"""
 
 from __future__ import annotations
 
@@ -33,27 +36,27 @@ if TYPE_CHECKING:
 
 METADATA_TIMEOUT = 15.0  # an unreachable cluster is reported within this
 OPEN_TIMEOUT = 10.0  # connect, TLS and authentication with one broker
-SETTLE_TIME = 5.0  # how long questions to leaders are repeated while leadership moves
-UNKNOWN_TOPIC_TIME = 1.0  # a topic just created needs this long to be known everywhere; a deleted one never comes back
+SETTLE_TIME = 5.0  # how long requests to leaders are repeated while leadership moves
+UNKNOWN_TOPIC_TIME = 1.0  # until a new topic is known to every broker; a deleted one never comes back
 PAUSES = (0.05, 1.0)  # first and longest pause between attempts
 ASK_AGAIN = {Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME}  # harmless here: nothing in this file changes a log
 
 T = TypeVar("T")
 
 LONG_RECEIVE_BYTES = 512 * 1024
-"""Of a connection that shares a long way with many: the kernel would begin with a window of 64 KiB and widen it by and by, while
+"""For one of many connections over a long link: the kernel would begin with a window of 64 KiB and widen it gradually, while
 brokers send up to 100 KiB in each round trip. Linux grants at most ``net.core.rmem_max`` (208 KiB by default), twice."""
 
 
 class WireClient:
     """Talks to one cluster. Not thread-safe: one client per thread (its connections are its own).
 
-    Nothing is opened before the first question. Names, leaders and connections are remembered; ``forget`` a
-    partition when a broker says that it is not the leader.
+    Nothing is opened before the first request. Names, leaders and connections are cached; ``forget`` a partition
+    when a broker says that it is not the leader.
 
     Args:
         cluster: Where and how to connect; secrets are resolved when a connection is made.
-        timeout: Seconds without any byte moving after which a request is given up.
+        timeout: Seconds without any byte transferred after which a request is given up.
     """
 
     def __init__(self, cluster: ClusterSettings, *, timeout: float = 30.0) -> None:
@@ -69,7 +72,7 @@ class WireClient:
         self._avoided: frozenset[int] = frozenset()
 
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
-        """Ask any broker about the cluster and the named topics; None is all topics, nothing named is none.
+        """Ask any broker about the cluster and the named topics; None means all topics, an empty collection none.
 
         A topic that does not exist, or may not be seen, comes back with its error code.
 
@@ -86,7 +89,7 @@ class WireClient:
             for number, part in topic.partitions.items():
                 tp = TopicPartition(topic.name, number)
                 if self._is_old(tp, topic.topic_id, part.leader_epoch):
-                    continue  # of a broker that has not heard of the last change: whom it names leads no more
+                    continue  # the broker does not know the latest change: the leader it names is outdated
                 if part.leader in answer.brokers:
                     self._leaders[tp] = part.leader
                 else:
@@ -105,7 +108,7 @@ class WireClient:
         require(self.cluster.alias, needs, self._dialler.versions)
 
     def _is_old(self, tp: TopicPartition, topic_id: str, epoch: int) -> bool:
-        """Whether a later leader epoch of this very topic was heard of before; without topic ids that cannot be told."""
+        """Whether a later leader epoch of this very topic was seen before; unknown without topic ids."""
         known = self._epochs.get(tp)
         if known is not None and topic_id and known[0] == topic_id and epoch < known[1]:
             return True
@@ -113,7 +116,7 @@ class WireClient:
         return False
 
     def ask_elsewhere(self) -> None:
-        """Put the next question that any broker can answer to another one than the last, if there is another."""
+        """Send the next request that any broker can answer to a different broker than the last, if there is one."""
         self._dialler.turn()
 
     def leader(self, tp: TopicPartition) -> int:
@@ -131,7 +134,7 @@ class WireClient:
     def leaders(
         self, tps: Collection[TopicPartition], *, patience: float = SETTLE_TIME
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, BrokerError]]:
-        """Node ids of the leaders, from memory or from new metadata, and why others have none: all in one question.
+        """Node ids of the leaders, from memory or from new metadata, and errors for partitions without one; one request for all.
 
         Args:
             tps: partitions.
@@ -152,15 +155,15 @@ class WireClient:
         return leaders, {tp: broker_error(code, f"{self.cluster.alias}: leader of {tp}") for tp, code in codes.items()}
 
     def known_leader(self, tp: TopicPartition) -> int | None:
-        """Node id of the leader if it is known; asks nobody."""
+        """Node id of the leader if it is cached; sends nothing."""
         return self._leaders.get(tp)
 
     def avoid(self, nodes: Collection[int]) -> None:
-        """Ask these brokers nothing from now on: what they lead is answered with NETWORK_EXCEPTION, and others tell metadata."""
+        """Send these brokers nothing from now on: their partitions get NETWORK_EXCEPTION, and metadata comes from others."""
         self._avoided = frozenset(nodes)
 
     def take_silent(self) -> dict[int, str]:
-        """Brokers that have let a question time out since this was asked last, and how that showed."""
+        """Brokers with a request that timed out since the last call, and the error message."""
         silent, self._silent = self._silent, {}
         return silent
 
@@ -169,7 +172,7 @@ class WireClient:
         self._leaders.pop(tp, None)
 
     def connection(self, node_id: int, lane: int = 0, *, within: float = OPEN_TIMEOUT) -> Connection:
-        """The connection number ``lane`` to a broker, opened ``within`` seconds when there is none or when the broker has ended it.
+        """The connection number ``lane`` to a broker, opened ``within`` seconds when there is none or the broker has closed it.
 
         Raises:
             ConnectionLost: The broker cannot be reached.
@@ -191,7 +194,7 @@ class WireClient:
             if error.timed_out:
                 self._silent[node_id] = error.message
             else:
-                del self._brokers[node_id]  # it may come back elsewhere
+                del self._brokers[node_id]  # it may come back at another address
             raise
         if before is not None:
             opened.follow(before)
@@ -205,7 +208,7 @@ class WireClient:
 
     @property
     def round_trip(self) -> float:
-        """Seconds: the shortest that opening a connection has shown, 0 before there is one. A busy moment makes any look long."""
+        """Seconds: the shortest measured while opening a connection, 0 before there is one. Load makes single measurements too long."""
         return min((connection.round_trip for connection in self._connections.values()), default=0.0)
 
     def take(self, node_id: int, lane: int) -> Connection | None:
@@ -218,8 +221,8 @@ class WireClient:
         return cached
 
     def opener(self, node_id: int) -> Callable[[], Connection]:
-        """Opens a further connection over a long way to a broker that is known; may be called in another thread."""
-        address = self._brokers[node_id]  # whoever reads over many waits for all when one is throttled
+        """Opens a further connection over a long link to a known broker; may be called in another thread."""
+        address = self._brokers[node_id]  # a parallel fetch waits for all of its connections when one is throttled
         return lambda: self._dialler.open(*address, open_timeout=OPEN_TIMEOUT, receive_buffer=LONG_RECEIVE_BYTES, kept_replies=0)
 
     def keep(self, node_id: int, lane: int, opened: Connection) -> None:
@@ -235,11 +238,11 @@ class WireClient:
             at: -2 is the first offset, -1 the end (with isolation 1 the last stable offset), -3 the record with the
                 newest timestamp; any other T the first record with time >= T, whose answer is offset -1 if there is none.
             isolation: 1 read committed, 0 read uncommitted.
-            within: seconds for each leader's answer, which is then asked for once; a broker that lets them pass is silent.
+            within: seconds for each leader's answer, which is then requested only once; a broker that exceeds them is silent.
 
         Returns:
-            An answer for every partition asked; its ``error`` is 13 when the leader could not be reached. Unless ``within``
-            says otherwise errors that may pass (a moving leader) are asked again for 5 seconds first.
+            An answer for every partition; its ``error`` is 13 when the leader could not be reached. Without ``within``,
+            transient errors (a moving leader) are retried for 5 seconds first.
         """
 
         build = requests.offsets(at, isolation)
@@ -264,7 +267,7 @@ class WireClient:
         raise AssertionError("unreachable")
 
     def log_ends(self, tps: Collection[TopicPartition], *, within: float | None = None) -> dict[TopicPartition, OffsetAnswer]:
-        """The very end of each leader's log: also what is not replicated yet, which no consumer is told.
+        """The true end of each leader's log, including records that are not replicated yet and that consumers do not see.
 
         ``within`` as in :meth:`list_offsets`.
         """
@@ -272,7 +275,7 @@ class WireClient:
         return self._ask_leaders(tps, build, offset_answers, lambda a: a.error, _no_offset, within=within)
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int], *, within: float | None = None) -> dict[TopicPartition, OffsetAnswer]:
-        """Where the leader's log leaves each partition's leader epoch (KIP-320).
+        """Where each partition's leader epoch ends in the leader's log (KIP-320).
 
         Args:
             epochs: a leader epoch by partition.
@@ -289,7 +292,7 @@ class WireClient:
     def describe_producers(
         self, tps: Collection[TopicPartition], *, within: float | None = None
     ) -> dict[TopicPartition, list[ProducerState] | BrokerError]:
-        """The producers each partition's leader remembers (KIP-664; needs READ on the topic), or why it does not say.
+        """The producers each partition's leader remembers (KIP-664; needs READ on the topic), or its error.
 
         ``within`` as in :meth:`list_offsets`.
         """
@@ -321,7 +324,7 @@ class WireClient:
         return self._dialler.ask(message, seconds, self._brokers.values(), avoid=avoid)
 
     def _look_up(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ask for the partitions' leaders; error codes of those that have none."""
+        """Ask for the partitions' leaders; returns error codes of those that have none."""
         answer = self.metadata({tp.topic for tp in tps})
         errors = {}
         for tp in tps:
@@ -347,7 +350,7 @@ class WireClient:
         *,
         within: float | None = None,
     ) -> dict[TopicPartition, T]:
-        """Ask each partition's leader, all leaders at once, again while errors may pass; ``within`` seconds, and once, if that is given."""
+        """Ask each partition's leader, all in parallel, and retry transient errors; ``within`` seconds and no retries if given."""
         begin, open_questions, answers = time.monotonic(), set(tps), dict[TopicPartition, T]()
         for pause in _pauses():
             missing = [tp for tp in open_questions if tp not in self._leaders]

@@ -31,7 +31,7 @@ class ConfigValue:
 
     @property
     def is_explicit(self) -> bool:
-        """Whether somebody set it on this topic."""
+        """Whether it is set on this topic explicitly."""
         return self.source == "DYNAMIC_TOPIC_CONFIG"
 
 

@@ -20,9 +20,9 @@ class Action(StrEnum):
     REFRESH = "refresh"  # new metadata, then again: it was not carried out
     UNKNOWN_OUTCOME = "unknown_outcome"  # may have been carried out: read the target's tail before anything is sent
     RESEEK = "reseek"  # the offset is not in the log: compare with log start and end
-    HALT = "halt"  # this topic cannot go on, the others can
+    HALT = "halt"  # this topic cannot continue, the others can
     FENCED = "fenced"  # another writer has taken over our producer id: this lane must stop
-    FATAL = "fatal"  # nothing on this cluster can go on until a person acts
+    FATAL = "fatal"  # nothing on this cluster can continue until a person acts
 
 
 class Code(NamedTuple):
@@ -49,18 +49,18 @@ _TOKEN = "concerns delegation tokens, which a mirror does not use; check securit
 _RIGHTS = "grant READ and DESCRIBE on the source topic, or WRITE, READ and DESCRIBE on the target topic; see `mirror check`"
 _TIMES = "set message.timestamp.before.max.ms and message.timestamp.after.max.ms of the target topic to 9223372036854775807"
 _TAKEN = "another run has taken over this lane's producer id; make sure that only one runs"
-_REBORN = "the topic was deleted or created anew; see `mirror plan` before going on"
+_REBORN = "the topic was deleted or recreated; see `mirror plan` before continuing"
 _SESSION = "concerns fetch sessions, which a mirror does not use; report it"
-_BROKERS = "concerns brokers and controllers among themselves; look at the brokers' logs"
+_BROKERS = "concerns brokers and controllers among themselves; check the brokers' logs"
 _SHARE = "concerns share groups, which a mirror does not use; report it"
 _STREAMS = "concerns Kafka Streams groups, which a mirror does not use; report it"
 _TELEMETRY = "concerns client telemetry, which a mirror does not use; report it"
 _ADMIN = "an administrative request was refused; see the message and the cluster's state"
-_MOVED = "leadership moved; it is looked up again by itself, if it persists look at the brokers' health"
+_MOVED = "leadership moved; it is looked up again automatically, if it persists check the brokers' health"
 _REPORT = "the broker found the request malformed; report it with the brokers' versions"
 
 _TABLE: tuple[tuple[int, str, Action, str], ...] = (
-    (-1, "UNKNOWN_SERVER_ERROR", _U, "the broker failed inside; look at the brokers' logs"),
+    (-1, "UNKNOWN_SERVER_ERROR", _U, "internal error of the broker; check the brokers' logs"),
     (0, "NONE", _N, "no error"),
     (1, "OFFSET_OUT_OF_RANGE", _S, "the source deleted or truncated this offset; see retention.ms of the topic and `mirror gaps`"),
     (2, "CORRUPT_MESSAGE", _H, "the broker found the batch corrupt, or a record without key on a compacted topic; compare cleanup.policy"),
@@ -68,13 +68,13 @@ _TABLE: tuple[tuple[int, str, Action, str], ...] = (
     (4, "INVALID_FETCH_SIZE", _H, _REPORT),
     (5, "LEADER_NOT_AVAILABLE", _M, "no leader is elected; bring the partition's brokers up"),
     (6, "NOT_LEADER_OR_FOLLOWER", _M, _MOVED),
-    (7, "REQUEST_TIMED_OUT", _U, "the brokers did not finish in time; look at replication on the target, or raise the request timeout"),
+    (7, "REQUEST_TIMED_OUT", _U, "the brokers did not finish in time; check replication on the target, or raise the request timeout"),
     (8, "BROKER_NOT_AVAILABLE", _M, "a broker is down; bring it up"),
     (9, "REPLICA_NOT_AVAILABLE", _M, "a replica is not up; bring its broker up"),
     (10, "MESSAGE_TOO_LARGE", _H, "raise max.message.bytes of the target topic to at least the source's"),
     (11, "STALE_CONTROLLER_EPOCH", _M, _BROKERS),
     (12, "OFFSET_METADATA_TOO_LARGE", _H, _GROUP),
-    (13, "NETWORK_EXCEPTION", _U, "the connection broke; look at the network and the broker's health"),
+    (13, "NETWORK_EXCEPTION", _U, "the connection broke; check the network and the broker's health"),
     (14, "COORDINATOR_LOAD_IN_PROGRESS", _R, "the coordinator is loading; it is asked again by itself"),
     (15, "COORDINATOR_NOT_AVAILABLE", _M, "the coordinator is not up; check the brokers of the internal topics"),
     (16, "NOT_COORDINATOR", _M, "the coordinator moved; it is looked up again by itself"),
@@ -117,7 +117,7 @@ _TABLE: tuple[tuple[int, str, Action, str], ...] = (
     (53, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", _X, "grant WRITE and DESCRIBE on the transactional id"),
     (54, "SECURITY_DISABLED", _X, "the cluster has no authorizer; remove what needs one"),
     (55, "OPERATION_NOT_ATTEMPTED", _R, _ADMIN),
-    (56, "KAFKA_STORAGE_ERROR", _M, "a broker's disk failed; look at its log and replace the disk"),
+    (56, "KAFKA_STORAGE_ERROR", _M, "a broker's disk failed; check its log and replace the disk"),
     (57, "LOG_DIR_NOT_FOUND", _H, _BROKERS),
     (58, "SASL_AUTHENTICATION_FAILED", _X, "check user name, password and mechanism of this cluster in mirror.yaml"),
     (59, "UNKNOWN_PRODUCER_ID", _U, "the target forgot our producer id; its end is read before anything is sent"),
@@ -165,7 +165,7 @@ _TABLE: tuple[tuple[int, str, Action, str], ...] = (
     (101, "DUPLICATE_BROKER_REGISTRATION", _X, _BROKERS),
     (102, "BROKER_ID_NOT_REGISTERED", _X, _BROKERS),
     (103, "INCONSISTENT_TOPIC_ID", _H, _REBORN),
-    (104, "INCONSISTENT_CLUSTER_ID", _X, "another cluster answers behind this address; compare bootstrap_servers in mirror.yaml"),
+    (104, "INCONSISTENT_CLUSTER_ID", _X, "another cluster answers at this address; compare bootstrap_servers in mirror.yaml"),
     (105, "TRANSACTIONAL_ID_NOT_FOUND", _H, _TRANSACTION),
     (106, "FETCH_SESSION_TOPIC_ID_ERROR", _R, _SESSION),
     (107, "INELIGIBLE_REPLICA", _R, _BROKERS),

@@ -1,4 +1,7 @@
-"""One connection to one broker: negotiated versions, authentication, pipelined requests, throttling."""
+"""One connection to one broker: negotiated versions, authentication, pipelined requests, throttling.
+
+Over 300 lines: version negotiation, authentication, throttling and framing share one connection's state.
+"""
 
 from __future__ import annotations
 
@@ -59,10 +62,10 @@ class Connection:
         port: Broker port.
         security: Protocol, credentials and certificates; None is PLAINTEXT.
         client_id: Name the broker logs and meters by.
-        timeout: Seconds without any byte moving after which a reply or send is given up.
+        timeout: Seconds without any byte transferred after which a reply or send is given up.
         open_timeout: Seconds for connecting, TLS, negotiation and authentication together; ``timeout`` when None.
         receive_buffer, send_buffer: socket buffers in bytes; None leaves the kernel to grow them.
-        kept_replies: memory of so many replies is used again; 0 where there are many connections, whose replies wait for each other.
+        kept_replies: number of replies whose memory is reused; 0 where many connections' replies wait for each other.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class Connection:
         self._correlation_id = 0
         self._pending: deque[Pending] = deque()
         self._backlog: deque[Reply] = deque()
-        self.throttle = 0.0  # seconds that the last answer asked us to wait
+        self.throttle = 0.0  # seconds that the last response asked the client to wait
         self.fetch_share: int | None = None  # bytes that a fetch asks for at most, since the broker throttled one
         self._muted_until = 0.0
         self._renew_at: float | None = None
@@ -114,13 +117,13 @@ class Connection:
         return len(self._pending) + len(self._backlog)
 
     def limit(self, seconds: float) -> None:
-        """From now on fail once no byte has moved for so many seconds."""
+        """From now on fail once no byte was transferred for this many seconds."""
         self.timeout = seconds
         self._transport.limit(seconds)
 
     @property
     def muted(self) -> float:
-        """Seconds until the broker, which throttles us, reads from this connection again (KIP-219); the next ``send`` waits so long."""
+        """Seconds until a throttling broker reads from this connection again (KIP-219); the next ``send`` waits that long."""
         return max(0.0, self._muted_until - time.monotonic())
 
     def stale(self) -> bool:
@@ -138,13 +141,13 @@ class Connection:
         """
         if self.ends_soon:
             self._renew()
-        ours, theirs = SPOKEN[api], self.brokers_versions.get(api)
-        highest = min(ours.highest, theirs[1]) if theirs else -1
-        if theirs is None or highest < max(ours.lowest, theirs[0]):
-            spoken = f"{theirs[0]} to {theirs[1]}" if theirs else "none"
+        client, broker = SPOKEN[api], self.brokers_versions.get(api)
+        highest = min(client.highest, broker[1]) if broker else -1
+        if broker is None or highest < max(client.lowest, broker[0]):
+            spoken = f"{broker[0]} to {broker[1]}" if broker else "none"
             name = api.name if isinstance(api, Api) else str(api)
             raise broker_error(
-                UNSUPPORTED_VERSION, f"{self.peer}: {name}: we speak versions {ours.lowest} to {ours.highest}, the broker {spoken}"
+                UNSUPPORTED_VERSION, f"{self.peer}: {name}: we speak versions {client.lowest} to {client.highest}, the broker {spoken}"
             )
         return highest
 
@@ -174,7 +177,7 @@ class Connection:
         return self._read()
 
     def arrived(self) -> Reply | None:
-        """The next reply if all of it is here, else None: never waits. Ask again when ``fileno`` is readable."""
+        """The next reply if it is complete, else None: never waits. Call again when ``fileno`` is readable."""
         if self._backlog:
             return self._backlog.popleft()
         reply = self._guarded(self._frame, self._oldest(), False)
@@ -209,11 +212,11 @@ class Connection:
 
     @property
     def muted_until(self) -> float:
-        """Until when (monotonic seconds) the broker has asked to be asked nothing over this connection; past when it has not."""
+        """Time (monotonic seconds) until which the broker wants no requests on this connection; in the past when it does not throttle."""
         return self._muted_until
 
     def mute(self, until: float) -> None:
-        """Send nothing before this time (monotonic seconds): the broker has asked for it over an earlier connection."""
+        """Send nothing before this time (monotonic seconds): the broker has demanded that on an earlier connection."""
         self._muted_until = max(self._muted_until, until)
 
     def throttled(self, milliseconds: int) -> None:
@@ -223,7 +226,7 @@ class Connection:
             self._muted_until = max(self._muted_until, time.monotonic() + self.throttle)
 
     def follow(self, before: Connection) -> None:
-        """Take the place of a connection that broke: what the broker has asked of that one holds for this one too."""
+        """Replace a broken connection: the broker's throttling of that one applies to this one too."""
         self.throttle, self.fetch_share = before.throttle, before.fetch_share
         self._muted_until = max(self._muted_until, before._muted_until)
 
@@ -233,7 +236,7 @@ class Connection:
             time.sleep(rest)
 
     def close(self) -> None:
-        """Close the socket and drop replies nobody read; calling it again does nothing."""
+        """Close the socket and drop unread replies; calling it again does nothing."""
         self._transport.close()
         self._pending.clear()
         self._backlog.clear()
@@ -274,12 +277,12 @@ class Connection:
         return self._pending[0]
 
     def _frame(self, expected: Pending, wait: bool) -> Reply | None:
-        """A reply; None when some of it is still to come, which with ``wait`` it never is."""
+        """A reply; None while it is incomplete, which cannot happen with ``wait``."""
         header_size = messages.reply_header_size(expected.api, expected.version)
         if self._arriving is None:
             most = FRAME_MAX if self.brokers_versions else FIRST_REPLY_MAX
             self._arriving = Arriving(self._pool, least=header_size, most=most)
-        # What was sent before the broker throttled us is answered once it reads from this connection again.
+        # Requests sent before the throttling are answered once the broker reads from this connection again.
         frame = self._arriving.receive(self._transport, self.timeout + expected.wait + self.muted if wait else None)
         if frame is None:
             return None
@@ -290,7 +293,7 @@ class Connection:
         return Reply(correlation_id, expected.api, expected.version, frame[header_size:])
 
     def _guarded(self, action: Callable[..., T], *arguments: Any) -> T:
-        """Do it, and close the connection on anything, an interrupt included: half a frame may have gone through."""
+        """Call it, and close the connection on any exception, an interrupt included: half a frame may have been sent."""
         try:
             return action(*arguments)
         except BaseException:
@@ -314,7 +317,7 @@ class Connection:
         return self._transport
 
     def _renew(self) -> None:
-        """Read what is outstanding, then connect and authenticate anew: the broker ends the old session soon."""
+        """Read outstanding replies, then connect and authenticate again: the broker ends the old session soon."""
         while self._pending:
             self._backlog.append(self._read())
         self._renew_at = None

@@ -1,4 +1,4 @@
-"""Reaches a cluster: opens connections as its settings say and asks whichever broker answers."""
+"""Connects to a cluster: opens connections by its settings and asks whichever broker answers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 UNEXPLAINED = "is the broker up, and does security.protocol fit its listener?"
 LEAST_SHARE = 0.1  # seconds every address gets, however late it is
-FIRST_TRY = 2.0  # seconds an address gets before others are asked: whoever asks may have to do with brokers that are well
+FIRST_TRY = 2.0  # seconds an address gets before others are tried: healthy brokers may be enough
 
 
 class Dialler:
-    """Opens connections to one cluster and keeps the one that answered last for questions any broker can answer."""
+    """Opens connections to one cluster and keeps the one that answered last, for requests any broker can answer."""
 
     def __init__(self, cluster: ClusterSettings, timeout: float) -> None:
         self._cluster = cluster

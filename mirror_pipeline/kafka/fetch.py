@@ -22,11 +22,11 @@ from mirror_pipeline.model import TopicPartition
 CONSUMER = -1  # replica id of a client
 NO_SESSION = struct.pack(">ii", 0, -1)  # session id 0, epoch -1: a full fetch that opens no session
 THROTTLE_PATIENCE = 120.0
-"""Seconds that a fetch is repeated while a client quota holds its answers back. A broker counts over about ten seconds; a batch
+"""Seconds that a fetch is repeated while a client quota withholds its responses. A broker counts over about ten seconds; a batch
 larger than the quota allows in that time never comes (Kafka sources, ``KafkaApis.handleFetchRequest``)."""
 LEAST_SHARE = 64 * 1024
-"""Bytes. A broker drops an answer that would exceed the quota and makes us wait for as long as all of it takes: small answers
-come closer to the quota than large ones, of which whole seconds are lost."""
+"""Bytes. A broker drops a response that would exceed the quota and throttles the client for as long as all of it takes: small
+responses use the quota better than large ones, which lose whole seconds."""
 FIRST_SHARE = 1 << 20
 _HEAD = Struct(">iiiib")
 _PARTITION = Struct(">ihqqq")  # index, error, high watermark, last stable offset, log start
@@ -63,7 +63,7 @@ def fetch(
     leader_epochs: Mapping[TopicPartition, int] | None = None,
     patience: float = THROTTLE_PATIENCE,
 ) -> dict[TopicPartition, FetchedPartition]:
-    """Read batches from the leader behind ``connection``; what a client quota holds back is asked for again.
+    """Read batches from the leader at ``connection``; responses that a client quota withholds are requested again.
 
     Args:
         connection: To the broker that leads all the partitions.
@@ -73,7 +73,7 @@ def fetch(
         max_bytes: Most bytes of the whole answer, with the same exception for one batch.
         isolation: 1 stops at the last stable offset and lists aborted transactions, 0 reads all.
         leader_epochs: Epochs the caller believes in; the broker then answers 74 or 75 when they differ from its own (KIP-320).
-        patience: Seconds to go on asking while a client quota holds the answer back.
+        patience: Seconds to retry while a client quota withholds the response.
 
     Returns:
         An answer for every partition wanted.
@@ -102,7 +102,7 @@ def fetch(
 
 
 def held_back(connection: Connection, answers: Mapping[TopicPartition, FetchedPartition], wanted: Collection[TopicPartition]) -> bool:
-    """Whether a client quota has held an answer back (KIP-219): ask again, the connection waits by itself until it may.
+    """Whether a client quota has withheld a response (KIP-219): request it again, the connection waits out the throttling by itself.
 
     A broker that throttles answers at once, without any partition. Every other answer names all that were asked.
 
@@ -115,11 +115,11 @@ def held_back(connection: Connection, answers: Mapping[TopicPartition, FetchedPa
     if not answers and connection.throttle > 0:
         return True
     connection.close()
-    raise ConnectionLost(f"{connection.peer}: the fetch answer leaves out {missing}", hint="it is asked again; look at the broker's log")
+    raise ConnectionLost(f"{connection.peer}: the fetch answer leaves out {missing}", hint="it is requested again; check the broker's log")
 
 
 def throttled_error(connection: Connection) -> BrokerError:
-    """The refusal of a broker whose client quota has held an answer back for too long."""
+    """The error for a broker whose client quota has withheld a response for too long."""
     error = broker_error(
         THROTTLING_QUOTA_EXCEEDED, f"{connection.peer}: fetch", "a client quota holds the answer back"
     )
@@ -165,7 +165,7 @@ def receive_fetch(connection: Connection) -> dict[TopicPartition, FetchedPartiti
 
 
 def arrived_fetch(connection: Connection) -> dict[TopicPartition, FetchedPartition] | None:
-    """As ``receive_fetch``, but None, without waiting, while not all of the answer is here."""
+    """As ``receive_fetch``, but None, without waiting, while the response is incomplete."""
     reply = connection.arrived()
     return None if reply is None else _answered(connection, reply)
 
@@ -184,7 +184,7 @@ def _answered(connection: Connection, reply: Reply) -> dict[TopicPartition, Fetc
 
 
 def _share(connection: Connection, answered: bool) -> None:
-    """Ask for less after an answer that the quota held back, by and by for more again after others."""
+    """Ask for less after a response that the quota withheld, and gradually for more again after others."""
     share = connection.fetch_share or FIRST_SHARE
     connection.fetch_share = share + share // 16 if answered else max(LEAST_SHARE, share // 2)
 

@@ -1,4 +1,4 @@
-"""What a cluster's brokers must be able to tell, so that a copy can be trusted; told by the versions that they speak."""
+"""Requests that a cluster's brokers must support for a trustworthy copy; checked by the versions that they speak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets of many partitions in one question."""
+"""Offsets of many partitions in one request."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ def offsets_at(
     """:meth:`WireClient.list_offsets` for one time and all of ``parts``.
 
     Raises:
-        BrokerError: a partition's leader refuses to tell.
+        BrokerError: a partition's leader refuses.
     """
-    found: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     for tp, offset in offsets_or_errors(client, parts, at, isolation=isolation, within=within).items():
         if isinstance(offset, BrokerError):
             raise offset
-        found[tp] = offset
-    return found
+        offsets[tp] = offset
+    return offsets
 
 
 def offsets_or_errors(
     client: WireClient, parts: Iterable[TopicPartition], at: int, *, isolation: int = 1, within: float | None = None
 ) -> dict[TopicPartition, int | BrokerError]:
-    """The same with the refusal in the place of an offset."""
-    wanted = dict.fromkeys(parts, at)
+    """The same with an error in place of a refused offset."""
+    times = dict.fromkeys(parts, at)
     limit = {} if within is None else {"within": within}
-    answers = client.list_offsets(wanted, isolation=isolation, **limit) if wanted else {}
+    answers = client.list_offsets(times, isolation=isolation, **limit) if times else {}
     return {tp: broker_error(answer.error, str(tp)) if answer.error else answer.offset for tp, answer in answers.items()}
 
 
@@ -41,7 +41,7 @@ def log_range(client: WireClient, parts: Collection[TopicPartition], *, isolatio
     """First offset and end of each partition; the end is the last stable offset when ``isolation`` is 1.
 
     Raises:
-        BrokerError: a partition's leader refuses to tell.
+        BrokerError: a partition's leader refuses.
     """
     starts, ends = (offsets_at(client, parts, at, isolation=isolation) for at in (EARLIEST, LATEST))
     return {tp: (starts[tp], ends[tp]) for tp in parts}

@@ -115,7 +115,7 @@ class Transport:
                 filled += max(count, 0)
             self._unsent = None
             if self._wakes_at != 1 and self._socket is not None:
-                self._wake_for(self._socket, 0)  # whoever waits for the next answer wakes with its first byte
+                self._wake_for(self._socket, 0)  # the next reader wakes at the first byte of its reply
         except EOFError:
             raise self._lost("receiving", EOFError("the broker closed the connection")) from None
         except OSError as error:

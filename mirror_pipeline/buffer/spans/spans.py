@@ -1,4 +1,7 @@
-"""The span table as the driver sees it: what is staged, what is not yet on the target, what may be evicted."""
+"""The span table as the driver sees it: what is staged, what is not yet on the target, what may be evicted.
+
+Over 300 lines: every operation shares one table handle and one cache of live spans.
+"""
 
 from __future__ import annotations
 

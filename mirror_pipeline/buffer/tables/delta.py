@@ -2,6 +2,8 @@
 
 Readers see all files of a committed transaction or none. The durable order is: data file, its folder entry,
 commit file, the log's folder entry; checkpoints reach the disk before the log files they replace are removed.
+
+Over 300 lines: every commit path must keep the same durable order and retry rules.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def _snappy_encode(data: bytes) -> bytes:
 def _snappy_decode(data: bytes) -> bytes:
     if not data.startswith(_XERIAL_MAGIC):
         return _snappy_block(data, MAX_OPENED_BYTES)
-    # the two version numbers behind the magic are not looked at: Redpanda's clients wrote them little-endian
+    # the two version numbers after the magic are ignored: Redpanda's clients wrote them little-endian
     position, end, left = len(_XERIAL_HEADER), len(data), MAX_OPENED_BYTES
     parts: list[bytes] = []
     while position < end:

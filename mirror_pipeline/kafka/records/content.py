@@ -11,7 +11,7 @@ from mirror_pipeline.kafka.records.varint import read_varint, varint
 
 
 class Record(NamedTuple):
-    """A record in full; None and empty are told apart, header keys are bytes since Kafka does not check them."""
+    """A record in full; None and empty are distinct, header keys are bytes since Kafka does not check them."""
 
     offset: int
     timestamp: int

@@ -1,6 +1,6 @@
 """Digests of RecordBatches that say whether two logs hold the same, without opening a batch. Pure.
 
-A batch that was copied untouched has the same bytes behind its header on both sides, so one pass over memory tells.
+A batch that was copied untouched has the same bytes after its header on both sides, so one pass over memory decides.
 The digests of the batches of a *leaf*, an aligned range of source offsets, are added up modulo 2^128: sums do not
 depend on the order or on how a leaf was cut into spans. xxh3 finds accidents, not forgers: it is no cryptographic hash.
 """
@@ -19,7 +19,7 @@ LEAF_OFFSETS = 16_384
 """Source offsets of a leaf. Smaller ones cost rows in the buffer, larger ones make the search inside a leaf longer."""
 
 _LIMIT = 1 << 128
-_KEPT = CODEC_MASK | LOG_APPEND_TIME  # transactional and delete-horizon bits are cleared on the way
+_KEPT = CODEC_MASK | LOG_APPEND_TIME  # transactional and delete-horizon bits are cleared by the copy
 _FACTS = Struct(">qqqih").pack  # source base offset, base and newest timestamp, records, attributes
 
 
@@ -29,7 +29,7 @@ def leaf_of(offset: int) -> int:
 
 
 def digest(base_offset: int, base_timestamp: int, max_timestamp: int, records: int, attributes: int, body: memoryview) -> int:
-    """Digest of a batch by the fields of its header that count, and what lies behind the header; the *source* offset."""
+    """Digest of a batch by the fields of its header that count, and the bytes after the header; the *source* offset."""
     return xxh3_128_intdigest(_FACTS(base_offset, base_timestamp, max_timestamp, records, attributes & _KEPT) + xxh3_128_digest(body))
 
 

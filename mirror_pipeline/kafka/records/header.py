@@ -1,4 +1,4 @@
-"""RecordBatch headers: walk, check and restamp them without touching the records behind.
+"""RecordBatch headers: walk, check and restamp them without touching the records.
 
 Layout of magic 2 as in KIP-98 and Kafka's ``DefaultRecordBatch``. This is the hot path: it runs once for every
 batch of gigabytes, so nothing here copies record bytes.
@@ -67,7 +67,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The first offset behind this batch."""
+        """The first offset after this batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -92,7 +92,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def dense(self) -> bool:
-        """Whether every offset holds a record; a broker refuses other batches, so these must be sealed anew."""
+        """Whether every offset holds a record; a broker refuses other batches, so they must be re-encoded."""
         return self.records == self.last_offset_delta + 1
 
 
@@ -177,22 +177,22 @@ def check(buffer: Buffer, position: int, header: BatchHeader) -> None:
             f"batch at offset {header.base_offset} announces {header.records} records for {header.last_offset_delta + 1} offsets"
         )
     # -1: the lock is released for inputs where that pays (32 KiB and more)
-    found = crc32c(memoryview(buffer)[position + CRC_START : end], 0, -1)
-    if found != header.crc:
-        raise CorruptBatch(f"batch at offset {header.base_offset} has checksum {found:#010x}, announced {header.crc:#010x}")
+    computed = crc32c(memoryview(buffer)[position + CRC_START : end], 0, -1)
+    if computed != header.crc:
+        raise CorruptBatch(f"batch at offset {header.base_offset} has checksum {computed:#010x}, announced {header.crc:#010x}")
 
 
 def _check_legacy(buffer: Buffer, position: int, header: BatchHeader) -> None:
     end = position + header.size
     if header.magic not in _LEGACY_MINIMUM or header.size < _LEGACY_MINIMUM[header.magic] or position < 0 or end > len(buffer):
         raise CorruptBatch(f"message at offset {header.base_offset} is cut off: {header.size} bytes announced")
-    found = zlib.crc32(memoryview(buffer)[position + LEGACY_CRC_START : end])
-    if found != header.crc:
-        raise CorruptBatch(f"message at offset {header.base_offset} has checksum {found:#010x}, announced {header.crc:#010x}")
+    computed = zlib.crc32(memoryview(buffer)[position + LEGACY_CRC_START : end])
+    if computed != header.crc:
+        raise CorruptBatch(f"message at offset {header.base_offset} has checksum {computed:#010x}, announced {header.crc:#010x}")
 
 
 def restamp(header: BatchHeader, batch: memoryview, producer: Stamp, sequence: int) -> bytes:
-    """The first 61 bytes under which a batch is produced; the bytes behind them go out as they are.
+    """The new first 61 bytes of a produced batch; the bytes after them are sent unchanged.
 
     Base offset 0 and leader epoch -1 as brokers expect; the transactional bit and the delete horizon bit are
     cleared. With the delete horizon bit (KIP-534) ``baseTimestamp`` is the horizon, but record timestamps are
@@ -204,8 +204,8 @@ def restamp(header: BatchHeader, batch: memoryview, producer: Stamp, sequence: i
         header: The header of ``batch``.
         batch: The batch, from its first byte.
         producer: Producer id and epoch to carry.
-        sequence: Records put into the target partition before; reduced modulo 2^31 here, since after
-            2147483647 Kafka goes on with 0 and a batch may straddle that.
+        sequence: Number of records written to the target partition before; reduced modulo 2^31 here, since Kafka
+            continues with 0 after 2147483647, even within a batch.
 
     Raises:
         CorruptBatch: The batch is a control batch, not magic 2, or has holes: no broker takes these.

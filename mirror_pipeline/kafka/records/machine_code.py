@@ -1,7 +1,7 @@
 """Python compiled to machine code: by numba once for a machine, loaded by LLVM alone in every process after that.
 
 Loading kept code through numba takes a third of a second of CPU and 65 MB more than LLVM needs for it, most of it for the
-types of arrays and numbers that nobody asks for then. So compiled code must stand alone: it may call nothing of numba's.
+types of arrays and numbers that are not needed then. So compiled code must be self-contained: it must not call numba.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def machine_code(module: str, function: str) -> int:
 
     Kept code is found beside the module or, where that cannot be written, in :func:`~mirror_pipeline.files.cache_folder`;
     where there is none yet, a damaged one, or one that another user could have written, it is compiled, which takes seconds.
-    Constants that the module imports from others count as fixed for ever.
+    Constants that the module imports from others count as fixed forever.
 
     Args:
         module: holds the function and, as ``SIGNATURE``, its numba signature; it and numba are imported only to compile.
@@ -93,7 +93,7 @@ def _keep(places: tuple[Path, ...], name: str, code: bytes) -> None:
             else:
                 private_folder(place)
             refuse_forgeable(place)
-            replace_file(place / name, _digest(name, code) + code, mode=0o644)  # for whoever may read the package
+            replace_file(place / name, _digest(name, code) + code, mode=0o644)  # readable for every user of the package
         except OSError as error:
             _log.info("machine code cannot be kept in %s: %s", place, error)
         else:

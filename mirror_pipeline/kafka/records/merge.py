@@ -1,8 +1,8 @@
 """Many tiny batches as few larger ones: the same records, offsets and times, one header for hundreds of them.
 
 A producer that does not linger writes batches of one record, Kafka's own settings make batches of 16 KB at most. Each costs
-a header of 61 bytes, and on the way to a broker a part of a request of its own. Merging keeps order, timestamps and offsets;
-producer ids and transactional bits, which the stamp replaces anyway, are dropped. This is per-record work, hence the care:
+a header of 61 bytes, and its own part of a produce request. Merging keeps order, timestamps and offsets;
+producer ids and transactional bits, which the stamp replaces anyway, are dropped. This is per-record work, hence the effort:
 many records are merged by machine code (:mod:`mirror_pipeline.kafka.records.merge_native`), few, and compressed ones, in a loop.
 """
 
@@ -54,7 +54,7 @@ def are_small(batches: int, records: int, size: int, *, packed: bool) -> bool:
 
 
 def merge(run: memoryview, *, records: int, max_bytes: int) -> list[Buffer]:
-    """Merge a run of batches; one that finds no neighbour to be merged with stays as it is.
+    """Merge a run of batches; one without a neighbour to merge with stays unchanged.
 
     Args:
         run: whole batches of magic 2, checked, dense, with offsets that follow one another, none of them control or
@@ -72,7 +72,7 @@ def merge(run: memoryview, *, records: int, max_bytes: int) -> list[Buffer]:
 
 
 def merge_whole(run: memoryview, *, records: int) -> Buffer:
-    """The one batch that :func:`merge` makes of just these batches, for whoever compares; arguments as there.
+    """The one batch that :func:`merge` makes of just these batches, for comparisons; arguments as there.
 
     Raises:
         CorruptBatch: a batch cannot be opened, or they are more, or of other kinds, than are ever merged.

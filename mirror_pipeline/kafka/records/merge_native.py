@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def join(run: memoryview, *, records: int, max_bytes: int, max_records: int) -> list[memoryview] | None:
-    """The same records in fewer batches, each of whole batches of one leaf; a batch that stays alone stays as it is.
+    """The same records in fewer batches, each made of whole batches of one leaf; a batch without a neighbour stays unchanged.
 
     Args:
         run: whole batches of magic 2, their checksums verified; offsets follow one another from batch to batch.
@@ -54,10 +54,10 @@ def _address(data: memoryview) -> int:
 def _find() -> Callable[..., int]:
     try:
         address = machine_code("mirror_pipeline.kafka.records.merge_kernel", "join_records")
-    except Exception as error:  # noqa: BLE001 - whatever there is about compilers, copying goes on
+    except Exception as error:  # noqa: BLE001 - copying continues, whatever fails in the compiler
         _log.warning("no machine code, so merging small batches takes far more CPU: %s", error)
         return lambda *_: -1
-    return CFUNCTYPE(c_int64, c_void_p, c_int64, c_void_p, *[c_int64] * 5)(address)  # gives the interpreter's lock away
+    return CFUNCTYPE(c_int64, c_void_p, c_int64, c_void_p, *[c_int64] * 5)(address)  # releases the interpreter's lock
 
 
 _code = _find()

@@ -78,7 +78,7 @@ def open_batch(batch: Buffer) -> list[OpenRecord]:
 
 
 def open_parts(batch: Buffer, *, most: int = OPENED_RECORDS, checked: bool = False) -> Iterator[list[OpenRecord]]:
-    """The same, so many records at a time: opened they take a hundred times the room that a compressed batch does.
+    """The same, a number of records at a time: decoded they take a hundred times the memory of a compressed batch.
 
     Args:
         batch: One batch.
@@ -101,7 +101,7 @@ def open_parts(batch: Buffer, *, most: int = OPENED_RECORDS, checked: bool = Fal
                 records, position, previous = _frames(body, header, position, previous, min(left, most))
                 left -= len(records)
                 if not left and position != len(body):
-                    raise CorruptBatch(f"{len(body) - position} bytes are left behind {header.records} records")
+                    raise CorruptBatch(f"{len(body) - position} bytes are left after {header.records} records")
                 yield records
     except IndexError as error:
         raise CorruptBatch(f"the batch at offset {header.base_offset} ends inside a record") from error
@@ -110,7 +110,7 @@ def open_parts(batch: Buffer, *, most: int = OPENED_RECORDS, checked: bool = Fal
 
 
 def _frames(body: bytes, header: BatchHeader, position: int, previous: int, count: int) -> tuple[list[OpenRecord], int, int]:
-    """So many records from ``position`` on, the place behind them, and the last one's offset delta; ``previous`` is the one before."""
+    """That many records from ``position`` on, the position after them, and the last one's offset delta; ``previous`` is the one before."""
     records: list[OpenRecord] = []
     total = len(body)
     base, last_delta = header.base_timestamp, header.last_offset_delta

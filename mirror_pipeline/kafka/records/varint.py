@@ -21,7 +21,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Decode a signed 32-bit number: ``(value, position behind it)``.
+    """Decode a signed 32-bit number: ``(value, position after it)``.
 
     Raises:
         CorruptBatch: More than 5 bytes.

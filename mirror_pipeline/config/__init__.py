@@ -1,4 +1,4 @@
-"""mirror.yaml: read it, check it, hand out facts. The public place of everything in this room."""
+"""mirror.yaml: read it, check it, hand out settings. The public interface of this package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that look at more than one key, or that a schema cannot express."""
+"""Checks of several keys together, or that a schema cannot express."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirror_pipeline.config.yaml_lines import Path
 from mirror_pipeline.units import format_size, parse_size
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", re.ASCII)
-BATCHES_IN_BUFFER = 4  # one is read while one is written, and room for what waits between
+BATCHES_IN_BUFFER = 4  # one is read while one is written, plus space for those that wait in between
 _REFERENCE_START = re.compile(r"\$\{(env|file):")
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/[A-Za-z0-9._-]+)*/?", re.ASCII)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -165,7 +165,7 @@ def check_buffer(buffer: BufferModel, problems: Problems) -> None:
 
 
 def check_batches(data: object, max_bytes: int, problems: Problems) -> None:
-    """A buffer that cannot take a whole micro-batch would pause for ever."""
+    """A buffer that cannot take a whole micro-batch would pause forever."""
     mirrors = part_of(data, ("mirrors",))
     places: list[Path] = [("engine",), *(("mirrors", index, "engine") for index in range(len(mirrors) if isinstance(mirrors, list) else 0))]
     for place in places:

@@ -29,7 +29,7 @@ class SecurityModel(Section):
     )
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = setting(
         None,
-        "SASL mechanism; required with a SASL protocol. PLAIN sends the password as it is and is accepted with SASL_SSL only.",
+        "SASL mechanism; required with a SASL protocol. PLAIN sends the password in clear text and is accepted with SASL_SSL only.",
         "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
         example="SCRAM-SHA-512",
     )
@@ -39,7 +39,7 @@ class SecurityModel(Section):
     )
     ca_file: Text | None = setting(
         None,
-        "PEM file with the authorities that may sign the brokers' certificates. Without it the system's are used.",
+        "PEM file with the authorities that may sign the brokers' certificates. Without it those of the system are used.",
         "path",
         example="certs/ca.pem",
     )
@@ -49,7 +49,11 @@ class SecurityModel(Section):
         None, "Password of `key_file`, by reference only.", "secret reference", example="${file:secrets/key-password}"
     )
     verify_hostname: bool = setting(
-        True, "Whether the broker's certificate must name the host that was dialled.", "true or false", example="true", strict=True
+        True,
+        "Whether the broker's certificate must name the host that the client connects to.",
+        "true or false",
+        example="true",
+        strict=True,
     )
 
 
@@ -58,7 +62,7 @@ class ClusterModel(Section):
 
     bootstrap_servers: Addresses = setting(
         ...,
-        "First addresses to dial: `host:port`, several separated by commas or as a list. May hold `${env:NAME}`.",
+        "Addresses of the first connection: `host:port`, several separated by commas or as a list. May hold `${env:NAME}`.",
         "text or list of text",
         example='"broker1:9092,broker2:9092"',
     )
@@ -67,7 +71,7 @@ class ClusterModel(Section):
         {},
         "Further librdkafka properties for the administrative client (metadata, topics, configs). "
         "The data path has its own transport and does not read them. "
-        "An unknown property is an error when the client is made. Addresses and security belong in the keys above. "
+        "An unknown property is an error when the client is created. Addresses and security belong in the keys above. "
         "Values of keys that hold secrets must be references.",
         "mapping of property to value",
         example="{socket.keepalive.enable: true}",
@@ -75,7 +79,7 @@ class ClusterModel(Section):
 
 
 class TopicsModel(Section):
-    """Which topics of the source are mirrored, and what may be done to topics of the target.
+    """Which topics of the source are mirrored, and what may be changed on the target.
 
     A regex must match the whole topic name. Internal topics (`__*`) are never mirrored.
     """
@@ -87,7 +91,7 @@ class TopicsModel(Section):
     manage: bool = setting(
         True,
         "Whether the mirror creates missing target topics and adds missing partitions. With `false` such a topic "
-        "is halted with the command that resolves it.",
+        "halts, with the command that resolves it.",
         "true or false",
         example="false",
         strict=True,
@@ -122,7 +126,7 @@ class EngineModel(Section):
 
     micro_batch_bytes: Size = setting(
         "128MB",
-        "Most bytes that one micro-batch reads from the source. Without it: 128MB, or a quarter of `buffer.max_bytes` if that is smaller.",
+        "Maximum bytes that one micro-batch reads from the source. Without it: 128MB, or a quarter of `buffer.max_bytes` if smaller.",
         "size",
         unit="bytes",
         example="64MB",
@@ -132,7 +136,7 @@ class EngineModel(Section):
         None,
         "A micro-batch up to this size is run by the mirror's own process, without Spark. Spark starts with the first larger one. `0`"
         " gives every micro-batch to Spark. Without it: 32MB; on a machine of one or two cores, unless `spark_master` is set, all of them:"
-        " one process fills these.",
+        " one process uses such a machine fully.",
         "size",
         unit="bytes",
         example="0",
@@ -151,7 +155,7 @@ class EngineModel(Section):
     )
     fetch_max_bytes: Size = setting(
         "32MiB",
-        "Most bytes asked of a broker in one fetch request; bounds the memory of a task.",
+        "Maximum bytes of one fetch request; bounds the memory of a task.",
         "size",
         unit="bytes",
         example="8MiB",
@@ -160,8 +164,8 @@ class EngineModel(Section):
     )
     connections: int | None = setting(
         None,
-        "Connections of each reading task to each source broker. Without it: two, and on a long link "
-        "as many as the round trip asks for and the line rewards.",
+        "Connections of each reading task to each source broker. Without it: two; on a long link "
+        "the number adapts to round-trip time and measured throughput.",
         "number",
         unit="connections",
         example="32",
@@ -171,7 +175,7 @@ class EngineModel(Section):
     )
     bandwidth: Size | None = setting(
         None,
-        "Most bytes a second that are read from the source, per lane. Without it: no limit.",
+        "Maximum bytes a second that are read from the source, per lane. Without it: no limit.",
         "size",
         unit="bytes a second",
         example="50MB",
@@ -179,7 +183,7 @@ class EngineModel(Section):
     )
     bandwidth_hours: Hours = setting(
         {},
-        "Other limits at some hours of the day, in this machine's time; a range may go over midnight, the first that fits counts.",
+        "Different limits at some hours of the day, in this machine's time; a range may span midnight, the first match counts.",
         "mapping of HH:MM-HH:MM to size",
         example='{"08:00-18:00": 20MB}',
     )
@@ -187,23 +191,23 @@ class EngineModel(Section):
         "30s", "How long one request to a broker may take before its connection is given up.", "duration", example="60s", ge=1, le=3600
     )
     poll_interval: Duration = setting(
-        "200ms", "How long a run waits before it looks again when the source has nothing new.", "duration", example="1s", le=3600
+        "200ms", "How long a run waits before it asks again when the source has no new records.", "duration", example="1s", le=3600
     )
     source_wait: Duration = setting(
         "60s",
-        "How long `run --once` waits for a source that has fallen silent. Continuous runs wait without end.",
+        "How long `run --once` waits for a source that stopped responding. Continuous runs wait without limit.",
         "duration",
         example="5m",
     )
     target_wait: Duration = setting(
         "5m",
-        "How long `run --once` waits for a target that has fallen silent; staging goes on meanwhile. Continuous runs wait without end.",
+        "How long `run --once` waits for a target that stopped responding; staging continues. Continuous runs wait without limit.",
         "duration",
         example="1h",
     )
     lease: Duration = setting(
         "60s",
-        "How long after its start a task may send to the target. One that was stopped and goes on later sends nothing.",
+        "How long after its start a task may send to the target. A task that was suspended and resumes later sends nothing.",
         "duration",
         example="2m",
         ge=5,
@@ -228,19 +232,19 @@ class MirrorModel(Section):
         example="east-to-west",
     )
     source: Text = setting(..., "Alias of the cluster to read from.", "cluster alias", example="east")
-    target: Text = setting(..., "Alias of the cluster to write to; another one than the source.", "cluster alias", example="west")
+    target: Text = setting(..., "Alias of the cluster to write to; not the source.", "cluster alias", example="west")
     topics: TopicsModel = setting(..., "Which topics, see [topics](#topics).", "section")
     naming: Naming = setting(
         "prefix",
         "Names on the target: `prefix` (`orders` becomes `east.orders`), `identity` (same name), or a template "
-        "with `{topic}` and, if wanted, `{source}`.",
+        "with `{topic}` and optionally `{source}`.",
         "prefix, identity or template",
         example='"{source}-{topic}"',
     )
     offsets: Literal["translated", "exact"] = setting(
         "translated",
         "How offsets relate: `translated` keeps an exact map from source to target offsets. `exact` (the same "
-        "offsets on both sides) is **not there yet** and refused.",
+        "offsets on both sides) is **not implemented yet** and refused.",
         "translated",
         example="translated",
     )
@@ -254,15 +258,15 @@ class MirrorModel(Section):
     )
     on_loss: Literal["halt", "record_gap"] = setting(
         "halt",
-        "When records can not be copied (the source deleted them before they were read, or one is larger than the target takes): "
-        "`halt` stops that topic with the reason; `record_gap` writes the missing offsets into the gap ledger and goes on.",
+        "When records cannot be copied (the source deleted them before they were read, or one is larger than the target accepts): "
+        "`halt` stops that topic with the reason; `record_gap` writes the missing offsets into the gap ledger and continues.",
         "halt or record_gap",
         example="record_gap",
     )
     lanes: int = setting(
         1,
-        "Over how many lanes new topics are spread. Each lane is a Dagster run of its own. A topic keeps the lane it began in, so after "
-        "this number was lowered the lanes beyond it still run, with the topics they have.",
+        "Number of lanes over which new topics are spread. Each lane is a separate Dagster run. A topic keeps its first lane, so after "
+        "this number is lowered the lanes beyond it still run, with the topics they have.",
         "number",
         unit="lanes",
         example="2",
@@ -275,12 +279,12 @@ class MirrorModel(Section):
 
 
 class BufferModel(Section):
-    """Where data lies between the source and the target."""
+    """Where data is stored between the source and the target."""
 
     uri: Text = setting(
         "./mirror_buffer",
-        "Folder of the buffer; a relative path counts from the folder of mirror.yaml. Or `s3://bucket/prefix`, in a store that knows "
-        "conditional puts; how it is reached comes from the environment (`AWS_ENDPOINT_URL`, `AWS_REGION`, "
+        "Folder of the buffer; a relative path counts from the folder of mirror.yaml. Or `s3://bucket/prefix`, in a store that "
+        "supports conditional puts; how to reach it comes from the environment (`AWS_ENDPOINT_URL`, `AWS_REGION`, "
         "`AWS_ACCESS_KEY_ID`, ...), see [object stores](buffer.md#object-stores). May hold `${env:NAME}`.",
         "path or s3:// URI",
         example="/data/mirror_buffer",
@@ -290,7 +294,7 @@ class BufferModel(Section):
     )
     max_bytes: Size = setting(
         "50GB",
-        "Most bytes the buffer may hold on disk, all mirrors together. When it is full, reading pauses until the target has taken some.",
+        "Maximum bytes of the buffer on disk, all mirrors together. When it is full, reading pauses until data has reached the target.",
         "size",
         unit="bytes",
         example="200GB",
@@ -306,8 +310,8 @@ class BufferModel(Section):
     )
     lease: Duration = setting(
         "30s",
-        "Object stores only: for how long a run that is not heard of keeps others from its lane. After a crash the next run waits so "
-        "long; a store that is away for longer pauses the run.",
+        "Object stores only: how long a run that stopped renewing its lease keeps others from its lane. After a crash the next run waits "
+        "that long; a store that is unreachable for longer pauses the run.",
         "duration",
         example="1m",
         ge=2,

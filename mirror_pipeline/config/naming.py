@@ -25,7 +25,7 @@ def topic_name_problem(name: str) -> str:
 
 
 def template_of(naming: str) -> str:
-    """The template behind ``prefix`` and ``identity``, or the template itself."""
+    """The template that ``prefix`` or ``identity`` stands for, or the template itself."""
     return PRESETS.get(naming, naming)
 
 

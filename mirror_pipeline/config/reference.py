@@ -57,24 +57,24 @@ mirror.yaml:12: clusters.east.bootstrap_server: unknown key, did you mean "boots
 | duration | `24h`, `30m`, `90s`, `500ms`, `7d`, `1h30m` | the unit is required: `w d h m s ms` |
 | time | `2026-03-01T00:00:00Z`, `2026-03-01T00:00:00+02:00` | ISO-8601; a time without zone is refused |
 | regex | `"payments\\\\..*"` | Python syntax; must match the whole name; a list, never a comma-separated text |
-| secret reference | `${env:NAME}`, `${file:path}` | looked up when a connection is made; a secret written in plain text is refused |
+| secret reference | `${env:NAME}`, `${file:path}` | looked up when a connection is opened; a secret written in plain text is refused |
 | path | `certs/ca.pem` | a relative path counts from the folder of mirror.yaml |
 
 `${env:NAME}` is also replaced in `bootstrap_servers` and `buffer.uri`, when the file is read. Anywhere else `${...}` is an error, not text.
-Only `true` and `false` are booleans (`no`, `on` and `yes` are text), and a key that is there twice is an error.
+Only `true` and `false` are booleans (`no`, `on` and `yes` are text), and a duplicate key is an error.
 """
 
 _LOOPS = """### Names and loops
 
 - With `prefix`, topic `orders` of cluster `east` becomes `east.orders`. A topic of the source whose name says that it came from the
-  target (it begins with `<target alias>.`, possibly behind the prefixes of other clusters) is left out, as MirrorMaker 2 does:
-  otherwise two mirrors in opposite directions would copy a topic for ever. `mirror plan` lists it with this reason. To mirror a topic
-  that only happens to have such a name, give it a mirror of its own with `naming: identity`.
-- With another template that holds `{source}` the names tell as well, as far as the mirrors of this file made them: a topic that would
-  go round is left out of the mirror that would bring it back. With `identity`, or a template without `{source}`, names do not tell:
-  mirrors that would carry a topic round in a circle are refused.
-- Two mirrors never write one target topic. The one that has begun the topic goes on, of two new ones the one that stands first in the
-  file; in the other one `mirror plan` blocks the topic and a run halts it as `target_claimed`, and writes nothing of it.
+  target (it begins with `<target alias>.`, possibly after the prefixes of other clusters) is left out, as MirrorMaker 2 does:
+  otherwise two mirrors in opposite directions would copy a topic forever. `mirror plan` lists it with this reason. To mirror a topic
+  that only happens to have such a name, give it a separate mirror with `naming: identity`.
+- With another template that holds `{source}` the names show the origin too, if mirrors of this file created them: a topic that would
+  loop is left out of the mirror that would bring it back. With `identity`, or a template without `{source}`, names do not show it:
+  mirrors that would copy a topic in a circle are refused.
+- Two mirrors never write one target topic. The one that has begun the topic continues; of two new ones, the first in the file does.
+  In the other one `mirror plan` blocks the topic and a run halts it as `target_claimed`, and writes nothing of it.
 - A topic that the mirror creates has the source's partition count and its explicit retention, clean-up, segment, compaction and
   message-size settings, `compression.type=producer`, `message.timestamp.type=CreateTime` and open timestamp bounds. Durability
   settings such as `min.insync.replicas` are the target's own. Records of a source topic with `LogAppendTime` keep the time the
@@ -130,7 +130,7 @@ def _cell(text: str) -> str:
 
 
 def write(folder: Path) -> None:
-    """Write configuration.md and mirror.schema.json anew."""
+    """Write configuration.md and mirror.schema.json."""
     (folder / "configuration.md").write_text(render(), encoding="utf-8")
     (folder / "mirror.schema.json").write_text(json.dumps(json_schema(), indent=2) + "\n", encoding="utf-8")
 

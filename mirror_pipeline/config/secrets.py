@@ -1,4 +1,4 @@
-"""References to secrets. A value is looked up where a connection is made and kept nowhere."""
+"""References to secrets. A value is looked up when a connection is opened and is not kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOW = "write ${env:NAME} or ${file:path}, and keep the value out of the file"
 
 @dataclass(frozen=True, slots=True)
 class SecretRef:
-    """Where a secret is found: ``${env:NAME}`` or ``${file:path}``.
+    """Where a secret is stored: ``${env:NAME}`` or ``${file:path}``.
 
     Only the reference is stored, so it may be printed, pickled and sent into Spark tasks; the value exists
     from :meth:`resolve` to the end of the call that needs it. ``where`` is the line and key of mirror.yaml.

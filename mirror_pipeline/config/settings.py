@@ -178,7 +178,7 @@ class Config:
 
     @property
     def state_folder(self) -> Path:
-        """Where small files that may be made anew are kept, such as catalogues."""
+        """Where small files that can be rebuilt are kept, such as catalogues."""
         return self.folder / ".mirror"
 
     def mirror(self, name: str) -> MirrorConfig:

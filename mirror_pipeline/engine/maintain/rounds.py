@@ -123,7 +123,7 @@ class House:
             except BufferUnusable as problem:
                 if not (problem.retryable and drop_reserved_file(self.store)):
                     raise
-                log.warning("%s; the ballast goes", problem.message)
+                log.warning("%s; deleting the reserved file", problem.message)
                 return self._keep(excess, upkeep, seconds)
 
     def _keep(self, excess: int, upkeep: bool, seconds: float) -> Eviction:

@@ -22,7 +22,7 @@ from typing import Any
 
 from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
 from mirror_pipeline.local.shapes.bulk import fill_bulk
-from tests.faults.quotas import set_quotas
+from tests.support.quotas import set_quotas
 
 TOPIC = "quota"
 LIMIT_SECONDS = 1800

@@ -21,8 +21,8 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from mirror_pipeline.local.embedded.start import LocalCluster, cluster_status, start_clusters, stop_clusters
-from tests.kafka_source import GivenCluster, choose, docker_answers, start_container
-from tests.object_store import ObjectStore
+from tests.support.kafka_source import GivenCluster, choose, docker_answers, start_container
+from tests.support.object_store import ObjectStore
 
 # A machine that also runs brokers is slow now and then: no example fails for that.
 hypothesis_settings.register_profile("mirror", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -20,7 +20,7 @@ from tests.faults.account import account_contents, account_ledger, acked_are_the
 from tests.faults.child import MirrorChild, Stuck, send_signal, wait_for
 from tests.faults.load import DEFAULT_STREAMS, Load, Stream
 from tests.faults.report import CampaignReport
-from tests.integration.mirrors import write_config
+from tests.support.mirrors import write_config
 
 END_SECONDS = 60.0
 MOVE_SECONDS = 150.0

@@ -14,7 +14,7 @@ from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import Campaign
 from tests.faults.child import MirrorChild, send_signal, wait_for
 from tests.faults.report import CampaignReport
-from tests.integration.dagster_page import Up, end, family, start
+from tests.support.dagster_page import Up, end, family, start
 
 KILLS_OF_A_LIFE = 2
 """Dagster's sensor waits 30 s after one failure and doubles that with each: after two kills a new ``mirror up`` takes over."""

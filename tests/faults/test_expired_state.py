@@ -13,8 +13,8 @@ from tests.faults.campaign import Campaign, with_spark
 from tests.faults.child import Stuck, send_signal, wait_for
 from tests.faults.load import Stream
 from tests.faults.report import CampaignReport
-from tests.proxy import PRODUCE, Harm, Rule
-from tests.proxy_cluster import Proxies, proxied_cluster
+from tests.support.proxy import PRODUCE, Harm, Rule
+from tests.support.proxy_cluster import Proxies, proxied_cluster
 
 FORGETFUL = {"producer.id.expiration.ms": "1000", "producer.id.expiration.check.interval.ms": "300"}
 EXPIRED_SECONDS = 1.5

@@ -12,7 +12,7 @@ from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import INLINE, Campaign, with_spark
 from tests.faults.child import Stuck, send_signal, wait_for
 from tests.faults.report import CampaignReport
-from tests.integration.mirrors import create_topic, produce
+from tests.support.mirrors import create_topic, produce
 
 DEATH_SECONDS = 60.0
 POINT_SECONDS = 150.0

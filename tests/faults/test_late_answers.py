@@ -10,8 +10,8 @@ from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import Campaign, without_spark
 from tests.faults.report import CampaignReport
 from tests.faults.sides import QUICK, Side
-from tests.proxy import FETCH, LIST_OFFSETS, METADATA, Harm, Rule
-from tests.proxy_cluster import proxied_cluster
+from tests.support.proxy import FETCH, LIST_OFFSETS, METADATA, Harm, Rule
+from tests.support.proxy_cluster import proxied_cluster
 
 FIRE_SECONDS = 4.0
 LONGEST_DELAY = 2.6

@@ -15,8 +15,8 @@ from tests.faults.campaign import Campaign
 from tests.faults.child import connected, send_signal
 from tests.faults.report import CampaignReport
 from tests.faults.test_expired_state import FORGETFUL, OLD
-from tests.proxy import PRODUCE, Harm, Rule
-from tests.proxy_cluster import ProxiedCluster, proxied_cluster
+from tests.support.proxy import PRODUCE, Harm, Rule
+from tests.support.proxy_cluster import ProxiedCluster, proxied_cluster
 
 HELD_SECONDS = 1.5
 """Longer than the target remembers; shorter than a request may take."""

@@ -13,9 +13,9 @@ from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import Campaign, without_spark
 from tests.faults.child import Stuck, wait_for
 from tests.faults.load import DEFAULT_STREAMS, Stream
-from tests.faults.quotas import KINDS, set_quotas
 from tests.faults.report import CampaignReport
 from tests.faults.sides import QUICK, STEADY, Side
+from tests.support.quotas import KINDS, set_quotas
 
 OTHERS_SECONDS = 5.0
 """What partitions of healthy brokers may take to go on beside a broker that does not answer."""

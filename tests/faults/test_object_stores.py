@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.conftest import ClusterPair
 from tests.faults.campaign import LEASE_SECONDS, Campaign, without_spark
 from tests.faults.report import CampaignReport
-from tests.object_store import BUCKET, ObjectStore
+from tests.support.object_store import BUCKET, ObjectStore
 
 LONGEST = LEASE_SECONDS + 3
 """Half of the pauses outlast the lease."""

@@ -13,9 +13,9 @@ from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.produce import receive_produce, send_produce
 from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.model import TopicPartition
-from tests.integration.wire_tools import batch, new_topic, read_values, settings, stamped
-from tests.proxy import FETCH, PRODUCE, Harm, Rule
-from tests.proxy_cluster import proxied_cluster
+from tests.support.proxy import FETCH, PRODUCE, Harm, Rule
+from tests.support.proxy_cluster import proxied_cluster
+from tests.support.wire_tools import batch, new_topic, read_values, settings, stamped
 
 TIMEOUT = 2.0
 LOSING = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import Campaign, without_spark
 from tests.faults.report import CampaignReport
-from tests.proxy import (
+from tests.support.proxy import (
     API_VERSIONS,
     DESCRIBE_PRODUCERS,
     FETCH,
@@ -19,7 +19,7 @@ from tests.proxy import (
     Harm,
     Rule,
 )
-from tests.proxy_cluster import ProxiedCluster, Proxies, proxied_cluster
+from tests.support.proxy_cluster import ProxiedCluster, Proxies, proxied_cluster
 
 FIRE_SECONDS = 4.0
 LONGEST_DELAY = 6.0

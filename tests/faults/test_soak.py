@@ -13,7 +13,7 @@ from tests.faults.disks import SmallDisk, small_disk, why_not
 from tests.faults.report import CampaignReport
 from tests.faults.test_full_disks import fill_buffer
 from tests.faults.test_proxy_faults import proxy_step
-from tests.proxy_cluster import ProxiedCluster, proxied_cluster
+from tests.support.proxy_cluster import ProxiedCluster, proxied_cluster
 
 BUFFER = "96m"
 SMALL_BUFFER = {"max_bytes": "32MB", "retention": "5s"}

@@ -20,7 +20,7 @@ import yaml
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType
 
 from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, stop_clusters
-from tests.integration.test_wire_security import authority, certificate
+from tests.support.certificates import authority, certificate
 
 USER, PASSWORD = "mirror", "canary-password-93f1c2"
 PAYLOAD = "canary-payload-4b7e0d"

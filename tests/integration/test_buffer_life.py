@@ -20,8 +20,8 @@ from mirror_pipeline.engine.maintain import thread
 from mirror_pipeline.local.shapes.bulk import fill_bulk
 from mirror_pipeline.reports import RunReport
 from tests.conftest import ClusterPair
-from tests.integration.mirrors import assert_identical, create_topic, make_mirror, produce
 from tests.integration.processes import start_mirror, wait_until
+from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce
 
 MB = 10**6
 SMALL_STEPS = {"micro_batch_bytes": "1MB", "poll_interval": "100ms"}

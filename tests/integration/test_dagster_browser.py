@@ -18,7 +18,7 @@ import yaml
 from mirror_pipeline.orchestration import names
 from mirror_pipeline.orchestration.up.page import FILE
 from tests.integration.browser import Browser, needs_chromium
-from tests.integration.dagster_page import NAME, Up, end, family, start, until
+from tests.support.dagster_page import NAME, Up, end, family, start, until
 
 pytestmark = pytest.mark.timeout(900)
 EVIL = "evil.example.com"

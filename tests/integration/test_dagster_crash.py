@@ -11,7 +11,7 @@ import pytest
 
 from mirror_pipeline.local.embedded.broker import has_stopped
 from tests.conftest import ClusterPair
-from tests.integration.dagster_page import Up, configure, consume, end, family, prefix_of, produce, start, until
+from tests.support.dagster_page import Up, configure, consume, end, family, prefix_of, produce, start, until
 
 pytestmark = pytest.mark.timeout(900)
 TOPIC = "first"

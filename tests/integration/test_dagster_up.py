@@ -10,7 +10,7 @@ import pytest
 
 from mirror_pipeline.orchestration import names
 from tests.conftest import ClusterPair
-from tests.integration.dagster_page import (
+from tests.support.dagster_page import (
     BACKFILL,
     BACKFILL_STATE,
     NAME,

@@ -9,7 +9,7 @@ import pytest
 
 from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, stop_clusters
 from mirror_pipeline.local.shapes.ground import Ground, raw_batch
-from tests.integration.mirrors import create_topic, make_mirror, values
+from tests.support.mirrors import create_topic, make_mirror, values
 
 BATCHES, DAMAGED = 10, 3
 LAST_OFFSET_DELTA = 23 * 8  # its sign bit, which the checksum covers

@@ -14,8 +14,8 @@ from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.engine import lane
 from mirror_pipeline.reports import RunReport
 from tests.conftest import ClusterPair
-from tests.integration.mirrors import create_topic, produce, values
 from tests.integration.processes import wait_until
+from tests.support.mirrors import create_topic, produce, values
 
 
 def two_mirrors(folder: Path, clusters: ClusterPair, stem: str) -> tuple[Mirror, Mirror]:

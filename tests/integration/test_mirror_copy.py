@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.local.shapes.fill import fill
 from tests.conftest import ClusterPair
-from tests.integration.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, verdicts
+from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, verdicts
 
 
 def test_all_shapes_are_copied_once(versioned_clusters: ClusterPair, tmp_path: Path, spark: SparkSession) -> None:

@@ -22,8 +22,8 @@ from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.model import HoleCause, TopicPartition
 from mirror_pipeline.reports import RunReport
 from tests.conftest import ClusterPair
-from tests.integration.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, values
 from tests.integration.processes import wait_until
+from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, values
 
 Case = Callable[..., Mirror]
 LEADER_NOT_AVAILABLE = 5

@@ -11,8 +11,8 @@ import psutil
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.local.shapes.bulk import fill_bulk
-from tests.integration.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, write_config
 from tests.integration.processes import document, kill_tree, start_mirror, wait_until
+from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, write_config
 
 SECONDS = 240
 

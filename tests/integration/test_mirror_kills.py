@@ -12,8 +12,8 @@ import pytest
 
 from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.local.shapes.bulk import fill_bulk
-from tests.integration.mirrors import assert_identical, end_offsets, make_mirror, produce, write_config
 from tests.integration.processes import document, kill_a_worker, kill_tree, lane_is_running, start_mirror, wait_until
+from tests.support.mirrors import assert_identical, end_offsets, make_mirror, produce, write_config
 
 START_SECONDS = 240
 END_SECONDS = 400

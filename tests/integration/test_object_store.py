@@ -22,9 +22,9 @@ from mirror_pipeline.engine.maintain import thread
 from mirror_pipeline.errors import LaneBusy
 from mirror_pipeline.local.shapes.bulk import fill_bulk
 from tests.conftest import ClusterPair
-from tests.integration.mirrors import assert_identical, end_offsets, produce, write_config
 from tests.integration.processes import document, kill_tree, start_mirror, wait_until
-from tests.object_store import BUCKET, ObjectStore
+from tests.support.mirrors import assert_identical, end_offsets, produce, write_config
+from tests.support.object_store import BUCKET, ObjectStore
 
 MB = 1_000_000
 LEASE = 3.0

@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, stop_clusters
-from tests.integration.mirrors import assert_identical, create_topic, make_mirror, produce
-from tests.old_log import FIRST_TIME, GZIP, LZ4, NONE, SNAPPY, old_batch, put_into_log
+from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce
+from tests.support.old_log import FIRST_TIME, GZIP, LZ4, NONE, SNAPPY, old_batch, put_into_log
 
 FOREVER = {"retention__ms": "-1", "message__timestamp__before__max__ms": "9223372036854775807"}
 APPENDED = FIRST_TIME + 5_000_000

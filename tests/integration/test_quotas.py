@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from mirror_pipeline.local.embedded.start import LocalCluster
-from tests.faults.quotas import set_quotas
-from tests.integration.mirrors import assert_identical, create_topic, make_mirror, produce, write_config
 from tests.integration.processes import kill_tree, start_mirror
+from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce, write_config
+from tests.support.quotas import set_quotas
 
 SECONDS = 500
 INLINE = {"inline_bytes": "512MB", "request_timeout": "30s"}

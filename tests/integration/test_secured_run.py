@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AclBindingFilter, AclOperation, AclPermissionType, NewTopic, ResourcePatternType, ResourceType
 
-from tests.integration.dagster_page import Up, consume, end, family, until
-from tests.integration.dagster_page import start as start_up
 from tests.integration.secured import NAME, PASSWORD, PAYLOAD, TARGET, TOPIC, USER, Leaks, Secured, commands, leaks, retried, secured
+from tests.support.dagster_page import Up, consume, end, family, until
+from tests.support.dagster_page import start as start_up
 
 pytestmark = pytest.mark.timeout(1200)
 COUNT = 300

@@ -17,8 +17,8 @@ from mirror_pipeline import Mirror
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters
 from mirror_pipeline.model import TopicPartition
-from tests.integration.mirrors import assert_identical, end_offsets, make_mirror, write_config
 from tests.integration.processes import document, kill_tree, start_mirror, wait_until
+from tests.support.mirrors import assert_identical, end_offsets, make_mirror, write_config
 
 pytestmark = pytest.mark.timeout(600)
 

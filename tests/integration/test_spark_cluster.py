@@ -11,9 +11,9 @@ import pytest
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.local.shapes.bulk import fill_bulk
-from tests.integration.mirrors import assert_identical, end_offsets, make_mirror, write_config
 from tests.integration.processes import document, kill_tree, start_mirror, wait_until
 from tests.integration.spark_cluster import SparkCluster
+from tests.support.mirrors import assert_identical, end_offsets, make_mirror, write_config
 
 END_SECONDS = 400
 SIZE = 300_000_000

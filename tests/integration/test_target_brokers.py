@@ -13,8 +13,8 @@ from mirror_pipeline.kafka.answers import LATEST
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.model import TopicPartition
-from tests.integration.mirrors import assert_identical, create_topic, make_mirror, produce, write_config
 from tests.integration.processes import document, kill_tree, start_mirror, wait_until
+from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce, write_config
 
 PARTITIONS = 30
 SECONDS = 240

@@ -15,8 +15,8 @@ from mirror_pipeline import Mirror
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.kafka.records.batch import headers
 from mirror_pipeline.local.embedded.start import LocalCluster
-from tests.integration.mirrors import create_topic, end_offsets, make_mirror, produce, values, write_config
 from tests.integration.processes import kill_tree, start_mirror, wait_until
+from tests.support.mirrors import create_topic, end_offsets, make_mirror, produce, values, write_config
 
 SECONDS = 240
 INLINE = {"inline_bytes": "512MB"}

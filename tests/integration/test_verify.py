@@ -32,8 +32,8 @@ from mirror_pipeline.verify.pieces import contents, key_digest
 from mirror_pipeline.verify.record_tasks import LookTask, Terms, run_look
 from mirror_pipeline.verify.staged import StagedVerdict, verify_staged
 from tests.conftest import ClusterPair
-from tests.damage import DAMAGE
-from tests.integration.mirrors import create_topic, end_offsets, make_mirror, produce, write_config
+from tests.support.damage import DAMAGE
+from tests.support.mirrors import create_topic, end_offsets, make_mirror, produce, write_config
 
 Outside = Callable[[dict[str, str]], VerifyReport]
 
@@ -133,7 +133,7 @@ def ground(clusters: ClusterPair) -> Iterator[Ground]:
 
 
 def write_topic(ground: Ground, name: str, change: Callable[[list[OpenRecord]], None] = lambda _: None) -> str:
-    """500 records in partition 0 as tests/damage.py expects them, in batches of 40, ``change`` applied; others in partition 1."""
+    """500 records in partition 0 as tests/support/damage.py expects them, in batches of 40, ``change`` applied; others in partition 1."""
     topic = ground.create(name, 2)
     for partition in range(2):
         records = [record_of(partition, number) for number in range(500)]

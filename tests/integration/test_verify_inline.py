@@ -12,7 +12,7 @@ from mirror_pipeline import mirror as facade
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.verify.external import verify_external
 from tests.conftest import ClusterPair
-from tests.integration.mirrors import create_topic, make_mirror, produce
+from tests.support.mirrors import create_topic, make_mirror, produce
 
 
 def test_a_small_copy_is_made_and_verified_without_java(

@@ -20,7 +20,7 @@ from mirror_pipeline.kafka.records.batch import OpenRecord, seal, tail_of
 from mirror_pipeline.local.shapes.ground import Ground
 from mirror_pipeline.verify.external import verify_external
 from tests.conftest import ClusterPair
-from tests.integration.mirrors import write_config
+from tests.support.mirrors import write_config
 
 RECORDS = int(os.environ.get("MIRROR_VERIFY_RECORDS", "1000000"))
 CHANGES = 200

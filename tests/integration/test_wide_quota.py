@@ -10,8 +10,8 @@ import pytest
 from mirror_pipeline.engine.longlink.parallel_fetch import Gathering
 from mirror_pipeline.local.shapes.bulk import fill_bulk
 from tests.conftest import ClusterPair
-from tests.faults.quotas import set_quotas
-from tests.integration.mirrors import assert_identical, make_mirror
+from tests.support.mirrors import assert_identical, make_mirror
+from tests.support.quotas import set_quotas
 
 
 def test_a_quota_costs_no_connection(clusters: ClusterPair, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch) -> None:

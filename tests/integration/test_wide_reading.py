@@ -11,7 +11,7 @@ from mirror_pipeline.engine.longlink.read_ahead import Reading
 from mirror_pipeline.local.shapes.bulk import fill_bulk
 from mirror_pipeline.local.shapes.fill import fill
 from tests.conftest import ClusterPair
-from tests.integration.mirrors import assert_identical, make_mirror
+from tests.support.mirrors import assert_identical, make_mirror
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from mirror_pipeline.kafka.fetch import fetch
 from mirror_pipeline.kafka.produce import receive_produce, send_produce
 from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.model import TopicPartition
-from tests.integration.wire_tools import batch, new_topic, put, read_values, settings, stamped
+from tests.support.wire_tools import batch, new_topic, put, read_values, settings, stamped
 
 LIMITS = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20}
 

@@ -15,7 +15,7 @@ from mirror_pipeline.kafka.messages import Api
 from mirror_pipeline.kafka.produce import receive_produce, send_produce
 from mirror_pipeline.kafka.records.batch import decode, headers
 from mirror_pipeline.model import Stamp, TopicPartition
-from tests.integration.wire_tools import NOW, batch, new_topic, put, read_values, settings, stamped
+from tests.support.wire_tools import NOW, batch, new_topic, put, read_values, settings, stamped
 
 OUT_OF_ORDER, INVALID_EPOCH = 45, 47
 LIMITS = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 8 << 20}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-import subprocess
 import tempfile
 import time
 import traceback
@@ -22,7 +21,8 @@ from mirror_pipeline.kafka.produce import receive_produce, send_produce
 from mirror_pipeline.kafka.security.tls import TlsFailed
 from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, stop_clusters
 from mirror_pipeline.model import TopicPartition
-from tests.integration.wire_tools import batch, new_topic, put, stamped
+from tests.support.certificates import authority, certificate
+from tests.support.wire_tools import batch, new_topic, put, stamped
 
 USER, PASSWORD, KEY_PASSWORD = "mirror=user", "canary-pass-5d2e", "canary-key-77aa"
 PLAIN_USER = "plainuser"
@@ -40,20 +40,10 @@ class Certificates(NamedTuple):
         return str(self.folder / f"{name}.pem")
 
 
-def openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
 
 
-def authority(folder: Path, name: str) -> None:
-    files = ["-keyout", f"{name}-key.pem", "-out", f"{name}.pem"]
-    openssl(folder, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}", *files)
 
 
-def certificate(folder: Path, name: str, ca: str, extension: str, key: list[str]) -> None:
-    openssl(folder, "req", "-new", "-newkey", "rsa:2048", *key, "-subj", f"/CN={name}", "-keyout", f"{name}-key.pem", "-out", f"{name}.csr")
-    (folder / f"{name}.ext").write_text(extension)
-    signing = ["-CA", f"{ca}.pem", "-CAkey", f"{ca}-key.pem", "-CAcreateserial", "-extfile", f"{name}.ext"]
-    openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-days", "2", "-out", f"{name}.pem", *signing)
 
 
 @pytest.fixture(scope="module")

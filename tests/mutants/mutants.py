@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 UNIT = "tests/unit"
-SENDING, TAIL, JOINING = (f"{UNIT}/engine/test_{name}.py" for name in ("sending", "tail", "joining"))
-TAKING, MAPPING, HOUSE = (f"{UNIT}/engine/test_{name}.py" for name in ("taking", "mapping", "housekeeping"))
-LEASE, BUCKET = (f"{UNIT}/buffer/test_{name}.py" for name in ("lease", "bucket"))
+SENDING, TAIL, MAPPING = (f"{UNIT}/engine/write/test_{name}.py" for name in ("sending", "tail", "mapping"))
+TAKING, JOINING = f"{UNIT}/engine/read/test_taking.py", f"{UNIT}/engine/topics/test_joining.py"
+HOUSE = f"{UNIT}/engine/maintain/test_housekeeping.py"
+LEASE, BUCKET = (f"{UNIT}/buffer/place/test_{name}.py" for name in ("lease", "bucket"))
 MODEL = "tests/model/test_model_search.py::test_no_long_story_breaks_the_lane"
 COPY = "tests/integration/test_mirror_copy.py"
 
@@ -40,7 +41,7 @@ FAST = (
     Mutant(
         "what was read of another topic of that name is committed",
         "engine/read/source.py", "        other = other_ids(self._client, known, names)\n", "        other = dict[str, str]()\n",
-        f"{UNIT}/engine/test_another_log.py", r"recreated",
+        f"{UNIT}/engine/read/test_another_log.py", r"recreated",
     ),
     Mutant(
         "compaction that overtakes a verification is a difference",
@@ -51,7 +52,7 @@ FAST = (
     Mutant(
         "a task that Spark runs a second time sends again",
         "execution/spark.py", "            if _tried_before():\n", "            if _tried_before() and False:\n",
-        f"{UNIT}/engine/test_spark_tasks.py",
+        f"{UNIT}/execution/test_spark_tasks.py",
     ),
     Mutant(
         "error 45 is taken for success",
@@ -72,7 +73,7 @@ FAST = (
     Mutant(
         "a lost partition is only a refresh",
         "kafka/codes.py", "    return _U if action is _M else action\n", "    return _R if action is _M else action\n",
-        f"{UNIT}/wire/test_codes.py::test_a_leader_that_lost_the_partition_may_have_appended",
+        f"{UNIT}/kafka/test_codes.py::test_a_leader_that_lost_the_partition_may_have_appended",
     ),
     Mutant(
         "later answers count after a refusal",
@@ -160,18 +161,18 @@ FAST = (
     Mutant(
         "committed before the file is written",
         "buffer/spans/part_writer.py", "            self._writer.close()\n            if self._placed:\n", "            if self._placed:\n",
-        f"{UNIT}/buffer/test_payloads.py::test_payloads_come_back_byte_for_byte",
+        f"{UNIT}/buffer/spans/test_payloads.py::test_payloads_come_back_byte_for_byte",
     ),
     Mutant(
         "the footer does not tell where the payloads lie",
         "buffer/spans/part_writer.py",
         "                place_pages(self.path, self._sink.fileno(), self._placed)\n", "                pass\n",
-        f"{UNIT}/buffer/test_payloads.py::test_payloads_come_back_byte_for_byte",
+        f"{UNIT}/buffer/spans/test_payloads.py::test_payloads_come_back_byte_for_byte",
     ),
     Mutant(
         "committed before the file is on the disk",
         "buffer/spans/part_writer.py", "                sync_path(self.path)\n", "",
-        f"{UNIT}/buffer/test_payloads.py::test_a_commit_reaches_the_disk_after_what_it_names",
+        f"{UNIT}/buffer/spans/test_payloads.py::test_a_commit_reaches_the_disk_after_what_it_names",
     ),
     Mutant(
         "a record is written twice under one number",
@@ -213,12 +214,12 @@ FAST = (
     Mutant(
         "what lies behind a lost stretch is taken",
         "engine/read/task.py", " or reader.next < stretch.start:\n", ":\n",
-        "tests/unit/engine/test_stage_wide.py::test_nothing_behind_a_missing_stretch_is_taken",
+        "tests/unit/engine/read/test_stage_wide.py::test_nothing_behind_a_missing_stretch_is_taken",
     ),
     Mutant(
         "what was read ahead is used wherever it begins",
         "engine/longlink/read_ahead.py", "first is not None and first.start > starts[source]", "first is None",
-        "tests/unit/engine/test_reading.py::test_what_does_not_fit_does_not_go_on",
+        "tests/unit/engine/longlink/test_reading.py::test_what_does_not_fit_does_not_go_on",
     ),
     Mutant(
         "a hole loses its cause",

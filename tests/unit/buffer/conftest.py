@@ -12,7 +12,7 @@ from mirror_pipeline.buffer.place.place import LaneStore, open_lane
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.model import PartFile
-from tests.unit.buffer.buffer_samples import Settings
+from tests.support.buffer_samples import Settings
 
 Stage = Callable[..., PartFile]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirror_pipeline.cli import load, main
-from tests.unit.cli.cli_fakes import Cli, Ended, FakeMirror, opened
+from tests.support.cli_fakes import Cli, Ended, FakeMirror, opened
 
 
 @pytest.fixture

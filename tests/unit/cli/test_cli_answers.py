@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mirror_pipeline.reports import Excluded, Finding, TopicPlan
-from tests.unit.cli.cli_fakes import GAP, PLAN, Cli, FakeMirror
+from tests.support.cli_fakes import GAP, PLAN, Cli, FakeMirror
 
 
 def keys(row: dict[str, object]) -> set[str]:

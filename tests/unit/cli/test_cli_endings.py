@@ -10,7 +10,7 @@ import pytest
 
 from mirror_pipeline import errors
 from mirror_pipeline.cli.errors import UNEXPECTED, describe
-from tests.unit.cli.cli_fakes import Cli, FakeMirror
+from tests.support.cli_fakes import Cli, FakeMirror
 
 TREE = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.MirrorError)]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.reports import TopicPlan
-from tests.unit.cli.cli_fakes import PLAN, Cli, FakeMirror
+from tests.support.cli_fakes import PLAN, Cli, FakeMirror
 
 WHY = {"state": "halted", "code": "trimmed", "reason": "the source deleted offsets [3, 9)", "hint": "mirror resolve --accept trimmed"}
 STOPPED = TopicLag("orders", "east.orders", (PartitionLag(0, 0, 1038, 0, 1038),), None, **WHY)  # type: ignore[arg-type]

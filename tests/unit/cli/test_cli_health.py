@@ -10,7 +10,7 @@ import pytest
 
 from mirror_pipeline.operations.health import health_of
 from mirror_pipeline.reports import LaneStatus, MirrorStatus, TopicState
-from tests.unit.cli.cli_fakes import Cli, FakeMirror
+from tests.support.cli_fakes import Cli, FakeMirror
 
 NOW = 1000.0
 GOOD = TopicState("orders", "ok")

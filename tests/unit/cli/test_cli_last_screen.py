@@ -11,7 +11,7 @@ from rich.console import Console
 
 from mirror_pipeline.cli.progress import Lines
 from mirror_pipeline.reports import RunReport, TopicProgress, TopicState
-from tests.unit.cli.cli_fakes import Cli, FakeMirror, progress
+from tests.support.cli_fakes import Cli, FakeMirror, progress
 
 DOWN = "cluster west: no broker answers"
 NOTHING = RunReport("m", "ok", 0, 0, 15.0, (TopicState("orders", "ok", target_topic="east.orders"),))

@@ -9,7 +9,7 @@ from rich.console import Console
 from mirror_pipeline.cli.meter import Meter
 from mirror_pipeline.cli.progress import Bars, Lines, view_for
 from mirror_pipeline.reports import TopicProgress
-from tests.unit.cli.cli_fakes import progress
+from tests.support.cli_fakes import progress
 
 
 class Clock:

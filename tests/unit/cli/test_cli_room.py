@@ -16,7 +16,7 @@ from mirror_pipeline.cli.progress import Bars, Lines
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.operations import plan
 from mirror_pipeline.reports import Finding
-from tests.unit.cli.cli_fakes import progress
+from tests.support.cli_fakes import progress
 
 FULL = "its disk is full: 6.0 MB left, and the next micro-batch may need 256.0 MB"
 

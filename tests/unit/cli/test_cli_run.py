@@ -14,7 +14,7 @@ from mirror_pipeline.cli import load, main
 from mirror_pipeline.cli.jobs import signals_stop
 from mirror_pipeline.errors import ClusterUnreachable, LaneBusy
 from mirror_pipeline.reports import RunReport
-from tests.unit.cli.cli_fakes import Cli, FakeMirror, opened, progress, run_report, until_stopped
+from tests.support.cli_fakes import Cli, FakeMirror, opened, progress, run_report, until_stopped
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +130,7 @@ def test_a_second_ctrl_c_really_ends_the_process() -> None:
 
     program = (
         "import sys, signal, os, threading; sys.path.insert(0, '.');"
-        "from tests.unit.cli.cli_fakes import FakeMirror, opened; from mirror_pipeline.cli import facade, main;"
+        "from tests.support.cli_fakes import FakeMirror, opened; from mirror_pipeline.cli import facade, main;"
         "forever = lambda **facts: [os.kill(os.getpid(), signal.SIGINT), facts['stop'].wait(30), "
         "os.kill(os.getpid(), signal.SIGINT), threading.Event().wait(60)];"
         "facade.load = lambda path: opened(FakeMirror(on_run=forever)); sys.exit(main.main(['run']))"

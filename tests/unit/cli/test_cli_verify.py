@@ -10,7 +10,7 @@ from rich.console import Console
 
 from mirror_pipeline.cli.verify_progress import ProofView
 from mirror_pipeline.verdicts import Difference, VerifyProgress
-from tests.unit.cli.cli_fakes import PROOF, REPAIR, VERDICT, Cli, FakeMirror
+from tests.support.cli_fakes import PROOF, REPAIR, VERDICT, Cli, FakeMirror
 
 LOST = Difference("missing", "orders", 3, 71, None)
 CHANGED = Difference("altered", "orders", 3, 80, 79, "value differs at byte 7 (8 bytes became 8 bytes)")

@@ -32,11 +32,11 @@ from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.kafka.messages import Api
 from mirror_pipeline.model import OffsetRange, Position, Stamp, TopicPartition
 from tests.model.broker import ModelPartition, fetch_answer, parse_fetch
-from tests.unit.engine.test_joining import context
-from tests.unit.engine.test_second_look import PLACE, STAGED, Source, lane
-from tests.unit.engine.test_taking import batch
-from tests.unit.wire.scripted_broker import Request, reply
-from tests.unit.wire.test_client_leaders import FIRST, SECOND, Cluster
+from tests.support.lane_context import context
+from tests.support.read_lane import PLACE, STAGED, Source, lane
+from tests.support.scripted_broker import Request, reply
+from tests.support.scripted_cluster import FIRST, SECOND, Cluster
+from tests.support.source_batches import batch
 
 __all__ = ["context"]
 

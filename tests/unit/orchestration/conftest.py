@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import dagster as dg
 import pytest
 
-from tests.unit.orchestration.orchestration_fakes import NAME, FakeMirror, FakeMirrors
+from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors
 
 
 @pytest.fixture

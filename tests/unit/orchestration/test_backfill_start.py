@@ -15,7 +15,7 @@ from mirror_pipeline.orchestration.backfill import partitions
 from mirror_pipeline.orchestration.definitions import build
 from mirror_pipeline.orchestration.project import read_project
 from mirror_pipeline.topics import catalogue
-from tests.unit.orchestration.orchestration_fakes import NAME, write_project
+from tests.support.orchestration_fakes import NAME, write_project
 
 NOVEMBER = int(datetime(2026, 11, 23, 12, tzinfo=UTC).timestamp() * 1000)
 JANUARY = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)

@@ -12,7 +12,7 @@ from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.orchestration import names
 from mirror_pipeline.orchestration.checks import verify_checks
 from mirror_pipeline.orchestration.definitions import build
-from tests.unit.orchestration.orchestration_fakes import NAME, FakeMirror, FakeMirrors, NoSpark, known, write_project
+from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors, NoSpark, known, write_project
 
 TOPICS = ("closed", "new", "orders", "pay")
 

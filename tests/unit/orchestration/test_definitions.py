@@ -12,7 +12,7 @@ import yaml
 
 from mirror_pipeline.orchestration import definitions, names
 from mirror_pipeline.orchestration.definitions import build
-from tests.unit.orchestration.orchestration_fakes import NAME, write_project
+from tests.support.orchestration_fakes import NAME, write_project
 
 ROOT = Path(__file__).parents[3]
 

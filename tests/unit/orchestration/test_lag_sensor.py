@@ -17,7 +17,7 @@ from mirror_pipeline.orchestration.lag_decision import LONGEST_PAUSE_SECONDS, de
 from mirror_pipeline.orchestration.lag_memory import LagMemory
 from mirror_pipeline.orchestration.lane_facts import LaneFacts, RunFact
 from mirror_pipeline.reports import TopicState
-from tests.unit.orchestration.orchestration_fakes import NAME, FakeMirror, FakeMirrors, known, lane_status, mirror_lag, topic_lag
+from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors, known, lane_status, mirror_lag, topic_lag
 
 TOPICS = ("orders", "payments", "users")
 
@@ -179,7 +179,7 @@ def test_a_topic_without_an_asset_starts_its_lane_too(fake: FakeMirror, instance
 
 def test_the_request_is_one_that_dagster_accepts(fake: FakeMirror, instance: dg.DagsterInstance, tmp_path: Any) -> None:
     from mirror_pipeline.orchestration.definitions import build
-    from tests.unit.orchestration.orchestration_fakes import NoSpark, write_project
+    from tests.support.orchestration_fakes import NoSpark, write_project
 
     fake.lag_answer = mirror_lag(orders=3, payments=0)
     defs = build(write_project(tmp_path, ["orders", "payments"]), resources={"mirrors": FakeMirrors(), "spark": NoSpark()})

@@ -9,7 +9,7 @@ from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable
 from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.orchestration import lag_sensor as module
 from mirror_pipeline.orchestration import names
-from tests.unit.orchestration.orchestration_fakes import NAME, FakeMirror, FakeMirrors, known, mirror_lag
+from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors, known, mirror_lag
 
 SILENT = ClusterUnreachable("east", "no broker answers", hint="is it up?")
 

@@ -16,7 +16,7 @@ from mirror_pipeline.orchestration import names
 from mirror_pipeline.orchestration.assets import failure, lane_assets
 from mirror_pipeline.orchestration.step_thread import SupervisorGone, Worker
 from mirror_pipeline.reports import Progress
-from tests.unit.orchestration.orchestration_fakes import NAME, FakeMirror, FakeMirrors, NoSpark, known
+from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors, NoSpark, known
 
 OP = names.unique("lane", NAME, "lane-0")
 

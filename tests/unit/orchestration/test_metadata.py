@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mirror_pipeline.orchestration import metadata
 from mirror_pipeline.orchestration.reporting import LaneReporter
-from tests.unit.orchestration.orchestration_fakes import FakeMirror, topic_lag
+from tests.support.orchestration_fakes import FakeMirror, topic_lag
 
 DOCS = Path(__file__).parents[3] / "docs" / "dagster.md"
 FIXED = {

@@ -12,7 +12,7 @@ from mirror_pipeline.config.settings import EngineConfig, FrozenMap
 from mirror_pipeline.errors import ConfigError, UsageError
 from mirror_pipeline.execution import spark as engine_spark
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
-from tests.unit.orchestration.orchestration_fakes import NAME, write_project
+from tests.support.orchestration_fakes import NAME, write_project
 
 
 class Session:

@@ -12,7 +12,7 @@ import pytest
 from mirror_pipeline.orchestration import names
 from mirror_pipeline.orchestration.definitions import build
 from mirror_pipeline.orchestration.served import closed
-from tests.unit.orchestration.orchestration_fakes import NAME, FakeMirror, FakeMirrors, NoSpark, write_project
+from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors, NoSpark, write_project
 
 OURS = {"budget_seconds", "idle_seconds", "report_interval", "whole_lane", "into", "older_than_days", "upkeep_older_than_days"}
 DAGSTER = {

@@ -20,7 +20,7 @@ from mirror_pipeline.orchestration import catalogue_sensor, maintenance, names, 
 from mirror_pipeline.orchestration.backfill import backfill_asset, partitions
 from mirror_pipeline.orchestration.definitions import build
 from mirror_pipeline.topics.catalogue import Catalogue, CatalogueTopic
-from tests.unit.orchestration.orchestration_fakes import NAME, FakeMirror, FakeMirrors, NoSpark, known, lane_status, write_project
+from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors, NoSpark, known, lane_status, write_project
 
 
 def catalogue(*topics: str) -> Catalogue:

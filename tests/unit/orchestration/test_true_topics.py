@@ -19,7 +19,7 @@ from mirror_pipeline.orchestration.lag_sensor import _request
 from mirror_pipeline.orchestration.lane_facts import LaneFacts, gather
 from mirror_pipeline.orchestration.project import with_words
 from mirror_pipeline.reports import Progress, RunReport, TopicProgress, TopicState
-from tests.unit.orchestration.orchestration_fakes import (
+from tests.support.orchestration_fakes import (
     NAME,
     FakeMirror,
     FakeMirrors,

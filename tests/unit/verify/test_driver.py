@@ -13,7 +13,7 @@ from mirror_pipeline.verify.align import align
 from mirror_pipeline.verify.jobs import ATTEMPTS, GROUP_OFFSETS, grouped, run_each
 from mirror_pipeline.verify.record_tasks import Terms, without
 from mirror_pipeline.verify.rules import terms_of
-from tests.unit.verify.verify_samples import opened, pieces
+from tests.support.verify_samples import opened, pieces
 
 
 class Threads:

@@ -14,7 +14,7 @@ from mirror_pipeline.verify.offset_runs import straight
 from mirror_pipeline.verify.pieces import key_digest, trace
 from mirror_pipeline.verify.positional import Joined, join, keys_seen, last_seen
 from mirror_pipeline.verify.record_tasks import LookResult
-from tests.unit.verify.verify_samples import opened, pieces
+from tests.support.verify_samples import opened, pieces
 
 SHIFT = 1000
 KEYS = 5

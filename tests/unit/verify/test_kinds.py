@@ -12,7 +12,7 @@ from mirror_pipeline.verify.align import align, find_digests
 from mirror_pipeline.verify.classify import classify, judge
 from mirror_pipeline.verify.pieces import Candidate, Trace, trace
 from mirror_pipeline.verify.positional import compare_latest
-from tests.unit.verify.verify_samples import END, Piece, opened, pieces
+from tests.support.verify_samples import END, Piece, opened, pieces
 
 COUNT = 400
 KINDS = ("missing", "altered", "duplicate", "order", "extra")

@@ -1,0 +1,81 @@
+"""Connections for parallel fetch whose answers the test sets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from mirror_pipeline.engine.longlink.segments import Stretch
+from mirror_pipeline.kafka.fetch import FetchedPartition
+from mirror_pipeline.model import TopicPartition
+from tests.support.source_batches import batch
+
+SOURCE = TopicPartition("t", 0)
+EACH = 10
+SIZE = len(batch(0, EACH))
+
+
+class Line:
+    """Stands in for a connection; ``answer`` is told each question and says what comes of it and when, None for silence."""
+
+    timeout = 30.0
+    round_trip = 0.01
+    ends_soon = False
+    muted_until = throttle = 0.0
+    peer = "a:1"
+
+    def __init__(self, answer: Callable[[Line, int], float | Exception | None]) -> None:
+        self.answer = answer
+        self.near, self.far = socket.socketpair()
+        self.near.setblocking(False)
+        self.asked: deque[int] = deque()
+        self.due: deque[float | Exception] = deque()
+        self.free = 0.0
+        self.closed = False
+
+    def fileno(self) -> int:
+        return self.near.fileno()
+
+    def close(self) -> None:
+        self.closed = True
+        self.near.close()
+
+    def ask(self, offset: int) -> None:
+        found = self.answer(self, offset)
+        if isinstance(found, Exception):
+            self.due.append(found)
+            self.far.send(b"x")
+        elif found is not None:
+            self.asked.append(offset)
+            self.due.append(0.0)
+            now = time.monotonic()
+            self.free = max(now, self.free) + found  # one answer behind the other
+            threading.Timer(self.free - now, self._ring).start()
+
+    def _ring(self) -> None:
+        if not self.closed:
+            self.far.send(b"x")
+
+    def arrived(self) -> dict[TopicPartition, FetchedPartition] | None:
+        try:
+            self.near.recv(1)
+        except BlockingIOError:
+            return None
+        found = self.due.popleft()
+        if isinstance(found, Exception):
+            raise found
+        offset = self.asked.popleft()
+        return {SOURCE: FetchedPartition(0, 10**6, 10**6, 0, [], memoryview(batch(offset, EACH)))}
+
+
+def stretches(count: int, *, size: int = SIZE) -> list[Stretch]:
+    return [Stretch(SOURCE, n * EACH, (n + 1) * EACH, size, 0) for n in range(count)]
+
+
+def assert_read(wanted: list[Stretch]) -> None:
+    for stretch in wanted:
+        assert stretch.problem is None
+        assert [answer.records.obj for answer in stretch.answers] == [batch(stretch.start, EACH)]

@@ -1,0 +1,89 @@
+"""Help for tests that run a whole mirror between two clusters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from mirror_pipeline import Mirror, load_config
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.local.shapes.ground import known_everywhere, local_settings
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.verify.compare import TopicComparison, compare_topics
+from mirror_pipeline.verify.log_walk import log_range, read_log
+from tests.support.replicas import replicas_for
+
+
+def write_config(folder: Path, source: str, target: str, include: Iterable[str], **mirror: Any) -> Path:
+    """A mirror.yaml (JSON is YAML) with one mirror ``m``; ``engine`` and ``buffer`` go to their own blocks.
+
+    Every micro-batch goes to Spark unless ``engine`` says otherwise: the data here is small.
+    """
+    body = {
+        "clusters": {"east": {"bootstrap_servers": source}, "west": {"bootstrap_servers": target}},
+        "buffer": {"uri": "./buffer", **mirror.pop("buffer", {})},
+        "engine": {"request_timeout": "10s", "target_wait": "20s", "source_wait": "20s", "inline_bytes": 0, **mirror.pop("engine", {})},
+        "mirrors": [{"name": "m", "source": "east", "target": "west", "topics": {"include": list(include)}, **mirror}],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "mirror.yaml"
+    path.write_text(json.dumps(body, indent=1))
+    return path
+
+
+def make_mirror(folder: Path, source: str, target: str, include: Iterable[str], **mirror: Any) -> Mirror:
+    """The mirror of :func:`write_config`."""
+    return Mirror(load_config(write_config(folder, source, target, include, **mirror)), "m")
+
+
+def create_topic(bootstrap: str, name: str, partitions: int = 1, *, replicas: int | None = None, **configs: str) -> None:
+    """Create a topic and wait for the answer; dots in a setting's name are written as two underscores.
+
+    ``replicas``: three or one unless a number is given, see :func:`replicas_for`.
+    """
+    settings = {key.replace("__", "."): value for key, value in configs.items()}
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: its calls end with it
+    admin.create_topics([NewTopic(name, partitions, replicas or replicas_for(bootstrap, name), config=settings)])[name].result(15)
+    known_everywhere(local_settings(bootstrap), name, partitions)
+
+
+def produce(bootstrap: str, topic: str, count: int, *, partitions: int = 1, start: int = 0, at: int | None = None, size: int = 20) -> None:
+    """Put records with unique values into a topic, one after the other over its partitions."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "queue.buffering.max.messages": 1_000_000})
+    for number in range(start, start + count):
+        extra = {} if at is None else {"timestamp": at + number - start}
+        producer.produce(topic, f"value-{number}".encode().ljust(size, b"."), f"key-{number}".encode(), number % partitions, **extra)
+        if number % 10_000 == 0:
+            producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+def end_offsets(mirror: Mirror, topic: str, *, target: bool) -> dict[int, int]:
+    """Log end offsets of a topic, uncommitted records included."""
+    with WireClient(mirror.flow.target if target else mirror.flow.source) as client:
+        parts = [TopicPartition(topic, number) for number in client.metadata([topic]).topics[topic].partitions]
+        return {tp.partition: answer.offset for tp, answer in client.list_offsets(dict.fromkeys(parts, -1), isolation=0).items()}
+
+
+def verdicts(mirror: Mirror, topics: Collection[str], prefix: str = "east.") -> list[TopicComparison]:
+    """Compare every record of the topics on both sides."""
+    return compare_topics(mirror.flow.source, mirror.flow.target, {topic: prefix + topic for topic in topics})
+
+
+def assert_identical(mirror: Mirror, topics: Collection[str], prefix: str = "east.") -> None:
+    """Fail with the first differences unless both sides hold the same records in the same order."""
+    different = {v.topic: (v.verdict, v.differences[:3]) for v in verdicts(mirror, topics, prefix) if v.verdict != "identical"}
+    assert different == {}
+
+
+def values(mirror: Mirror, topic: str, partition: int = 0) -> list[str]:
+    """Every value of a target partition as a read_uncommitted consumer sees them, in order."""
+    place = TopicPartition(topic, partition)
+    with WireClient(mirror.flow.target) as client:
+        start, end = log_range(client, [place], isolation=0)[place]
+        return [(record.value or b"").decode() for piece in read_log(client, place, start, end, isolation=0) for record in piece.records()]

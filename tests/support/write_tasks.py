@@ -1,0 +1,72 @@
+"""A write task against the model of a target broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.engine.write.task import (
+    PartitionWork,
+    ProduceTask,
+    _acknowledge,
+    _Lane,
+    _Line,
+    _sequenced,
+)
+from mirror_pipeline.kafka.produce import ProduceAnswer
+from mirror_pipeline.kafka.records.batch import OpenRecord, seal, tail_of
+from mirror_pipeline.kafka.records.restamp import SequencedBatch
+from mirror_pipeline.model import Position, SpanRef, Stamp, TopicPartition
+from tests.model.cluster import ModelCluster, ModelConnection
+from tests.model.processes import Clock
+
+TARGET = TopicPartition("east.t", 0)
+STAMP = Stamp(4711, 3)
+FORGOTTEN, YOUNG = 1000, 2000
+
+
+def batches(counts: Sequence[int], first: int = 0) -> list[bytes]:
+    made = []
+    for count in counts:
+        made.append(seal([OpenRecord(first + n, 1000, tail_of(b"k", b"v%d" % (first + n))) for n in range(count)], codec=0))
+        first += count
+    return made
+
+
+class Payloads:
+    """Stands in for the buffer's reader: one span, these bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def stretches(self, span: SpanRef) -> Iterator[memoryview]:
+        yield self.payload(span)
+
+    def payload(self, span: SpanRef) -> memoryview:
+        return memoryview(self._data)
+
+
+def work_of(counts: Sequence[int], *, at: int = 0, ordinal: int = 0) -> PartitionWork:
+    total = sum(counts)
+    span = SpanRef("t", 0, "id", 0, 0, total, total, len(counts), 1, 0, 0, (), "p", 0)
+    return PartitionWork(TARGET, (span,), Position(at, ordinal, ordinal))
+
+
+def lane_of(counts: Sequence[int], **position: int) -> _Lane:
+    work = work_of(counts, **position)
+    return _Lane(work, _sequenced(work, Payloads(b"".join(batches(counts))), STAMP))  # type: ignore[arg-type]
+
+
+def line_of(lane: _Lane) -> tuple[_Line, ModelConnection]:
+    connection = ModelConnection(ModelCluster(Clock(), "west", "east.t", 1, "id"))
+    return _Line(connection, [lane]), connection  # type: ignore[arg-type]
+
+
+def task() -> ProduceTask:
+    return ProduceTask(LaneStore("/nowhere"), ClusterSettings("west", ("b:1",)), STAMP, (), 5.0, 60.0, time.time(), 2**20)
+
+
+def acknowledge(lane: _Lane, answer: ProduceAnswer | None, records: int, *, newest: int = YOUNG) -> None:
+    _acknowledge(lane, answer, SequencedBatch(b"", memoryview(b""), records, newest, 0), FORGOTTEN)

@@ -1,0 +1,59 @@
+"""A source leader that has just taken over may not tell yet what its log holds: what was read waits, the lane goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
+from mirror_pipeline.engine.context import LaneContext
+from mirror_pipeline.engine.read import divergence
+from mirror_pipeline.engine.read.loop import Staging
+from mirror_pipeline.engine.read.task import RangeOutcome, StageResult
+from mirror_pipeline.kafka.answers import OffsetAnswer
+from mirror_pipeline.model import BatchMark, TopicPartition
+from tests.support.lane_context import context
+from tests.support.read_lane import STAGED, Source, halt_code, lane
+
+__all__ = ["context"]
+
+OFFSET_NOT_AVAILABLE, NETWORK_EXCEPTION, AUTHORIZATION_FAILED = 78, 13, 29
+
+
+class NewLeader(Source):
+    """Knows where epochs end; its offsets are what it is told to answer with."""
+
+    def __init__(self, error: int) -> None:
+        super().__init__()
+        self.error = error
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:
+        return {tp: OffsetAnswer(STAGED + 10, epoch, 0) for tp, epoch in epochs.items()}
+
+    def list_offsets(self, at: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:
+        return {tp: OffsetAnswer(-1, -1, self.error) for tp in at}
+
+
+def read_on(context: LaneContext, staging: Staging) -> None:
+    """Another batch, of the next leader's epoch."""
+    context.state.topics["t"].partitions[0].mark = BatchMark(STAGED - 1, 7, 0)
+    writer = PartFileWriter(context.store, 0, 0, durable=False)
+    writer.add(SpanDraft("t", 0, "now", STAGED, STAGED + 10, 10, 1, 0, 0), b"payload")
+    found = RangeOutcome("t", 0, STAGED + 10, 10, 7, end=STAGED + 10, first_epoch=1, mark=BatchMark(STAGED, 1, 1))
+    staging._commit([StageResult(writer.close(), (found,), 0.0)], time.monotonic())
+
+
+@pytest.mark.parametrize("error", [OFFSET_NOT_AVAILABLE, NETWORK_EXCEPTION])
+def test_a_leader_that_cannot_tell_yet_delays_what_was_read(context: LaneContext, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+    monkeypatch.setattr(divergence, "SECOND_LOOK_SECONDS", 0.0)
+    source = NewLeader(error)
+    read_on(context, lane(context, source))
+    assert (halt_code(context), context.state.topics["t"].partitions[0].staged, len(context.spans.spans())) == ("", STAGED, 0)
+
+
+def test_a_leader_that_refuses_for_good_halts_the_topic_alone(context: LaneContext) -> None:
+    read_on(context, lane(context, NewLeader(AUTHORIZATION_FAILED)))
+    assert (halt_code(context), len(context.spans.spans())) == ("topic_authorization_failed", 0)

@@ -1,0 +1,54 @@
+"""Stretches of a range that came over many connections are taken in order, or not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.spans.part_writer import SpanDraft
+from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.engine.longlink.segments import Stretch
+from mirror_pipeline.engine.read.rules import RangeTerms
+from mirror_pipeline.engine.read.task import StageTask, _Staging
+from mirror_pipeline.errors import ConnectionLost
+from mirror_pipeline.kafka.fetch import FetchedPartition
+from mirror_pipeline.model import OffsetRange
+from tests.support.read_tasks import SOURCE, Written
+from tests.support.source_batches import batch
+
+
+def read(*stretches: Stretch) -> tuple[_Staging, list[SpanDraft]]:
+    """Of a compacted topic, where a hole is nothing unusual."""
+    terms = RangeTerms(OffsetRange("t", 0, 0, 30, 10**6, "id"), 10**6, True, False)
+    task = StageTask(LaneStore("/nowhere"), ClusterSettings("east", ("a:1",)), 0, 0, (terms,), 1, 1, 10**9, 5.0, 5.0, False)
+    written = Written()
+    staging = _Staging(task, written)  # type: ignore[arg-type]
+    for stretch in stretches:
+        staging._take_stretch(None, stretch)  # type: ignore[arg-type]
+    staging._flush()
+    return staging, written.spans
+
+
+def stretch(start: int, end: int, *, read: bool = True, problem: Exception | None = None) -> Stretch:
+    made = Stretch(SOURCE, start, end, 1000, 0, problem=problem)
+    if read and problem is None:
+        made.answers.append(FetchedPartition(0, 30, 30, 0, [], memoryview(batch(start, end - start))))
+    return made
+
+
+def test_stretches_one_behind_the_other_are_one_span() -> None:
+    _, spans = read(stretch(0, 10), stretch(10, 20), stretch(20, 30))
+    assert [(s.start, s.end, s.records, s.holes) for s in spans] == [(0, 30, 30, ())]
+
+
+@pytest.mark.parametrize("lost", [stretch(10, 20, read=False), stretch(10, 20, problem=ConnectionLost("gone"))], ids=["not read", "lost"])
+def test_nothing_behind_a_missing_stretch_is_taken(lost: Stretch) -> None:
+    """Else its offsets would pass for compacted ones: lost without a word."""
+    staging, spans = read(stretch(0, 10), lost, stretch(20, 30))
+    assert [(s.start, s.end, s.records, s.holes) for s in spans] == [(0, 10, 10, ())]
+    assert [(o.next, bool(o.error)) for o in staging.outcomes()] == [(10, lost.problem is not None)]
+
+
+def test_a_problem_that_is_a_fault_of_ours_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        read(stretch(0, 10, problem=ZeroDivisionError()))

@@ -1,0 +1,106 @@
+"""Topics whose brokers refuse for now, as those of a topic just created do until it has leaders, are begun later, not halted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_pipeline.engine.context import LaneContext
+from mirror_pipeline.engine.topics.begin import Beginning
+from mirror_pipeline.engine.topics.policies import SourcePolicy
+from mirror_pipeline.engine.topics.prepare import Preparation
+from mirror_pipeline.engine.topics.target import TargetSide
+from mirror_pipeline.errors import ConnectionLost, MirrorError
+from mirror_pipeline.kafka.answers import ClusterMetadata, PartitionMetadata, TopicMetadata
+from mirror_pipeline.kafka.codes import broker_error
+from mirror_pipeline.topics.lanes import LaneTopic
+from tests.support.lane_context import context
+
+__all__ = ["context"]
+
+NOT_LEADER, POLICY = 6, 44
+NEW = LaneTopic("new", "east.new")
+
+
+class Targets:
+    """Refuses a new topic ``times`` times with an error of the broker, then takes it."""
+
+    cluster_id = "west-id"
+
+    def __init__(self, code: int, times: int) -> None:
+        self.code, self.times = code, times
+
+    def plans(self, topics: Sequence[LaneTopic], _: Any) -> dict[str, None]:
+        return {topic.topic: None for topic in topics}
+
+    def ensure(self, topics: Sequence[LaneTopic], _: Any) -> dict[str, Any]:
+        self.times -= 1
+        found: Any = ("new-target-id", {0: (0, 0)})
+        return {topic.topic: broker_error(self.code, f"{topic.target_topic}[0]") if self.times >= 0 else found for topic in topics}
+
+    def terms(self, pairs: Sequence[tuple[str, str]], _: Any) -> dict[str, tuple[int, SourcePolicy]]:
+        return {source: (1_000_000, SourcePolicy(compacted=False)) for source, _ in pairs}
+
+    refuse_filled = staticmethod(TargetSide.refuse_filled)
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("mirror_pipeline.engine.topics.begin.first_offsets", lambda client, topic, new, start: dict.fromkeys(new, 0))
+    parts = {0: PartitionMetadata(1, 0, (1,), (1,), 0)}
+    known = TopicMetadata("", "new-id", 0, False, parts)
+    return SimpleNamespace(metadata=lambda names: ClusterMetadata("east-id", 1, {}, {name: known for name in names}))
+
+
+def beginning(context: LaneContext, source: Any, code: int, times: int) -> Beginning:
+    context.state.unready["new"] = "waits for the target cluster"
+    targets: Any = Targets(code, times)
+    return Beginning(context, source, None, targets, SimpleNamespace())  # type: ignore[arg-type]
+
+
+def test_a_topic_without_a_leader_yet_is_begun_later(context: LaneContext, source: Any) -> None:
+    made = beginning(context, source, NOT_LEADER, times=2)
+    for _ in range(2):
+        made.begin([NEW])
+        assert made.put_off
+        assert context.state.refused == {}
+        assert context.state.unready == {"new": "east.new[0]: NOT_LEADER_OR_FOLLOWER"}
+    made.begin([NEW])
+    assert not made.put_off
+    assert (set(context.state.topics), context.state.unready) == ({"new"}, {})
+
+
+def test_what_does_not_pass_halts_at_once(context: LaneContext, source: Any) -> None:
+    made = beginning(context, source, POLICY, times=1)
+    made.begin([NEW])
+    assert (set(context.state.refused), context.state.unready, made.put_off) == ({"new"}, {}, False)
+
+
+@pytest.mark.parametrize(("once", "halted"), [(True, {"new"}), (False, set())])
+def test_only_a_run_with_an_end_gives_up(context: LaneContext, source: Any, once: bool, halted: set[str]) -> None:
+    context.once = once
+    context.mirror = replace(context.mirror, engine=replace(context.mirror.engine, target_wait=0.0))
+    made = beginning(context, source, NOT_LEADER, times=9)
+    made.begin([NEW])
+    made.begin([NEW])
+    assert set(context.state.refused) == halted
+    assert made.put_off is not once
+
+
+def test_a_refusal_for_now_does_not_end_the_lane(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what must be looked at before anything is sent: the write loop waits for it as for a target that is down."""
+    made = Preparation(context)
+    codes = [NOT_LEADER, POLICY]
+
+    def refuse() -> None:
+        raise broker_error(codes.pop(0), "east.t")
+
+    monkeypatch.setattr(made, "_finish", refuse)
+    with pytest.raises(ConnectionLost, match="NOT_LEADER"):
+        made.finish()
+    with pytest.raises(MirrorError, match="POLICY_VIOLATION"):
+        made.finish()

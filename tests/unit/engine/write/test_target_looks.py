@@ -1,0 +1,163 @@
+"""What one answer of the target asks for is looked at again before it halts a topic, and one broker's trouble stays its own."""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.engine.context import LaneContext
+from mirror_pipeline.engine.read import divergence
+from mirror_pipeline.engine.state import PartitionState, TopicRun
+from mirror_pipeline.engine.topics.join import resumed_runs
+from mirror_pipeline.engine.write.loop import SILENT_SECONDS, Producing
+from mirror_pipeline.engine.write.messages import PartitionOutcome, PartitionWork, ProduceResult
+from mirror_pipeline.engine.write.recovery import NotReplicated, Tail
+from mirror_pipeline.engine.write.task import _fill, _lines
+from mirror_pipeline.errors import ConnectionLost, TopicHalted
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.topics.lanes import LaneTopic
+from tests.support.lane_context import LIFE, context, stage
+from tests.support.write_tasks import lane_of, line_of, task
+
+__all__ = ["context"]
+
+TARGET = TopicPartition("east.t", 0)
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(divergence, "SECOND_LOOK_SECONDS", 0.0)
+
+
+class Client:
+    """Knows leaders, and nothing else is asked of it."""
+
+    def __init__(self, **leaders: int) -> None:
+        self._leaders = leaders
+
+    def known_leader(self, target: TopicPartition) -> int | None:
+        return self._leaders.get(target.topic)
+
+
+def lane(context: LaneContext, client: Any = None) -> tuple[Producing, PartitionState]:
+    context.state.topics |= resumed_runs(context, {"t": LIFE}, {"t": LaneTopic("t", "east.t")})
+    return Producing(context, client, lambda: True), context.state.topics["t"].partitions[0]
+
+
+def halted(code: str) -> TopicHalted:
+    return TopicHalted("east.t", code, partition=0, code=code)
+
+
+def code_of(context: LaneContext) -> str:
+    halt = context.state.topics["t"].halted
+    return halt.code if halt is not None else ""
+
+
+@pytest.mark.parametrize("code", ["target_truncated", "foreign_writer", "sequence_gap"])
+def test_no_topic_halts_by_one_answer_of_the_target(context: LaneContext, code: str) -> None:
+    producing, part = lane(context)
+    producing._adopt(part, halted(code))
+    assert (code_of(context), part.uncertain) == ("", True)
+    producing._adopt(part, ConnectionLost("nobody answers"))
+    producing._adopt(part, NotReplicated("not yet"))
+    assert code_of(context) == ""
+    producing._adopt(part, halted(code))
+    assert code_of(context) == code
+
+
+def test_a_second_answer_that_finds_nothing_clears_the_first(context: LaneContext) -> None:
+    producing, part = lane(context)
+    producing._adopt(part, halted("target_truncated"))
+    producing._adopt(part, Tail(TARGET, 0, part.position.target_next))
+    assert (part.suspect, part.uncertain) == (None, False)
+    producing._adopt(part, halted("target_truncated"))
+    assert code_of(context) == ""
+
+
+def test_an_offset_that_was_not_expected_is_for_the_log_to_judge(context: LaneContext) -> None:
+    producing, part = lane(context)
+    producing._judge(part, PartitionOutcome(TARGET, 0, 0, True, halted="offset 9", code="foreign_writer"), [])
+    assert (code_of(context), part.uncertain) == ("", True)
+    producing._adopt(part, halted("foreign_writer"))
+    assert code_of(context) == "foreign_writer"
+
+
+def test_what_retention_has_deleted_clears_nobody(context: LaneContext) -> None:
+    producing, part = lane(context)
+    producing._judge(part, PartitionOutcome(TARGET, 0, 0, True, halted="offset 9", code="foreign_writer"), [])
+    producing._adopt(part, Tail(TARGET, 5, part.position.target_next + 5, read=False))
+    assert code_of(context) == "foreign_writer"
+
+
+def test_a_fault_of_ours_over_one_partition_halts_its_topic(
+    context: LaneContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Met in the middle of a task: it goes on with the other partitions, and the traceback is kept."""
+    lanes = [lane_of([1, 1]), lane_of([1, 1])]
+    line, connection = line_of(lanes[0])
+    line.lanes.append(lanes[1])
+
+    def fault() -> Any:
+        raise IndexError("list index out of range")
+        yield
+
+    lanes[0].batches = fault()
+    _fill(line, task(), time.monotonic() + 60)
+    assert (lanes[0].code, lanes[0].stopped, lanes[0].uncertain) == ("internal", True, False)
+    assert not lanes[1].stopped and len(connection.requests) == 1
+    producing, part = lane(context)
+    producing._judge(part, lanes[0].outcome(), [])
+    assert code_of(context) == "internal"
+    assert "in fault" in caplog.text and "IndexError" in caplog.text
+
+
+def test_partitions_of_one_broker_wait_alone(context: LaneContext) -> None:
+    """Only where no other broker is known to be well is the target lost."""
+    producing, part = lane(context, Client(**{"east.t": 1}))
+    part.uncertain = False
+    assert producing._others_go_on({2, None})
+    assert not producing._others_go_on({1})
+    part.uncertain = True
+    assert not producing._others_go_on({2})
+
+
+def test_a_broker_may_be_silent_for_a_short_time_only_where_others_have_work(context: LaneContext) -> None:
+    producing, part = lane(context, Client(**{"east.t": 1, "east.u": 2}))
+    stage(context, 0, 10, 20, "now")
+    work = PartitionWork(TARGET, tuple(context.spans.pending({part.source: 10})), part.position)
+    assert producing._silence([work]) is None
+    context.state.topics["u"] = TopicRun("u", "east.u", "now", {0: replace(part, target=TopicPartition("east.u", 0))})
+    assert producing._silence([work]) == SILENT_SECONDS
+    part.failures = 2
+    assert producing._silence([work]) == 4 * SILENT_SECONDS
+
+
+def test_a_broker_that_a_task_found_silent_is_not_asked_for_tails(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else healthy partitions would wait for it twice: in the task, and when the tails are read."""
+    lost: dict[int, str] = {}
+    producing, part = lane(context, Client(**{"east.t": 1}))
+    monkeypatch.setattr(producing._silent, "lost", lambda node, why: lost.update({node: why}))
+    stage(context, 0, 10, 20, "now")
+    work = PartitionWork(TARGET, tuple(context.spans.pending({part.source: 10})), part.position)
+    outcome = PartitionOutcome(TARGET, 0, 0, True, error="timed out")
+    with pytest.raises(ConnectionLost):
+        producing._settle([work], [ProduceResult((outcome,), 3.0, {1: "timed out"})], time.monotonic())
+    assert lost == {1: "timed out"}
+
+
+def test_a_task_names_the_broker_that_does_not_answer() -> None:
+    """A listener that accepts and says nothing; the other broker's partitions are sent."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        client = WireClient(ClusterSettings("west", (f"127.0.0.1:{mute.getsockname()[1]}",)), timeout=5.0)
+        client._brokers, client._leaders = {7: ("127.0.0.1", mute.getsockname()[1])}, {TARGET: 7}
+        silent: dict[int, str] = {}
+        lanes = [lane_of([1])]
+        assert _lines(client, lanes, replace(task(), silence=0.2), silent) == []
+        client.close()
+    assert list(silent) == [7] and lanes[0].stopped

@@ -1,0 +1,144 @@
+"""Lag: what the source does not tell is no offset, a copy that has not begun begins where the mirror says, leaders are asked once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_pipeline.errors import ConnectionLost
+from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
+from mirror_pipeline.kafka.fetch import FetchedPartition
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.operations import warnings
+from mirror_pipeline.operations.lag import lag_of
+from mirror_pipeline.operations.standing import Standing
+from mirror_pipeline.operations.warnings import LogTimes, first_times
+from tests.support.source_batches import batch
+
+NEW, OLD = TopicPartition("new", 0), TopicPartition("old", 0)
+SINCE = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Source:
+    """Logs from 10 to 100, the record of 2026 is at 70; some answers are errors."""
+
+    def __init__(self, failing: set[tuple[str, int]] | None = None, since: int = 70) -> None:
+        self.failing, self.since = failing or set(), since
+
+    def metadata(self, names: list[str]) -> ClusterMetadata:
+        part = {0: PartitionMetadata(1, 0, (1,), (1,), 0)}
+        return ClusterMetadata("id", 1, {}, {name: TopicMetadata(name, "i", 0, False, part) for name in names})
+
+    def list_offsets(self, at: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:
+        ends = {EARLIEST: 10, LATEST: 100}
+        return {
+            tp: OffsetAnswer(-1, -1, 13) if (tp.topic, when) in self.failing else OffsetAnswer(ends.get(when, self.since), -1, 0)
+            for tp, when in at.items()
+        }
+
+
+def lag(source: Source, stand: Standing, start: Any = "earliest", topic: str = "new") -> tuple[list[int], tuple[str, ...]]:
+    found = lag_of("m", {topic: f"east.{topic}"}, source, stand, ages=False, start=start)  # type: ignore[arg-type]
+    return [part.lag for part in found.topics[0].partitions], found.notes
+
+
+NOTHING = Standing({}, {}, 0, 0, ())
+
+
+@pytest.mark.parametrize("failing", [("new", EARLIEST), ("new", LATEST)])
+def test_an_error_is_no_offset(failing: tuple[str, int]) -> None:
+    rows, notes = lag(Source({failing}), NOTHING)
+    assert rows == [] and len(notes) == 1 and notes[0].startswith("new[0] is left out: new[0]: NETWORK_EXCEPTION")
+
+
+@pytest.mark.parametrize(("start", "since", "expected"), [("earliest", 0, 90), ("latest", 0, 0), (SINCE, 70, 30), (SINCE, -1, 0)])
+def test_a_copy_that_has_not_begun_lags_from_where_it_will_begin(start: Any, since: int, expected: int) -> None:
+    assert lag(Source(since=since), NOTHING, start) == ([expected], ())
+
+
+def test_a_copy_that_has_begun_lags_from_its_start_and_a_new_partition_of_it_from_the_first_record() -> None:
+    begun = Standing({}, {}, 0, 0, (), {OLD: 40})
+    assert lag(Source(), begun, "latest", "old") == ([60], ())
+    grown = Standing({}, {}, 0, 0, (), {TopicPartition("old", 1): 40})
+    assert lag(Source(), grown, "latest", "old") == ([90], ())
+
+
+class Seen:
+    """What a lane wrote down at its first look."""
+
+    looked = True
+
+    def __init__(self, offsets: dict[int, int] | None) -> None:
+        self.told = offsets
+
+    def offsets(self, topic: str, topic_id: str, cluster_id: str) -> dict[int, int] | None:
+        assert (topic, topic_id, cluster_id) == ("new", "i", "id")
+        return self.told
+
+
+@pytest.mark.parametrize(("told", "expected"), [({0: 80}, 20), ({}, 90), (None, 0)], ids=["seen then", "came later", "not told yet"])
+def test_latest_is_where_the_source_ended_at_the_lanes_first_look(told: dict[int, int] | None, expected: int) -> None:
+    stand = Standing({}, {}, 0, 0, (), {}, (Seen(told),))  # type: ignore[arg-type]
+    assert lag(Source(), stand, "latest") == ([expected], ())
+    assert lag(Source(), stand, "earliest") == ([90], ())
+
+
+class Leaders:
+    """Two leaders of six partitions each; what is asked of whom is kept."""
+
+    def __init__(self, *, broken: int = 0) -> None:
+        self.broken = broken
+
+    def leaders(self, tps: list[TopicPartition], *, patience: float) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Any]]:
+        return {tp: 1 + tp.partition % 2 for tp in tps if tp.partition < 12}, {}
+
+    def connection(self, node: int) -> Any:
+        if node == self.broken:
+            raise ConnectionLost("gone")
+        return SimpleNamespace(node=node)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """A broker gives a batch to the first two partitions it is asked for."""
+    questions: list[tuple[int, int]] = []
+
+    def fetch(connection: Any, wants: Mapping[TopicPartition, Any], **_: Any) -> dict[TopicPartition, FetchedPartition]:
+        questions.append((connection.node, len(wants)))
+        filled = list(wants)[:2]
+        return {
+            tp: FetchedPartition(0, 100, 100, 0, [], memoryview(batch(50, 1) if tp in filled and tp.partition != 10 else b""))
+            if tp.partition != 11 else FetchedPartition(0, 50, 50, 0, [], memoryview(b""))
+            for tp in wants
+        }  # fmt: skip
+
+    monkeypatch.setattr(warnings, "fetch", fetch)
+    return questions
+
+
+PLACES = {TopicPartition("t", number): 50 for number in range(14)}
+
+
+def test_each_leader_is_asked_for_all_its_partitions_at_once(asked: list[tuple[int, int]]) -> None:
+    times = first_times(Leaders(), PLACES, isolation=1)  # type: ignore[arg-type]
+    assert {tp.partition for tp in times} == set(range(10)), "10 stays empty, 11 is at its end, 12 and 13 have no leader"
+    assert asked == [(1, 6), (1, 4), (1, 2), (1, 1), (2, 6), (2, 3), (2, 1)]
+
+
+def test_a_broker_that_cannot_be_asked_hides_only_its_own(asked: list[tuple[int, int]]) -> None:
+    times = first_times(Leaders(broken=1), PLACES, isolation=1)  # type: ignore[arg-type]
+    assert {tp.partition % 2 for tp in times} == {1}
+
+
+def test_what_several_parts_of_a_look_ask_for_is_asked_once(asked: list[tuple[int, int]]) -> None:
+    times = LogTimes(Leaders())  # type: ignore[arg-type]
+    few = {tp: at for tp, at in PLACES.items() if tp.partition < 4}
+    first = times.first(few, isolation=1)
+    count = len(asked)
+    assert times.first(few, isolation=1) == first and len(first) == 4 and len(asked) == count
+    times.first(few, isolation=0)
+    assert len(asked) > count

@@ -1,0 +1,94 @@
+"""Accepting a halt looks at the log again: what is not so any more is refused, and nothing is written down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+
+from mirror_pipeline.buffer.ledger.decisions import Decisions
+from mirror_pipeline.buffer.place.status import write_status
+from mirror_pipeline.engine.context import LaneContext
+from mirror_pipeline.engine.topics.policies import SourcePolicy
+from mirror_pipeline.errors import BrokerError, TopicHalted, UsageError
+from mirror_pipeline.kafka.answers import ClusterMetadata, OffsetAnswer, TopicMetadata
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.operations import resolve as resolving
+from tests.support.lane_context import context, stage
+
+__all__ = ["context"]
+
+NEXT = 30
+
+
+class Source:
+    """A source whose topic ``t`` ends somewhere, or does not tell."""
+
+    def __init__(self, end: int, topic_id: str = "now", error: int = 0) -> None:
+        self.end, self.topic_id, self.error = end, topic_id, error
+
+    def list_offsets(self, at: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:
+        return {tp: OffsetAnswer(-1 if self.error else self.end, -1, self.error) for tp in at}
+
+    def metadata(self, names: list[str]) -> ClusterMetadata:
+        return ClusterMetadata("east-id", 1, {}, {name: TopicMetadata(name, self.topic_id, 0, False, {}) for name in names})
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+
+def accept(
+    context: LaneContext, monkeypatch: pytest.MonkeyPatch, source: Source, code: str, span: list[int] | None = None, diverged: bool = False
+) -> dict[int, tuple[int, int]]:
+    """What ``mirror resolve`` decides about a topic whose last run halted; all up to offset ``NEXT`` has been read."""
+    stage(context, 1, 10, NEXT, "now")
+    said = {"state": "halted", "reason": "r", "hint": "", "code": code, "halted_partition": 0, "halted_span": span, "incarnation": "now"}
+    write_status(context.store, {"state": "finished", "heartbeat": time.time(), "topics": {"t": {**said, "marks": {"0": [20, 7, 0]}}}})
+    halt = TopicHalted("t", "another log") if diverged else None
+    monkeypatch.setattr(resolving, "WireClient", lambda *_, **__: source)
+    monkeypatch.setattr(resolving, "find_lanes", lambda *_: [context.store])
+    monkeypatch.setattr(resolving, "diverged", lambda *_, **__: halt)
+    monkeypatch.setattr(resolving, "source_policies", lambda names, _: {name: SourcePolicy(compacted=False) for name in names})
+    flow = SimpleNamespace(
+        name="m", source=context.source, target=context.target, settings=context.mirror, source_admin=lambda: None,
+        config=SimpleNamespace(buffer=context.buffer),
+    )  # fmt: skip
+    return resolving.resolve(flow, "t", code).spans  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("source", "code"), [(Source(NEXT), "truncated"), (Source(NEXT + 9), "truncated"), (Source(5), "recreated")])
+def test_what_is_not_so_any_more_is_not_accepted(context: LaneContext, monkeypatch: pytest.MonkeyPatch, source: Source, code: str) -> None:
+    with pytest.raises(UsageError, match="not so any more, and nothing was changed") as caught:
+        accept(context, monkeypatch, source, code, [21, NEXT])
+    assert "the next run goes on" in caught.value.hint
+    assert Decisions(context.store, durable=False).all() == ()
+
+
+@pytest.mark.parametrize(
+    ("end", "span", "diverged", "decided"),
+    [(21, None, False, (21, NEXT)), (25, [21, NEXT], False, (21, NEXT)), (NEXT + 9, [21, NEXT], True, (21, NEXT))],
+    ids=["cut off", "cut off and written again in part", "written again beyond the position"],
+)
+def test_what_is_still_so_is_accepted(
+    context: LaneContext, monkeypatch: pytest.MonkeyPatch, end: int, span: list[int] | None, diverged: bool, decided: tuple[int, int]
+) -> None:
+    assert accept(context, monkeypatch, Source(end), "truncated", span, diverged) == {0: decided}
+    assert len(Decisions(context.store, durable=False).all()) == 1
+
+
+def test_a_recreated_topic_is_accepted_under_its_new_id(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    accept(context, monkeypatch, Source(5, "another"), "recreated")
+    (decision,) = Decisions(context.store, durable=False).all()
+    assert decision.subject == "another"
+
+
+def test_a_source_that_does_not_tell_decides_nothing(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BrokerError):
+        accept(context, monkeypatch, Source(5, error=5), "truncated", [21, NEXT])
+    assert Decisions(context.store, durable=False).all() == ()

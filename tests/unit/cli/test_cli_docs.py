@@ -15,7 +15,10 @@ from mirror_pipeline.cli.main import app
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
-OURS = [ROOT / "README.md", *(DOCS / f"{name}.md" for name in ("index", "quickstart", "concepts", "cli", "troubleshooting"))]
+OURS = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")),
+    *(DOCS / f"{name}.md" for name in ("index", "quickstart", "concepts", "cli", "troubleshooting", "architecture")),
+]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
 

@@ -17,7 +17,7 @@ from mirror_pipeline.operations import resolve as resolving
 from mirror_pipeline.operations.drain import run as drain_or_run
 from mirror_pipeline.operations.evict import evict
 from mirror_pipeline.operations.plan import check, plan
-from mirror_pipeline.reports import BackfillReport, Finding, Halt, MirrorPlan, MirrorStatus, Progress, Resolution, RunReport
+from mirror_pipeline.reports import BackfillReport, Finding, Halt, MirrorPlan, MirrorStatus, Observer, Resolution, RunReport
 from mirror_pipeline.topics.catalogue import Catalogue
 from mirror_pipeline.verdicts import VerifyProgress, VerifyReport
 from mirror_pipeline.verify import repair
@@ -27,8 +27,6 @@ from mirror_pipeline.verify.staged import verify_staged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Observer = Callable[[Progress], None]
 
 
 class Mirror:

@@ -7,6 +7,7 @@ Over 300 lines: the JSON shapes stand in one file.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -290,6 +291,10 @@ class Progress:
     source_down: str = ""
     buffer_full: str = ""
     topics: dict[str, TopicProgress] = field(default_factory=dict)
+
+
+# Called with the progress of a run, from the thread that started it.
+Observer = Callable[[Progress], None]
 
 
 @dataclass(slots=True)

@@ -2,20 +2,22 @@
 
 # No `from __future__ import annotations`: Dagster reads the field types at run time.
 from collections.abc import Collection
-from typing import cast
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from mirror_pipeline.config import Config, EngineConfig, load_config
 
 from .bound import BoundResource
-from .face import MirrorFace
+
+if TYPE_CHECKING:
+    from mirror_pipeline.mirror import Mirror
 
 
 class MirrorsResource(BoundResource):
-    """Hands out mirrors by name. A test puts a subclass with fakes in its place.
+    """Creates mirrors by name. A test replaces it with a subclass that returns fakes.
 
-    Nothing is connected to before a mirror is asked something.
+    No connection is opened until a method of a mirror needs one.
     """
 
     config_path: str = Field(description="The mirror.yaml. Secrets in it stay references until a connection is made.")
@@ -24,11 +26,11 @@ class MirrorsResource(BoundResource):
         """The file as it is now. Raises ConfigError."""
         return load_config(self.config_path)
 
-    def mirror(self, name: str) -> MirrorFace:
+    def mirror(self, name: str) -> "Mirror":
         """The mirror of that name. Raises ConfigError, UsageError."""
         from mirror_pipeline import Mirror
 
-        return cast(MirrorFace, Mirror(self.config(), name))
+        return Mirror(self.config(), name)
 
     def lanes_of(self, name: str, topics: Collection[str]) -> dict[str, str]:
         """The lane of each topic of a mirror; asks no cluster. Raises ConfigError, UsageError, BufferUnusable."""

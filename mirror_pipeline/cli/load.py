@@ -1,94 +1,25 @@
-"""The one seam between the commands and everything behind them.
+"""How the commands load the configuration and reach its mirrors.
 
-Heavy packages (Spark, Delta, Arrow) are imported when a command needs them and not before: ``mirror --help`` is quick.
+Heavy packages (Spark, Delta, Arrow) are imported only when a command needs them, so that ``mirror --help`` stays fast.
 """
 
 from __future__ import annotations
 
 import difflib
-import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mirror_pipeline.errors import ConfigError, UsageError
-from mirror_pipeline.lags import MirrorLag
-from mirror_pipeline.model import Gap
-from mirror_pipeline.reports import BackfillReport, Finding, Halt, MirrorPlan, MirrorStatus, Progress, Resolution, RunReport
 
 if TYPE_CHECKING:
+    from mirror_pipeline.mirror import Mirror
     from mirror_pipeline.verdicts import VerifyReport
-    from mirror_pipeline.verify.repair import RepairReport
-
-Observer = Callable[[Progress], None]
 
 
 def _no_external(*_: Any, **__: Any) -> VerifyReport:
     raise UsageError("topics cannot be compared here")
-
-
-class MirrorFace(Protocol):
-    """What the commands ask of ``mirror_pipeline.Mirror``."""
-
-    def plan(self) -> MirrorPlan: ...
-    def check(self) -> list[Finding]: ...
-    def lag(self) -> MirrorLag: ...
-    def status(self) -> MirrorStatus: ...
-    def gaps(self) -> list[Gap]: ...
-    def evict(self) -> list[dict[str, Any]]: ...
-    def halts(self) -> list[Halt]: ...
-    def resolve(self, topic: str, accept: str, /) -> Resolution: ...
-
-    def run(
-        self,
-        *,
-        once: bool = ...,
-        seconds: float | None = ...,
-        topics: Collection[str] | None = ...,
-        lane: int | None = ...,
-        observer: Observer | None = ...,
-        stop: threading.Event | None = ...,
-        session: Any | None = ...,
-        drain: bool = ...,
-    ) -> RunReport: ...
-
-    def backfill(
-        self,
-        topic: str,
-        from_time_ms: int,
-        to_time_ms: int,
-        /,
-        *,
-        into: str | None = ...,
-        observer: Observer | None = ...,
-        stop: threading.Event | None = ...,
-        session: Any | None = ...,
-    ) -> BackfillReport: ...
-
-
-    def verify(
-        self,
-        *,
-        topics: Collection[str] | None = ...,
-        from_time: int | None = ...,
-        to_time: int | None = ...,
-        sample: float = ...,
-        observer: Callable[[Any], None] | None = ...,
-        stop: threading.Event | None = ...,
-        session: Any | None = ...,
-    ) -> VerifyReport: ...
-
-    def repair(
-        self,
-        topic: str,
-        /,
-        *,
-        dry_run: bool = ...,
-        observer: Callable[[Any], None] | None = ...,
-        stop: threading.Event | None = ...,
-        session: Any | None = ...,
-    ) -> RepairReport: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +31,7 @@ class Opened:
 
     path: Path
     names: tuple[str, ...]
-    mirror: Callable[[str], MirrorFace]
+    mirror: Callable[[str], Mirror]
     session: Callable[[], Any]
     external: Callable[..., VerifyReport] = _no_external
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -17,6 +17,9 @@ from mirror_pipeline.errors import MirrorError, UsageError
 from mirror_pipeline.operations.health import EXIT_CODES, health_of, worst
 from mirror_pipeline.reports import gap_json
 from mirror_pipeline.text import parse_duration
+
+if TYPE_CHECKING:
+    from mirror_pipeline.mirror import Mirror
 
 Watch = Annotated[bool, typer.Option("--watch", "-w", metavar=NO_VALUE, help="Look again and again, with a history, until Ctrl-C.")]
 Every = Annotated[float, typer.Option("--every", min=0.5, metavar="SECONDS", help="Seconds between two looks of --watch.")]
@@ -41,26 +44,26 @@ def lag(
     if watch and as_json:
         raise UsageError("--watch and --json exclude each other", hint="--json answers with one document; call it as often as you like")
     opened = load.load(config)
-    faces = [opened.mirror(name) for name in opened.pick(mirror)]
+    mirrors = [opened.mirror(name) for name in opened.pick(mirror)]
     if watch:
-        _watch(faces, every, partitions)
+        _watch(mirrors, every, partitions)
         return
-    found = [face.lag() for face in faces]
+    found = [each.lag() for each in mirrors]
     if as_json:
         print_json({"mirrors": [answer.to_json() for answer in found]})
     else:
         answers().print(tables_status.each([tables_status.lag(answer, partitions=partitions) for answer in found]))
 
 
-def _watch(faces: list[load.MirrorFace], every: float, partitions: bool) -> None:
+def _watch(mirrors: list[Mirror], every: float, partitions: bool) -> None:
     console = answers()
     history = tables_status.LagHistory(tables_status.HISTORY * (2 if console.width >= tables_status.WIDE else 1))
 
     def look() -> RenderableType:
         parts: list[RenderableType] = []
-        for face in faces:
+        for mirror in mirrors:
             try:
-                answer = face.lag()
+                answer = mirror.lag()
             except MirrorError as error:  # a cluster may be away for a moment: say so and look again
                 parts.append(Text(f"error: {describe(error).message}", "red"))
                 continue

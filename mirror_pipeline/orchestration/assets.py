@@ -16,10 +16,10 @@ from mirror_pipeline.orchestration import metadata, names
 from mirror_pipeline.orchestration.copying_check import BEHIND, HALTED, copying_spec, evaluation, verdict
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
 from mirror_pipeline.orchestration.reporting import LaneReporter, TopicReport
-from mirror_pipeline.orchestration.resource_types import MirrorsResource, Observer, SparkSessionResource
+from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
 from mirror_pipeline.orchestration.run_config import plain_fields, settings_of
 from mirror_pipeline.orchestration.step_thread import SupervisorGone, Worker
-from mirror_pipeline.reports import Progress, RunReport
+from mirror_pipeline.reports import Observer, Progress, RunReport
 from mirror_pipeline.topics.lanes import lane_number
 
 BUDGET_SECONDS = 1800.0

@@ -14,10 +14,10 @@ from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.orchestration import metadata, names
 from mirror_pipeline.orchestration.assets import KINDS, failure, tag_run
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
-from mirror_pipeline.orchestration.resource_types import MirrorsResource, Observer, SparkSessionResource
+from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
 from mirror_pipeline.orchestration.run_config import plain_fields, settings_of
 from mirror_pipeline.orchestration.step_thread import SupervisorGone, Worker
-from mirror_pipeline.reports import BackfillReport, Progress
+from mirror_pipeline.reports import BackfillReport, Observer, Progress
 
 PARTITION_ENV = "MIRROR_BACKFILL_PARTITION"
 START_ENV = "MIRROR_BACKFILL_START"
@@ -91,9 +91,9 @@ def backfill_asset(mirror: KnownMirror, topic: KnownTopic, parts: dg.TimeWindowP
 
         def copy(observer: Observer, stop: threading.Event) -> BackfillReport:
             session = spark.session_for(mirrors.engine(mirror.name))
-            face = mirrors.mirror(mirror.name)
-            into = config.into or face.backfill_target(topic.topic)
-            return face.backfill(topic.topic, *bounds, into=into, observer=observer, stop=stop, session=session)
+            live = mirrors.mirror(mirror.name)
+            into = config.into or live.backfill_target(topic.topic)
+            return live.backfill(topic.topic, *bounds, into=into, observer=observer, stop=stop, session=session)
 
         label = f"backfill of {topic.topic} from {window.start:%Y-%m-%d %H:%M} to {window.end:%Y-%m-%d %H:%M} UTC"
         report = _watch(context, label, Worker(copy, name=label))

@@ -12,9 +12,9 @@ from mirror_pipeline.orchestration import metadata, names
 from mirror_pipeline.orchestration.assets import failure
 from mirror_pipeline.orchestration.copying_check import HALTED, TopicCheckSpec
 from mirror_pipeline.orchestration.project import KnownMirror
-from mirror_pipeline.orchestration.resource_types import MirrorsResource, Observer, SparkSessionResource
+from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
 from mirror_pipeline.orchestration.step_thread import SupervisorGone, Worker
-from mirror_pipeline.reports import MirrorStatus, TopicState
+from mirror_pipeline.reports import MirrorStatus, Observer, TopicState
 from mirror_pipeline.verdicts import DIFFERENT, VerifyReport
 
 VERIFY_CRON = "37 * * * *"

@@ -14,7 +14,7 @@ from mirror_pipeline.orchestration.lag_decision import Decision, Start, decide
 from mirror_pipeline.orchestration.lag_memory import LagMemory
 from mirror_pipeline.orchestration.lane_facts import gather
 from mirror_pipeline.orchestration.project import KnownMirror
-from mirror_pipeline.orchestration.resource_types import MirrorFace, MirrorsResource
+from mirror_pipeline.orchestration.resource_types import MirrorsResource
 from mirror_pipeline.reports import MirrorStatus
 
 INTERVAL_SECONDS = 10
@@ -70,12 +70,12 @@ def _look(mirror: KnownMirror, mirrors: MirrorsResource) -> tuple[MirrorLag, Mir
 
     def look() -> tuple[MirrorLag, MirrorStatus, dict[str, str]]:
         try:
-            face: MirrorFace = mirrors.mirror(mirror.name)
-            lag = face.lag()
+            live = mirrors.mirror(mirror.name)
+            lag = live.lag()
             known = {topic.topic: topic.lane for topic in mirror.topics or ()}
             strangers = [topic.topic for topic in lag.topics if topic.topic not in known]
             homes = {**known, **(mirrors.lanes_of(mirror.name, strangers) if strangers else {})}
-            return lag, face.status(), homes
+            return lag, live.status(), homes
         finally:
             _looking.discard(mirror.name)
 
@@ -91,9 +91,9 @@ def _without_source(
         return dg.SkipReason(unseen)
 
     def look() -> tuple[MirrorLag, MirrorStatus, dict[str, str]]:
-        face: MirrorFace = mirrors.mirror(mirror.name)
-        lag = face.undelivered()
-        return lag, face.status(), mirrors.lanes_of(mirror.name, [topic.topic for topic in lag.topics])
+        live = mirrors.mirror(mirror.name)
+        lag = live.undelivered()
+        return lag, live.status(), mirrors.lanes_of(mirror.name, [topic.topic for topic in lag.topics])
 
     try:
         lag, status, homes = step_thread.bounded(look, LOOK_SECONDS, name=f"buffer of {mirror.name}")

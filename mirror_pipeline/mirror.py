@@ -14,9 +14,10 @@ from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.model import Gap
 from mirror_pipeline.operations import backfill, catalogue, lag, status
 from mirror_pipeline.operations import resolve as resolving
+from mirror_pipeline.operations.check import check
 from mirror_pipeline.operations.drain import run as drain_or_run
 from mirror_pipeline.operations.evict import evict
-from mirror_pipeline.operations.plan import check, plan
+from mirror_pipeline.operations.plan import plan
 from mirror_pipeline.reports import BackfillReport, Finding, Halt, MirrorPlan, MirrorStatus, Observer, Resolution, RunReport
 from mirror_pipeline.topics.catalogue import Catalogue
 from mirror_pipeline.verdicts import VerifyProgress, VerifyReport

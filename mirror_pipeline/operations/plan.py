@@ -1,38 +1,33 @@
-"""``plan`` and ``check``: what a run would do and what would stop it. Both ask, neither changes anything."""
+"""``plan``: what a run would do, and what would prevent it. It reads both clusters and changes nothing."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
-from mirror_pipeline.buffer.place.place import LaneStore, open_lane
-from mirror_pipeline.buffer.place.space import SpaceWatch
+from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.engine.topics.target import FILLED_HINT, filled_message, log_bounds
-from mirror_pipeline.errors import MirrorError
-from mirror_pipeline.execution.java import find_java
-from mirror_pipeline.execution.placement import spark_may_be_needed
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS, Need
-from mirror_pipeline.lags import HALTED, MirrorLag, TopicLag
+from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS
+from mirror_pipeline.lags import MirrorLag, TopicLag
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.halts import kept_topics, run_notes, with_halts
 from mirror_pipeline.operations.halts import look as look_at
 from mirror_pipeline.operations.lag import lag_of
 from mirror_pipeline.operations.standing import standing
 from mirror_pipeline.operations.warnings import first_times, retention_ms, with_outlook
-from mirror_pipeline.reports import Finding, MirrorPlan, TopicPlan
+from mirror_pipeline.reports import MirrorPlan, TopicPlan
 from mirror_pipeline.topics import rights
 from mirror_pipeline.topics.claims import chained, of_claims
 from mirror_pipeline.topics.configs import as_created
-from mirror_pipeline.topics.lanes import Selected, lane_names, select_topics
+from mirror_pipeline.topics.lanes import select_topics
 from mirror_pipeline.topics.manage import broker_defaults, plan_targets
 from mirror_pipeline.topics.plan import TargetPlan
-from mirror_pipeline.topics.select import unmatched
-from mirror_pipeline.units import format_duration, rounded_size
+from mirror_pipeline.units import format_duration
 
 
 def plan(flow: Flow) -> MirrorPlan:
@@ -143,96 +138,22 @@ def _too_old(flow: Flow, plans: Mapping[str, TargetPlan], lag: MirrorLag, target
     return warnings
 
 
-def check(flow: Flow) -> list[Finding]:
-    """See :meth:`Mirror.check`."""
-    findings = [
-        _try("Java", lambda: _java(flow)),
-        _buffer(flow),
-        _try(f"source {flow.settings.source}", lambda: _reach(flow.source_admin(), WireClient(flow.source), SOURCE_NEEDS)),
-        _try(f"target {flow.settings.target}", lambda: _reach(flow.target_admin(), WireClient(flow.target), TARGET_NEEDS)),
-    ]
-    if all(finding.ok for finding in findings[2:]):
-        findings += _topic_findings(flow)
-    return findings
 
 
-def _buffer(flow: Flow) -> Finding:
-    """Can the buffer be written, and does its disk hold what `buffer.max_bytes` promises?"""
-    cap = flow.config.buffer.max_bytes
-    try:
-        store = open_lane(flow.config.buffer, flow.name, lane_names(flow.settings)[0])
-        room = SpaceWatch(store, cap=cap, micro_batch=flow.settings.engine.micro_batch_bytes).measure()
-    except MirrorError as problem:
-        return _failed("buffer", problem)
-    hint = "free space on its disk, choose another by buffer.uri, or lower buffer.max_bytes"
-    if room.why_full:
-        return Finding("buffer", False, f"{store.uri} is full: {room.why_full}", hint)
-    detail = f"{store.uri} can be written"
-    if room.used + room.free < cap:
-        free = f"its disk has {rounded_size(room.free)} free, buffer.max_bytes is {rounded_size(cap)}"
-        detail += f"; warning: {free}, so the disk may fill up first: {hint}"
-    return Finding("buffer", True, detail)
 
 
-def _java(flow: Flow) -> str:
-    if not spark_may_be_needed(flow.settings.engine):
-        return "not needed to copy: everything runs in this process (engine.inline_bytes); to compare much, `mirror verify` starts Spark"
-    return f"found {find_java()}"
 
 
-def _reach(admin: Admin, client: WireClient, needs: Collection[Need]) -> str:
-    """Both client stacks must get in: librdkafka for administration, the wire for data. The brokers must not be too old."""
-    try:
-        client.require(needs)
-        info = admin.describe()
-    finally:
-        client.close()
-    return f"{len(info.brokers)} broker{'s' if len(info.brokers) != 1 else ''}, cluster id {info.cluster_id}"
 
 
-def _topic_findings(flow: Flow) -> list[Finding]:
-    names = list(flow.source_admin().topics())
-    try:
-        selected = select_topics(flow.config, flow.settings, names)
-    except MirrorError as problem:
-        return [_failed("topics", problem)]
-    return [_selection(flow, names, selected), *_plan_findings(flow)] if selected.topics else [_selection(flow, names, selected)]
 
 
-def _selection(flow: Flow, names: list[str], selected: Selected) -> Finding:
-    silent = unmatched(names, flow.settings.topics.include)
-    count = len(selected.topics)
-    detail = "; ".join([f"{count} of {len(names)} topics selected", *silent])
-    hidden = rights.unseen(flow.source, flow.settings.topics.include, names)
-    if not names and hidden:
-        return Finding("topics", False, f"cluster {flow.source.alias} has no topics, or shows this principal none", hidden)
-    hint = hidden or ("" if count else "regexes match whole names; `mirror plan` shows why each topic is left out")
-    return Finding("topics", bool(count), detail, hint)
 
 
-def _plan_findings(flow: Flow) -> Iterable[Finding]:
-    answer = plan(flow)
-    for topic in answer.topics:
-        if topic.state == HALTED:
-            yield Finding(f"topic {topic.topic}", False, f"halted ({topic.code or 'no code'}): {topic.reason}", topic.hint)
-        elif topic.blockers:
-            yield Finding(f"topic {topic.topic}", False, "; ".join(topic.blockers))
-        elif topic.warnings:
-            yield Finding(f"topic {topic.topic}", True, f"to {topic.target_topic}; {'; '.join(topic.warnings)}")
-        else:
-            yield Finding(f"topic {topic.topic}", True, f"to {topic.target_topic}")
-    yield from (Finding("last run", True, note) for note in answer.notes)
 
 
-def _try(what: str, look: Callable[[], str]) -> Finding:
-    try:
-        return Finding(what, True, look())
-    except MirrorError as problem:
-        return _failed(what, problem)
 
 
-def _failed(what: str, problem: MirrorError) -> Finding:
-    return Finding(what, False, problem.message, problem.hint)
 
 
 def backfill_blockers(flow: Flow, topic: str, target_topic: str, from_time: int) -> list[str]:

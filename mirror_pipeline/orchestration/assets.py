@@ -1,19 +1,17 @@
 """A lane as one Dagster step: one long run that loops micro-batches over all its topics."""
 
 # No `from __future__ import annotations`: Dagster reads the annotations of the step at run time.
-import json
 import threading
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import dagster as dg
-from dagster._core.errors import DagsterUserCodeProcessError
-from dagster_shared.error import SerializableErrorInfo
 from pydantic import Field
 
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.orchestration import metadata, names
-from mirror_pipeline.orchestration.copying_check import BEHIND, HALTED, copying_spec, evaluation, verdict
+from mirror_pipeline.orchestration.checks import BEHIND, HALTED, copying_spec, evaluation, verdict
+from mirror_pipeline.orchestration.failures import failure
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
 from mirror_pipeline.orchestration.reporting import LaneReporter, TopicReport
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
@@ -221,26 +219,6 @@ def _not_well(label: str, report: RunReport, selected: Collection[str]) -> dg.Fa
         f"lane {label}: " + "; ".join([*down, *said]),
         details={t.topic: {metadata.REASON: t.reason, metadata.HINT: t.hint} for t in [*halted, *behind]},
     )
-
-
-class PlainFailure(DagsterUserCodeProcessError, dg.Failure):
-    """A failure whose one line says it all: Dagster shows what a process told it in the place of a stack trace."""
-
-    def __init__(self, description: str, metadata: dict[str, Any]) -> None:
-        told = SerializableErrorInfo(description, [], "Failure")
-        super().__init__(description, user_code_process_error_infos=[told])  # type: ignore[no-untyped-call]
-        self.metadata = dg.Failure(metadata=metadata).metadata
-        self.allow_retries = False
-
-
-def failure(message: str, *, hint: str = "", details: dict[str, Any] | None = None) -> dg.Failure:
-    """A step failure without a stack trace that Dagster does not retry."""
-    facts: dict[str, Any] = {}
-    if hint:
-        facts[metadata.HINT] = hint
-    if details:
-        facts["topics"] = dg.MetadataValue.json(json.loads(json.dumps(details)))
-    return PlainFailure(f"{message} ({hint})" if hint else message, facts)
 
 
 def tag_run(context: dg.AssetExecutionContext, tags: dict[str, str]) -> None:

@@ -12,7 +12,8 @@ from pydantic import Field
 
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.orchestration import metadata, names
-from mirror_pipeline.orchestration.assets import KINDS, failure, tag_run
+from mirror_pipeline.orchestration.assets import KINDS, tag_run
+from mirror_pipeline.orchestration.failures import failure
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
 from mirror_pipeline.orchestration.run_config import plain_fields, settings_of

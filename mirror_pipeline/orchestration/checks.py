@@ -1,4 +1,10 @@
-"""A check on every target asset: what was copied since the last verification is on the target as it is on the source."""
+"""The two checks on every target asset.
+
+``same_as_source``: what was copied since the last verification is identical on the target. One verification evaluates it for all topics.
+
+``copying``: the topic is being copied. The lane's run evaluates it topic by topic. All topics of a run share one outcome, but each
+topic has its own check: a halt fails it at once, with its reason and what to do, and leaves the checks of other topics unchanged.
+"""
 
 # No `from __future__ import annotations`: Dagster reads the annotations of the check at run time.
 import threading
@@ -9,9 +15,8 @@ import dagster as dg
 
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.orchestration import metadata, names
-from mirror_pipeline.orchestration.assets import failure
-from mirror_pipeline.orchestration.copying_check import HALTED, TopicCheckSpec
-from mirror_pipeline.orchestration.project import KnownMirror
+from mirror_pipeline.orchestration.failures import failure
+from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
 from mirror_pipeline.orchestration.step_thread import SupervisorGone, Worker
 from mirror_pipeline.reports import MirrorStatus, Observer, TopicState
@@ -20,6 +25,56 @@ from mirror_pipeline.verdicts import DIFFERENT, VerifyReport
 VERIFY_CRON = "37 * * * *"
 MAX_RUNTIME_SECONDS = 6 * 3600
 NOT_YET = "nothing of it was copied yet"
+HALTED, BEHIND = "halted", "behind"
+
+
+class TopicCheckSpec(dg.AssetCheckSpec):
+    """A check whose output in its step is named with a hash: Dagster's own name is the same for ``a.b`` and ``a_b``."""
+
+    def get_python_identifier(self) -> str:
+        """The name of the output."""
+        return names.unique(self.name, names.topic_of(self.asset_key))
+
+
+def copying_spec(mirror: KnownMirror, topic: KnownTopic) -> dg.AssetCheckSpec:
+    """The check of one topic."""
+    return TopicCheckSpec(
+        names.COPYING_CHECK,
+        asset=names.target_key(mirror.name, topic.topic),
+        description=f"`{topic.topic}` is copied: no halt has stopped it (an error), and it does not wait for a cluster (a warning).",
+    )
+
+
+def copying_key(mirror: str, topic: str) -> dg.AssetCheckKey:
+    """The key of that check."""
+    return dg.AssetCheckKey(names.target_key(mirror, topic), names.COPYING_CHECK)
+
+
+def verdict(key: dg.AssetKey, state: str, facts: metadata.Metadata) -> dg.AssetCheckResult:
+    """What the check says of a topic in this state."""
+    reason, hint = str(facts.get(metadata.REASON, "")), str(facts.get(metadata.HINT, ""))
+    said = f"{state}: {reason}" + (f" ({hint})" if hint else "")
+    return dg.AssetCheckResult(
+        passed=state not in (HALTED, BEHIND),
+        asset_key=key,
+        check_name=names.COPYING_CHECK,
+        severity=dg.AssetCheckSeverity.WARN if state == BEHIND else dg.AssetCheckSeverity.ERROR,
+        description=said if state in (HALTED, BEHIND) else "",
+        metadata={name: facts[name] for name in (metadata.STATE, metadata.CODE, metadata.REASON, metadata.HINT) if name in facts},
+    )
+
+
+def evaluation(key: dg.AssetKey, state: str, facts: metadata.Metadata) -> dg.AssetCheckEvaluation:
+    """The same as an event, for topics that the run did not select, and while it goes on."""
+    made = verdict(key, state, facts)
+    return dg.AssetCheckEvaluation(
+        asset_key=key,
+        check_name=names.COPYING_CHECK,
+        passed=made.passed,
+        metadata=made.metadata or {},
+        severity=made.severity,
+        description=made.description,
+    )
 
 
 def verify_checks(mirror: KnownMirror) -> dg.AssetChecksDefinition:

@@ -14,8 +14,7 @@ from mirror_pipeline.orchestration import names
 from mirror_pipeline.orchestration.assets import BUDGET_SECONDS, lane_assets, lane_tags, source_spec
 from mirror_pipeline.orchestration.backfill import backfill_asset, backfill_job, partitions
 from mirror_pipeline.orchestration.catalogue_sensor import catalogue_sensor, missing_sensor
-from mirror_pipeline.orchestration.checks import verify_checks, verify_job, verify_schedule
-from mirror_pipeline.orchestration.copying_check import copying_key
+from mirror_pipeline.orchestration.checks import copying_key, verify_checks, verify_job, verify_schedule
 from mirror_pipeline.orchestration.lag_sensor import lag_sensor
 from mirror_pipeline.orchestration.lane_facts import lane_job_name
 from mirror_pipeline.orchestration.maintenance import evict_job, prune_job, schedules

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.orchestration import names
-from mirror_pipeline.orchestration.assets import failure
+from mirror_pipeline.orchestration.failures import failure
 from mirror_pipeline.orchestration.project import Project
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
 

@@ -14,7 +14,7 @@ from mirror_pipeline import load_config
 from mirror_pipeline.buffer.place import space
 from mirror_pipeline.cli.progress import Bars, Lines
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.operations import plan
+from mirror_pipeline.operations import check
 from mirror_pipeline.reports import Finding
 from tests.support.cli_fakes import progress
 
@@ -32,7 +32,7 @@ def buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float],
 
     def find(free: float) -> Finding:
         monkeypatch.setattr(space, "free_bytes", lambda store: int(free))
-        return plan._buffer(Flow(load_config(path), "m"))
+        return check._buffer(Flow(load_config(path), "m"))
 
     return find
 

@@ -13,7 +13,8 @@ import pytest
 
 from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.orchestration import names
-from mirror_pipeline.orchestration.assets import failure, lane_assets
+from mirror_pipeline.orchestration.assets import lane_assets
+from mirror_pipeline.orchestration.failures import failure
 from mirror_pipeline.orchestration.step_thread import SupervisorGone, Worker
 from mirror_pipeline.reports import Progress
 from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors, NoSpark, known

@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 
 from mirror_pipeline.orchestration import names
-from mirror_pipeline.orchestration.copying_check import copying_key
+from mirror_pipeline.orchestration.checks import copying_key
 from mirror_pipeline.orchestration.definitions import build
 from mirror_pipeline.orchestration.lag_decision import decide
 from mirror_pipeline.orchestration.lag_sensor import _request

@@ -1,0 +1,114 @@
+"""``check``: whether a mirror can run. It reads both clusters and the buffer; it changes nothing on the clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from mirror_pipeline.buffer.place.place import open_lane
+from mirror_pipeline.buffer.place.space import SpaceWatch
+from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.execution.java import find_java
+from mirror_pipeline.execution.placement import spark_may_be_needed
+from mirror_pipeline.flow import Flow
+from mirror_pipeline.kafka.admin import Admin
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS, Need
+from mirror_pipeline.lags import HALTED
+from mirror_pipeline.operations.plan import plan
+from mirror_pipeline.reports import Finding
+from mirror_pipeline.topics import rights
+from mirror_pipeline.topics.lanes import Selected, lane_names, select_topics
+from mirror_pipeline.topics.select import unmatched
+from mirror_pipeline.units import rounded_size
+
+
+def check(flow: Flow) -> list[Finding]:
+    """See :meth:`Mirror.check`."""
+    findings = [
+        _try("Java", lambda: _java(flow)),
+        _buffer(flow),
+        _try(f"source {flow.settings.source}", lambda: _reach(flow.source_admin(), WireClient(flow.source), SOURCE_NEEDS)),
+        _try(f"target {flow.settings.target}", lambda: _reach(flow.target_admin(), WireClient(flow.target), TARGET_NEEDS)),
+    ]
+    if all(finding.ok for finding in findings[2:]):
+        findings += _topic_findings(flow)
+    return findings
+
+
+def _buffer(flow: Flow) -> Finding:
+    """Can the buffer be written, and does its disk hold what `buffer.max_bytes` promises?"""
+    cap = flow.config.buffer.max_bytes
+    try:
+        store = open_lane(flow.config.buffer, flow.name, lane_names(flow.settings)[0])
+        room = SpaceWatch(store, cap=cap, micro_batch=flow.settings.engine.micro_batch_bytes).measure()
+    except MirrorError as error:
+        return _failed("buffer", error)
+    hint = "free space on its disk, choose another by buffer.uri, or lower buffer.max_bytes"
+    if room.why_full:
+        return Finding("buffer", False, f"{store.uri} is full: {room.why_full}", hint)
+    detail = f"{store.uri} can be written"
+    if room.used + room.free < cap:
+        free = f"its disk has {rounded_size(room.free)} free, buffer.max_bytes is {rounded_size(cap)}"
+        detail += f"; warning: {free}, so the disk may fill up first: {hint}"
+    return Finding("buffer", True, detail)
+
+
+def _java(flow: Flow) -> str:
+    if not spark_may_be_needed(flow.settings.engine):
+        return "not needed to copy: everything runs in this process (engine.inline_bytes); to compare much, `mirror verify` starts Spark"
+    return f"found {find_java()}"
+
+
+def _reach(admin: Admin, client: WireClient, needs: Collection[Need]) -> str:
+    """Both client stacks must get in: librdkafka for administration, the wire for data. The brokers must not be too old."""
+    try:
+        client.require(needs)
+        info = admin.describe()
+    finally:
+        client.close()
+    return f"{len(info.brokers)} broker{'s' if len(info.brokers) != 1 else ''}, cluster id {info.cluster_id}"
+
+
+def _topic_findings(flow: Flow) -> list[Finding]:
+    names = list(flow.source_admin().topics())
+    try:
+        selected = select_topics(flow.config, flow.settings, names)
+    except MirrorError as error:
+        return [_failed("topics", error)]
+    return [_selection(flow, names, selected), *_plan_findings(flow)] if selected.topics else [_selection(flow, names, selected)]
+
+
+def _selection(flow: Flow, names: list[str], selected: Selected) -> Finding:
+    silent = unmatched(names, flow.settings.topics.include)
+    count = len(selected.topics)
+    detail = "; ".join([f"{count} of {len(names)} topics selected", *silent])
+    hidden = rights.unseen(flow.source, flow.settings.topics.include, names)
+    if not names and hidden:
+        return Finding("topics", False, f"cluster {flow.source.alias} has no topics, or shows this principal none", hidden)
+    hint = hidden or ("" if count else "regexes match whole names; `mirror plan` shows why each topic is left out")
+    return Finding("topics", bool(count), detail, hint)
+
+
+def _plan_findings(flow: Flow) -> Iterable[Finding]:
+    answer = plan(flow)
+    for topic in answer.topics:
+        if topic.state == HALTED:
+            yield Finding(f"topic {topic.topic}", False, f"halted ({topic.code or 'no code'}): {topic.reason}", topic.hint)
+        elif topic.blockers:
+            yield Finding(f"topic {topic.topic}", False, "; ".join(topic.blockers))
+        elif topic.warnings:
+            yield Finding(f"topic {topic.topic}", True, f"to {topic.target_topic}; {'; '.join(topic.warnings)}")
+        else:
+            yield Finding(f"topic {topic.topic}", True, f"to {topic.target_topic}")
+    yield from (Finding("last run", True, note) for note in answer.notes)
+
+
+def _try(what: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what, True, look())
+    except MirrorError as error:
+        return _failed(what, error)
+
+
+def _failed(what: str, error: MirrorError) -> Finding:
+    return Finding(what, False, error.message, error.hint)

@@ -1,7 +1,7 @@
-"""What the user sees when something ends badly, and the exit code that goes with it.
+"""Error output of the command, and its exit codes.
 
-Every error is one line ``error: ...`` (a wrong configuration file: one for each problem in it) and, where there is one,
-``hint: ...`` on standard error. With ``--json`` standard output carries ``{"error": {"message", "hint", "exit_code"}}``
+Every error is one line ``error: ...`` on standard error (an invalid configuration file: one line per problem), followed by
+``hint: ...`` where a hint exists. With ``--json`` standard output carries ``{"error": {"message", "hint", "exit_code"}}``
 as well, so that a program always finds one JSON document there.
 """
 
@@ -28,7 +28,7 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception as the user is told about it."""
+    """An exception as it is shown to the user."""
 
     message: str
     hint: str
@@ -57,7 +57,7 @@ def describe(error: BaseException, command: str = "mirror") -> Failure:
 
 
 def report(error: BaseException, *, as_json: bool, debug: bool, command: str = "mirror") -> int:
-    """Print ``error`` the way every command does; returns the exit code."""
+    """Print ``error`` and return the exit code."""
     failure = describe(error, command)
     if debug:
         traceback.print_exception(error, file=sys.stderr)
@@ -68,7 +68,7 @@ def report(error: BaseException, *, as_json: bool, debug: bool, command: str = "
 
 
 def say(failure: Failure, prefix: str = "") -> None:
-    """The lines on standard error; none for a command line that was answered with its help page."""
+    """Print the lines on standard error; print none when the command has already shown its help page."""
     if not failure.message:
         return
     for line in failure.message.splitlines():
@@ -82,11 +82,11 @@ def _one_line(text: str) -> str:
 
 
 PIPE_WIDTH = 180
-"""Columns when nobody looks: rich would cut tables at 80, and a file does not wrap."""
+"""Columns when the output is not a terminal: rich would cut tables at 80, and a file does not wrap."""
 
 
 def answers() -> Console:
-    """Console for the answer a person asked for; made anew so that a redirected stream is honoured."""
+    """Console for the answer; created on each call so that a redirected stream is honoured."""
     return _console(stderr=False)
 
 

@@ -1,7 +1,7 @@
-"""Runs mirrors in threads while the main thread keeps the signals and the screen.
+"""Run mirrors in threads while the main thread handles signals and output.
 
-The main thread must stay free: Spark installs its own SIGINT handler in whichever main thread starts it, and that
-one cancels jobs in the middle. Started in another thread it leaves the signals to us.
+Spark must not start in the main thread: there it installs its own SIGINT handler, which cancels running jobs. Started
+in another thread, it leaves signal handling to this module.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mirror_pipeline.cli.errors import INTERRUPTED
 T = TypeVar("T")
 
 WAKE_SECONDS = 0.2
-"""How long the main thread sleeps at a time; a signal wakes it anyway."""
+"""How long the main thread sleeps at a time; a signal wakes it earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Job(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[T]):
-    """How a job ended: a result, an error, or neither when it was stopped before it began."""
+    """The outcome of a job: a result, an error, or neither when it was stopped before it started."""
 
     name: str
     result: T | None = None
@@ -41,9 +41,9 @@ class Outcome(Generic[T]):
 
 
 def run_jobs(jobs: Sequence[Job[T]], *, together: bool, stop: threading.Event) -> list[Outcome[T]]:
-    """Run all ``jobs``, one after another or all at once, and give their outcomes in the order of ``jobs``.
+    """Run all ``jobs``, sequentially or concurrently, and return their outcomes in the order of ``jobs``.
 
-    A job that fails does not keep the others from running. Once ``stop`` is set no further job begins.
+    A failed job does not prevent the others from running. No further job starts once ``stop`` is set.
     """
     outcomes: dict[str, Outcome[T]] = {}
     groups = [[job] for job in jobs] if together else [list(jobs)]
@@ -68,7 +68,7 @@ def _work(jobs: Sequence[Job[T]], stop: threading.Event, outcomes: dict[str, Out
 
 @contextmanager
 def signals_stop(stop: threading.Event, say: Callable[[str], None], leave: Callable[[int], object] = os._exit) -> Iterator[None]:
-    """SIGINT and SIGTERM set ``stop``; a SIGINT after that ends the process at once."""
+    """SIGINT and SIGTERM set ``stop``; a later SIGINT exits the process at once."""
 
     asked = False
 

@@ -23,7 +23,7 @@ def _no_external(*_: Any, **__: Any) -> VerifyReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class LoadedConfig:
     """A read configuration: the names of its mirrors, each mirror on demand, one Spark session for all of them.
 
     ``external`` is ``mirror_pipeline.verify.external.verify_external`` over it.
@@ -47,7 +47,7 @@ class Opened:
         return [name for name in self.names if not wanted or name in wanted]
 
 
-def load(path: Path) -> Opened:
+def load(path: Path) -> LoadedConfig:
     """Read ``path``; nothing is connected to yet.
 
     Raises:
@@ -71,7 +71,7 @@ def load(path: Path) -> Opened:
 
         return verify_external(config, *arguments, **options)
 
-    return Opened(
+    return LoadedConfig(
         path=path,
         names=tuple(m.name for m in config.mirrors),
         mirror=lambda name: Mirror(config, name),

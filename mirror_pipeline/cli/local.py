@@ -1,4 +1,4 @@
-"""On this machine: ``clusters``, ``up``, ``demo``, ``version``."""
+"""Commands for this machine: ``clusters``, ``up``, ``demo``, ``version``."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ KAFKA = "4.3.0"
 
 clusters = typer.Typer(
     name="clusters",
-    help="Embedded Kafka clusters for trying things out and for tests: KRaft brokers on free ports of this machine.",
+    help="Embedded Kafka clusters for trials and tests: KRaft brokers on free local ports.",
     no_args_is_help=True,
     cls=PlainGroup,
 )
-Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder of the clusters: data, logs, addresses.")]
-Count = Annotated[int, typer.Option("--count", min=1, metavar="N", help="How many clusters: c1, c2 and so on.")]
+Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder for the data, logs and addresses of the clusters.")]
+Count = Annotated[int, typer.Option("--count", min=1, metavar="N", help="Number of clusters, named c1, c2 and so on.")]
 Brokers = Annotated[
     int | None,
-    typer.Option("--brokers", min=1, metavar="N", help="Brokers of each cluster; by default what it was made with, 1 for a new one."),
+    typer.Option("--brokers", min=1, metavar="N", help="Brokers per cluster; default: as created, 1 for a new cluster."),
 ]
-Names = Annotated[list[str] | None, typer.Option("--name", metavar="NAME", help="Names instead; one for each time it is given.")]
+Names = Annotated[list[str] | None, typer.Option("--name", metavar="NAME", help="Name of a cluster, instead of --count; may be repeated.")]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Only this cluster.")]
 Version = Annotated[
     str | None,
-    typer.Option("--kafka", metavar="VERSION", help="4.3.0 or 3.9.1; by default what the cluster was made with, 4.3.0 for a new one."),
+    typer.Option("--kafka", metavar="VERSION", help="4.3.0 or 3.9.1; default: as created, 4.3.0 for a new cluster."),
 ]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port of the web page.")]
-Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address that the web page listens on; loopback unless told.")]
+Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address the web page listens on; loopback by default.")]
 AllowHost = Annotated[
     list[str] | None,
-    typer.Option("--allow-host", metavar="NAME", help="Another name the page answers to, such as a proxy's; once for each."),
+    typer.Option("--allow-host", metavar="NAME", help="Additional host name to accept, such as a proxy's; may be given several times."),
 ]
 NoToken = Annotated[
-    bool, typer.Option("--no-token", metavar=NO_VALUE, help="Let in whoever reaches the page: only behind a proxy that asks who it is.")
+    bool, typer.Option("--no-token", metavar=NO_VALUE, help="Disable the access token. Use only behind a proxy that authenticates users.")
 ]
-Keep = Annotated[bool, typer.Option("--keep", metavar=NO_VALUE, help="Leave the clusters running and the files where they are.")]
-Page = Annotated[bool, typer.Option("--ui", metavar=NO_VALUE, help="Start Dagster's web page at the end; without --keep until Ctrl-C.")]
-Workplace = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Work here instead of in a temporary folder.")]
+Keep = Annotated[bool, typer.Option("--keep", metavar=NO_VALUE, help="Keep the clusters running and keep the files.")]
+Page = Annotated[bool, typer.Option("--ui", metavar=NO_VALUE, help="Start Dagster's web page at the end; without --keep, until Ctrl-C.")]
+Workplace = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Working folder, instead of a temporary one.")]
 Kafka = Annotated[str, typer.Option("--kafka", metavar="VERSION", help="Version of the embedded clusters: 4.3.0 or 3.9.1.")]
 
 
@@ -66,9 +66,9 @@ def start(
 ) -> None:
     """Start clusters and print their bootstrap addresses.
 
-    Clusters that the folder has already are started with their data. They run until they are stopped. Kafka itself is
-    fetched once and checked by checksum. Topics get as many replicas as a cluster has brokers, three at most, unless whoever creates
-    them says otherwise.
+    Clusters that already exist in the folder start with their data. They run until they are stopped. Kafka itself is
+    downloaded once and verified by checksum. A topic gets one replica per broker, at most three, unless its creator
+    specifies another number.
     """
     from mirror_pipeline.execution.jars import terminal_progress
     from mirror_pipeline.local.embedded.start import start_clusters
@@ -79,7 +79,7 @@ def start(
 
 @clusters.command(cls=PlainCommand)
 def stop(directory: Directory, name: Name = None, as_json: AsJson = False) -> None:
-    """Stop clusters cleanly; their data stays."""
+    """Stop clusters cleanly and keep their data."""
     from mirror_pipeline.local.embedded.start import stop_clusters
 
     _show(stop_clusters(directory, name), as_json)
@@ -99,7 +99,7 @@ def _show(found: Sequence[LocalCluster], as_json: bool) -> None:
         print_json({"clusters": rows})
         return
     if not rows:
-        answers().print("no clusters here; 'mirror clusters start' makes some")
+        answers().print("no clusters here; 'mirror clusters start' creates them")
         return
     grid = table(["cluster", "bootstrap address", "state", "Kafka"], last=["process"])
     for row in rows:
@@ -116,9 +116,9 @@ def up(
     allow_host: AllowHost = None,
     no_token: NoToken = False,
 ) -> None:
-    """Start Dagster's web server and daemon with every mirror wired: lag sensors start the lanes. Ctrl-C ends it.
+    """Start Dagster's web server and daemon for every mirror; lag sensors start the lanes. Ctrl-C stops it.
 
-    The address it prints carries a token, a new one at each start unless `$MIRROR_UP_TOKEN` has one; without it the page shows nothing.
+    The printed address contains an access token, which the page requires. It is new at each start unless `$MIRROR_UP_TOKEN` sets one.
     """
     if not config.is_file():
         raise UsageError(f"{config}: no such file", hint="'mirror init' writes one to start from; -c FILE names another")
@@ -135,9 +135,10 @@ def demo(
     ui: Page = False,
     as_json: AsJson = False,
 ) -> None:
-    """Two embedded clusters of three brokers each, topics of every odd shape, a mirror between them, and a comparison record by record.
+    """Mirror test topics between two embedded clusters and compare them record by record.
 
-    Needs no configuration file. Exit code 1 when a topic is not identical on both sides.
+    Starts two clusters of three brokers each and fills topics that cover every record-format edge case. Needs no
+    configuration file. Exit code 1 when a topic is not identical on both sides.
     """
     from mirror_pipeline.local.demo.demo import run_demo
     from mirror_pipeline.local.demo.screen import Screen

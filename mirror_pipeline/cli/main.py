@@ -1,4 +1,4 @@
-"""The ``mirror`` command: puts the commands together and turns every ending into an exit code."""
+"""The ``mirror`` command: registers all commands and turns every outcome into an exit code."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mirror_pipeline.cli.errors import report
 from mirror_pipeline.cli.options import NO_VALUE, PlainCommand, PlainGroup, Settings
 
 BROKEN_PIPE = 141
-"""128 + SIGPIPE: the reader, such as head, has seen enough."""
+"""128 + SIGPIPE: the reader, such as head, closed the pipe."""
 
-FIRST, COPY, LOOK, HERE = "Before copying", "Copying", "How it fares", "On this machine"
+FIRST, COPY, LOOK, HERE = "Before copying", "Copying", "Monitoring and verification", "On this machine"
 
 
 Before = Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="The configuration file; may also follow the command.")]
-Debug = Annotated[bool, typer.Option("--debug", metavar=NO_VALUE, help="Show where an error came from; may stand anywhere on the line.")]
+Debug = Annotated[bool, typer.Option("--debug", metavar=NO_VALUE, help="Print the traceback of an error; may stand anywhere on the line.")]
 
 
 def _version(asked: bool) -> None:
@@ -35,7 +35,7 @@ Version = Annotated[bool, typer.Option("--version", metavar=NO_VALUE, is_eager=T
 
 
 class MirrorApp(typer.Typer):
-    """A typer app whose endings are ours, whether it is called as ``app()`` or through :func:`main`."""
+    """A typer app that always exits through :func:`main`, also when it is called as ``app()``."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         sys.exit(main(*args, **kwargs))
@@ -44,7 +44,7 @@ class MirrorApp(typer.Typer):
 app = MirrorApp(
     name="mirror",
     help="Copy topics from one Kafka cluster to another, each record exactly once and in order.",
-    epilog="Exit codes: 0 fine, 1 a problem found, 2 usage or configuration, 3 a cluster unreachable, 70 a fault of mirror itself.",
+    epilog="Exit codes: 0 success, 1 a problem was found, 2 usage or configuration error, 3 cluster unreachable, 70 internal error.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -80,7 +80,7 @@ app.add_typer(local.clusters, rich_help_panel=HERE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; returns the exit code and has said whatever there was to say."""
+    """Run one command line, print its output, and return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     words = [word for word in given if word != "--debug"]
@@ -90,21 +90,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
         return _reader_left()
-    except SystemExit as left:  # how rich and typer, which catch it first, take a broken pipe
+    except SystemExit as left:  # rich and typer catch a broken pipe first and exit
         if isinstance(left.__context__, BrokenPipeError):
             return _reader_left()
         raise
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the one place where everything ends
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last handler: every error becomes an exit code here
         return report(error, as_json="--json" in words, debug=debug, command=_path(error))
 
 
 def _reader_left() -> int:
-    # Python would complain once more when it flushes at exit.
+    # Python would report the broken pipe again when it flushes at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
     return BROKEN_PIPE
 
 
 def _path(error: BaseException) -> str:
-    """The command a usage error is about, such as ``mirror run``."""
+    """The command that a usage error refers to, such as ``mirror run``."""
     context = getattr(error, "ctx", None) if isinstance(error, TyperException) else None
     return str(getattr(context, "command_path", "mirror"))

@@ -1,4 +1,4 @@
-"""From the engine's moving picture to figures worth showing: speed over the last seconds, time left."""
+"""Compute display figures from progress updates: recent speed and time left."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from mirror_pipeline.reports import Progress
 
 WINDOW_SECONDS = 15.0
-"""Long enough that a micro-batch does not make the figure jump, short enough to see a stall."""
+"""Long enough to smooth over single micro-batches, short enough to show a stall."""
 
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """A topic that does not go on, or waits."""
+    """A topic that is halted or waiting."""
 
     topic: str
     state: str
@@ -22,8 +22,8 @@ class Halt:
 
 
 @dataclass(frozen=True, slots=True)
-class Shot:
-    """A still copy of a Progress (the engine goes on changing its own) with speeds."""
+class ProgressSample:
+    """An immutable copy of a Progress, which the engine keeps updating, with speeds."""
 
     mirror: str
     lane: str
@@ -44,13 +44,13 @@ class Shot:
 
     @property
     def fraction(self) -> float:
-        """Share of the known work that is done, 0 to 1; 1 when there is nothing to do."""
+        """Fraction of the known work that is done; 1 when there is nothing to do."""
         whole = max(self.total, self.records + self.lag_records)
         return min(1.0, self.records / whole) if whole else 1.0
 
     @property
     def seconds_left(self) -> float | None:
-        """Time to catch up at the present speed; None while nothing moves."""
+        """Time to catch up at the current speed; None while no records are copied."""
         left = max(self.total - self.records, self.lag_records)
         if left <= 0:
             return 0.0
@@ -58,19 +58,19 @@ class Shot:
 
 
 class Meter:
-    """Remembers a few seconds of one lane's progress."""
+    """Keeps a few seconds of one lane's progress."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int, int]] = deque()
 
-    def read(self, progress: Progress, now: float) -> Shot:
-        """Take in one observation made at ``now`` (seconds of any steady clock)."""
+    def read(self, progress: Progress, now: float) -> ProgressSample:
+        """Add one observation made at ``now`` (seconds of any steady clock)."""
         self._seen.append((now, progress.records, progress.bytes))
         while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW_SECONDS:
             self._seen.popleft()
         then, records, size = self._seen[0]
         elapsed = now - then
-        return Shot(
+        return ProgressSample(
             mirror=progress.mirror,
             lane=progress.lane,
             records=progress.records,

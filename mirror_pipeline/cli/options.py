@@ -1,4 +1,4 @@
-"""Options that several commands share, so that each means the same everywhere."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ NO_VALUE = ""
 """metavar of a switch."""
 
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration file.")]
-AsJson = Annotated[bool, typer.Option("--json", metavar=NO_VALUE, help="Answer with one JSON document on standard output.")]
+AsJson = Annotated[bool, typer.Option("--json", metavar=NO_VALUE, help="Print one JSON document on standard output.")]
 Mirrors = Annotated[
-    list[str] | None, typer.Option("--mirror", "-m", metavar="NAME", help="Only this mirror of the file; may be given several times.")
+    list[str] | None, typer.Option("--mirror", "-m", metavar="NAME", help="Only this mirror; may be given several times.")
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What stands before the command, for those commands that ask (``context.obj``)."""
+    """Options given before the command (``context.obj``)."""
 
     debug: bool = False
 

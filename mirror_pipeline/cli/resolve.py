@@ -1,4 +1,4 @@
-"""``resolve``: what has halted, and accepting it."""
+"""``resolve``: list halted topics, and accept a halt."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ def resolve(
     accept: Accept = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the topics that cannot go on; with --topic and --accept, let one go on as it is.
+    """List halted topics; with --topic and --accept, accept a halt so that the topic resumes.
 
-    What is accepted is written into the ledger with name and time. Offsets that are left out appear in `mirror gaps`,
-    records that are left out are kept in the quarantine table. A running lane goes on within half a minute, else the
-    next run does.
+    The ledger records what was accepted, by whom and when. Skipped offsets appear in `mirror gaps`; skipped records are
+    kept in the quarantine table. A running lane resumes the topic within half a minute, otherwise the next run does.
 
-    Exit code 0 with or without halts: `mirror health` tells them apart.
+    Exit code 0 with or without halts; use `mirror health` to detect them.
     """
     opened = load.load(config)
     names = opened.pick(mirror)
@@ -53,8 +52,8 @@ def resolve(
         answers().print(_done(done))
 
 
-def _owner(opened: load.Opened, names: list[str], topic: str) -> str:
-    """The mirror that is meant when several were not told apart."""
+def _owner(opened: load.LoadedConfig, names: list[str], topic: str) -> str:
+    """The mirror to which the command applies when none is named."""
     halted = [name for name in names if any(halt.topic == topic for halt in opened.mirror(name).halts())]
     if len(names) > 1 and len(halted) != 1:
         raise UsageError(f"several mirrors could be meant: {', '.join(halted or names)}", hint="add --mirror NAME")

@@ -1,4 +1,4 @@
-"""What copies records: ``run`` and ``backfill``."""
+"""Commands that copy records: ``run`` and ``backfill``."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from mirror_pipeline.text import parse_duration, parse_time
 
 T = TypeVar("T")
 
-Once = Annotated[bool, typer.Option("--once", metavar=NO_VALUE, help="Copy what the source holds now, then stop.")]
+Once = Annotated[bool, typer.Option("--once", metavar=NO_VALUE, help="Copy the records that the source holds now, then stop.")]
 Period = Annotated[str | None, typer.Option("--for", metavar="TIME", help="Copy for this long, such as 30m or 1h30m, then stop.")]
 Topics = Annotated[list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; may be given several times.")]
 Drain = Annotated[
-    bool, typer.Option("--drain", metavar=NO_VALUE, help="Only deliver what is staged in the buffer, then stop; the source is not asked.")
+    bool, typer.Option("--drain", metavar=NO_VALUE, help="Only deliver what is staged, then stop; the source is not contacted.")
 ]
 Lane = Annotated[int | None, typer.Option("--lane", min=0, metavar="N", help="Only lane N, counted from 0.")]
 
 OneMirror = Annotated[str, typer.Option("--mirror", "-m", metavar="NAME", help="The mirror whose clusters and naming are used.")]
 OneTopic = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The source topic.")]
-From = Annotated[str, typer.Option("--from", metavar="TIME", help="First moment to copy: 2026-11-21T14:00:00Z, or -2h for two hours ago.")]
-To = Annotated[str, typer.Option("--to", metavar="TIME", help="First moment that is not copied: as --from, or now.")]
+From = Annotated[str, typer.Option("--from", metavar="TIME", help="Start of the time range: 2026-11-21T14:00:00Z, or -2h (two hours ago).")]
+To = Annotated[str, typer.Option("--to", metavar="TIME", help="End of the time range, exclusive: as --from, or now.")]
 Into = Annotated[str | None, typer.Option("--into", metavar="NAME", help="Target topic, instead of the mirrored name.")]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What to run, as the command line says it."""
+class RunOptions:
+    """The options of ``mirror run``."""
 
     once: bool
     seconds: float | None
@@ -52,7 +52,7 @@ class Wish:
 
 
 class SharedSession:
-    """One Spark session for the mirrors of this process, started by the first that asks."""
+    """One Spark session for the mirrors of this process, started on first use."""
 
     def __init__(self, build: Callable[[], Any]) -> None:
         self._build = build
@@ -80,43 +80,45 @@ def run(
 ) -> None:
     """Copy records, until Ctrl-C unless --once or --for says otherwise.
 
-    Several mirrors run one after another with --once, at the same time otherwise. A first Ctrl-C (or SIGTERM) finishes
-    what is under way, a second one ends at once; neither loses or doubles a record.
+    With --once, several mirrors run one after another; otherwise they run concurrently. The first Ctrl-C (or SIGTERM)
+    finishes the work in progress, a second one exits at once. Neither loses or duplicates a record.
 
-    While the source does not answer, what is staged is delivered, and the answer says up to which source offsets the target
-    is. --drain does nothing but that.
+    While the source is unreachable, staged records are still delivered, and the report shows the source offsets that the
+    target has reached. --drain does only this.
 
-    Exit code 1 when a topic halted or stayed behind, each with its reason; 3 when a cluster could not be reached, also when it
-    was down at the end of a run without --once.
+    Exit code 1 when a topic halted or is still behind, each with its reason; 3 when a cluster could not be reached, also when
+    it was down at the end of a run without --once.
     """
     if drain and (once or for_ is not None):
         raise UsageError("--drain goes with neither --once nor --for", hint="it ends when everything staged is on the target")
     if once and for_ is not None:
         raise UsageError("--once and --for exclude each other", hint="--once copies what is there now, --for 30m copies for half an hour")
-    wish = Wish(once, parse_duration(for_) if for_ is not None else None, topic or None, lane, drain)
+    options = RunOptions(once, parse_duration(for_) if for_ is not None else None, topic or None, lane, drain)
     opened = load.load(config)
     names = opened.pick(mirror)
-    # Spark is started by the first mirror that needs it, and then serves all.
+    # The first mirror that needs Spark starts it; the others share it.
     shared = SharedSession(opened.session) if len(names) > 1 else None
 
     def job(name: str, view: View, stop: threading.Event) -> Job[RunReport]:
-        return Job(name, lambda: _run_one(opened, name, wish, shared, view, stop))
+        return Job(name, lambda: _run_one(opened, name, options, shared, view, stop))
 
     settings: Settings = context.obj
     ended = _with_progress("reading the clusters", names, job, together=not (once or drain), debug=settings.debug)
     raise typer.Exit(show(ended, as_json=as_json, debug=settings.debug, speed=once, drain=drain))
 
 
-def _run_one(opened: load.Opened, name: str, wish: Wish, shared: SharedSession | None, view: View, stop: threading.Event) -> RunReport:
+def _run_one(
+    opened: load.LoadedConfig, name: str, options: RunOptions, shared: SharedSession | None, view: View, stop: threading.Event
+) -> RunReport:
     return opened.mirror(name).run(
-        once=wish.once,
-        seconds=wish.seconds,
-        topics=wish.topics,
-        lane=wish.lane,
+        once=options.once,
+        seconds=options.seconds,
+        topics=options.topics,
+        lane=options.lane,
         observer=view.observe,
         stop=stop,
         session=shared.get if shared else None,
-        drain=wish.drain,
+        drain=options.drain,
     )
 
 
@@ -142,15 +144,15 @@ def backfill(
     config: ConfigFile = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a past stretch of time: the records with from <= timestamp < to.
+    """Copy a past time range: the records with from <= timestamp < to.
 
-    They go into the mirrored name while that topic is empty, or into another topic by --into: old records never land
-    behind newer ones. Exit codes are those of run.
+    The target is the mirrored topic while it is empty, or the topic given by --into: old records are never appended
+    after newer ones. Exit codes are those of run.
     """
     now = datetime.now(UTC)
     start, end = parse_time(from_, now), parse_time(to, now)
     if start >= end:
-        raise UsageError("--from is not before --to", hint="the stretch is from <= time < to; swap them or move one")
+        raise UsageError("--from is not before --to", hint="the range is from <= time < to; swap them or change one")
     opened = load.load(config)
 
     def job(name: str, view: View, stop: threading.Event) -> Job[Any]:
@@ -171,12 +173,12 @@ def backfill(
 
 
 def show(outcomes: Sequence[Outcome[RunReport]], *, as_json: bool, debug: bool, speed: bool, drain: bool = False) -> int:
-    """Print how every mirror fared (``speed`` only of runs that did not wait for records); returns the gravest exit code among them.
+    """Print the outcome of every mirror and return the highest exit code; ``speed`` is shown only for runs that did not wait for records.
 
-    With ``drain``, and where the source did not answer, also up to which source offsets the target is.
+    With ``drain``, and when the source was unreachable, also print the source offsets that the target has reached.
     """
     reports = [outcome.result for outcome in outcomes if outcome.result is not None]
-    shown = [(report, drain) for report in reports] + [(report, True) for report in map(_told, outcomes) if report is not None]
+    shown = [(report, drain) for report in reports] + [(report, True) for report in map(_partial_report, outcomes) if report is not None]
     if shown and not as_json:
         answers().print(each([tables.run(report, speed=speed, positions=positions) for report, positions in shown]))
     code = max((exit_code(report) for report in reports), default=OK)
@@ -195,7 +197,7 @@ def exit_code(report: RunReport) -> int:
 
 
 def to_json(outcomes: Sequence[Outcome[RunReport]]) -> dict[str, Any]:
-    """``run --json``: one element a mirror, whatever became of it; ``error`` is the first one there was."""
+    """``run --json``: one element per mirror, whatever its outcome; ``error`` is the first error."""
     document: dict[str, Any] = {"mirrors": [_mirror_json(outcome) for outcome in outcomes]}
     first = next((outcome.error for outcome in outcomes if outcome.error is not None), None)
     if first is not None:
@@ -208,13 +210,13 @@ def _mirror_json(outcome: Outcome[RunReport]) -> dict[str, Any]:
         return outcome.result.to_json()
     empty: dict[str, Any] = {"mirror": outcome.name, "state": "not run", "records": 0, "bytes": 0, "seconds": 0.0, "topics": []}
     if outcome.error is not None:
-        report = _told(outcome)
+        report = _partial_report(outcome)
         empty |= {**(report.to_json() if report else {}), "state": "failed", "error": describe(outcome.error).to_json()}
     return empty
 
 
-def _told(outcome: Outcome[RunReport]) -> RunReport | None:
-    """What a run did before it gave its source up."""
+def _partial_report(outcome: Outcome[RunReport]) -> RunReport | None:
+    """What a run did before its source became unreachable."""
     return outcome.error.report if isinstance(outcome.error, ClusterUnreachable) else None
 
 

@@ -1,4 +1,4 @@
-"""Before anything is copied: ``init``, ``check``, ``plan``."""
+"""Commands used before copying: ``init``, ``check``, ``plan``."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def init(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a configuration file to start from, every setting explained in it.
+    """Write a starter configuration file with every setting explained.
 
-    An existing file is left alone unless --force is given.
+    An existing file is kept unless --force is given.
     """
     text = filled_template(source, target)
     _write(config, text, force)
@@ -44,7 +44,7 @@ def init(
 
 def _write(path: Path, text: str, force: bool) -> None:
     try:
-        # 'x' refuses in the same moment that it looks: nothing of the user's is overwritten in between.
+        # 'x' tests and creates in one step, so a file created in between is never overwritten.
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
@@ -54,7 +54,7 @@ def _write(path: Path, text: str, force: bool) -> None:
 
 
 def check(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
-    """Look at everything a run needs: clusters, rights, topics, buffer.
+    """Check everything a run needs: clusters, permissions, topics, buffer.
 
     Changes nothing on the clusters. Exit code 1 when anything is wrong.
     """
@@ -69,9 +69,9 @@ def check(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: 
 
 
 def plan(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
-    """Show what a run would do: topics, their names on the target, amounts, changes, and what is left out and why.
+    """Show what a run would do: topics, target names, record counts, changes, and which topics are excluded and why.
 
-    Records are counted by offsets, which is an upper bound; how many bytes they are is not known beforehand (`bytes` is null).
+    Records are counted by offsets, which is an upper bound. Their size in bytes is not known in advance (`bytes` is null).
     Changes nothing. Exit code 1 when a mirror selects no topic, or a topic is blocked or halted.
     """
     opened = load.load(config)

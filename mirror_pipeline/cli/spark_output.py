@@ -1,8 +1,8 @@
-"""Keeps what Spark's JVM writes away from the screen, and its last lines at hand for when something goes wrong.
+"""Hide the output of Spark's JVM, and keep its last lines for error reports.
 
-A child process writes to descriptors 1 and 2 whatever Python thinks of it: a log line in the middle of a progress bar,
-or in front of a JSON document. While Spark may be started those two descriptors lead into a pipe; ``sys.stdout`` and
-``sys.stderr`` go on to where they led before.
+A child process writes to descriptors 1 and 2 directly, so a log line could land inside a progress bar or before a JSON
+document. While Spark may start, both descriptors lead into a pipe; ``sys.stdout`` and ``sys.stderr`` keep their
+original destinations.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ class Overheard:
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
 
     def listen(self, descriptor: int) -> None:
-        """Read lines until nobody has the other end; for a thread of its own."""
+        """Read lines until the other end is closed; runs in its own thread."""
         with os.fdopen(descriptor, "r", encoding="utf-8", errors="replace") as pipe:
             for line in pipe:
                 self._lines.append(line.rstrip())
 
     def lines(self) -> list[str]:
-        """What was heard last, oldest first."""
+        """The last lines, oldest first."""
         return list(self._lines)
 
 
 @contextmanager
 def children_unheard(*, wanted: bool = True) -> Iterator[Overheard]:
-    """Catch the output of child processes while inside; ``wanted=False``, or odd streams (a test's), leave all as it is."""
+    """Capture the output of child processes inside the block; do nothing with ``wanted=False`` or replaced streams, as in tests."""
     heard = Overheard()
     if not (wanted and _is(sys.stdout, 1) and _is(sys.stderr, 2)):
         yield heard
         return
     reader, writer = os.pipe()
-    # A JVM that outlives the block still writes into the pipe: the thread goes on as long as the process does.
+    # A JVM that outlives the block still writes into the pipe, so the thread runs until the process exits.
     threading.Thread(target=heard.listen, args=(reader,), daemon=True, name="children's output").start()
     before = (sys.stdout, sys.stderr)
     saved = [_divert(stream, number, writer) for number, stream in ((1, sys.stdout), (2, sys.stderr))]

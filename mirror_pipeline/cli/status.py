@@ -1,4 +1,4 @@
-"""How a mirror fares: ``lag``, ``status``, ``health``, ``gaps``; and ``evict``, which keeps its buffer small."""
+"""Commands that report on a mirror: ``lag``, ``status``, ``health``, ``gaps``; and ``evict``, which frees buffer space."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from mirror_pipeline.text import parse_duration
 if TYPE_CHECKING:
     from mirror_pipeline.mirror import Mirror
 
-Watch = Annotated[bool, typer.Option("--watch", "-w", metavar=NO_VALUE, help="Look again and again, with a history, until Ctrl-C.")]
-Every = Annotated[float, typer.Option("--every", min=0.5, metavar="SECONDS", help="Seconds between two looks of --watch.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", metavar=NO_VALUE, help="Refresh until Ctrl-C and show a history.")]
+Every = Annotated[float, typer.Option("--every", min=0.5, metavar="SECONDS", help="Refresh interval of --watch, in seconds.")]
 ExitCode = Annotated[bool, typer.Option("--exit-code", metavar=NO_VALUE, help="End with the exit code of `mirror health`.")]
-MaxAge = Annotated[str | None, typer.Option("--max-age", metavar="TIME", help="Stale when no lane ran for this long, such as 5m.")]
-Partitions = Annotated[bool, typer.Option("--partitions", "-p", metavar=NO_VALUE, help="A row a partition, with its offsets.")]
+MaxAge = Annotated[str | None, typer.Option("--max-age", metavar="TIME", help="A lane is stale when it has not run for this long: 5m.")]
+Partitions = Annotated[bool, typer.Option("--partitions", "-p", metavar=NO_VALUE, help="Show one row per partition, with its offsets.")]
 
 
 def lag(
@@ -38,8 +38,8 @@ def lag(
 ) -> None:
     """How far each target is behind its source, in records and in time.
 
-    Lag counts source offsets between the position and the last stable offset; staged are those that the buffer
-    already holds. Topics that are halted are named with their reason. Exit code 0 whatever it shows.
+    Lag counts source offsets between the position and the last stable offset; the staged part of it is already in the
+    buffer. Halted topics are listed with their reason. Exit code 0 even when there is lag or a halt.
     """
     if watch and as_json:
         raise UsageError("--watch and --json exclude each other", hint="--json answers with one document; call it as often as you like")
@@ -64,7 +64,7 @@ def _watch(mirrors: list[Mirror], every: float, partitions: bool) -> None:
         for mirror in mirrors:
             try:
                 answer = mirror.lag()
-            except MirrorError as error:  # a cluster may be away for a moment: say so and look again
+            except MirrorError as error:  # a cluster may be unreachable for a moment: report it and retry
                 parts.append(Text(f"error: {describe(error).message}", "red"))
                 continue
             history.add(answer)
@@ -85,9 +85,9 @@ def _watch(mirrors: list[Mirror], every: float, partitions: bool) -> None:
 
 
 def status(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, exit_code: ExitCode = False, as_json: AsJson = False) -> None:
-    """What each lane does now or did last, how full the buffer is, how many gaps there are.
+    """Show the state of each lane, buffer usage, and the number of gaps.
 
-    Asks no cluster. Exit code 0 whatever it shows; with --exit-code that of `mirror health`.
+    Contacts no cluster. Exit code 0 whatever the state; with --exit-code that of `mirror health`.
     """
     opened = load.load(config)
     found = [opened.mirror(name).status() for name in opened.pick(mirror)]
@@ -101,10 +101,10 @@ def status(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, exit_cod
 
 
 def health(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, max_age: MaxAge = None, as_json: AsJson = False) -> None:
-    """One line for probes and alerts: fine, or what is wrong. Asks no cluster.
+    """One line for probes and alerts: healthy, or what is wrong. Contacts no cluster.
 
-    Exit code 0 fine; 1 a problem: a topic is halted or behind, or a lane failed; 3 a cluster is unreachable, or stale: a lane was cut
-    off, has never run, or gave no sign of life for --max-age.
+    Exit code 0: healthy. 1: a topic is halted or behind, or a lane failed. 3: a cluster is unreachable, or a lane is stale because it
+    was interrupted, has never run, or has sent no heartbeat for --max-age.
     """
     age = parse_duration(max_age) if max_age is not None else None
     opened, now = load.load(config), time.time()
@@ -118,7 +118,7 @@ def health(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, max_age:
 
 
 def gaps(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
-    """Source offsets that are not, and will not be, on the target: with cause, who decided it, and when.
+    """List source offsets that are permanently missing on the target, with the cause, who decided it, and when.
 
     Exit code 0 with or without gaps.
     """
@@ -131,10 +131,10 @@ def gaps(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: A
 
 
 def evict(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
-    """Remove from the buffer what is on the target, verified there, and older than its retention.
+    """Remove data from the buffer that is on the target, verified, and older than the buffer retention.
 
-    What was not compared with the target yet is compared first. Runs and the schedule in Dagster do all this too; by hand
-    it is needed only to make room now. Exit code 1 when the target differs from what was staged: that is kept.
+    Data that is not yet verified is compared with the target first. Runs and the Dagster schedule also evict; run this
+    command only to free space now. Exit code 1 when the target differs from the staged data, which is then kept.
     """
     opened = load.load(config)
     done = [(name, opened.mirror(name).evict()) for name in opened.pick(mirror)]

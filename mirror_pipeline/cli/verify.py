@@ -1,4 +1,4 @@
-"""What proves a copy and mends it: ``verify`` and ``repair``."""
+"""Commands that verify and repair copies: ``verify`` and ``repair``."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from mirror_pipeline.cli.jobs import Job, Outcome, run_jobs, signals_stop
 from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors, Settings
 from mirror_pipeline.cli.run import OneMirror, OneTopic, SharedSession, Topics
 from mirror_pipeline.cli.spark_output import children_unheard
-from mirror_pipeline.cli.verify_progress import ProofView
+from mirror_pipeline.cli.verify_progress import VerifyView
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.text import parse_time
 
 T = TypeVar("T")
 
-Since = Annotated[str | None, typer.Option("--from", metavar="TIME", help="First moment to compare: 2026-11-21T14:00:00Z, or -2h.")]
-Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="First moment that is not compared: as --from, or now.")]
-Sample = Annotated[float | None, typer.Option("--sample", metavar="FRACTION", help="Compare only this part of it, chosen at random: 0.05.")]
+Since = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Start of the time range: 2026-11-21T14:00:00Z, or -2h.")]
+Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="End of the time range, exclusive: as --from, or now.")]
+Sample = Annotated[float | None, typer.Option("--sample", metavar="FRACTION", help="Compare only a random fraction, such as 0.05.")]
 External = Annotated[
     bool,
-    typer.Option("--external", metavar=NO_VALUE, help="Compare any topics, whoever copied them: with --source, --target, --topic SRC=DST."),
+    typer.Option("--external", metavar=NO_VALUE, help="Compare any two topics: needs --source, --target and --topic SRC=DST."),
 ]
-Source = Annotated[str | None, typer.Option("--source", metavar="CLUSTER", help="Cluster that was copied; only with --external.")]
-Target = Annotated[str | None, typer.Option("--target", metavar="CLUSTER", help="Cluster that was copied to; only with --external.")]
-Everything = Annotated[bool, typer.Option("--all", metavar=NO_VALUE, help="List every difference; otherwise the first 20.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", metavar=NO_VALUE, help="Say what would be written where, and write nothing.")]
+Source = Annotated[str | None, typer.Option("--source", metavar="CLUSTER", help="Source cluster; only with --external.")]
+Target = Annotated[str | None, typer.Option("--target", metavar="CLUSTER", help="Target cluster; only with --external.")]
+Everything = Annotated[bool, typer.Option("--all", metavar=NO_VALUE, help="List every difference; the default is the first 20.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", metavar=NO_VALUE, help="Show what would be written, and write nothing.")]
 
 Observe = Callable[[Any], None]
 Work = Callable[[Observe, threading.Event], T]
@@ -51,25 +51,25 @@ def verify(
     all_: Everything = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the copies with their sources, down to the single record.
+    """Compare copies with their sources, record by record.
 
-    Reads both clusters, writes to neither; a mirror may be running meanwhile. What is not copied yet is not looked at, and
-    what the gap ledger names is no difference. With --external any two topics are compared, also ones that another tool
-    copied; then --topic takes SRC=DST, once for each pair. Records that `mirror repair` put beside a topic are named as
-    repaired and are no difference.
+    Reads both clusters and writes to neither; the mirror may be running. Records not yet copied are skipped, and recorded
+    gaps do not count as differences. With --external any two topics are compared, including ones that another tool
+    copied; --topic then takes SRC=DST, once per pair. Records that `mirror repair` wrote to a side topic are listed as
+    repaired and do not count as differences.
 
     Exit code 1 when anything differs or cannot be read.
     """
     now = datetime.now(UTC)
     start, end = (None if text is None else parse_time(text, now) for text in (from_, to))
     if start is not None and end is not None and start >= end:
-        raise UsageError("--from is not before --to", hint="the stretch is from <= time < to; swap them or move one")
+        raise UsageError("--from is not before --to", hint="the range is from <= time < to; swap them or change one")
     opened = load.load(config)
     settings: Settings = context.obj
     if external:
         jobs = _external(opened, _clusters(source, target, mirror, sample), _pairs(topic), start, end)
     elif source is not None or target is not None:
-        raise UsageError("--source and --target go with --external", hint="a mirror knows its clusters; --mirror names it")
+        raise UsageError("--source and --target require --external", hint="a mirror knows its clusters; --mirror names it")
     else:
         jobs = _mirrors(opened, opened.pick(mirror), topic, start, end, 1.0 if sample is None else sample)
     ended = _with_progress("reading the ledger", jobs, settings.debug)
@@ -82,9 +82,9 @@ def verify(
 
 
 def _mirrors(
-    opened: load.Opened, names: Sequence[str], topics: list[str] | None, start: int | None, end: int | None, sample: float
+    opened: load.LoadedConfig, names: Sequence[str], topics: list[str] | None, start: int | None, end: int | None, sample: float
 ) -> list[tuple[str, Work[Any]]]:
-    # Spark is started by the first mirror that has much to compare, and then serves all.
+    # The first mirror with enough data to need Spark starts it; the others share it.
     shared = SharedSession(opened.session) if len(names) > 1 else None
 
     def work(name: str) -> Work[Any]:
@@ -110,13 +110,12 @@ def repair(
     all_: Everything = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write records that are missing or altered on the target into a topic beside it.
+    """Write records that are missing or altered on the target into a side topic.
 
-    Verifies the topic first. The records go into NAME.repair, in the same partitions and in the order of their source
-    offsets: the mirrored topic itself stays as it is, since its order and its offsets are promised. A second repair adds
-    nothing.
+    Verifies the topic first. The records are written to NAME.repair, in the same partitions and in source offset order. The
+    mirrored topic is not changed, because its order and offsets are guaranteed. A second repair adds nothing.
 
-    Exit code 1 when something could not be found any more, or with --dry-run when there is something to repair.
+    Exit code 1 when a record is no longer available, or with --dry-run when there is something to repair.
     """
     opened = load.load(config)
     settings: Settings = context.obj
@@ -135,7 +134,7 @@ def repair(
 
 
 def _external(
-    opened: load.Opened, clusters: tuple[str, str], pairs: dict[str, str], start: int | None, end: int | None
+    opened: load.LoadedConfig, clusters: tuple[str, str], pairs: dict[str, str], start: int | None, end: int | None
 ) -> list[tuple[str, Work[Any]]]:
     def work(observe: Observe, stop: threading.Event) -> Any:
         return opened.external(*clusters, pairs, from_time=start, to_time=end, observer=observe, stop=stop)
@@ -170,9 +169,9 @@ def _pairs(given: list[str] | None) -> dict[str, str]:
 
 
 def _with_progress(starting: str, jobs: Sequence[tuple[str, Work[T]]], debug: bool) -> list[Outcome[T]]:
-    """Run the jobs one after the other; the first error ends the command."""
+    """Run the jobs one after another; the first error fails the command."""
     stop = threading.Event()
-    view = ProofView(notices(), starting)
+    view = VerifyView(notices(), starting)
 
     def stopping(_: str) -> None:
         view.note("stopping; Ctrl-C again ends at once")

@@ -1,4 +1,4 @@
-"""A verification as it goes: a bar on a terminal, a quiet line every ten seconds otherwise."""
+"""Progress of a verification: a bar on a terminal, otherwise one line every ten seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mirror_pipeline.text import duration, plural, rate, size
 
 
 class Seen(Protocol):
-    """What is shown of a verification at work."""
+    """The figures shown for a running verification."""
 
     total: int
     offsets: int
@@ -30,14 +30,14 @@ class Seen(Protocol):
     suspects: int
 
 
-class ProofView:
-    """Shows one verification after another; ``observe`` may be called from any thread.
+class VerifyView:
+    """Shows verifications one after another; ``observe`` may be called from any thread.
 
     Args:
         console: where to show it.
-        starting: what to say before the first result.
+        starting: text shown before the first result.
         clock: steady seconds.
-        every: seconds between two lines when nobody looks.
+        every: seconds between two lines when the console is not a terminal.
     """
 
     def __init__(self, console: Console, starting: str, clock: Clock = time.monotonic, every: float = QUIET_SECONDS) -> None:
@@ -62,7 +62,7 @@ class ProofView:
             self._live.stop()
 
     def observe(self, progress: Seen) -> None:
-        """Take in a moving picture."""
+        """Record one progress update."""
         with self._lock:
             now = self._clock()
             if self._now is not progress:
@@ -71,7 +71,7 @@ class ProofView:
             self._seen.append((now, progress.offsets, progress.bytes))
             while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW_SECONDS:
                 self._seen.popleft()
-            # The first observation opens the ten seconds, it says nothing yet.
+            # The first observation only starts the interval.
             said = now if self._said is None else self._said
             line = "" if self._console.is_terminal or now - said < self._every else self._facts(progress)
             self._said = now if line else said
@@ -79,7 +79,7 @@ class ProofView:
             self.note(line)
 
     def note(self, text: str) -> None:
-        """One line that stays."""
+        """Print one line that stays on the screen."""
         if self._console.is_terminal:
             self._live.console.print(Text(text))
         else:

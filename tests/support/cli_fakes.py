@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mirror_pipeline.cli.load import Opened
+from mirror_pipeline.cli.load import LoadedConfig
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Gap, HoleCause
 from mirror_pipeline.reports import (
@@ -118,9 +118,9 @@ class FakeMirror:
         return self._answer("external", self.the_proof, clusters=clusters, **facts)
 
 
-def opened(*mirrors: FakeMirror, session: Callable[[], Any] = lambda: "spark") -> Opened:
+def opened(*mirrors: FakeMirror, session: Callable[[], Any] = lambda: "spark") -> LoadedConfig:
     by_name = {mirror.name: mirror for mirror in mirrors}
-    return Opened(Path("mirror.yaml"), tuple(by_name), by_name.__getitem__, session, mirrors[0].external)
+    return LoadedConfig(Path("mirror.yaml"), tuple(by_name), by_name.__getitem__, session, mirrors[0].external)
 
 
 def until_stopped(stop: threading.Event, timeout: float = 30.0) -> bool:

@@ -40,22 +40,22 @@ def test_speed_is_that_of_the_last_seconds() -> None:
     meter.read(progress(records=0, bytes=0), 0.0)
     for second in (90.0, 100.0):
         meter.read(progress(records=0, bytes=0), second)
-    shot = meter.read(progress(records=1000, bytes=50_000_000, total_records=3000, lag_records=2000), 110.0)
-    assert (shot.bytes_per_second, shot.records_per_second) == (2_500_000.0, 50.0)
-    assert shot.seconds_left == 40.0
-    assert shot.fraction == pytest.approx(1 / 3)
+    sample = meter.read(progress(records=1000, bytes=50_000_000, total_records=3000, lag_records=2000), 110.0)
+    assert (sample.bytes_per_second, sample.records_per_second) == (2_500_000.0, 50.0)
+    assert sample.seconds_left == 40.0
+    assert sample.fraction == pytest.approx(1 / 3)
 
 
 def test_a_stall_is_shown_as_one() -> None:
     meter = Meter()
     for second in range(60):
-        shot = meter.read(progress(records=min(second, 10)), float(second))
-    assert shot.records_per_second == 0.0 and shot.seconds_left is None
+        sample = meter.read(progress(records=min(second, 10)), float(second))
+    assert sample.records_per_second == 0.0 and sample.seconds_left is None
 
 
 def test_nothing_to_do_is_done() -> None:
-    shot = Meter().read(progress(records=0, bytes=0, total_records=0, lag_records=0), 0.0)
-    assert shot.fraction == 1.0 and shot.seconds_left == 0.0
+    sample = Meter().read(progress(records=0, bytes=0, total_records=0, lag_records=0), 0.0)
+    assert sample.fraction == 1.0 and sample.seconds_left == 0.0
 
 
 def test_which_view(paper: Console, screen: Console) -> None:

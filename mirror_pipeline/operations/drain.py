@@ -90,8 +90,8 @@ class _Watch:
             except ClusterUnreachable:
                 self._lanes.stop.wait(LOOK_AGAIN_SECONDS)
                 continue
-            except Exception as problem:  # noqa: BLE001 - raised by the run's own thread
-                self._failure = problem
+            except Exception as error:  # noqa: BLE001 - raised by the run's own thread
+                self._failure = error
             else:
                 self.back.set()
             self._ended.set()

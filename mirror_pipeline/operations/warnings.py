@@ -104,8 +104,8 @@ def first_times(client: WireClient, at: Mapping[TopicPartition, int], *, isolati
     for node, mine in by_leader.items():
         try:
             times |= _times_at(client.connection(node), mine, isolation)
-        except (BrokerError, ConnectionLost) as problem:
-            log.info("times of broker %d are left out: %s", node, problem.message)
+        except (BrokerError, ConnectionLost) as error:
+            log.info("times of broker %d are left out: %s", node, error.message)
     return times
 
 

@@ -152,16 +152,16 @@ def run_lane(
             for progress in worker.watch():
                 _log(context, mirror, reporter.due(progress))
             report = worker.report()
-        except MirrorError as problem:
-            raise failure(f"lane {label}: {problem.message}", hint=problem.hint) from None
+        except MirrorError as error:
+            raise failure(f"lane {label}: {error.message}", hint=error.hint) from None
         except dg.DagsterExecutionInterruptedError:
             worker.end()
             if worker.last is not None:
                 _log(context, mirror, reporter.final(worker.last))
             raise
-        except SupervisorGone as problem:
+        except SupervisorGone as error:
             worker.end()
-            raise failure(f"lane {label}: {problem}; the copy ended in order", hint="start `mirror up` again") from None
+            raise failure(f"lane {label}: {error}; the copy ended in order", hint="start `mirror up` again") from None
         last = worker.last
     why = _not_well(label, report, selected)
     if any(topic.state == HALTED for topic in report.topics):

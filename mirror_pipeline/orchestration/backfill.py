@@ -116,10 +116,10 @@ def _watch(context: dg.AssetExecutionContext, label: str, worker: Worker[Backfil
                     logged = progress.seconds
                     context.log.info(_line(progress))
             report = worker.report()
-        except MirrorError as problem:
-            raise failure(f"{label}: {problem.message}", hint=problem.hint) from problem
-        except SupervisorGone as problem:
-            raise failure(f"{label}: {problem}", hint="launch it again: it goes on where it stopped") from problem
+        except MirrorError as error:
+            raise failure(f"{label}: {error.message}", hint=error.hint) from error
+        except SupervisorGone as error:
+            raise failure(f"{label}: {error}", hint="launch it again: it goes on where it stopped") from error
     left = [topic for topic in report.run.topics if topic.state != "ok"]
     if left:
         raise failure(f"{label}: {left[0].state}: {left[0].reason}", hint=left[0].hint or "launch it again: it goes on where it stopped")

@@ -49,8 +49,8 @@ def missing_sensor(project: Project) -> dg.SensorDefinition:
     def say_why(mirrors: MirrorsResource) -> dg.SkipReason:
         try:
             mirrors.config()
-        except MirrorError as problem:
-            return dg.SkipReason(str(problem))
+        except MirrorError as error:
+            return dg.SkipReason(str(error))
         return dg.SkipReason(f"{project.path} is in order now: " + _reload())
 
     return say_why
@@ -62,8 +62,8 @@ def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: Mirr
         catalogue = step_thread.bounded(
             lambda: mirrors.mirror(mirror.name).refresh_catalogue(), LOOK_SECONDS, name=f"catalogue of {mirror.name}"
         )
-    except (MirrorError, TimeoutError) as problem:
-        return dg.SkipReason(f"catalogue of mirror {mirror.name} not refreshed: {problem} (source cluster {mirror.config.source})")
+    except (MirrorError, TimeoutError) as error:
+        return dg.SkipReason(f"catalogue of mirror {mirror.name} not refreshed: {error} (source cluster {mirror.config.source})")
     now = {(topic.name, topic.target_topic, topic.partitions) for topic in catalogue.topics}
     shown = {(topic.topic, topic.target_topic, topic.partitions) for topic in mirror.topics or ()}
     if mirror.topics is not None and now == shown:
@@ -98,6 +98,6 @@ def _reload() -> str:
         return f"reload the code location to see it (`mirror up` does it alone; else set {UP_URL_ENV} to the web server's address)"
     try:
         reload_location(url, names.LOCATION, token=known_token())
-    except GraphQLError as problem:
-        return f"reload failed: {problem}"
+    except GraphQLError as error:
+        return f"reload failed: {error}"
     return "code location reloaded"

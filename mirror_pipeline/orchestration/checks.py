@@ -119,10 +119,10 @@ def _wait(mirror: str, worker: Worker[VerifyReport]) -> VerifyReport:
             for _ in worker.watch():
                 pass
             return worker.report()
-        except MirrorError as problem:
-            raise failure(f"{mirror} could not be verified: {problem.message}", hint=problem.hint) from None
-        except SupervisorGone as problem:
-            raise failure(f"{mirror} could not be verified: {problem}", hint="the next run begins where this one did") from None
+        except MirrorError as error:
+            raise failure(f"{mirror} could not be verified: {error.message}", hint=error.hint) from None
+        except SupervisorGone as error:
+            raise failure(f"{mirror} could not be verified: {error}", hint="the next run begins where this one did") from None
 
 
 def halted_topics(status: MirrorStatus) -> dict[str, TopicState]:

@@ -52,8 +52,8 @@ def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: Mirr
         return dg.SkipReason("the mirror selects no topic: see topics.include in mirror.yaml, and `mirror plan`")
     try:
         lag, status, homes = _look(mirror, mirrors)
-    except (MirrorError, TimeoutError) as problem:
-        return _without_source(context, mirror, mirrors, problem)
+    except (MirrorError, TimeoutError) as error:
+        return _without_source(context, mirror, mirrors, error)
     now = step_thread.wall_clock()
     memory = LagMemory(context.cursor)
     worth = memory.see(lag, now)
@@ -83,11 +83,11 @@ def _look(mirror: KnownMirror, mirrors: MirrorsResource) -> tuple[MirrorLag, Mir
 
 
 def _without_source(
-    context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: MirrorsResource, problem: Exception
+    context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: MirrorsResource, error: Exception
 ) -> dg.SensorResult | dg.SkipReason:
     """The source does not answer: lanes with something staged can still deliver that."""
-    unseen = _unseen(mirror, problem)
-    if not isinstance(problem, TimeoutError) and not (isinstance(problem, ClusterUnreachable) and problem.cluster == mirror.config.source):
+    unseen = _unseen(mirror, error)
+    if not isinstance(error, TimeoutError) and not (isinstance(error, ClusterUnreachable) and error.cluster == mirror.config.source):
         return dg.SkipReason(unseen)
 
     def look() -> tuple[MirrorLag, MirrorStatus, dict[str, str]]:
@@ -106,13 +106,13 @@ def _without_source(
     return _result(mirror, told, [], context.cursor or "")
 
 
-def _unseen(mirror: KnownMirror, problem: Exception) -> str:
-    if isinstance(problem, ClusterUnreachable):
-        side = "target" if problem.cluster == mirror.config.target else "source"
-        return f"{side} cluster {problem.cluster} unreachable: {problem}"
-    if isinstance(problem, TimeoutError):
-        return f"lag of mirror {mirror.name} unknown: {problem} (source cluster {mirror.config.source})"
-    return f"lag of mirror {mirror.name} unknown: {problem}"
+def _unseen(mirror: KnownMirror, error: Exception) -> str:
+    if isinstance(error, ClusterUnreachable):
+        side = "target" if error.cluster == mirror.config.target else "source"
+        return f"{side} cluster {error.cluster} unreachable: {error}"
+    if isinstance(error, TimeoutError):
+        return f"lag of mirror {mirror.name} unknown: {error} (source cluster {mirror.config.source})"
+    return f"lag of mirror {mirror.name} unknown: {error}"
 
 
 def _result(mirror: KnownMirror, decision: Decision, events: list[dg.AssetObservation], cursor: str) -> dg.SensorResult:

@@ -40,8 +40,8 @@ def evict_job(project: Project) -> dg.JobDefinition:
         for mirror in project.mirrors:
             try:
                 rows = mirrors.mirror(mirror.name).evict()
-            except MirrorError as problem:
-                problems.append(f"{mirror.name}: {problem}")
+            except MirrorError as error:
+                problems.append(f"{mirror.name}: {error}")
                 continue
             problems += [f"{mirror.name}, {row.get('lane')}: {row.get('note')}" for row in rows if row.get("differences")]
             for row in rows:

@@ -84,8 +84,8 @@ class Worker(Generic[Report]):
     def _work(self) -> None:
         try:
             self._report.append(self._call(self._observe, self._stop))
-        except BaseException as problem:  # noqa: BLE001 - raised again in the main thread
-            self._problem = problem
+        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+            self._problem = error
         with self._changed:
             self._changed.notify_all()
 
@@ -107,8 +107,8 @@ def bounded(call: Callable[[], Report], seconds: float, *, name: str) -> Report:
     def work() -> None:
         try:
             answers.append(call())
-        except BaseException as problem:  # noqa: BLE001 - raised again in the caller's thread
-            problems.append(problem)
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            problems.append(error)
 
     thread = threading.Thread(target=work, name=name, daemon=True)
     thread.start()

@@ -76,10 +76,10 @@ def run_pair(task: PairTask) -> tuple[PairTask, DeepResult, PairTask | None]:
             ours, theirs = (max(*pair) for pair in zip(result.alignment.resume, (task.ours[0], task.theirs[0]), strict=True))
             left = task.limit - len(result.alignment.candidates)
             following = replace(task, ours=(ours, task.ours[1]), theirs=(theirs, task.theirs[1]), limit=left)
-    except MirrorError as problem:
+    except MirrorError as error:
         worker_cache.forget(task.left)
         worker_cache.forget(task.right)
-        result.unreadable = str(problem)
+        result.unreadable = str(error)
     return task, result, following
 
 

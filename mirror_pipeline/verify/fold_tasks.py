@@ -91,11 +91,11 @@ def run_fold(task: FoldTask) -> FoldResult:
     result = FoldResult(task.chunk, task.chunk.end)
     try:
         _fold(task, result)
-    except MirrorError as problem:
+    except MirrorError as error:
         worker_cache.forget(task.right)
         if task.left is not None:
             worker_cache.forget(task.left)
-        result.unreadable = str(problem)
+        result.unreadable = str(error)
     result.seconds = time.monotonic() - began
     return result
 

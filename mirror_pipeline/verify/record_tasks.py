@@ -77,9 +77,9 @@ def run_deep(task: DeepTask) -> DeepResult:
     result = DeepResult(task.chunk)
     try:
         _compare(task, result)
-    except MirrorError as problem:
+    except MirrorError as error:
         worker_cache.forget(task.right)
-        result.unreadable = str(problem)
+        result.unreadable = str(error)
     return result
 
 

@@ -124,8 +124,8 @@ def with_repaired(flow: Flow, report: VerifyReport) -> VerifyReport:
             side = SideTopic(flow.target_admin(), target, verdict.target_topic, verdict.target_topic + SUFFIX)
             try:
                 known |= _beside(source, side, copied, mine) if mine and side.exists() else set()
-            except MirrorError as problem:
-                notes[verdict.topic] = f"whether {verdict.target_topic}{SUFFIX} holds them cannot be seen now: {problem.message}"
+            except MirrorError as error:
+                notes[verdict.topic] = f"whether {verdict.target_topic}{SUFFIX} holds them cannot be seen now: {error.message}"
     return _judged(report, known, notes)
 
 

@@ -100,12 +100,12 @@ class SideTopic:
                     self._send(tp, restamp(header, batch, stamp, sequence), batch[HEADER_BYTES:])
                     sequence += len(some)
                 return self.places(partition, records)
-            except WireError as problem:
-                unknown = isinstance(problem, BrokerError) and after_produce(problem.code) in _PASSING
-                if not (unknown or isinstance(problem, ConnectionLost)):
+            except WireError as error:
+                unknown = isinstance(error, BrokerError) and after_produce(error.code) in _PASSING
+                if not (unknown or isinstance(error, ConnectionLost)):
                     raise
                 self._client.forget(tp)
-                last = problem
+                last = error
         raise last or ConnectionLost(f"{tp} could not be written")
 
     def _send(self, tp: TopicPartition, head: bytes, rest: memoryview) -> None:

@@ -43,8 +43,8 @@ def call(
     try:
         with urllib.request.urlopen(request, timeout=timeout) as response:  # noqa: S310 - scheme checked
             answer = json.load(response)
-    except (OSError, ValueError) as problem:
-        raise GraphQLError(f"{url}: {problem}") from problem
+    except (OSError, ValueError) as error:
+        raise GraphQLError(f"{url}: {error}") from error
     if answer.get("errors"):
         raise GraphQLError(f"{url}: {answer['errors'][0].get('message')}")
     data = answer.get("data")

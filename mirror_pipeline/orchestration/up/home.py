@@ -46,9 +46,9 @@ def prepare_home(folder: Path) -> Path:
         (home / LOGS).mkdir(exist_ok=True)
         if not (home / SETTINGS).exists():
             shutil.copyfile(packaged_settings(), home / SETTINGS)
-    except OSError as problem:
+    except OSError as error:
         hint = "it lies beside mirror.yaml in .mirror: that folder must be writable"
-        raise UsageError(f"Dagster's folder {home}: {problem.strerror}", hint=hint) from problem
+        raise UsageError(f"Dagster's folder {home}: {error.strerror}", hint=hint) from error
     return home
 
 

@@ -108,8 +108,8 @@ def refresh_catalogues(config: Config) -> None:
             live = Mirror(config, mirror.name)
             found = step_thread.bounded(live.refresh_catalogue, CATALOGUE_SECONDS, name=f"catalogue of {mirror.name}")
             _say(f"mirror {mirror.name}: {len(found.topics)} topics")
-        except (MirrorError, TimeoutError) as problem:
-            _say(f"mirror {mirror.name}: topics not refreshed, a sensor tries again: {problem}")
+        except (MirrorError, TimeoutError) as error:
+            _say(f"mirror {mirror.name}: topics not refreshed, a sensor tries again: {error}")
 
 
 class Up:

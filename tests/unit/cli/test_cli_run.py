@@ -130,10 +130,10 @@ def test_a_second_ctrl_c_really_ends_the_process() -> None:
 
     program = (
         "import sys, signal, os, threading; sys.path.insert(0, '.');"
-        "from tests.support.cli_fakes import FakeMirror, opened; from mirror_pipeline.cli import facade, main;"
+        "from tests.support.cli_fakes import FakeMirror, opened; from mirror_pipeline.cli import load, main;"
         "forever = lambda **facts: [os.kill(os.getpid(), signal.SIGINT), facts['stop'].wait(30), "
         "os.kill(os.getpid(), signal.SIGINT), threading.Event().wait(60)];"
-        "facade.load = lambda path: opened(FakeMirror(on_run=forever)); sys.exit(main.main(['run']))"
+        "load.load = lambda path: opened(FakeMirror(on_run=forever)); sys.exit(main.main(['run']))"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False)
     assert ended.returncode == 130 and "stopping: " in ended.stderr

@@ -91,7 +91,7 @@ def test_external_takes_pairs_of_topics(cli: Cli) -> None:
         (("--external", "--source", "x", "--target", "y", "--topic", "a=b", "--topic", "a=c"), "given twice"),
         (("--external", "--topic", "a=b"), "--external needs --source"),
         (("--external", "--mirror", "m", "--topic", "a=b"), "neither --mirror nor --sample"),
-        (("--source", "east"), "go with --external"),
+        (("--source", "east"), "require --external"),
         (("--from", "-1h", "--to", "-2h"), "--from is not before --to"),
     ],
 )

@@ -39,7 +39,7 @@ def test_what_is_no_footer_is_refused(cut: int) -> None:
     footer = footer_of(pa.table({"a": [1]}), row_group=1, keep_schema=False)
     with pytest.raises((ValueError, IndexError, KeyError)):
         placed(footer[:-cut], {0: (4, 10)})  # type: ignore[dict-item]
-    with pytest.raises(ValueError, match="behind"):
+    with pytest.raises(ValueError, match="after a struct"):
         placed(footer + b"x", {})
 
 

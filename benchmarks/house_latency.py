@@ -25,7 +25,7 @@ from mirror_pipeline.buffer.place.place import LaneStore, open_lane
 from mirror_pipeline.buffer.place.usage import lane_use
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 from mirror_pipeline.buffer.spans.spans import SpanTable
-from mirror_pipeline.engine.maintain.rounds import House
+from mirror_pipeline.engine.maintain.rounds import Maintenance
 from mirror_pipeline.model import Incarnation, Send, Verdict, Verification
 
 LIFE = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -118,15 +118,15 @@ def main() -> None:
 def measured(lane: Lane, options: argparse.Namespace, *, kept: bool) -> dict[str, object]:
     """One round: percentiles of both commits."""
     over, rounds = threading.Event(), 0
-    house = House(lane.store, lane.spans, lane.ledger, options.retention, 50 * 10**9, verify=lane.verify)
+    house = Maintenance(lane.store, lane.spans, lane.ledger, options.retention, 50 * 10**9, verify=lane.verify)
 
-    def keep() -> None:
+    def run_round() -> None:
         nonlocal rounds
         while not over.wait(options.every):
-            house.keep()
+            house.run_round()
             rounds += 1
 
-    keeper = threading.Thread(target=keep, daemon=True)
+    keeper = threading.Thread(target=run_round, daemon=True)
     if kept:
         keeper.start()
     began = time.perf_counter()

@@ -17,11 +17,11 @@ from typing import Any
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.status import write_status
 from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.maintain.thread import Housekeeper
+from mirror_pipeline.engine.maintain.thread import MaintenanceThread
 from mirror_pipeline.engine.progress import progress_of, report_of
-from mirror_pipeline.engine.read.loop import Staging
+from mirror_pipeline.engine.read.loop import ReadLoop
 from mirror_pipeline.engine.topics.prepare import Preparation
-from mirror_pipeline.engine.write.loop import Producing
+from mirror_pipeline.engine.write.loop import WriteLoop
 from mirror_pipeline.errors import BufferUnusable, LaneLost, MirrorError, exit_code_of
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.reports import Progress, RunReport, TopicProgress
@@ -62,7 +62,7 @@ class LaneRun:
         self._seconds = seconds
         self._idle_seconds = idle_seconds
         self._observer = observer
-        self._house = Housekeeper(context)
+        self._maintenance = MaintenanceThread(context)
         self._began = time.monotonic()
         self._started = time.time()
         self._total = 0
@@ -103,7 +103,7 @@ class LaneRun:
         works = self._works(source, target, preparation)
         self._totals()
         threads = [threading.Thread(target=work, name=name, daemon=True) for name, work in works.items()]
-        self._house.start()
+        self._maintenance.start()
         for thread in threads:
             thread.start()
         try:
@@ -114,7 +114,7 @@ class LaneRun:
         finally:
             self._join(threads)
             seconds = time.monotonic() - self._began
-            self._house.end()
+            self._maintenance.end()
         if context.state.failure is not None:
             raise context.state.failure
         self._show()
@@ -131,12 +131,12 @@ class LaneRun:
         if context.drain:
             context.state.staging_over = True
             waiting = preparation.resume(self._discover())
-            return {"producing": Producing(context, target, preparation.finish).run} if waiting else {}
-        staging = Staging(context, source, preparation.rules.reconsider)
+            return {"producing": WriteLoop(context, target, preparation.finish).run} if waiting else {}
+        read_loop = ReadLoop(context, source, preparation.rules.reconsider)
         preparation.start(self._discover())
-        producing = Producing(context, target, preparation.finish)
-        staging.refresh_ends()
-        return {"staging": staging.run, "producing": producing.run}
+        write_loop = WriteLoop(context, target, preparation.finish)
+        read_loop.refresh_ends()
+        return {"staging": read_loop.run, "producing": write_loop.run}
 
     def _totals(self) -> None:
         with self._context.state.lock:
@@ -153,10 +153,10 @@ class LaneRun:
                 self._show()
             if now >= self._beat_at:
                 self._heartbeat("running", "")
-            with buffer_may_be_away():
+            with tolerate_buffer_errors():
                 self._context.hold.check()
             if not self._context.once and now >= discover_at and not self._context.stop.is_set():
-                with buffer_may_be_away():
+                with tolerate_buffer_errors():
                     preparation.rediscover(self._discover)
                 discover_at = rarely(now, DISCOVER_SECONDS, RAREST_DISCOVER_SECONDS)
             if self._time_is_up(now):
@@ -204,18 +204,18 @@ class LaneRun:
             "host": socket.gethostname(),
             "target_down_since": self._context.state.target_down_since,
             "buffer_full_since": self._context.state.buffer_full_since,
-            "house": self._house.status(),
+            "house": self._maintenance.status(),
             **plain(progress),
             "topics": {name: plain(topic) for name, topic in progress.topics.items()},
         }
-        with buffer_may_be_away(), suppress(LaneLost):  # the status is the new holder's then
+        with tolerate_buffer_errors(), suppress(LaneLost):  # the status is the new holder's then
             self._context.hold.check()
             write_status(self._context.store, body)
         self._beat_at = rarely(began, self._context.store.spaced(HEARTBEAT_SECONDS), RAREST_HEARTBEAT_SECONDS)
 
 
 @contextmanager
-def buffer_may_be_away() -> Iterator[None]:
+def tolerate_buffer_errors() -> Iterator[None]:
     """Trouble with the buffer that may pass is left to the next time; staging and producing wait meanwhile."""
     try:
         yield

@@ -77,7 +77,7 @@ def _waits_for(state: LaneState, run: TopicRun, lag: int) -> str:
     unread = next((p for p in run.partitions.values() if p.unread and (p.unfinished or p.read_failures > 1)), None)
     if unread is not None and run.halted is None:
         return f"{unread.source} cannot be read: {unread.unread}"
-    if state.source_down and (lag or not all(p.told for p in run.partitions.values())):
+    if state.source_down and (lag or not all(p.end_known for p in run.partitions.values())):
         return f"the source cannot be read: {state.source_down}"
     return ""
 
@@ -105,7 +105,7 @@ def report_of(context: LaneContext, *, seconds: float) -> RunReport:
         elif state == "ok" and context.once:
             if topic.lag_records:
                 state, reason = "behind", reason or f"{topic.lag_records} offsets are not on the target yet"
-            elif not all(part.told for part in context.state.topics[name].partitions.values()):
+            elif not all(part.end_known for part in context.state.topics[name].partitions.values()):
                 state, reason = "behind", "the source has not told where it ends"
         rows.append(
             TopicState(

@@ -19,10 +19,16 @@ DEFAULT_MAX_MESSAGE_BYTES = 1048588
 class PartitionState:
     """One partition between source and target.
 
-    ``staged`` is the next source offset to read, ``told`` that the source has told ``end``, ``mark`` the last batch read, ``position``
-    what the target has, ``uncertain`` that the target's tail must be read before anything is sent, ``met`` that this run has read it once.
-    ``unread`` says why it cannot be read now, and is left out of reading until ``read_at`` (monotonic seconds).
-    ``producer_epoch`` is added to the stamp's epoch. ``suspect`` is the halt that one answer of the target asks for: a second decides.
+    Args:
+        staged: the next source offset to read.
+        end_known: the source has reported ``end``.
+        position: what the target has.
+        mark: the last batch read.
+        outcome_unknown: the target's tail must be read before anything is sent.
+        tail_read: this run has read the tail at least once.
+        unread: why the partition cannot be read now; it is not read before ``read_at`` (monotonic seconds).
+        producer_epoch: is added to the epoch of the lane's producer.
+        suspect: the halt that one answer of the target calls for; the topic halts if a second answer confirms it.
     """
 
     source: TopicPartition
@@ -31,15 +37,15 @@ class PartitionState:
     position: Position
     staged: int
     end: int = 0
-    told: bool = False
+    end_known: bool = False
     hard_end: int | None = None
     producer_epoch: int = 0
     suspect: TopicHalted | None = None
     pending: deque[SpanRef] = field(default_factory=deque)
     bytes_per_offset: float = UNKNOWN_BYTES_PER_OFFSET
     bytes_per_batch: float = 0.0
-    uncertain: bool = True
-    met: bool = False
+    outcome_unknown: bool = True
+    tail_read: bool = False
     mark: BatchMark | None = None
     retry_at: float = 0.0
     failures: int = 0
@@ -74,7 +80,7 @@ class PartitionState:
 
     def failed(self, error: str, *, delay: float) -> None:
         """Nothing more is sent before ``delay`` seconds have passed and the tail was read."""
-        self.uncertain, self.error = True, error
+        self.outcome_unknown, self.error = True, error
         self.failures += 1
         self.retry_at = time.monotonic() + delay
 
@@ -90,7 +96,7 @@ class PartitionState:
     @property
     def unfinished(self) -> bool:
         """Whether there is something to read, or that is not known yet."""
-        return not self.told or self.staged < self.readable_end
+        return not self.end_known or self.staged < self.readable_end
 
     def worked(self) -> None:
         """The target took something, or agreed on its tail."""
@@ -158,9 +164,9 @@ class LaneState:
         """Those of them that can be read now, as far as is known."""
         return [p for p in self.live() if not p.unread]
 
-    def untold(self) -> TopicPartition | None:
+    def end_unknown(self) -> TopicPartition | None:
         """A source partition that goes on being staged and whose end the source has not told yet."""
-        return next((part.source for part in self.live() if not part.told), None)
+        return next((part.source for part in self.live() if not part.end_known), None)
 
     def sendable(self) -> list[PartitionState]:
         """Partitions whose staged spans go on being sent."""

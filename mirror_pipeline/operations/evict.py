@@ -8,7 +8,7 @@ from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
 from mirror_pipeline.buffer.place.space import SpaceWatch
 from mirror_pipeline.buffer.spans.spans import SpanTable
-from mirror_pipeline.engine.maintain.rounds import Eviction, House
+from mirror_pipeline.engine.maintain.rounds import Eviction, Maintenance
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.flow import Flow
 
@@ -39,5 +39,5 @@ def _keep(flow: Flow, store: LaneStore) -> Eviction:
         )
 
     room = SpaceWatch(store, cap=buffer.max_bytes, micro_batch=engine.micro_batch_bytes).measure()
-    house = House(store, spans, ledger, buffer.retention, buffer.max_bytes, verify=verify)
-    return house.keep(excess=room.excess, seconds=VERIFY_SECONDS, patience=PATIENCE_SECONDS)
+    house = Maintenance(store, spans, ledger, buffer.retention, buffer.max_bytes, verify=verify)
+    return house.run_round(excess=room.excess, seconds=VERIFY_SECONDS, patience=PATIENCE_SECONDS)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.engine.longlink.parallel_fetch import Gathering
+from mirror_pipeline.engine.longlink.parallel_fetch import ParallelFetch
 from mirror_pipeline.local.shapes.bulk import fill_bulk
 from tests.conftest import ClusterPair
 from tests.support.mirrors import assert_identical, make_mirror
@@ -19,18 +19,18 @@ def test_a_quota_costs_no_connection(clusters: ClusterPair, tmp_path: Path, topi
     records = fill_bulk(east, topic_name, 3, 12_000_000)
     lost: list[str] = []
     held: list[float] = []
-    lose, throttled = Gathering._lost, Gathering._throttled
+    lose, throttled = ParallelFetch._lost, ParallelFetch._throttled
 
-    def lose_and_tell(self: Gathering, line: Any, problem: Exception) -> None:
+    def lose_and_tell(self: ParallelFetch, line: Any, problem: Exception) -> None:
         lost.append(str(problem))
         lose(self, line, problem)
 
-    def count(self: Gathering, line: Any) -> None:
+    def count(self: ParallelFetch, line: Any) -> None:
         held.append(line.connection.throttle)
         throttled(self, line)
 
-    monkeypatch.setattr(Gathering, "_lost", lose_and_tell)
-    monkeypatch.setattr(Gathering, "_throttled", count)
+    monkeypatch.setattr(ParallelFetch, "_lost", lose_and_tell)
+    monkeypatch.setattr(ParallelFetch, "_throttled", count)
     mirror = make_mirror(tmp_path, east, west, [topic_name], engine={"connections": 16, "inline_bytes": "1GB", "source_wait": "60s"})
     set_quotas(east, {"consumer_byte_rate": 250_000.0})  # per broker
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mirror_pipeline.engine.longlink.read_ahead import Reading
+from mirror_pipeline.engine.longlink.read_ahead import ReadAhead
 from mirror_pipeline.local.shapes.bulk import fill_bulk
 from mirror_pipeline.local.shapes.fill import fill
 from tests.conftest import ClusterPair
@@ -41,9 +41,9 @@ def test_what_is_read_ahead_is_not_read_again(
 ) -> None:
     east, west = (cluster.bootstrap_servers for cluster in clusters)
     records = fill_bulk(east, topic_name, 3, 60_000_000)
-    made: list[Reading] = []
-    begin = Reading.__init__
-    monkeypatch.setattr(Reading, "__init__", lambda self, *given: (made.append(self), begin(self, *given))[1])
+    made: list[ReadAhead] = []
+    begin = ReadAhead.__init__
+    monkeypatch.setattr(ReadAhead, "__init__", lambda self, *given: (made.append(self), begin(self, *given))[1])
     engine = {"connections": 24, "inline_bytes": "1GB", "micro_batch_bytes": "8MB"}
     mirror = make_mirror(tmp_path, east, west, [topic_name], engine=engine)
     report = mirror.run(once=True)

@@ -28,20 +28,20 @@ def no_tail_read(patch: pytest.MonkeyPatch) -> None:
 
 def ledger_alone(patch: pytest.MonkeyPatch) -> None:
     """A new run trusts its ledger; only errors of its own make it read the tail."""
-    real = loop.Producing.recover
+    real = loop.WriteLoop.recover
 
     def recover(self: Any) -> None:
         for part in self._state.sendable():
             if not part.failures and not part.error:
-                part.uncertain = False
+                part.outcome_unknown = False
         real(self)
 
-    patch.setattr(loop.Producing, "recover", recover)
+    patch.setattr(loop.WriteLoop, "recover", recover)
 
 
 def window_of_five(patch: pytest.MonkeyPatch) -> None:
     """Five batches go out before the first was acknowledged."""
-    patch.setattr(task._Lane, "window", property(lambda self: task.REQUESTS_IN_FLIGHT))
+    patch.setattr(task._Slot, "window", property(lambda self: task.REQUESTS_IN_FLIGHT))
 
 
 def evict_before_produced(patch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def an_old_answer_is_the_end(patch: pytest.MonkeyPatch) -> None:
                     halt = divergence.truncated(part.source, answer.last_stable_offset, part.staged)
                     self._state.halt(part.source.topic, halt, sendable=True)
                 elif answer is not None and answer.last_stable_offset >= 0:
-                    part.end, part.told = answer.last_stable_offset, True
+                    part.end, part.end_known = answer.last_stable_offset, True
 
     patch.setattr(source_side.SourceSide, "_raise_ends", believe)
 

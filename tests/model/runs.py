@@ -7,10 +7,10 @@ from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.read.loop import Staging
+from mirror_pipeline.engine.read.loop import ReadLoop
 from mirror_pipeline.engine.state import LaneState, PartitionState
 from mirror_pipeline.engine.topics.prepare import Preparation
-from mirror_pipeline.engine.write.loop import Producing
+from mirror_pipeline.engine.write.loop import WriteLoop
 from mirror_pipeline.execution.placement import Runners
 from mirror_pipeline.model import Position
 from mirror_pipeline.topics.lanes import LaneTopic
@@ -48,11 +48,11 @@ class ModelRun:
         context.spans.discard_uncommitted()
         preparation = Preparation(context)
         client = world.client(context.source)
-        staging = Staging(context, client, preparation.rules.reconsider)  # type: ignore[arg-type]
+        read_loop = ReadLoop(context, client, preparation.rules.reconsider)  # type: ignore[arg-type]
         preparation.start([LaneTopic(TOPIC, TARGET_TOPIC)])
-        producing = Producing(context, world.client(context.target), preparation.finish)  # type: ignore[arg-type]
-        staging.refresh_ends()
-        self.threads += [world.spawn("staging", staging.run), world.spawn("producing", producing.run)]
+        write_loop = WriteLoop(context, world.client(context.target), preparation.finish)  # type: ignore[arg-type]
+        read_loop.refresh_ends()
+        self.threads += [world.spawn("staging", read_loop.run), world.spawn("producing", write_loop.run)]
 
     @property
     def alive(self) -> bool:

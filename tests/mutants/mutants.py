@@ -29,13 +29,13 @@ FAST = (
     Mutant(
         "no tail read after an unknown outcome",
         "engine/write/loop.py",
-        "        if not any(p.retry_at <= now for p in doubtful):\n            return\n",
-        "        for part in doubtful:\n            part.uncertain = False\n        return\n",
+        "        if not any(p.retry_at <= now for p in unknown):\n            return\n",
+        "        for part in unknown:\n            part.outcome_unknown = False\n        return\n",
         MODEL, r"I[1459]",
     ),
     Mutant(
         "progress from the ledger alone",
-        "engine/state.py", "    uncertain: bool = True\n", "    uncertain: bool = False\n",
+        "engine/state.py", "    outcome_unknown: bool = True\n", "    outcome_unknown: bool = False\n",
         f"{JOINING}::test_a_topic_goes_on_behind_its_ledger_and_its_buffer",
     ),
     Mutant(
@@ -67,7 +67,7 @@ FAST = (
     Mutant(
         "after an error the tail is not asked",
         "engine/write/task.py",
-        "        self.uncertain = self.uncertain or uncertain\n", "        self.uncertain = self.uncertain\n",
+        "        self.outcome_unknown = self.outcome_unknown or outcome_unknown\n", "        self.outcome_unknown = self.outcome_unknown\n",
         f"{SENDING}::test_no_error_counts_as_written",
     ),
     Mutant(
@@ -77,7 +77,7 @@ FAST = (
     ),
     Mutant(
         "later answers count after a refusal",
-        "engine/write/task.py", "    if lane.stopped and (lane.uncertain or lane.halted):\n", "    if lane.halted:\n",
+        "engine/write/task.py", "    if slot.stopped and (slot.outcome_unknown or slot.halted):\n", "    if slot.halted:\n",
         f"{SENDING}::test_after_a_refusal_later_answers_count_for_nothing",
     ),
     Mutant(
@@ -113,7 +113,7 @@ FAST = (
     ),
     Mutant(
         "five batches of records that brokers forget",
-        "engine/write/task.py", "    lane.remembered = batch.newest > forgotten_before\n", "    lane.remembered = True\n",
+        "engine/write/task.py", "    slot.remembered = batch.newest > forgotten_before\n", "    slot.remembered = True\n",
         f"{SENDING}::test_of_old_records_one_batch_at_a_time_is_on_its_way",
     ),
     Mutant(
@@ -208,12 +208,12 @@ FAST = (
     Mutant(
         "unexplained offsets are skipped",
         "engine/read/span_builder.py",
-        "            raise self.terms.hole(self.next, to)\n", "            self._miss(to, HoleCause.COMPACTION)\n",
+        "            raise self.rules.hole(self.next, to)\n", "            self._miss(to, HoleCause.COMPACTION)\n",
         f"{TAKING}::test_missing_offsets_of_another_topic_halt_or_are_recorded",
     ),
     Mutant(
         "what lies behind a lost stretch is taken",
-        "engine/read/task.py", " or reader.next < stretch.start:\n", ":\n",
+        "engine/read/task.py", " or builder.next < segment.start:\n", ":\n",
         "tests/unit/engine/read/test_stage_wide.py::test_nothing_behind_a_missing_stretch_is_taken",
     ),
     Mutant(

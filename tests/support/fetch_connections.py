@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from mirror_pipeline.engine.longlink.segments import Stretch
+from mirror_pipeline.engine.longlink.segments import Segment
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.model import TopicPartition
 from tests.support.source_batches import batch
@@ -71,11 +71,11 @@ class Line:
         return {SOURCE: FetchedPartition(0, 10**6, 10**6, 0, [], memoryview(batch(offset, EACH)))}
 
 
-def stretches(count: int, *, size: int = SIZE) -> list[Stretch]:
-    return [Stretch(SOURCE, n * EACH, (n + 1) * EACH, size, 0) for n in range(count)]
+def stretches(count: int, *, size: int = SIZE) -> list[Segment]:
+    return [Segment(SOURCE, n * EACH, (n + 1) * EACH, size, 0) for n in range(count)]
 
 
-def assert_read(wanted: list[Stretch]) -> None:
+def assert_read(wanted: list[Segment]) -> None:
     for stretch in wanted:
         assert stretch.problem is None
         assert [answer.records.obj for answer in stretch.answers] == [batch(stretch.start, EACH)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.read.loop import Staging
+from mirror_pipeline.engine.read.loop import ReadLoop
 from mirror_pipeline.engine.topics.join import resumed_runs
 from mirror_pipeline.kafka.answers import ClusterMetadata, OffsetAnswer, TopicMetadata
 from mirror_pipeline.model import TopicPartition
@@ -50,13 +50,13 @@ class Source:
     round_trip = 0.0
 
 
-def lane(context: LaneContext, source: Source, *, once: bool = False) -> Staging:
+def lane(context: LaneContext, source: Source, *, once: bool = False) -> ReadLoop:
     """Everything up to ``STAGED`` has been read."""
     context.once = once
     context.state.topics |= resumed_runs(context, {"t": LIFE}, {"t": LaneTopic("t", "east.t")})
     part = context.state.topics["t"].partitions[0]
-    part.staged, part.end, part.told = STAGED, STAGED, True
-    return Staging(context, source)  # type: ignore[arg-type]
+    part.staged, part.end, part.end_known = STAGED, STAGED, True
+    return ReadLoop(context, source)  # type: ignore[arg-type]
 
 
 def halt_code(context: LaneContext) -> str:

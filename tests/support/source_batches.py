@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mirror_pipeline.buffer.spans.part_writer import SpanDraft
-from mirror_pipeline.engine.read.rules import RangeTerms
-from mirror_pipeline.engine.read.span_builder import RangeReader
+from mirror_pipeline.engine.read.rules import RangeRules
+from mirror_pipeline.engine.read.span_builder import SpanBuilder
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.kafka.records.batch import BatchHeader, OpenRecord, headers, open_batch, seal
 from mirror_pipeline.kafka.records.digest import digests_of
@@ -50,8 +50,8 @@ class Taken:
     ) -> None:  # fmt: skip
         self.spans: list[SpanDraft] = []
         self.payload = b""
-        terms = RangeTerms(OffsetRange("t", 0, start, end, size, "id", hard_end), limit, compacted, gaps, approved)
-        self.reader = RangeReader(terms, self._emit)
+        rules = RangeRules(OffsetRange("t", 0, start, end, size, "id", hard_end), limit, compacted, gaps, approved)
+        self.reader = SpanBuilder(rules, self._emit)
 
     def _emit(self, span: SpanDraft, pieces: Sequence[memoryview | bytes]) -> None:
         assert span.digests == digests_of(pieces)

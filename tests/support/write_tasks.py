@@ -11,9 +11,9 @@ from mirror_pipeline.engine.write.task import (
     PartitionWork,
     ProduceTask,
     _acknowledge,
-    _Lane,
-    _Line,
+    _Link,
     _sequenced,
+    _Slot,
 )
 from mirror_pipeline.kafka.produce import ProduceAnswer
 from mirror_pipeline.kafka.records.batch import OpenRecord, seal, tail_of
@@ -54,19 +54,19 @@ def work_of(counts: Sequence[int], *, at: int = 0, ordinal: int = 0) -> Partitio
     return PartitionWork(TARGET, (span,), Position(at, ordinal, ordinal))
 
 
-def lane_of(counts: Sequence[int], **position: int) -> _Lane:
+def lane_of(counts: Sequence[int], **position: int) -> _Slot:
     work = work_of(counts, **position)
-    return _Lane(work, _sequenced(work, Payloads(b"".join(batches(counts))), STAMP))  # type: ignore[arg-type]
+    return _Slot(work, _sequenced(work, Payloads(b"".join(batches(counts))), STAMP))  # type: ignore[arg-type]
 
 
-def line_of(lane: _Lane) -> tuple[_Line, ModelConnection]:
+def line_of(lane: _Slot) -> tuple[_Link, ModelConnection]:
     connection = ModelConnection(ModelCluster(Clock(), "west", "east.t", 1, "id"))
-    return _Line(connection, [lane]), connection  # type: ignore[arg-type]
+    return _Link(connection, [lane]), connection  # type: ignore[arg-type]
 
 
 def task() -> ProduceTask:
     return ProduceTask(LaneStore("/nowhere"), ClusterSettings("west", ("b:1",)), STAMP, (), 5.0, 60.0, time.time(), 2**20)
 
 
-def acknowledge(lane: _Lane, answer: ProduceAnswer | None, records: int, *, newest: int = YOUNG) -> None:
+def acknowledge(lane: _Slot, answer: ProduceAnswer | None, records: int, *, newest: int = YOUNG) -> None:
     _acknowledge(lane, answer, SequencedBatch(b"", memoryview(b""), records, newest, 0), FORGOTTEN)

@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from mirror_pipeline.engine.longlink.segments import PROBES, SLACK_BATCHES, Attempt, Estimate, Stretch
+from mirror_pipeline.engine.longlink.segments import PROBES, SLACK_BATCHES, Attempt, Estimate, Segment
 from mirror_pipeline.model import TopicPartition
 
 ROOM_BYTES = 320 * 2**20
@@ -40,10 +40,10 @@ class Admission:
         self.room = ROOM_BYTES
         self._lock = threading.RLock()
         self._held = 0
-        self._needed: deque[Stretch] = deque()
-        self._ahead: deque[Stretch] = deque()
+        self._needed: deque[Segment] = deque()
+        self._ahead: deque[Segment] = deque()
         self._stops: dict[TopicPartition, int] = {}
-        self._urgent: Stretch | None = None
+        self._urgent: Segment | None = None
         self._learnt: dict[TopicPartition, Estimate] = {}
         self._largest = UNKNOWN_BATCH_MAX
         self._probing: dict[TopicPartition, int] = {}
@@ -59,12 +59,12 @@ class Admission:
         return len(self._needed) + len(self._ahead)
 
     @property
-    def urgent(self) -> Stretch | None:
+    def urgent(self) -> Segment | None:
         """The stretch that the reader waits for, while it does."""
         urgent = self._urgent
         return None if urgent is None or urgent.ready else urgent
 
-    def add(self, stretches: Iterable[Stretch], stops: Mapping[TopicPartition, int] | None = None) -> None:
+    def add(self, segments: Iterable[Segment], stops: Mapping[TopicPartition, int] | None = None) -> None:
         """Read these as well, behind all others.
 
         Args:
@@ -73,30 +73,30 @@ class Admission:
         """
         with self._lock:
             self._stops = dict(stops) if stops is not None else self._stops
-            rows = [*self._needed, *self._ahead, *stretches]
-            self._needed = deque(stretch for stretch in rows if self._is_needed(stretch))
-            self._ahead = deque(stretch for stretch in rows if not self._is_needed(stretch))
+            rows = [*self._needed, *self._ahead, *segments]
+            self._needed = deque(segment for segment in rows if self._is_needed(segment))
+            self._ahead = deque(segment for segment in rows if not self._is_needed(segment))
 
-    def wait_for(self, stretch: Stretch) -> None:
+    def wait_for(self, segment: Segment) -> None:
         """The reader waits for this stretch: it needs no room."""
-        self._urgent = stretch
+        self._urgent = segment
 
-    def passed(self, stretch: Stretch) -> None:
+    def passed(self, segment: Segment) -> None:
         """Nobody needs this stretch any more: its memory is free."""
         with self._lock:
-            stretch.passed = True
-            self._held -= stretch.held
-            stretch.held = 0
+            segment.passed = True
+            self._held -= segment.held
+            segment.held = 0
 
-    def passed_all(self, stretch: Stretch) -> None:
+    def passed_all(self, segment: Segment) -> None:
         """As ``passed``, with what was cut off it."""
         with self._lock:
-            piece: Stretch | None = stretch
+            piece: Segment | None = segment
             while piece is not None:
                 self.passed(piece)
                 piece = piece.rest
 
-    def next(self) -> Stretch | None:
+    def next(self) -> Segment | None:
         """The next stretch to begin; None when there is none, or no room for it now."""
         with self._lock:
             urgent = self.urgent
@@ -110,28 +110,28 @@ class Admission:
                     return found
             return None
 
-    def may_repeat(self, stretch: Stretch) -> bool:
+    def may_repeat(self, segment: Segment) -> bool:
         """Whether there is room to ask for a stretch once more."""
-        return stretch is self._urgent or self._has_room(stretch, self.room)
+        return segment is self._urgent or self._has_room(segment, self.room)
 
     def ask(self, attempt: Attempt) -> int:
         """Bytes to ask for; they are held from now on."""
-        stretch = attempt.stretch
+        segment = attempt.segment
         with self._lock:
-            known = self._learnt.get(stretch.source)
+            known = self._learnt.get(segment.source)
             size = attempt.left(known.batch if known else 0)
-            attempt.charge = max(size, self._batch(stretch))
+            attempt.charge = max(size, self._batch(segment))
             self._held += attempt.charge
-            attempt.probing = known is None and not stretch.known
+            attempt.probing = known is None and not segment.known
             if attempt.probing:
-                self._probing[stretch.source] = self._probing.get(stretch.source, 0) + 1
+                self._probing[segment.source] = self._probing.get(segment.source, 0) + 1
             return size
 
     def came(self, attempt: Attempt, size: int) -> int:
         """An answer has come, which the attempt has taken. How many stretches wait of a partition whose batches it shows first."""
         with self._lock:
             self._uncharge(attempt)
-            if attempt.stretch.ready or attempt.stretch.passed:
+            if attempt.segment.ready or attempt.segment.passed:
                 self._drop(attempt)
                 return 0
             attempt.received += size
@@ -151,22 +151,22 @@ class Admission:
 
     def complete(self, attempt: Attempt, *, cut: bool) -> int:
         """Its stretch is read; with ``cut`` as far as this attempt came: what lies behind is begun next. How many stretches that makes."""
-        stretch, more = attempt.stretch, 0
+        segment, more = attempt.segment, 0
         with self._lock:
-            if cut and not stretch.passed:
-                known = self._learnt[stretch.source]
-                rest = stretch.cut(attempt.next, known)
+            if cut and not segment.passed:
+                known = self._learnt[segment.source]
+                rest = segment.cut(attempt.next, known)
                 more = known.steps(rest.start, rest.end)
                 (self._needed if self._is_needed(rest) else self._ahead).appendleft(rest)
-            for other in stretch.attempts:
-                if other is not attempt or stretch.passed:
+            for other in segment.attempts:
+                if other is not attempt or segment.passed:
                     self._drop(other)
-            stretch.answers, stretch.held, attempt.received = attempt.answers, attempt.received, 0
-            stretch.attempts = []
-            stretch.ready = True
+            segment.answers, segment.held, attempt.received = attempt.answers, attempt.received, 0
+            segment.attempts = []
+            segment.ready = True
         return more
 
-    def close(self) -> list[Stretch]:
+    def close(self) -> list[Segment]:
         """The stretches that nobody will begin."""
         with self._lock:
             left = [*self._needed, *self._ahead]
@@ -174,48 +174,48 @@ class Admission:
             self._ahead.clear()
             return left
 
-    def _is_needed(self, stretch: Stretch) -> bool:
-        return stretch.start < self._stops.get(stretch.source, stretch.end)
+    def _is_needed(self, segment: Segment) -> bool:
+        return segment.start < self._stops.get(segment.source, segment.end)
 
-    def _first(self, row: deque[Stretch], room: float) -> Stretch | None:
+    def _first(self, row: deque[Segment], room: float) -> Segment | None:
         """The first of a row that may be begun."""
         while row and row[0].passed:
             row.popleft()
-        for stretch in row:
-            if self._knows(stretch) or self._may_probe(stretch.source):
-                self._fit(stretch)
-                if not self._has_room(stretch, room):
+        for segment in row:
+            if self._knows(segment) or self._may_probe(segment.source):
+                self._fit(segment)
+                if not self._has_room(segment, room):
                     return None
-                row.remove(stretch)
-                return stretch
+                row.remove(segment)
+                return segment
         return None
 
-    def _has_room(self, stretch: Stretch, room: float) -> bool:
-        return not self._held or self._held + max(stretch.size + stretch.slack, self._batch(stretch)) <= room
+    def _has_room(self, segment: Segment, room: float) -> bool:
+        return not self._held or self._held + max(segment.size + segment.slack, self._batch(segment)) <= room
 
-    def _knows(self, stretch: Stretch) -> bool:
-        return stretch.known or stretch.source in self._learnt
+    def _knows(self, segment: Segment) -> bool:
+        return segment.known or segment.source in self._learnt
 
     def _may_probe(self, source: TopicPartition) -> bool:
         return self._probing.get(source, 0) < PROBES and sum(self._probing.values()) < max(FIRST_PROBES, 2 * len(self._learnt))
 
-    def _batch(self, stretch: Stretch) -> int:
+    def _batch(self, segment: Segment) -> int:
         """The largest batch that may come of it, as far as is known."""
-        known = self._learnt.get(stretch.source)
+        known = self._learnt.get(segment.source)
         if known is not None:
             return known.batch
-        return int(stretch.slack / SLACK_BATCHES) if stretch.known else self._largest
+        return int(segment.slack / SLACK_BATCHES) if segment.known else self._largest
 
-    def _fit(self, stretch: Stretch) -> None:
+    def _fit(self, segment: Segment) -> None:
         """Size a stretch that was not begun by what has been learnt since it was cut, and cut it if that is too much."""
-        known = self._learnt.get(stretch.source)
+        known = self._learnt.get(segment.source)
         if known is None:
             return
-        if stretch.end - stretch.start > TOO_LARGE * known.step:
-            self._put(stretch.cut(stretch.start + known.step, known), behind=stretch)
-        stretch.size, stretch.slack = known.size(stretch.end - stretch.start), int(SLACK_BATCHES * known.batch)
+        if segment.end - segment.start > TOO_LARGE * known.step:
+            self._put(segment.cut(segment.start + known.step, known), behind=segment)
+        segment.size, segment.slack = known.size(segment.end - segment.start), int(SLACK_BATCHES * known.batch)
 
-    def _put(self, piece: Stretch, *, behind: Stretch) -> None:
+    def _put(self, piece: Segment, *, behind: Segment) -> None:
         """Before the stretches of its partition that follow, else behind all others: partitions take turns."""
         row = self._needed if self._is_needed(piece) else self._ahead
         for place, each in enumerate(row):
@@ -227,11 +227,11 @@ class Admission:
     def _learn(self, attempt: Attempt) -> int:
         if not attempt.per_offset:
             return 0
-        source, each = attempt.stretch.source, attempt.per_offset
+        source, each = attempt.segment.source, attempt.per_offset
         before = self._learnt.get(source)
         now = self._learnt[source] = Estimate(each if before is None else (before.per_offset + each) / 2, attempt.batch)
         self._largest = max(self._largest, attempt.batch)
-        if before is not None or attempt.stretch.known:
+        if before is not None or attempt.segment.known:
             return 0
         rows = (self._needed, self._ahead)
         return sum(now.steps(waits.start, waits.end) for row in rows for waits in row if waits.source == source)
@@ -241,7 +241,7 @@ class Admission:
         attempt.charge = 0
         if attempt.probing:
             attempt.probing = False
-            self._probing[attempt.stretch.source] -= 1
+            self._probing[attempt.segment.source] -= 1
 
     def _drop(self, attempt: Attempt) -> None:
         self._held -= attempt.received

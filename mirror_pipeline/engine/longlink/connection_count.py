@@ -8,10 +8,10 @@ from __future__ import annotations
 
 LONG_SECONDS = 0.015
 """Round trips above this are a long link; below, two connections fill a line."""
-SECONDS_PER_LINE = 1 / 600
+SECONDS_PER_CONNECTION = 1 / 600
 """One connection for so much of a round trip to begin with: at any distance that brings 60 MB/s with 100 KiB a round trip each.
 Linux brokers with that setting were seen to send four times as much; connections that a line does not need get in each other's way."""
-LEAST_LINES, MOST_LINES = 4, 384
+LEAST_CONNECTIONS, MOST_CONNECTIONS = 4, 384
 """For all tasks together, to one broker."""
 GROWTH, WORTH = 1.4, 1.1
 """More connections are tried, and kept if such a step brings so much more at least."""
@@ -29,7 +29,7 @@ def is_long(round_trip: float) -> bool:
     return round_trip >= LONG_SECONDS
 
 
-class Flow:
+class Throughput:
     """What the connections to one broker bring once they have brought something each: until then they, or some, are still starting.
 
     Told by the thread that reads, looked at by another. ``bytes`` and ``idle`` only grow: the bytes that came, and the
@@ -47,13 +47,13 @@ class Flow:
         """More connections are opened."""
         self.began, self._answers = None, 0
 
-    def brought(self, size: int, now: float, *, lines: int) -> None:
+    def brought(self, size: int, now: float, *, connections: int) -> None:
         """An answer has come over one of so many connections."""
         if self.began is not None:
             self.bytes += size
             return
         self._answers += 1
-        if self._answers >= lines:
+        if self._answers >= connections:
             self.began = self._at = now
 
     def stands(self, share: float, now: float) -> None:
@@ -63,11 +63,11 @@ class Flow:
         self._at, self._share = now, share
 
 
-class LineCount:
+class ConnectionCount:
     """The number of connections one task opens to each broker of a cluster."""
 
     def __init__(self) -> None:
-        self._count = self._lines = self._rest = 0  # settled; in use, which is more while a step is tried
+        self._count = self._in_use = self._rest = 0  # settled; in use, which is more while a step is tried
         self._rate = self._best = 0.0
 
     def now(self, round_trip: float, asked: int | None, *, tasks: int = 1) -> int:
@@ -82,25 +82,25 @@ class LineCount:
             return asked if asked > 2 else 0
         if not is_long(round_trip):
             return 0
-        least, most = max(1, LEAST_LINES // tasks), MOST_LINES // tasks
+        least, most = max(1, LEAST_CONNECTIONS // tasks), MOST_CONNECTIONS // tasks
         if not self._count:
-            self._count = self._lines = round(round_trip / SECONDS_PER_LINE / tasks)
-        self._count, self._lines = (max(least, min(most, lines)) for lines in (self._count, self._lines))
-        return self._lines
+            self._count = self._in_use = round(round_trip / SECONDS_PER_CONNECTION / tasks)
+        self._count, self._in_use = (max(least, min(most, connections)) for connections in (self._count, self._in_use))
+        return self._in_use
 
     def brought(self, size: int, seconds: float) -> None:
         """Learn from ``size`` bytes that all connections together brought in ``seconds`` in which they had something to do."""
-        lines = self._lines
-        if not lines or seconds < LEAST_SECONDS or size < lines * LEAST_BYTES:
+        connections = self._in_use
+        if not connections or seconds < LEAST_SECONDS or size < connections * LEAST_BYTES:
             return
         rate = size / seconds
-        if lines > self._count and rate < self._rate * WORTH:
-            self._lines, self._rest = self._count, REST
+        if connections > self._count and rate < self._rate * WORTH:
+            self._in_use, self._rest = self._count, REST
             return
-        if lines > self._count or rate < self._best * FALLEN:
+        if connections > self._count or rate < self._best * FALLEN:
             self._best, self._rest = 0.0, 0
-        self._count, self._rate, self._best = lines, rate, max(self._best, rate)
+        self._count, self._rate, self._best = connections, rate, max(self._best, rate)
         if self._rest:
             self._rest -= 1
         else:
-            self._lines = max(lines + 1, int(lines * GROWTH))
+            self._in_use = max(connections + 1, int(connections * GROWTH))

@@ -14,11 +14,11 @@ OPENING = 40
 to knock again after a second, then after three."""
 
 
-class Dialling:
-    """Calls ``open_line`` in threads of its own; ``news`` becomes readable when something came of it, or with ``wake``."""
+class Dialer:
+    """Calls ``open_connection`` in threads of its own; ``news`` becomes readable when something came of it, or with ``wake``."""
 
-    def __init__(self, open_line: Callable[[], Connection]) -> None:
-        self._open_line = open_line
+    def __init__(self, open_connection: Callable[[], Connection]) -> None:
+        self._open_connection = open_connection
         self._lock = threading.Lock()
         self._wanted = self._opening = self._threads = 0
         self._opened: list[Connection | Exception] = []
@@ -90,7 +90,7 @@ class Dialling:
 
     def _tried(self) -> Connection | Exception:
         try:
-            return self._open_line()
+            return self._open_connection()
         except Exception as problem:  # noqa: BLE001 - told by whoever asks what was opened
             return problem
 

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from mirror_pipeline.engine.longlink.segments import Attempt, Stretch
+from mirror_pipeline.engine.longlink.segments import Attempt, Segment
 from mirror_pipeline.kafka.connection import Connection
 
 LATE, LATE_WHILE_IDLE, LEAST_LATE_SECONDS = 3.0, 2.0, 0.25
@@ -18,7 +18,7 @@ LEARNING = 0.02
 
 
 @dataclass(slots=True, eq=False)
-class Line:
+class Slot:
     """A connection and what was asked for over it, the oldest first.
 
     ``moved`` is when something last came or was asked, ``pace`` the seconds a byte of its last answer took.
@@ -32,7 +32,7 @@ class Line:
     pace: float = math.inf
 
     @property
-    def crawls(self) -> bool:
+    def slow(self) -> bool:
         """Whether what is due is late."""
         return bool(self.asked) and self.asked[0].late
 
@@ -52,11 +52,11 @@ class Pace:
 
     def is_late(self, attempt: Attempt, now: float, *, busy: bool) -> bool:
         """Whether an answer takes so much longer than usual that the stretch should be asked for over another connection, too."""
-        allowed = max(LEAST_LATE_SECONDS, (LATE if busy else LATE_WHILE_IDLE) * self._usual * attempt.stretch.size)
-        return bool(self._usual) and now - attempt.since > allowed * max(1, len(attempt.stretch.attempts))
+        allowed = max(LEAST_LATE_SECONDS, (LATE if busy else LATE_WHILE_IDLE) * self._usual * attempt.segment.size)
+        return bool(self._usual) and now - attempt.since > allowed * max(1, len(attempt.segment.attempts))
 
-    def keeps_waiting(self, stretch: Stretch, now: float) -> bool:
+    def keeps_waiting(self, segment: Segment, now: float) -> bool:
         """Whether a stretch that everything waits for has been asked for longer ago than one usually takes, wherever it stands."""
-        if not self._usual or not 0 < len(stretch.attempts) < MOST_ATTEMPTS:
+        if not self._usual or not 0 < len(segment.attempts) < MOST_ATTEMPTS:
             return False
-        return now - stretch.attempts[-1].asked > max(LEAST_LATE_SECONDS, self._usual * stretch.size)
+        return now - segment.attempts[-1].asked > max(LEAST_LATE_SECONDS, self._usual * segment.size)

@@ -23,10 +23,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mirror_pipeline.engine.longlink.admission import Admission
-from mirror_pipeline.engine.longlink.connection_count import Flow
-from mirror_pipeline.engine.longlink.dialer import Dialling
-from mirror_pipeline.engine.longlink.pace import Line, Pace
-from mirror_pipeline.engine.longlink.segments import Attempt, Stretch
+from mirror_pipeline.engine.longlink.connection_count import Throughput
+from mirror_pipeline.engine.longlink.dialer import Dialer
+from mirror_pipeline.engine.longlink.pace import Pace, Slot
+from mirror_pipeline.engine.longlink.segments import Attempt, Segment
 from mirror_pipeline.errors import ConnectionLost, MirrorError
 from mirror_pipeline.kafka.connection import Connection
 from mirror_pipeline.kafka.fetch import FetchedPartition, arrived_fetch, held_back, send_fetch
@@ -43,7 +43,7 @@ LOSSES = 3
 """So many connections lost over its answer are the end of a stretch."""
 
 
-class Gathering:
+class ParallelFetch:
     """Reads the stretches of one broker's partitions over several connections, in a thread of its own.
 
     Args:
@@ -56,35 +56,35 @@ class Gathering:
     """
 
     def __init__(
-        self, kept: Sequence[Connection], open_line: Callable[[], Connection], *, news: threading.Event, pause: Callable[[int], None]
+        self, kept: Sequence[Connection], open_connection: Callable[[], Connection], *, news: threading.Event, pause: Callable[[int], None]
     ) -> None:
         self.pause = pause
         self._news = news
-        self.flow = Flow()
+        self.throughput = Throughput()
         self.admission = Admission()
         self.most = len(kept)
         self._lock = threading.Lock()
-        self._again: deque[Stretch] = deque()
+        self._again: deque[Segment] = deque()
         self._muted: deque[Attempt] = deque()
         self.muted_until = max((connection.muted_until for connection in kept), default=0.0)
         self._count = len(kept)
         self._over = self._ended = self._starved = False
-        self._lines: dict[int, Line] = {}
-        self._idle: dict[Line, None] = {}
-        self._half: dict[Line, None] = {}
-        self._more: list[Line] = []
+        self._slots: dict[int, Slot] = {}
+        self._idle: dict[Slot, None] = {}
+        self._half: dict[Slot, None] = {}
+        self._more: list[Slot] = []
         self._pace = Pace()
         self._looked = 0.0
         self._heard = time.monotonic()
         self._pauses = False
         self._problem: Exception = ConnectionLost("reading ended before the answer came")
         self._selector = selectors.DefaultSelector()
-        self._dialling = Dialling(open_line)
-        self._selector.register(self._dialling.news, selectors.EVENT_READ)
+        self._dialer = Dialer(open_connection)
+        self._selector.register(self._dialer.news, selectors.EVENT_READ)
         for connection in kept:
             self._add(connection)
         self.open: list[Connection] = []
-        self._thread = threading.Thread(target=self._work, name="wide", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="parallel-fetch", daemon=True)
 
     def start(self, count: int) -> None:
         """Begin to read, over so many connections."""
@@ -103,29 +103,29 @@ class Gathering:
         """
         more, self._count = count - self._count, count
         if more > 0:
-            self.flow.starts()
-        self._dialling.want(more)
+            self.throughput.starts()
+        self._dialer.want(more)
 
-    def add(self, stretches: Iterable[Stretch], stops: Mapping[TopicPartition, int] | None = None) -> None:
+    def add(self, segments: Iterable[Segment], stops: Mapping[TopicPartition, int] | None = None) -> None:
         """Read these as well, behind all others; ``stops`` says up to where each partition is needed now."""
         with self._lock:
-            self.admission.add(stretches, stops)
+            self.admission.add(segments, stops)
             if self._ended:
                 self._give_up_waiting()
-        self._dialling.wake()
+        self._dialer.wake()
 
-    def passed(self, stretch: Stretch, *, rest: bool = False) -> None:
+    def passed(self, segment: Segment, *, rest: bool = False) -> None:
         """This stretch, with ``rest`` what was cut off it as well, has been taken over: there is room for another."""
-        (self.admission.passed_all if rest else self.admission.passed)(stretch)
+        (self.admission.passed_all if rest else self.admission.passed)(segment)
         if self._starved:
-            self._dialling.wake()
+            self._dialer.wake()
 
-    def hurry(self, stretch: Stretch) -> None:
+    def prioritise(self, segment: Segment) -> None:
         """The reader waits for this stretch: it is begun whether there is room or not, and while room runs out behind it, it is asked
         for again sooner than others are."""
-        self.admission.wait_for(stretch)
+        self.admission.wait_for(segment)
         if self._starved:
-            self._dialling.wake()
+            self._dialer.wake()
 
     def quiet(self, now: float) -> float:
         """Seconds for which nothing has come from the broker, although this thread would have taken it."""
@@ -139,14 +139,14 @@ class Gathering:
     def end(self) -> None:
         """Read nothing more. Connections that are still being opened, or have an answer due, are given up."""
         self._over = True
-        self._dialling.wake()
+        self._dialer.wake()
         if self._thread.ident is not None:
             self._thread.join()
 
     def _work(self) -> None:
         self._looked = time.monotonic()
         try:
-            while not self._over and (self._lines or self._dialling.busy):
+            while not self._over and (self._slots or self._dialer.busy):
                 self._turn()
         except Exception as fault:  # noqa: BLE001 - raised by the thread that waits for a stretch
             self._problem = fault
@@ -156,55 +156,55 @@ class Gathering:
     def _turn(self) -> None:
         """Ask, wait a moment for answers, take them."""
         self._ask_all()
-        due = len(self._lines) > len(self._idle)
+        due = len(self._slots) > len(self._idle)
         more, self._more = self._more, []
         wait = 0.0 if more else LOOK_SECONDS if due or self._muted else IDLE_SECONDS
         ready = dict.fromkeys([*more, *(key.data for key, _ in self._selector.select(wait) if key.data is not None)])
-        for line in ready:
+        for slot in ready:
             if self._over:
                 return  # a limit may make this take long
-            if line.connected:
-                self._serve(line)
-        for opened in self._dialling.opened():
+            if slot.connected:
+                self._serve(slot)
+        for opened in self._dialer.opened():
             if isinstance(opened, Exception):
                 self._problem = opened
                 self._count -= 1
             else:
                 self._add(opened)
         now = time.monotonic()
-        self.flow.stands(len(self._idle) / max(1, len(self._lines)) if self._starved else 0.0, now)
+        self.throughput.stands(len(self._idle) / max(1, len(self._slots)) if self._starved else 0.0, now)
         if now - self._looked >= LOOK_SECONDS:
             stood = max(0.0, now - self._looked - 2 * LOOK_SECONDS) if due else 0.0
             self._looked = now
-            for line in list(self._lines.values()):
-                self._look(line, now, stood)
-            self._hurry(now)
+            for slot in list(self._slots.values()):
+                self._look(slot, now, stood)
+            self._repeat_urgent(now)
 
     def _finish(self) -> None:
         """Whoever waits for a stretch that nobody reads any more shall see that."""
-        self._dialling.end()
+        self._dialer.end()
         self._selector.close()
-        for line in self._lines.values():
-            if line.asked:
-                line.connection.close()
+        for slot in self._slots.values():
+            if slot.asked:
+                slot.connection.close()
             else:
-                self.open.append(line.connection)
-        begun = (*(attempt for line in self._lines.values() for attempt in line.asked), *self._muted)
-        for stretch in (*(attempt.stretch for attempt in begun), *self._again):
-            self._give_up(stretch, self._problem)
+                self.open.append(slot.connection)
+        begun = (*(attempt for slot in self._slots.values() for attempt in slot.asked), *self._muted)
+        for segment in (*(attempt.segment for attempt in begun), *self._again):
+            self._give_up(segment, self._problem)
         with self._lock:
             self._ended = True
             self._give_up_waiting()
 
     def _give_up_waiting(self) -> None:
-        for stretch in self.admission.close():
-            self._give_up(stretch, self._problem)
+        for segment in self.admission.close():
+            self._give_up(segment, self._problem)
 
     def _add(self, connection: Connection) -> None:
-        line = Line(connection, connection.fileno())
-        self._lines[line.fileno] = line
-        self._selector.register(line.fileno, selectors.EVENT_READ, line)
-        self._idle[line] = None
+        slot = Slot(connection, connection.fileno())
+        self._slots[slot.fileno] = slot
+        self._selector.register(slot.fileno, selectors.EVENT_READ, slot)
+        self._idle[slot] = None
 
     def _ask_all(self) -> None:
         """Every connection gets something to do before one gets more."""
@@ -214,122 +214,122 @@ class Gathering:
             self._starved = True
             return
         for row in (self._idle, self._half):
-            for line in [*row]:
-                if line not in row:
+            for slot in [*row]:
+                if slot not in row:
                     continue  # a late stretch went to the fastest of them
-                if line.crawls or line.connection.ends_soon:
-                    self._rest(line)
+                if slot.slow or slot.connection.ends_soon:
+                    self._rest(slot)
                     continue
                 if self._muted:
-                    self._ask_once_more(line, self._muted.popleft())
+                    self._ask_once_more(slot, self._muted.popleft())
                     continue
-                if (stretch := self._late()) is not None:
-                    line = min((each for each in row if not each.crawls), key=lambda each: each.pace)
+                if (segment := self._late()) is not None:
+                    slot = min((each for each in row if not each.slow), key=lambda each: each.pace)
                 else:
-                    stretch = self.admission.next()
-                if stretch is None:
+                    segment = self.admission.next()
+                if segment is None:
                     self._starved = True
                     return
-                self._ask(line, stretch.attempt())
+                self._ask(slot, segment.attempt())
 
-    def _late(self) -> Stretch | None:
-        self._again = deque(stretch for stretch in self._again if not (stretch.ready or stretch.passed))
-        for stretch in self._again:
-            if self.admission.may_repeat(stretch):
-                self._again.remove(stretch)
-                return stretch
+    def _late(self) -> Segment | None:
+        self._again = deque(segment for segment in self._again if not (segment.ready or segment.passed))
+        for segment in self._again:
+            if self.admission.may_repeat(segment):
+                self._again.remove(segment)
+                return segment
         return None
 
     def _shrink(self) -> None:
         """The slowest of those that are too many get nothing more to do; then they are closed."""
-        excess = len(self._lines) - self._count
+        excess = len(self._slots) - self._count
         if excess <= 0:
             return
-        for line in sorted(self._lines.values(), key=lambda each: each.pace, reverse=True)[:excess]:
-            self._half.pop(line, None)
-            if not line.asked:
-                self._remove(line)
+        for slot in sorted(self._slots.values(), key=lambda each: each.pace, reverse=True)[:excess]:
+            self._half.pop(slot, None)
+            if not slot.asked:
+                self._remove(slot)
 
-    def _ask(self, line: Line, attempt: Attempt) -> None:
-        source, size = attempt.stretch.source, self.admission.ask(attempt)
+    def _ask(self, slot: Slot, attempt: Attempt) -> None:
+        source, size = attempt.segment.source, self.admission.ask(attempt)
         now = time.monotonic()
-        if not line.asked:
-            attempt.since = line.moved = now
+        if not slot.asked:
+            attempt.since = slot.moved = now
         attempt.asked = now
-        line.asked.append(attempt)
+        slot.asked.append(attempt)
         try:
-            send_fetch(line.connection, {source: (attempt.next, size)}, max_wait_ms=WAIT_MS, min_bytes=1, max_bytes=size)
+            send_fetch(slot.connection, {source: (attempt.next, size)}, max_wait_ms=WAIT_MS, min_bytes=1, max_bytes=size)
         except MirrorError as problem:
-            self._lost(line, problem)
+            self._lost(slot, problem)
             return
-        self._place(line)
+        self._place(slot)
 
-    def _ask_once_more(self, line: Line, attempt: Attempt) -> None:
+    def _ask_once_more(self, slot: Slot, attempt: Attempt) -> None:
         """The time for which the broker was to be left alone is over."""
-        if not attempt.stretch.ready:
-            self._ask(line, attempt)
+        if not attempt.segment.ready:
+            self._ask(slot, attempt)
 
-    def _place(self, line: Line) -> None:
-        self._idle.pop(line, None)
-        self._half.pop(line, None)
-        if len(line.asked) < ASKED:
-            (self._half if line.asked else self._idle)[line] = None
+    def _place(self, slot: Slot) -> None:
+        self._idle.pop(slot, None)
+        self._half.pop(slot, None)
+        if len(slot.asked) < ASKED:
+            (self._half if slot.asked else self._idle)[slot] = None
 
-    def _serve(self, line: Line) -> None:
+    def _serve(self, slot: Slot) -> None:
         """Take what has come over a connection."""
-        line.moved = self._heard = time.monotonic()
+        slot.moved = self._heard = time.monotonic()
         try:
-            if not line.asked:
-                raise ConnectionLost(f"{line.connection.peer}: the broker closed the connection")
-            answers = arrived_fetch(line.connection)
+            if not slot.asked:
+                raise ConnectionLost(f"{slot.connection.peer}: the broker closed the connection")
+            answers = arrived_fetch(slot.connection)
             if answers is not None:
-                self._answered(line, answers)
-                if line.connected and line.asked:
-                    self._more.append(line)  # TLS may hold the next, of which the selector knows nothing; but others come first
+                self._answered(slot, answers)
+                if slot.connected and slot.asked:
+                    self._more.append(slot)  # TLS may hold the next, of which the selector knows nothing; but others come first
         except MirrorError as problem:
-            self._lost(line, problem)
+            self._lost(slot, problem)
 
-    def _answered(self, line: Line, answers: dict[TopicPartition, FetchedPartition]) -> None:
-        attempt = line.asked[0]
-        stretch = attempt.stretch
-        if held_back(line.connection, answers, [stretch.source]):
-            self._throttled(line)
+    def _answered(self, slot: Slot, answers: dict[TopicPartition, FetchedPartition]) -> None:
+        attempt = slot.asked[0]
+        segment = attempt.segment
+        if held_back(slot.connection, answers, [segment.source]):
+            self._throttled(slot)
             return
-        answer = answers[stretch.source]
+        answer = answers[segment.source]
         try:
             over = attempt.take(answer)
         except Exception as fault:  # noqa: BLE001 - that topic's trouble; whoever reads the stretch says so
-            stretch.fault, over = fault, True
+            segment.fault, over = fault, True
         size = len(answer.records)
         self._grow(self.admission.came(attempt, size))
         self._pauses = True
         self.pause(size)
         self._pauses = False
         now = self._heard = time.monotonic()
-        self.flow.brought(size, now, lines=self._count)
-        line.asked.popleft()
+        self.throughput.brought(size, now, connections=self._count)
+        slot.asked.popleft()
         if size:
-            line.pace = (now - attempt.since) / size
-            self._pace.learn(line.pace, busy=not self._starved)
-        if line.asked:
-            line.asked[0].since = now
-        if not stretch.ready and (over or attempt.overflows or stretch.passed):
+            slot.pace = (now - attempt.since) / size
+            self._pace.learn(slot.pace, busy=not self._starved)
+        if slot.asked:
+            slot.asked[0].since = now
+        if not segment.ready and (over or attempt.overflows or segment.passed):
             self._complete(attempt, cut=not over)
-        if stretch.ready:
-            self._place(line)  # perhaps another connection was faster
+        if segment.ready:
+            self._place(slot)  # perhaps another connection was faster
         else:
-            self._ask(line, attempt)
+            self._ask(slot, attempt)
 
-    def _throttled(self, line: Line) -> None:
+    def _throttled(self, slot: Slot) -> None:
         """The broker has answered without records, and does not read what was asked behind that before its time is over."""
-        until, attempt = line.connection.muted_until, line.asked.popleft()
+        until, attempt = slot.connection.muted_until, slot.asked.popleft()
         self.admission.throttled(attempt)
         self._muted.append(attempt)
         self.muted_until = max(self.muted_until, until)
-        line.moved = until
-        for behind in line.asked:
+        slot.moved = until
+        for behind in slot.asked:
             behind.since = behind.asked = until
-        self._place(line)
+        self._place(slot)
 
     def _complete(self, attempt: Attempt, *, cut: bool) -> None:
         self._grow(self.admission.complete(attempt, cut=cut))
@@ -340,39 +340,39 @@ class Gathering:
         if more and self._count < self.most:
             self.resize(min(self.most, self._count + more))
 
-    def _look(self, line: Line, now: float, stood: float) -> None:
+    def _look(self, slot: Slot, now: float, stood: float) -> None:
         """Is an answer late, or has the connection fallen silent? Seconds in which this thread stood still do not count."""
-        if not line.asked:
+        if not slot.asked:
             return
-        line.asked[0].since += stood
-        line.moved += stood
-        for attempt in line.asked:
+        slot.asked[0].since += stood
+        slot.moved += stood
+        for attempt in slot.asked:
             attempt.asked += stood
-        if now - line.moved > line.connection.timeout + WAIT_MS / 1000:
-            self._lost(line, ConnectionLost(f"{line.connection.peer}: timed out while receiving"))
+        if now - slot.moved > slot.connection.timeout + WAIT_MS / 1000:
+            self._lost(slot, ConnectionLost(f"{slot.connection.peer}: timed out while receiving"))
             return
-        attempt = line.asked[0]
-        if attempt.late and attempt.stretch.ready:
-            self._beaten(line, now)
+        attempt = slot.asked[0]
+        if attempt.late and attempt.segment.ready:
+            self._overtaken(slot, now)
         elif not attempt.late and self._pace.is_late(attempt, now, busy=not self._starved):
-            self._half.pop(line, None)
+            self._half.pop(slot, None)
             self._ask_elsewhere(attempt)
 
-    def _beaten(self, line: Line, now: float) -> None:
+    def _overtaken(self, slot: Slot, now: float) -> None:
         """Another connection was faster: what was asked for behind that must not wait as well."""
-        if now - line.moved > SILENT_SECONDS:
-            self._replace(line)
+        if now - slot.moved > SILENT_SECONDS:
+            self._replace(slot)
             return
-        for behind in line.asked:
+        for behind in slot.asked:
             if not behind.late:
                 self._ask_elsewhere(behind)
 
     def _ask_elsewhere(self, attempt: Attempt) -> None:
         attempt.late = True
-        if not attempt.stretch.ready and all(other.late for other in attempt.stretch.attempts):
-            self._again.append(attempt.stretch)
+        if not attempt.segment.ready and all(other.late for other in attempt.segment.attempts):
+            self._again.append(attempt.segment)
 
-    def _hurry(self, now: float) -> None:
+    def _repeat_urgent(self, now: float) -> None:
         """On a line slower than its reader everything is waited for: asking twice is worth it only where room runs out."""
         urgent = self.admission.urgent
         if urgent is None or urgent in self._again or self.admission.held <= self.admission.room // 2:
@@ -383,52 +383,52 @@ class Gathering:
             attempt.late = True
         self._again.append(urgent)
 
-    def _rest(self, line: Line) -> None:
+    def _rest(self, slot: Slot) -> None:
         """Ask it nothing more for now. Where its session ends soon, a new connection is opened beside the work, not in front of it."""
-        self._half.pop(line, None)
-        if not line.asked:
-            self._replace(line)
+        self._half.pop(slot, None)
+        if not slot.asked:
+            self._replace(slot)
 
-    def _replace(self, line: Line) -> None:
-        self._remove(line)
-        for attempt in line.asked:
+    def _replace(self, slot: Slot) -> None:
+        self._remove(slot)
+        for attempt in slot.asked:
             self._release(attempt, None)
-        self._dialling.want(1)
+        self._dialer.want(1)
 
-    def _lost(self, line: Line, problem: Exception) -> None:
+    def _lost(self, slot: Slot, problem: Exception) -> None:
         """This connection reads no more; others go on, unless it was the last. The next ``resize`` makes up for it."""
         self._problem = problem
         self._count -= 1
-        self._remove(line)
-        for place, attempt in enumerate(line.asked):
+        self._remove(slot)
+        for place, attempt in enumerate(slot.asked):
             self._release(attempt, problem if place == 0 else None)  # what was asked for behind it is not to blame
 
-    def _remove(self, line: Line) -> None:
-        self._idle.pop(line, None)
-        self._half.pop(line, None)
-        del self._lines[line.fileno]
-        self._selector.unregister(line.fileno)
-        line.connected = False
-        line.connection.close()
+    def _remove(self, slot: Slot) -> None:
+        self._idle.pop(slot, None)
+        self._half.pop(slot, None)
+        del self._slots[slot.fileno]
+        self._selector.unregister(slot.fileno)
+        slot.connected = False
+        slot.connection.close()
 
     def _release(self, attempt: Attempt, problem: Exception | None) -> None:
         """An attempt that will not come to its end: another goes on, or is made."""
-        stretch = attempt.stretch
+        segment = attempt.segment
         self.admission.lost(attempt)
-        if attempt in stretch.attempts:
-            stretch.attempts.remove(attempt)
-        if stretch.ready or stretch.attempts:
+        if attempt in segment.attempts:
+            segment.attempts.remove(attempt)
+        if segment.ready or segment.attempts:
             return
-        stretch.losses += problem is not None
-        if problem is not None and stretch.losses >= LOSSES:
-            self._give_up(stretch, problem)
+        segment.losses += problem is not None
+        if problem is not None and segment.losses >= LOSSES:
+            self._give_up(segment, problem)
         else:
-            self._again.append(stretch)
+            self._again.append(segment)
 
-    def _give_up(self, stretch: Stretch, problem: Exception) -> None:
-        if not stretch.ready:
-            for attempt in stretch.attempts:
+    def _give_up(self, segment: Segment, problem: Exception) -> None:
+        if not segment.ready:
+            for attempt in segment.attempts:
                 self.admission.lost(attempt)
-            stretch.problem = problem
-            stretch.ready = True
+            segment.problem = problem
+            segment.ready = True
             self._news.set()

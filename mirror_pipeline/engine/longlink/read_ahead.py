@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mirror_pipeline.engine.longlink.admission import ROOM_BYTES
 from mirror_pipeline.engine.longlink.connection_count import MOST_IDLE
-from mirror_pipeline.engine.longlink.parallel_fetch import Gathering
-from mirror_pipeline.engine.longlink.segments import Stretch, beyond, cut, in_turn, stop_of
+from mirror_pipeline.engine.longlink.parallel_fetch import ParallelFetch
+from mirror_pipeline.engine.longlink.segments import Segment, beyond, cut, in_turn, stop_of
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import OffsetRange, TopicPartition
 
@@ -19,8 +19,8 @@ LOOK_SECONDS = 0.5
 """Between two looks whether a broker that is waited for is silent."""
 
 
-class Reading:
-    """The stretches of a lane's partitions, read by one :class:`Gathering` for each broker.
+class ReadAhead:
+    """The stretches of a lane's partitions, read by one :class:`ParallelFetch` for each broker.
 
     A micro-batch takes its share and leaves the rest on its way for the next: no connection stands still, and none has
     to start slowly again, while files are flushed and commits made. ``round_trip`` is the way's, in seconds.
@@ -31,9 +31,9 @@ class Reading:
     def __init__(self, client: WireClient, round_trip: float) -> None:
         self.round_trip = round_trip
         self._client = client
-        self._gatherings: dict[int, Gathering] = {}
+        self._fetches: dict[int, ParallelFetch] = {}
         self._leaders: dict[TopicPartition, int] = {}
-        self._rows: dict[TopicPartition, deque[Stretch]] = {}
+        self._rows: dict[TopicPartition, deque[Segment]] = {}
         self._stops: dict[TopicPartition, int] = {}
         self._turn: deque[TopicPartition] = deque()
         self.silent: set[int] = set()
@@ -47,11 +47,11 @@ class Reading:
         for source, row in self._rows.items():
             if row and source not in starts:
                 return False
-            first = next((stretch for stretch in row if stretch.upto > starts[source]), None)
+            first = next((segment for segment in row if segment.upto > starts[source]), None)
             if first is not None and first.start > starts[source]:
                 return False
         known = all(source in self._leaders and self._leaders[source] == self._client.leader(source) for source in starts)
-        return known and all(gathering.reads for gathering in self._gatherings.values())
+        return known and all(fetch.reads for fetch in self._fetches.values())
 
     @property
     def unfinished(self) -> bool:
@@ -61,12 +61,12 @@ class Reading:
     def brought(self) -> tuple[int, float]:
         """Bytes that have come since this was asked last, and the seconds for which connections had something to do; none if
         they are still starting, or often had to wait for us."""
-        flows = [gathering.flow for gathering in self._gatherings.values()]
-        began = [flow.began for flow in flows if flow.began is not None]
-        if not began or len(began) < len(flows):
+        throughputs = [fetch.throughput for fetch in self._fetches.values()]
+        began = [throughput.began for throughput in throughputs if throughput.began is not None]
+        if not began or len(began) < len(throughputs):
             return 0, 0.0
-        received, now = sum(flow.bytes for flow in flows), time.monotonic()
-        idle = sum(flow.idle for flow in flows) / len(flows)
+        received, now = sum(throughput.bytes for throughput in throughputs), time.monotonic()
+        idle = sum(throughput.idle for throughput in throughputs) / len(throughputs)
         size, seconds, stood = received - self._received, now - max(self._measured, *began), idle - self._idle
         self._received, self._measured, self._idle = received, now, idle
         return (size, seconds - stood) if stood <= MOST_IDLE * seconds else (0, 0.0)
@@ -103,7 +103,7 @@ class Reading:
         """The broker that a partition of the last share is read from."""
         return self._leaders[source]
 
-    def next(self, deadline: float | None, *, patience: Callable[[int], float] = lambda node: math.inf) -> Stretch | None:
+    def next(self, deadline: float | None, *, patience: Callable[[int], float] = lambda node: math.inf) -> Segment | None:
         """The next stretch of the share; None when all are taken over, or none is ready before it is too late (monotonic seconds).
 
         A broker from which nothing has come for its ``patience`` seconds, while only it is waited for, is left out: it is ``silent``.
@@ -111,7 +111,7 @@ class Reading:
         began = time.monotonic()
         while True:
             self._news.clear()
-            waiting: dict[int, Stretch] = {}
+            waiting: dict[int, Segment] = {}
             for source in list(self._turn):
                 row, leader = self._rows[source], self._leaders.get(source, -1)
                 if leader in self.silent or not row or row[0].start >= self._stops[source]:
@@ -126,19 +126,19 @@ class Reading:
                 return None
 
     def _wait(
-        self, waiting: Mapping[int, Stretch], began: float, deadline: float | None, patience: Callable[[int], float]
+        self, waiting: Mapping[int, Segment], began: float, deadline: float | None, patience: Callable[[int], float]
     ) -> bool:
         """Wait a moment until something is ready of these, each the first of a broker; False when it is too late."""
         now = time.monotonic()
         left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - now)
-        for leader, stretch in waiting.items():
-            gathering = self._gatherings[leader]
-            gathering.hurry(stretch)
-            patient = patience(leader) - min(now - began, gathering.quiet(now))
-            if patient <= 0 and not stretch.ready:
+        for leader, segment in waiting.items():
+            fetch = self._fetches[leader]
+            fetch.prioritise(segment)
+            patient = patience(leader) - min(now - began, fetch.quiet(now))
+            if patient <= 0 and not segment.ready:
                 self.silent.add(leader)
             left = min(left, max(0.0, patient))
-        if any(stretch.ready for stretch in waiting.values()):
+        if any(segment.ready for segment in waiting.values()):
             return True
         if deadline is not None and now >= deadline:
             return False
@@ -149,45 +149,45 @@ class Reading:
         """The share needs nothing of this partition at or behind an offset."""
         self._stops[source] = min(at, self._stops[source])
 
-    def taken(self, stretch: Stretch) -> None:
+    def taken(self, segment: Segment) -> None:
         """This stretch of the share, as ``next`` gave it, has been taken over; what was cut off it takes its place."""
-        self._pass(stretch)
-        row = self._rows[stretch.source]
+        self._pass(segment)
+        row = self._rows[segment.source]
         row.popleft()
-        if stretch.rest is not None:
-            row.appendleft(stretch.rest)
+        if segment.rest is not None:
+            row.appendleft(segment.rest)
 
     def end(self) -> None:
         """Read nothing more; the client gets its connections back."""
-        for leader, gathering in self._gatherings.items():
-            gathering.end()
-            self._client.mute(leader, gathering.muted_until)
-            for lane, connection in enumerate(gathering.open):
-                self._client.keep(leader, lane, connection)
-        self._gatherings.clear()
+        for leader, fetch in self._fetches.items():
+            fetch.end()
+            self._client.mute(leader, fetch.muted_until)
+            for number, connection in enumerate(fetch.open):
+                self._client.keep(leader, number, connection)
+        self._fetches.clear()
         self._rows.clear()
 
-    def _pass(self, stretch: Stretch, *, rest: bool = False) -> None:
-        self._gatherings[self._leaders[stretch.source]].passed(stretch, rest=rest)
+    def _pass(self, segment: Segment, *, rest: bool = False) -> None:
+        self._fetches[self._leaders[segment.source]].passed(segment, rest=rest)
 
-    def _read(self, more: Sequence[Stretch], count: int, pause: Callable[[int], None]) -> None:
-        for stretch in more:
-            self._leaders.setdefault(stretch.source, self._client.leader(stretch.source))
+    def _read(self, more: Sequence[Segment], count: int, pause: Callable[[int], None]) -> None:
+        for segment in more:
+            self._leaders.setdefault(segment.source, self._client.leader(segment.source))
         leaders = list(self._leaders.values())
         for leader in set(leaders):
-            mine = [stretch for stretch in more if self._leaders[stretch.source] == leader]
-            gathering = self._gatherings.get(leader)
-            if gathering is None:
-                lines = min(count, len(mine))
-                kept = [connection for lane in range(lines) if (connection := self._client.take(leader, lane)) is not None]
+            mine = [segment for segment in more if self._leaders[segment.source] == leader]
+            fetch = self._fetches.get(leader)
+            if fetch is None:
+                slots = min(count, len(mine))
+                kept = [connection for number in range(slots) if (connection := self._client.take(leader, number)) is not None]
                 for connection in kept:
                     connection.limit(self._client.timeout)  # of many, some crawl for longer than a broker is silent
-                gathering = self._gatherings[leader] = Gathering(kept, self._client.opener(leader), news=self._news, pause=pause)
-                gathering.admission.room = ROOM_BYTES * leaders.count(leader) // len(leaders)
-                gathering.most = count
-                gathering.add(mine, self._stops)
-                gathering.start(lines)
+                fetch = self._fetches[leader] = ParallelFetch(kept, self._client.opener(leader), news=self._news, pause=pause)
+                fetch.admission.room = ROOM_BYTES * leaders.count(leader) // len(leaders)
+                fetch.most = count
+                fetch.add(mine, self._stops)
+                fetch.start(slots)
             else:
-                gathering.pause, gathering.most = pause, count
-                gathering.add(mine, self._stops)
-                gathering.resize(min(count, max(gathering.count, len(mine))))
+                fetch.pause, fetch.most = pause, count
+                fetch.add(mine, self._stops)
+                fetch.resize(min(count, max(fetch.count, len(mine))))

@@ -10,8 +10,8 @@ from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.kafka.records.batch import headers
 from mirror_pipeline.model import OffsetRange, TopicPartition
 
-STRETCH_BYTES = 384 * 1024
-STRETCH_BATCHES = 8
+SEGMENT_BYTES = 384 * 1024
+SEGMENT_BATCHES = 8
 """A stretch has at least so many bytes, and batches: those at its edges are read twice."""
 UNKNOWN_BATCH_BYTES = 32 * 1024
 MOST_OVER = 1.25
@@ -24,7 +24,7 @@ EMPTY_ANSWERS = 3
 
 
 @dataclass(slots=True, eq=False)
-class Stretch:
+class Segment:
     """Offsets ``[start, end)`` of one partition, on their way; ``answers`` begin at or before ``start``.
 
     One that turns out to be larger than expected is cut: ``end`` is less then, and ``rest`` goes on to where it ended at first,
@@ -44,7 +44,7 @@ class Stretch:
     known: bool = True
     ready: bool = False
     attempts: list[Attempt] = field(default_factory=list)
-    rest: Stretch | None = None
+    rest: Segment | None = None
     losses: int = 0
     held: int = 0
     passed: bool = False
@@ -59,9 +59,9 @@ class Stretch:
         self.attempts.append(attempt)
         return attempt
 
-    def cut(self, at: int, estimate: Estimate) -> Stretch:
+    def cut(self, at: int, estimate: Estimate) -> Segment:
         """End it at ``at``; what lies behind."""
-        behind = estimate.stretch(self.source, at, self.end)
+        behind = estimate.segment(self.source, at, self.end)
         behind.rest, behind.upto = self.rest, self.upto
         self.rest, self.end = behind, at
         return behind
@@ -78,7 +78,7 @@ class Estimate:
     @property
     def usual(self) -> int:
         """Bytes of a stretch."""
-        return max(STRETCH_BYTES, STRETCH_BATCHES * self.batch)
+        return max(SEGMENT_BYTES, SEGMENT_BATCHES * self.batch)
 
     @property
     def step(self) -> int:
@@ -93,9 +93,9 @@ class Estimate:
         """Bytes of so many offsets."""
         return int(offsets * max(1.0, self.per_offset))
 
-    def stretch(self, source: TopicPartition, start: int, end: int) -> Stretch:
+    def segment(self, source: TopicPartition, start: int, end: int) -> Segment:
         """A stretch of so many offsets, whatever their bytes."""
-        return Stretch(source, start, end, self.size(end - start), int(SLACK_BATCHES * self.batch), known=self.known)
+        return Segment(source, start, end, self.size(end - start), int(SLACK_BATCHES * self.batch), known=self.known)
 
 
 @dataclass(slots=True, eq=False)
@@ -107,7 +107,7 @@ class Attempt:
     last answer. ``charge`` are the bytes that may come of what was asked for, ``received`` those that came.
     """
 
-    stretch: Stretch
+    segment: Segment
     next: int
     answers: list[FetchedPartition] = field(default_factory=list)
     empty: int = 0
@@ -123,13 +123,13 @@ class Attempt:
     @property
     def overflows(self) -> bool:
         """Whether so much has come that the stretch should end here."""
-        return self.next > self.stretch.start and self.received >= MOST_OVER * self.stretch.size
+        return self.next > self.segment.start and self.received >= MOST_OVER * self.segment.size
 
     def left(self, batch: float) -> int:
         """Bytes to ask for next, by the estimate, if batches have so many (0: as was thought when the stretch was cut)."""
-        stretch = self.stretch
-        share = (stretch.end - self.next) / max(1, stretch.end - stretch.start)
-        return int(stretch.size * share) + (int(SLACK_BATCHES * batch) or stretch.slack)
+        segment = self.segment
+        share = (segment.end - self.next) / max(1, segment.end - segment.start)
+        return int(segment.size * share) + (int(SLACK_BATCHES * batch) or segment.slack)
 
     def take(self, answer: FetchedPartition) -> bool:
         """Keep an answer; whether it was the last."""
@@ -146,10 +146,10 @@ class Attempt:
             return True  # whoever reads it says what is wrong, and what it means
         self.per_offset = size / (self.next - first) if self.next > first else 0.0
         self.empty = self.empty + 1 if self.next == before else 0
-        return bool(answer.error) or self.next >= self.stretch.end or self.empty >= EMPTY_ANSWERS
+        return bool(answer.error) or self.next >= self.segment.end or self.empty >= EMPTY_ANSWERS
 
 
-def in_turn(rows: Sequence[Sequence[Stretch]]) -> list[Stretch]:
+def in_turn(rows: Sequence[Sequence[Segment]]) -> list[Segment]:
     """The order in which stretches are read: all partitions in turn."""
     return [row[turn] for turn in range(max(map(len, rows), default=0)) for row in rows if turn < len(row)]
 
@@ -164,7 +164,7 @@ def beyond(planned: OffsetRange, stop: int, room: int) -> int:
     return min(planned.end, stop + max(stop - planned.start, round(room / _per_offset(planned))))
 
 
-def cut(planned: OffsetRange, start: int, stop: int) -> list[Stretch]:
+def cut(planned: OffsetRange, start: int, stop: int) -> list[Segment]:
     """Stretches of a range's partition that tile the offsets ``[start, stop)``; of one of which nothing is known a few of the
     usual size, whose answers tell how to cut what is behind them."""
     known = planned.bytes_per_batch > 0
@@ -174,7 +174,7 @@ def cut(planned: OffsetRange, start: int, stop: int) -> list[Stretch]:
     if not known:
         del ends[PROBES:]
     starts = [start] if start < stop else []
-    return [estimate.stretch(planned.source, at, end) for at, end in zip([*starts, *ends], [*ends, stop], strict=False)]
+    return [estimate.segment(planned.source, at, end) for at, end in zip([*starts, *ends], [*ends, stop], strict=False)]
 
 
 def _per_offset(planned: OffsetRange) -> float:

@@ -83,7 +83,7 @@ class Eviction:
 
 
 @dataclass(slots=True)
-class House:
+class Maintenance:
     """One lane's tables, as whoever tidies them sees them.
 
     Args:
@@ -102,7 +102,7 @@ class House:
     differs: Callable[[Collection[Differing]], None] | None = None
     done: Eviction = field(init=False)
 
-    def keep(self, *, excess: int = 0, upkeep: bool = True, seconds: float = 60.0, patience: float = 0.0) -> Eviction:
+    def run_round(self, *, excess: int = 0, upkeep: bool = True, seconds: float = 60.0, patience: float = 0.0) -> Eviction:
         """One round.
 
         Args:
@@ -119,19 +119,19 @@ class House:
             if not ours:
                 return Eviction(self.store.lane, note="another process keeps the house")
             try:
-                return self._keep(excess, upkeep, seconds)
+                return self._run_round(excess, upkeep, seconds)
             except BufferUnusable as problem:
                 if not (problem.retryable and drop_reserved_file(self.store)):
                     raise
                 log.warning("%s; deleting the reserved file", problem.message)
-                return self._keep(excess, upkeep, seconds)
+                return self._run_round(excess, upkeep, seconds)
 
-    def _keep(self, excess: int, upkeep: bool, seconds: float) -> Eviction:
+    def _run_round(self, excess: int, upkeep: bool, seconds: float) -> Eviction:
         self.done = Eviction(self.store.lane)
-        hurry = excess > 0
-        grace, orphan_age = (NO_GRACE, MIN_AGE) if hurry else (READER_GRACE, ORPHAN_AGE)
+        urgent = excess > 0
+        grace, orphan_age = (NO_GRACE, MIN_AGE) if urgent else (READER_GRACE, ORPHAN_AGE)
         freed = self.spans.vacuum(grace=grace, orphan_age=orphan_age)
-        target = max(0, self.spans.bytes() - max(0, excess - freed)) if hurry else None
+        target = max(0, self.spans.bytes() - max(0, excess - freed)) if urgent else None
         safe = self._verified_before(target, seconds)
         crash_point("evict.before")
         gone = self.spans.evict(safe, older_than=self._before, target_bytes=target)

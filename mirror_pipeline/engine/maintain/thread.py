@@ -12,7 +12,7 @@ from typing import Any
 from mirror_pipeline.buffer.place.lock import create_maintenance_mark, last_maintenance
 from mirror_pipeline.buffer.place.space import lay_reserved_file
 from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.maintain.rounds import Differing, Eviction, House, Verify, damage
+from mirror_pipeline.engine.maintain.rounds import Differing, Eviction, Maintenance, Verify, damage
 from mirror_pipeline.errors import BufferUnusable, MirrorError, TopicHalted
 from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.execution.runner import OneAtATime
@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 60.0
 """Between two rounds; the first one comes this long after the start."""
-HURRY_SECONDS = 0.5
-LONGEST_HURRY_SECONDS = 5.0
+URGENT_SECONDS = 0.5
+LONGEST_URGENT_SECONDS = 5.0
 """Between two rounds that are called for because room is short: longer and longer while they bring nothing."""
-HURRY_VERIFY_SECONDS = 5.0
+URGENT_VERIFY_SECONDS = 5.0
 END_SECONDS = 30.0
 """How long the end of a run waits for a round at work; what it does is safe to be left at any moment."""
 OVERDUE_SECONDS = 600.0
@@ -32,7 +32,7 @@ OVERDUE_SECONDS = 600.0
 
 
 @dataclass(slots=True)
-class HouseFacts:
+class MaintenanceFacts:
     """What ``status`` shows of a lane's housekeeping; written by its thread alone."""
 
     rounds: int = 0
@@ -46,11 +46,11 @@ class HouseFacts:
 
 
 @dataclass(slots=True)
-class Housekeeper:
+class MaintenanceThread:
     """Keeps the house of one lane until it is told to end; its errors are shown, and end the lane only if the buffer is damaged."""
 
     context: LaneContext
-    facts: HouseFacts = field(default_factory=HouseFacts)
+    facts: MaintenanceFacts = field(default_factory=MaintenanceFacts)
     _over: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
     _began: float = field(default_factory=time.time)
@@ -85,29 +85,29 @@ class Housekeeper:
 
     def _run(self) -> None:
         try:
-            self._keep_on()
+            self._run_rounds()
         finally:
             worker_cache.close()
 
-    def _keep_on(self) -> None:
+    def _run_rounds(self) -> None:
         context = self.context
         due = time.monotonic() + ROUND_SECONDS
-        pause = HURRY_SECONDS
+        pause = URGENT_SECONDS
         while not self._over.is_set():
             called = context.room_wanted.wait(max(0.0, due - time.monotonic()))
             context.room_wanted.clear()
             if self._over.is_set():
                 return
             regular = time.monotonic() >= due
-            done = self._look_and_keep(regular=regular)
+            done = self._run_round_if_needed(regular=regular)
             if regular:
                 due = time.monotonic() + ROUND_SECONDS
             useful = done is not None and (done.freed_bytes or done.verified_bytes)
-            pause = HURRY_SECONDS if useful else min(2 * pause, LONGEST_HURRY_SECONDS)
+            pause = URGENT_SECONDS if useful else min(2 * pause, LONGEST_URGENT_SECONDS)
             if called:
                 self._over.wait(pause)
 
-    def _look_and_keep(self, *, regular: bool) -> Eviction | None:
+    def _run_round_if_needed(self, *, regular: bool) -> Eviction | None:
         try:
             excess = self.context.room.measure().excess
         except MirrorError as problem:
@@ -118,7 +118,8 @@ class Housekeeper:
     def _round(self, *, excess: int, upkeep: bool) -> Eviction | None:
         facts, began = self.facts, time.monotonic()
         try:
-            done = self._house().keep(excess=excess, upkeep=upkeep, seconds=HURRY_VERIFY_SECONDS if excess else ROUND_SECONDS / 2)
+            seconds = URGENT_VERIFY_SECONDS if excess else ROUND_SECONDS / 2
+            done = self._maintenance().run_round(excess=excess, upkeep=upkeep, seconds=seconds)
         except Exception as problem:  # noqa: BLE001 - a house in disorder must not end a copy that works
             self._failed(problem)
             return None
@@ -139,10 +140,10 @@ class Housekeeper:
             log.warning("housekeeping of lane %s: %s", self.context.lane, text)
         self.facts.error = text
 
-    def _house(self) -> House:
+    def _maintenance(self) -> Maintenance:
         context = self.context
         buffer, verify = context.buffer, staged_verifier(context)
-        return House(
+        return Maintenance(
             context.store, context.spans, context.ledger, buffer.retention, buffer.max_bytes, verify=verify, differs=self._halt
         )
 

@@ -11,11 +11,11 @@ from mirror_pipeline.config.checks import BATCHES_IN_BUFFER
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
 from mirror_pipeline.engine.longlink.connection_count import is_long
-from mirror_pipeline.engine.read.messages import RangeOutcome, StageResult, StageTask
+from mirror_pipeline.engine.read.messages import RangeOutcome, ReadResult, ReadTask
 from mirror_pipeline.engine.read.plan import assign, plan_ranges, planned_bytes
-from mirror_pipeline.engine.read.rules import RangeTerms
+from mirror_pipeline.engine.read.rules import RangeRules
 from mirror_pipeline.engine.read.source import SourceSide
-from mirror_pipeline.engine.read.task import run_stage
+from mirror_pipeline.engine.read.task import run_read
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost
 from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.kafka.client import WireClient
@@ -39,7 +39,7 @@ TASK_MEMORY_BYTES = 64 * 2**20
 """Fetched bytes a task holds before it writes them out as spans."""
 
 
-class Staging:
+class ReadLoop:
     """Reads from the source until the run ends. Runs in a thread of its own."""
 
     def __init__(self, context: LaneContext, client: WireClient, reconsider: Reconsider = list) -> None:
@@ -56,7 +56,7 @@ class Staging:
         self._room = context.room
         self._staged = 0
         self._failures = 0
-        self._doubtful: tuple[Sequence[PartFile], Sequence[RangeOutcome], float] | None = None
+        self._commit_unknown: tuple[Sequence[PartFile], Sequence[RangeOutcome], float] | None = None
 
     def run(self) -> None:
         """Stage until stopped or, with ``once``, until all ends are reached; errors end the lane."""
@@ -73,7 +73,7 @@ class Staging:
                 except BufferUnusable as problem:
                     if not problem.retryable:
                         raise
-                    self._buffer_away(problem)
+                    self._buffer_unusable(problem)
                     continue
                 if not more:
                     break
@@ -96,7 +96,7 @@ class Staging:
     def _turn(self) -> bool:
         context, state = self._context, self._state
         context.hold.check()
-        self._end_doubt()
+        self._resolve_commit()
         self._source.look_up()
         # What is read tells where its partition ends, and over a long link a question takes the time of megabytes.
         pause = QUIET_LOOK_SECONDS if self._quiet or self._reach > 1 else context.mirror.engine.poll_interval
@@ -107,10 +107,10 @@ class Staging:
             return True
         with state.lock:
             ranges = self._plan()
-            terms = [self._terms(r) for r in ranges]
+            rules = [self._rules_of(r) for r in ranges]
         if not ranges:
             return self._nothing_to_read()
-        self._stage(terms)
+        self._stage(rules)
         return True
 
     def _nothing_to_read(self) -> bool:
@@ -119,14 +119,14 @@ class Staging:
             self._quiet = self._source.await_news()
             return True
         with self._state.lock:  # together: a topic that joins leaves the one for the other
-            untold, unready = self._state.untold(), bool(self._state.unready)
-        if untold is not None:
+            end_unknown, unready = self._state.end_unknown(), bool(self._state.unready)
+        if end_unknown is not None:
             self.refresh_ends()
         if (problem := self._source.unread()) is not None:
             raise problem
-        if untold is None and unready:  # topics whose target is not there yet may still join
+        if end_unknown is None and unready:  # topics whose target is not there yet may still join
             self._context.stop.wait(self._context.mirror.engine.poll_interval)
-        return untold is not None or unready
+        return end_unknown is not None or unready
 
     def _plan(self) -> list[OffsetRange]:
         views = [p.view() for p in self._state.ready()]
@@ -144,30 +144,30 @@ class Staging:
         self._behind = most < size
         return plan_ranges(views, budget_bytes=most) if self._behind else ranges
 
-    def _terms(self, planned: OffsetRange) -> RangeTerms:
+    def _rules_of(self, planned: OffsetRange) -> RangeRules:
         run = self._state.topics[planned.topic]
         context = self._context
         approved = context.approved(planned.incarnation, planned.source)
         gaps = context.mirror.on_loss == "record_gap"
-        return RangeTerms(planned, run.max_batch_bytes, run.compacted, gaps, approved, run.settings_unread)
+        return RangeRules(planned, run.max_batch_bytes, run.compacted, gaps, approved, run.settings_unread)
 
-    def _stage(self, terms: Sequence[RangeTerms]) -> None:
+    def _stage(self, rules: Sequence[RangeRules]) -> None:
         engine = self._context.mirror.engine
         began = time.monotonic()
         self._quiet = False
-        size = planned_bytes([t.range for t in terms])
+        size = planned_bytes([t.range for t in rules])
         runners = self._context.runners
         here = runners.reads_here(size, far=self._far)
         runner = runners.here if here else runners.of(size)
-        shares = assign([(t, float(t.range.max_bytes)) for t in terms], runner.tasks)
+        shares = assign([(t, float(t.range.max_bytes)) for t in rules], runner.tasks)
         limit = engine.bandwidth_at(datetime.now().time())
         tasks = [
-            StageTask(
+            ReadTask(
                 store=self._context.store,
                 cluster=self._context.source,
                 micro_batch=self._micro_batch,
                 index=index,
-                terms=tuple(share),
+                rules=tuple(share),
                 fetch_bytes=engine.fetch_max_bytes,
                 partition_fetch_bytes=PARTITION_FETCH_BYTES,
                 memory_bytes=TASK_MEMORY_BYTES,
@@ -183,7 +183,7 @@ class Staging:
             )
             for index, share in enumerate(shares)
         ]
-        answers = runner.run_each(run_stage, tasks, name=f"stage {self._micro_batch}")
+        answers = runner.run_each(run_read, tasks, name=f"stage {self._micro_batch}")
         results = [answer for answer in answers if not isinstance(answer, TaskLost)]
         self._source.take_results(results)
         self._commit(results, began)
@@ -194,7 +194,7 @@ class Staging:
         if not self._context.once and not self._behind and self._context.runners.small(size):
             self._context.stop.wait(max(0.0, self._context.store.spaced(TURN_SECONDS) - (time.monotonic() - began)))
 
-    def _commit(self, results: Sequence[StageResult], began: float) -> None:
+    def _commit(self, results: Sequence[ReadResult], began: float) -> None:
         outcomes = [outcome for result in results for outcome in result.outcomes]
         self._context.cases.keep([q for outcome in outcomes for q in outcome.quarantined])
         refused = self._source.another_log(outcomes)
@@ -204,9 +204,9 @@ class Staging:
         if parts:
             self._context.hold.check()
             crash_point("commit.before")
-            self._doubtful = parts, outcomes, began
+            self._commit_unknown = parts, outcomes, began
             landed = self._context.spans.commit(self._micro_batch, parts)
-            self._doubtful = None
+            self._commit_unknown = None
             if not landed:
                 raise BufferUnusable(
                     f"micro-batch {self._micro_batch} of lane {self._context.lane} was already committed by another run",
@@ -221,22 +221,22 @@ class Staging:
             self._staged += sum(part.size for part in parts)
             crash_point("commit.after")
             self._micro_batch += 1
-        judged = self._reconsider(outcomes)
+        resolved = self._reconsider(outcomes)
         with state.lock:
             self._take_over(parts)
-            for outcome in judged:
-                self._source.settle(state.topics[outcome.topic].partitions[outcome.partition], outcome)
+            for outcome in resolved:
+                self._source.apply_outcome(state.topics[outcome.topic].partitions[outcome.partition], outcome)
             state.seconds_staging += time.monotonic() - began
             state.lock.notify_all()
         self._source.ask_ends([TopicPartition(o.topic, o.partition) for o in outcomes if o.beyond])
-        self._judge(outcomes, bool(parts))
+        self._note_source_answers(outcomes, bool(parts))
 
-    def _end_doubt(self) -> None:
+    def _resolve_commit(self) -> None:
         """A commit whose answer was lost with the store: is it there? Raises BufferUnusable while that cannot be told."""
-        if self._doubtful is not None:
-            parts, outcomes, began = self._doubtful
+        if self._commit_unknown is not None:
+            parts, outcomes, began = self._commit_unknown
             landed = self._context.spans.holds(parts)
-            self._doubtful = None
+            self._commit_unknown = None
             if landed:
                 self._committed(parts, outcomes, began)
 
@@ -255,7 +255,7 @@ class Staging:
         if parts:
             self._state.active()
 
-    def _judge(self, outcomes: Sequence[RangeOutcome], progress: bool) -> None:
+    def _note_source_answers(self, outcomes: Sequence[RangeOutcome], progress: bool) -> None:
         """Ranges that failed were put off alone; the source as a whole answers if any was read."""
         if progress or not any(outcome.error for outcome in outcomes):
             self._failures = 0
@@ -275,13 +275,13 @@ class Staging:
         log.warning("staging: %s", problem.message)
         self._context.stop.wait(self._losses.lost(problem))
 
-    def _buffer_away(self, problem: BufferUnusable) -> None:
+    def _buffer_unusable(self, problem: BufferUnusable) -> None:
         """Staging pauses. On a full disk producing goes on, and what it has sent may leave the buffer."""
         log.warning("staging waits: %s", problem.message)
         with self._state.lock:
             self._state.buffer_is(problem.message)
         try:
-            self._end_doubt()
+            self._resolve_commit()
             self._context.spans.discard_uncommitted(self._context.hold.check)
         except BufferUnusable as worse:
             if not worse.retryable:

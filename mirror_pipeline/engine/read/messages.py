@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.read.rules import RangeTerms
+from mirror_pipeline.engine.read.rules import RangeRules
 from mirror_pipeline.errors import TopicHalted
 from mirror_pipeline.model import BatchMark, PartFile, Quarantined
 
 
 @dataclass(frozen=True, slots=True)
-class StageTask:
+class ReadTask:
     """Everything one stage task needs; picklable, free of secrets.
 
     ``seconds`` bounds how long the task goes on fetching, ``memory_bytes`` what it holds before it writes.
@@ -26,7 +26,7 @@ class StageTask:
     cluster: ClusterSettings
     micro_batch: int
     index: int
-    terms: tuple[RangeTerms, ...]
+    rules: tuple[RangeRules, ...]
     fetch_bytes: int
     partition_fetch_bytes: int
     memory_bytes: int
@@ -66,7 +66,7 @@ class RangeOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class StageResult:
+class ReadResult:
     """The task's part file (None when nothing was read) and one outcome for each range.
 
     ``silent`` brokers did not answer in time, and how that showed; ``heard`` is how long the slowest answer of others took.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from mirror_pipeline.engine.read.rules import RangeTerms
+from mirror_pipeline.engine.read.rules import RangeRules
 from mirror_pipeline.kafka.records.digest import LEAF_OFFSETS, LeafSums, digest
 from mirror_pipeline.kafka.records.header import (
     CODEC_MASK,
@@ -51,7 +51,7 @@ class PlainRun:
 
 
 def plain_run(
-    data: memoryview, start: int, offset: int, terms: RangeTerms, aborted: Sequence[tuple[int, int]], open_aborts: Container[int]
+    data: memoryview, start: int, offset: int, rules: RangeRules, aborted: Sequence[tuple[int, int]], open_aborts: Container[int]
 ) -> PlainRun | None:
     """Walk plain batches from byte ``start`` on, where source offset ``offset`` is due; None when the first is not plain.
 
@@ -66,7 +66,7 @@ def plain_run(
         aborted: aborted transactions that have not begun yet, (producer id, first offset), the next one last.
         open_aborts: producer ids whose transaction that is open here was aborted.
     """
-    unpack, wanted, most = HEADER.unpack_from, terms.range, terms.max_batch_bytes
+    unpack, wanted, most = HEADER.unpack_from, rules.range, rules.max_batch_bytes
     end, limit = wanted.end, wanted.end if wanted.hard_end else 1 << 63
     at, last_start, next_abort = start, len(data) - HEADER_BYTES, aborted[-1][1] if aborted else 1 << 63
     batches = records = leaf_sum = leaf_records = seen = 0

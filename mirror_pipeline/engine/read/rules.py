@@ -11,7 +11,7 @@ GOES_ON = "`on_loss: record_gap` would go on by itself and record the gap"
 
 
 @dataclass(frozen=True, slots=True)
-class RangeTerms:
+class RangeRules:
     """The planned range and what the target and the mirror ask for.
 
     ``max_batch_bytes`` is the largest batch the target topic takes. ``holes_expected`` says that the topic is

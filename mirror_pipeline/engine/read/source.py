@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from mirror_pipeline.engine.context import LaneContext, backoff
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.read.divergence import cut_off, diverged, other_ids, recreated
-from mirror_pipeline.engine.read.messages import RangeOutcome, StageResult
+from mirror_pipeline.engine.read.messages import RangeOutcome, ReadResult
 from mirror_pipeline.engine.read.source_watch import SourceWatch
 from mirror_pipeline.engine.silent_brokers import PATIENT_ROUND_TRIPS, SilentBrokers, prober
 from mirror_pipeline.engine.state import PartitionState
@@ -92,7 +92,7 @@ class SourceSide:
     def refresh_ends(self) -> None:
         """Ask for the last stable offsets of all partitions that can be read; a ``once`` run asks for each until it is told."""
         with self._state.lock:
-            wanted = [part.source for part in self._state.ready() if not (self._context.once and part.told)]
+            wanted = [part.source for part in self._state.ready() if not (self._context.once and part.end_known)]
         self.looked = time.monotonic()
         self.ask_ends(wanted)
 
@@ -102,7 +102,7 @@ class SourceSide:
             return
         answers = self._client.list_offsets(dict.fromkeys(wanted, LATEST), isolation=1, within=self.within)
         self._note_silent()
-        doubtful = {}
+        suspects = {}
         with self._state.lock:
             for part in self._state.live():
                 answer = answers.get(part.source)
@@ -112,10 +112,10 @@ class SourceSide:
                     if not part.unread:
                         self._failed(part, broker_error(answer.error, str(part.source)))
                 elif 0 <= answer.offset < part.staged and part.hard_end is None:
-                    doubtful[part.source] = part.staged
-                elif answer.offset >= 0 and not (self._context.once and part.told):
-                    part.end, part.told = answer.offset, True
-        self._look_again(doubtful)
+                    suspects[part.source] = part.staged
+                elif answer.offset >= 0 and not (self._context.once and part.end_known):
+                    part.end, part.end_known = answer.offset, True
+        self._look_again(suspects)
 
     def await_news(self) -> bool:
         """Wait until the source has news of what can be read, or something that was put off is due; whether brokers were asked.
@@ -145,7 +145,7 @@ class SourceSide:
                     self._failed(part, broker_error(code, str(part.source)))
         return bool(at)
 
-    def take_results(self, results: Sequence[StageResult]) -> None:
+    def take_results(self, results: Sequence[ReadResult]) -> None:
         """What the tasks found out about brokers."""
         for result in results:
             for node, seconds in result.heard.items():
@@ -153,7 +153,7 @@ class SourceSide:
             for node, why in result.silent.items():
                 self._lost(node, why)
 
-    def settle(self, part: PartitionState, outcome: RangeOutcome) -> None:
+    def apply_outcome(self, part: PartitionState, outcome: RangeOutcome) -> None:
         """Take over what a range's reading says of its partition; with the state locked."""
         part.mark = outcome.mark or part.mark
         if outcome.batches:  # of the source: in the buffer small ones are merged
@@ -192,14 +192,14 @@ class SourceSide:
         other = other_ids(self._client, known, names)
         moved = [self._state.topics[o.topic].partitions[o.partition] for o in outcomes if self._other_epoch(o)]
         asked = [(part, *self._diverged(part)) for part in moved]
-        doubtful = [part for part, halt, told in asked if halt is not None]
+        suspects = [part for part, halt, told in asked if halt is not None]
         refused = {*other, *(part.source.topic for part, halt, told in asked if halt is not None or not told)}
-        if (other or doubtful) and not self._context.stop.wait(divergence.SECOND_LOOK_SECONDS):
+        if (other or suspects) and not self._context.stop.wait(divergence.SECOND_LOOK_SECONDS):
             self._client.ask_elsewhere()
             halts = [recreated(name, known[name], found) for name, found in other_ids(self._client, known, other).items()]
-            for part in doubtful:
+            for part in suspects:
                 self._client.forget(part.source)
-            self._halt([*halts, *(halt for part in doubtful if (halt := self._diverged(part)[0]) is not None)])
+            self._halt([*halts, *(halt for part in suspects if (halt := self._diverged(part)[0]) is not None)])
         return refused
 
     def _other_epoch(self, outcome: RangeOutcome) -> bool:
@@ -224,10 +224,10 @@ class SourceSide:
                     self._put_off(part, problem.message)
             return None, False
 
-    def _look_again(self, doubtful: Mapping[TopicPartition, int]) -> None:
+    def _look_again(self, suspects: Mapping[TopicPartition, int]) -> None:
         """Logs seem to end before what was read of them: ask once more, and halt the topics for which that is so."""
-        if doubtful and not self._context.stop.wait(divergence.SECOND_LOOK_SECONDS):
-            self._halt(cut_off(self._client, doubtful, within=self.within))
+        if suspects and not self._context.stop.wait(divergence.SECOND_LOOK_SECONDS):
+            self._halt(cut_off(self._client, suspects, within=self.within))
 
     def _halt(self, halts: Iterable[TopicHalted]) -> None:
         with self._state.lock:
@@ -239,7 +239,7 @@ class SourceSide:
         with self._state.lock:
             for part in self._state.live():
                 if part.source in told and told[part.source].last_stable_offset >= part.staged:
-                    part.end, part.told = max(part.end, told[part.source].last_stable_offset), True
+                    part.end, part.end_known = max(part.end, told[part.source].last_stable_offset), True
 
     def _failed(self, part: PartitionState, problem: BrokerError) -> None:
         """A leader's error: it may pass, or ends the topic's copy; with the state locked."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from mirror_pipeline.buffer.spans.part_writer import SpanDraft
 from mirror_pipeline.engine.read.damage import Answer, Ask
 from mirror_pipeline.engine.read.plain_run import PlainRun, plain_run
-from mirror_pipeline.engine.read.rules import RangeTerms
+from mirror_pipeline.engine.read.rules import RangeRules
 from mirror_pipeline.errors import CorruptBatch
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.kafka.records.batch import BatchHeader, Buffer, check, headers
@@ -27,10 +27,10 @@ MAX_SEALED = 2**31 - 1
 
 
 @dataclass(slots=True)
-class RangeReader:
+class SpanBuilder:
     """Walks the batches of one range in order and hands finished spans to ``emit``."""
 
-    terms: RangeTerms
+    rules: RangeRules
     emit: Callable[[SpanDraft, Sequence[Buffer]], None]
     next: int = field(init=False)
     bytes_read: int = field(init=False, default=0)
@@ -52,8 +52,8 @@ class RangeReader:
     _newest: int = field(init=False, default=NO_TIMESTAMP)
 
     def __post_init__(self) -> None:
-        self.next = self._span_start = self.terms.range.start
-        self.most_bytes = self.terms.range.max_bytes
+        self.next = self._span_start = self.rules.range.start
+        self.most_bytes = self.rules.range.max_bytes
 
     @property
     def fetch_offset(self) -> int:
@@ -64,11 +64,11 @@ class RangeReader:
         """The source deleted everything below ``log_start`` before it was read: a gap, or the end of this topic's copy."""
         if log_start <= self.next:
             return
-        if not self.terms.may_miss(self.next, log_start):
-            raise self.terms.trimmed(self.next, log_start)
+        if not self.rules.may_miss(self.next, log_start):
+            raise self.rules.trimmed(self.next, log_start)
         self._miss(log_start, HoleCause.RETENTION)
         self._at_batch = False
-        self.done = self.next >= self.terms.range.end
+        self.done = self.next >= self.rules.range.end
 
     def take(self, data: FetchedPartition, *, asked: int = -1, ask: Ask | None = None, again: bool = False) -> None:
         """Take over what one fetch response holds of this partition.
@@ -86,7 +86,7 @@ class RangeReader:
         """
         answer, due = Answer.of(data), self.next if asked == self.next else None
         while not self.done:
-            run = plain_run(answer.records, answer.at, self.next, self.terms, answer.aborted, answer.open_aborts)
+            run = plain_run(answer.records, answer.at, self.next, self.rules, answer.aborted, answer.open_aborts)
             if run is not None:
                 self.bytes_read += run.stop - answer.at
                 self.batches += run.batches
@@ -104,7 +104,7 @@ class RangeReader:
                     break
             else:
                 answer.at, answer.floor = answer.at + header.size, header.next_offset
-        if self.next >= self.terms.range.end or self.bytes_read >= self.most_bytes:
+        if self.next >= self.rules.range.end or self.bytes_read >= self.most_bytes:
             self.done = True
 
     def _look(self, header: BatchHeader, batch: memoryview, answer: Answer, ask: Ask | None) -> BatchHeader:
@@ -127,8 +127,8 @@ class RangeReader:
         self._in_place(header, answer, ask)
         self.bytes_read += len(batch)
         self.batches += 1
-        if header.base_offset >= self.terms.range.end:
-            self._close_hole(self.terms.range.end)
+        if header.base_offset >= self.rules.range.end:
+            self._close_hole(self.rules.range.end)
             self.done = True
             return header
         if self.first_epoch < 0:
@@ -147,7 +147,7 @@ class RangeReader:
             if doubt := answer.doubt(header, self.next, ask):
                 raise CorruptBatch(doubt)
         elif header.base_offset < self.next:
-            accepted = any(low == self.next for low, _ in self.terms.approved)
+            accepted = any(low == self.next for low, _ in self.rules.approved)
             if header.magic >= 2 and (self._at_batch or accepted):
                 raise CorruptBatch(f"batch at offset {header.base_offset} overlaps the one that ends at offset {self.next - 1}")
 
@@ -159,7 +159,7 @@ class RangeReader:
 
     def _leave_out(self, answer: Answer, problem: CorruptBatch, ask: Ask | None) -> bool:
         """Go on at the next good batch, where a person, or ``on_loss``, allows it; whether that can be done with this answer."""
-        start, wanted = self.next, self.terms.range
+        start, wanted = self.next, self.rules.range
         good, end = answer.next_good(start), answer.stable
         for said in answer.ends(start) if good is None else ():  # the last one of a segment, or of the log: no answer has more
             if ask is None:
@@ -173,8 +173,8 @@ class RangeReader:
             end = min(end, wanted.end)
         if end <= start:
             return False
-        if not self.terms.may_miss(start, end):
-            raise self.terms.corrupt(start, end, problem) from problem
+        if not self.rules.may_miss(start, end):
+            raise self.rules.corrupt(start, end, problem) from problem
         stop = good[0] if good else len(answer.records)
         self._quarantine(start, end, "corrupt batch", bytes(answer.records[answer.at : stop]))
         self.bytes_read += stop - answer.at
@@ -183,7 +183,7 @@ class RangeReader:
         return good is not None and not answer.aborted and not answer.open_aborts
 
     def _quarantine(self, start: int, end: int, reason: str, payload: bytes) -> None:
-        wanted = self.terms.range
+        wanted = self.rules.range
         self.quarantined.append(Quarantined(wanted.topic, wanted.partition, wanted.incarnation, start, end, reason, payload))
         self._miss(end, HoleCause.QUARANTINED)
 
@@ -191,7 +191,7 @@ class RangeReader:
         """Hand what was collected since the last flush to ``emit`` as one span, if it is anything."""
         if self.next == self._span_start:
             return
-        wanted = self.terms.range
+        wanted = self.rules.range
         self.emit(
             SpanDraft(
                 topic=wanted.topic,
@@ -218,7 +218,7 @@ class RangeReader:
         pieces: list[Buffer] = [piece]
         small = worth_merging(run.batches, run.records, len(piece), packed=run.packed)
         if small:
-            pieces = merge(piece, records=run.records, max_bytes=self.terms.max_batch_bytes)
+            pieces = merge(piece, records=run.records, max_bytes=self.rules.max_batch_bytes)
         if small or not run.sums.records:
             self._sums.add_all(pieces)
         else:
@@ -255,19 +255,19 @@ class RangeReader:
             self._miss(header.next_offset, HoleCause.ABORTED)
         elif header.magic >= 2 and header.records == 0:
             self._miss(header.next_offset, HoleCause.COMPACTION)
-        elif (run := plain_run(batch, 0, self.next, self.terms, (), open_aborts)) is not None:
+        elif (run := plain_run(batch, 0, self.next, self.rules, (), open_aborts)) is not None:
             self._keep(run, batch)
         else:
             self._open(header, open_parts(batch, checked=True) if opened is None else [opened])
 
     def _open(self, header: BatchHeader, parts: Iterable[list[OpenRecord]]) -> None:
-        wanted = self.terms.range
+        wanted = self.rules.range
         stop = min(header.next_offset, wanted.end) if wanted.hard_end else header.next_offset
         codec = header.attributes & 0x07
         for records in parts:
             kept = [record for record in records if self.next <= record.offset < stop]
             try:
-                for sealed in seal_runs(kept, codec=codec, max_bytes=self.terms.max_batch_bytes):
+                for sealed in seal_runs(kept, codec=codec, max_bytes=self.rules.max_batch_bytes):
                     self._take_sealed(sealed)
             except RecordTooLarge:
                 self._oversize(kept, codec)
@@ -280,11 +280,11 @@ class RangeReader:
             if record.offset < self.next:
                 continue
             try:
-                sealed = seal_runs([record], codec=codec, max_bytes=self.terms.max_batch_bytes)[0]
+                sealed = seal_runs([record], codec=codec, max_bytes=self.rules.max_batch_bytes)[0]
             except RecordTooLarge as problem:
                 self._close_compacted(record.offset)
-                if not self.terms.may_miss(record.offset, record.offset + 1):
-                    raise self.terms.oversize(record.offset, problem) from problem
+                if not self.rules.may_miss(record.offset, record.offset + 1):
+                    raise self.rules.oversize(record.offset, problem) from problem
                 whole = seal_runs([record], codec=codec, max_bytes=MAX_SEALED)[0]
                 self._quarantine(record.offset, record.offset + 1, "larger than the target takes", whole)
             else:
@@ -305,12 +305,12 @@ class RangeReader:
         """Offsets ``[next, to)`` were not in the log the broker answered from."""
         if to <= self.next:
             return
-        if self.terms.holes_expected:
+        if self.rules.holes_expected:
             self._miss(to, HoleCause.COMPACTION)
-        elif self.terms.may_miss(self.next, to):
+        elif self.rules.may_miss(self.next, to):
             self._miss(to, HoleCause.UNEXPLAINED)
         else:
-            raise self.terms.hole(self.next, to)
+            raise self.rules.hole(self.next, to)
 
     def _miss(self, to: int, cause: HoleCause) -> None:
         self._holes.append(Hole(self.next, to, cause))

@@ -10,12 +10,12 @@ from functools import partial
 
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
 from mirror_pipeline.crash_points import crash_point
-from mirror_pipeline.engine.longlink.connection_count import LineCount
-from mirror_pipeline.engine.longlink.read_ahead import Reading
-from mirror_pipeline.engine.longlink.segments import Stretch
-from mirror_pipeline.engine.read.messages import RangeOutcome, StageResult, StageTask
+from mirror_pipeline.engine.longlink.connection_count import ConnectionCount
+from mirror_pipeline.engine.longlink.read_ahead import ReadAhead
+from mirror_pipeline.engine.longlink.segments import Segment
+from mirror_pipeline.engine.read.messages import RangeOutcome, ReadResult, ReadTask
 from mirror_pipeline.engine.read.plan import ESTIMATE_SLACK
-from mirror_pipeline.engine.read.span_builder import RangeReader
+from mirror_pipeline.engine.read.span_builder import SpanBuilder
 from mirror_pipeline.engine.read.throttle import Throttle
 from mirror_pipeline.engine.silent_brokers import PATIENT_ROUND_TRIPS, SILENT_SECONDS
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch, MirrorError, TopicHalted, WireError
@@ -39,7 +39,7 @@ USUAL_FETCH_BYTES, FETCHED_BATCHES = 512 * 1024, 4
 
 
 @dataclass(slots=True, eq=False)
-class _Line:
+class _Slot:
     """A connection and the partitions that are read over it; ``asked`` when, ``rests`` until when the broker wants no question."""
 
     node: int
@@ -49,7 +49,7 @@ class _Line:
     rests: float = 0.0
 
 
-def run_stage(task: StageTask) -> StageResult:
+def run_read(task: ReadTask) -> ReadResult:
     """Read all ranges of ``task`` and write them as spans.
 
     A broken connection, a moved leader or a silent broker ends the reading of its own ranges with what was read; the
@@ -61,18 +61,18 @@ def run_stage(task: StageTask) -> StageResult:
     began = time.monotonic()
     writer = PartFileWriter(task.store, task.micro_batch, task.index, durable=task.durable)
     try:
-        staging = _Staging(task, writer)
+        work = _TaskRun(task, writer)
         crash_point("stage.before_fetch")
-        staging.run(deadline=began + task.seconds)
+        work.run(deadline=began + task.seconds)
         crash_point("stage.before_close")
         part = writer.close()
     except _Unwritten as fault:
         writer.abort()
-        return StageResult(None, staging.nothing(fault), time.monotonic() - began)
+        return ReadResult(None, work.nothing(fault), time.monotonic() - began)
     except BaseException:
         writer.abort()
         raise
-    return StageResult(part, staging.outcomes(), time.monotonic() - began, staging.silent, staging.heard)
+    return ReadResult(part, work.outcomes(), time.monotonic() - began, work.silent, work.heard)
 
 
 class _Unwritten(Exception):
@@ -83,8 +83,8 @@ class _Unwritten(Exception):
         self.source, self.problem = source, problem
 
 
-class _Staging:
-    def __init__(self, task: StageTask, writer: PartFileWriter) -> None:
+class _TaskRun:
+    def __init__(self, task: ReadTask, writer: PartFileWriter) -> None:
         self._task = task
         self._held = 0
         self._ends: dict[TopicPartition, int] = {}
@@ -96,7 +96,7 @@ class _Staging:
         self._faulty: set[TopicPartition] = set()
         self.silent: dict[int, str] = {}
         self.heard: dict[int, float] = {}
-        self._readers = {terms.range.source: RangeReader(terms, writer.add) for terms in task.terms}
+        self._builders = {rules.range.source: SpanBuilder(rules, writer.add) for rules in task.rules}
 
     def run(self, *, deadline: float) -> None:
         try:
@@ -111,14 +111,14 @@ class _Staging:
 
     def outcomes(self) -> tuple[RangeOutcome, ...]:
         rows = []
-        for source, reader in self._readers.items():
+        for source, builder in self._builders.items():
             rows.append(
                 RangeOutcome(
-                    source.topic, source.partition, reader.next, reader.records, reader.bytes_read,
+                    source.topic, source.partition, builder.next, builder.records, builder.bytes_read,
                     error=self._errors.get(source, ""), halt=self._halted.get(source),
-                    end=self._ends.get(source, -1), first_epoch=reader.first_epoch,
-                    mark=reader.mark if source not in self._faulty else None, quarantined=tuple(reader.quarantined), batches=reader.batches,
-                    beyond=source in self._beyond,
+                    end=self._ends.get(source, -1), first_epoch=builder.first_epoch,
+                    mark=builder.mark if source not in self._faulty else None, quarantined=tuple(builder.quarantined),
+                    batches=builder.batches, beyond=source in self._beyond,
                 )
             )  # fmt: skip
         return tuple(rows)
@@ -126,36 +126,36 @@ class _Staging:
     def nothing(self, fault: _Unwritten) -> tuple[RangeOutcome, ...]:
         """Outcomes of a task whose file was thrown away: nothing was read, but one topic has halted."""
         halt = internal(fault.source, fault.problem)
-        rows = [(source, halt if source == fault.source else None) for source in self._readers]
+        rows = [(source, halt if source == fault.source else None) for source in self._builders]
         said = "its part file could not be written; it is read again"
         return tuple(
-            RangeOutcome(tp.topic, tp.partition, self._readers[tp].terms.range.start, 0, 0, error="" if halted else said, halt=halted)
+            RangeOutcome(tp.topic, tp.partition, self._builders[tp].rules.range.start, 0, 0, error="" if halted else said, halt=halted)
             for tp, halted in rows
         )
 
     def _open(self) -> list[TopicPartition]:
-        return [s for s, r in self._readers.items() if not r.done and s not in self._halted and s not in self._errors]
+        return [s for s, r in self._builders.items() if not r.done and s not in self._halted and s not in self._errors]
 
     def _fetch_all(self, client: WireClient, deadline: float) -> None:
         by_leader = self._leaders(client)
-        ranges = [self._readers[source].terms.range for source in self._open()]
-        reading: Reading | None = worker_cache.take(self._task.cluster)
-        if reading is not None and not (self._task.onward and reading.goes_on(ranges)):
-            reading.end()
-            reading = None
-        lines = self._lines(client, by_leader) if reading is None else []
+        ranges = [self._builders[source].rules.range for source in self._open()]
+        read_ahead: ReadAhead | None = worker_cache.take(self._task.cluster)
+        if read_ahead is not None and not (self._task.onward and read_ahead.goes_on(ranges)):
+            read_ahead.end()
+            read_ahead = None
+        slots = self._slots(client, by_leader) if read_ahead is None else []
         # A busy moment makes any round trip look long: the shortest one that was seen counts.
-        round_trip = reading.round_trip if reading else min((line.connection.round_trip for line in lines), default=0.0)
-        learnt = worker_cache.remembered(self._task.cluster, LineCount)
+        round_trip = read_ahead.round_trip if read_ahead else min((slot.connection.round_trip for slot in slots), default=0.0)
+        learnt = worker_cache.remembered(self._task.cluster, ConnectionCount)
         count = learnt.now(round_trip, self._task.connections, tasks=self._task.tasks)
         if count:
-            self._fetch_wide(client, reading or Reading(client, round_trip), count, deadline)
+            self._fetch_parallel(client, read_ahead or ReadAhead(client, round_trip), count, deadline)
         else:
-            self._fetch_short(client, lines, deadline)
+            self._fetch_short(client, slots, deadline)
 
     def _leaders(self, client: WireClient) -> dict[int, list[TopicPartition]]:
         """Partitions by leader; those without one, or whose leader is silent, are left to another time."""
-        leaders, errors = client.leaders(list(self._readers), patience=0)
+        leaders, errors = client.leaders(list(self._builders), patience=0)
         for source, problem in errors.items():
             self._refused(client, source, problem)
         by_leader: dict[int, list[TopicPartition]] = {}
@@ -166,21 +166,21 @@ class _Staging:
                 by_leader.setdefault(node, []).append(source)
         return by_leader
 
-    def _lines(self, client: WireClient, by_leader: Mapping[int, list[TopicPartition]]) -> list[_Line]:
+    def _slots(self, client: WireClient, by_leader: Mapping[int, list[TopicPartition]]) -> list[_Slot]:
         """Two connections to each broker that takes them."""
-        lines = []
+        slots = []
         for node, sources in by_leader.items():
             halves = [sources[::2], sources[1::2]] if len(sources) > 1 else [sources]
             patience = self._patience(client, node)
             try:
-                mine = [_Line(node, client.connection(node, lane, within=patience), half) for lane, half in enumerate(halves)]
+                mine = [_Slot(node, client.connection(node, number, within=patience), half) for number, half in enumerate(halves)]
             except WireError as problem:
                 self._lost(client, node, sources, problem)
                 continue
-            for line in mine:
-                line.connection.limit(patience)
-            lines += mine
-        return lines
+            for slot in mine:
+                slot.connection.limit(patience)
+            slots += mine
+        return slots
 
     def _patience(self, client: WireClient, node: int) -> float:
         return max(self._task.patience.get(node, SILENT_SECONDS), PATIENT_ROUND_TRIPS * client.round_trip)
@@ -199,138 +199,138 @@ class _Staging:
         if isinstance(problem, ConnectionLost) and problem.timed_out:
             self.silent[node] = problem.message
 
-    def _fetch_short(self, client: WireClient, lines: list[_Line], deadline: float) -> None:
+    def _fetch_short(self, client: WireClient, slots: list[_Slot], deadline: float) -> None:
         """Keep one request per connection on the way while answers are worked on; each broker is waited for apart."""
-        waiting = {line.connection: line for line in lines if self._ask(client, line, deadline)}
+        waiting = {slot.connection: slot for slot in slots if self._ask(client, slot, deadline)}
         try:
             while waiting:
                 now = time.monotonic()
-                asked = [line for line in waiting.values() if not line.rests]
-                until = [line.asked + self._patience(client, line.node) for line in asked]
-                until += [line.rests for line in waiting.values() if line.rests]
-                ready = readable([line.connection for line in asked], min(until) - now)
+                asked = [slot for slot in waiting.values() if not slot.rests]
+                until = [slot.asked + self._patience(client, slot.node) for slot in asked]
+                until += [slot.rests for slot in waiting.values() if slot.rests]
+                ready = readable([slot.connection for slot in asked], min(until) - now)
                 for connection in ready:
-                    line = waiting.pop(connection)
-                    if self._take_answer(client, line) and time.monotonic() < deadline and self._ask(client, line, deadline):
-                        waiting[connection] = line
-                for line in list(waiting.values()):
-                    if line.rests and line.rests <= now:
-                        del waiting[line.connection]
-                        if self._ask(client, line, deadline):
-                            waiting[line.connection] = line
-                    elif not line.rests and line.connection not in ready and line.asked + self._patience(client, line.node) <= now:
-                        del waiting[line.connection]
-                        line.connection.close()
-                        said = f"{line.connection.peer}: no answer within {now - line.asked:.1f} s"
-                        self._lost(client, line.node, line.sources, ConnectionLost(said, timed_out=True))
+                    slot = waiting.pop(connection)
+                    if self._take_answer(client, slot) and time.monotonic() < deadline and self._ask(client, slot, deadline):
+                        waiting[connection] = slot
+                for slot in list(waiting.values()):
+                    if slot.rests and slot.rests <= now:
+                        del waiting[slot.connection]
+                        if self._ask(client, slot, deadline):
+                            waiting[slot.connection] = slot
+                    elif not slot.rests and slot.connection not in ready and slot.asked + self._patience(client, slot.node) <= now:
+                        del waiting[slot.connection]
+                        slot.connection.close()
+                        said = f"{slot.connection.peer}: no answer within {now - slot.asked:.1f} s"
+                        self._lost(client, slot.node, slot.sources, ConnectionLost(said, timed_out=True))
         except BaseException:
             for connection in waiting:
                 connection.close()
             raise
 
-    def _take_answer(self, client: WireClient, line: _Line) -> bool:
+    def _take_answer(self, client: WireClient, slot: _Slot) -> bool:
         """Take what has come over a connection; whether it can be asked again."""
         try:
-            answers = receive_fetch(line.connection)
+            answers = receive_fetch(slot.connection)
         except WireError as problem:
-            self._lost(client, line.node, line.sources, problem)
+            self._lost(client, slot.node, slot.sources, problem)
             return False
-        self.heard[line.node] = max(self.heard.get(line.node, 0.0), time.monotonic() - line.asked)
+        self.heard[slot.node] = max(self.heard.get(slot.node, 0.0), time.monotonic() - slot.asked)
         for source, data in answers.items():
-            self._answer(client, source, data, self._readers[source].next)
+            self._answer(client, source, data, self._builders[source].next)
             self._held += len(data.records)
             self._throttle.pause(len(data.records))
         if self._held >= self._task.memory_bytes:
             self._flush()
         return True
 
-    def _fetch_wide(self, client: WireClient, reading: Reading, count: int, deadline: float) -> None:
+    def _fetch_parallel(self, client: WireClient, read_ahead: ReadAhead, count: int, deadline: float) -> None:
         """Read over many connections; what they bring is taken over in the order of offsets."""
         try:
-            ranges = [self._readers[source].terms.range for source in self._open()]
-            for reader in self._readers.values():
-                reader.most_bytes = math.inf  # stretches are taken as a whole: what is left of one would be read again
+            ranges = [self._builders[source].rules.range for source in self._open()]
+            for builder in self._builders.values():
+                builder.most_bytes = math.inf  # stretches are taken as a whole: what is left of one would be read again
             until = None  # the first stretch is waited for unless its broker is silent: a slow link must not stand still
-            reading.share(ranges, count=count, ahead=self._task.onward, pause=self._throttle.pause)
-            while (stretch := reading.next(until, patience=lambda node: self._patience(client, node))) is not None:
-                self._take_stretch(client, stretch)
-                reading.taken(stretch)
-                reader = self._readers[stretch.source]
-                if reader.bytes_read >= ESTIMATE_SLACK * reader.terms.range.max_bytes:
-                    reading.enough(stretch.source, reader.next)
+            read_ahead.share(ranges, count=count, ahead=self._task.onward, pause=self._throttle.pause)
+            while (segment := read_ahead.next(until, patience=lambda node: self._patience(client, node))) is not None:
+                self._take_segment(client, segment)
+                read_ahead.taken(segment)
+                builder = self._builders[segment.source]
+                if builder.bytes_read >= ESTIMATE_SLACK * builder.rules.range.max_bytes:
+                    read_ahead.enough(segment.source, builder.next)
                 until = deadline
-            for node in reading.silent:
-                mine = [source for source in self._open() if reading.leader(source) == node]
+            for node in read_ahead.silent:
+                mine = [source for source in self._open() if read_ahead.leader(source) == node]
                 self._lost(client, node, mine, ConnectionLost(f"broker {node} does not answer", timed_out=True))
-            worker_cache.remembered(self._task.cluster, LineCount).brought(*reading.brought())
+            worker_cache.remembered(self._task.cluster, ConnectionCount).brought(*read_ahead.brought())
         except BaseException:
-            reading.end()
+            read_ahead.end()
             raise
-        if self._task.onward and reading.unfinished and not self._errors and not self._halted:
-            worker_cache.keep(self._task.cluster, reading)
+        if self._task.onward and read_ahead.unfinished and not self._errors and not self._halted:
+            worker_cache.keep(self._task.cluster, read_ahead)
         else:
-            reading.end()
+            read_ahead.end()
 
-    def _take_stretch(self, client: WireClient, stretch: Stretch) -> None:
-        source, reader = stretch.source, self._readers[stretch.source]
-        if stretch.fault is not None:
-            self._halted.setdefault(source, internal(source, stretch.fault))
-        if stretch.problem is not None and not isinstance(stretch.problem, MirrorError):
-            raise stretch.problem
-        if stretch.problem is not None:
-            self._errors.setdefault(source, str(stretch.problem))
-        if not stretch.answers or source in self._errors or source in self._halted or reader.next < stretch.start:
+    def _take_segment(self, client: WireClient, segment: Segment) -> None:
+        source, builder = segment.source, self._builders[segment.source]
+        if segment.fault is not None:
+            self._halted.setdefault(source, internal(source, segment.fault))
+        if segment.problem is not None and not isinstance(segment.problem, MirrorError):
+            raise segment.problem
+        if segment.problem is not None:
+            self._errors.setdefault(source, str(segment.problem))
+        if not segment.answers or source in self._errors or source in self._halted or builder.next < segment.start:
             return  # what lies before is missing: the next micro-batch reads on from there
-        for place, answer in enumerate(stretch.answers):
-            self._answer(client, source, answer, -1 if place else stretch.start)
+        for place, answer in enumerate(segment.answers):
+            self._answer(client, source, answer, -1 if place else segment.start)
             self._held += len(answer.records)
-        stretch.answers = []
+        segment.answers = []
         if self._held >= self._task.memory_bytes:
             self._flush()
 
     def _fetch_bytes(self, source: TopicPartition) -> int:
         """No more than the range may still take: what a broker sends is staged as a whole. A larger batch is asked for again."""
-        reader, most = self._readers[source], self._task.partition_fetch_bytes
+        builder, most = self._builders[source], self._task.partition_fetch_bytes
         if self._empty.get(source):
             return most
-        batch = reader.terms.range.bytes_per_batch
+        batch = builder.rules.range.bytes_per_batch
         usual = max(USUAL_FETCH_BYTES, int(FETCHED_BATCHES * batch)) if batch else LEAST_FETCH_BYTES
-        return min(most, usual, max(reader.terms.range.max_bytes - reader.bytes_read, LEAST_FETCH_BYTES))
+        return min(most, usual, max(builder.rules.range.max_bytes - builder.bytes_read, LEAST_FETCH_BYTES))
 
-    def _ask(self, client: WireClient, line: _Line, deadline: float) -> bool:
+    def _ask(self, client: WireClient, slot: _Slot, deadline: float) -> bool:
         """Ask for what is still to be read over a connection, now or when its broker wants to be asked; False when there is nothing."""
         still = set(self._open())
         wants = {
-            s: (self._readers[s].fetch_offset, self._fetch_bytes(s)) for s in line.sources if s in still
+            s: (self._builders[s].fetch_offset, self._fetch_bytes(s)) for s in slot.sources if s in still
         }
         if not wants:
             return False
         now = time.monotonic()
-        line.rests = now + line.connection.muted if line.connection.muted else 0.0
-        if line.rests:
-            return line.rests < deadline
-        line.asked = now
+        slot.rests = now + slot.connection.muted if slot.connection.muted else 0.0
+        if slot.rests:
+            return slot.rests < deadline
+        slot.asked = now
         try:
-            send_fetch(line.connection, wants, max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=self._task.fetch_bytes)
+            send_fetch(slot.connection, wants, max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=self._task.fetch_bytes)
         except WireError as problem:
-            self._lost(client, line.node, line.sources, problem)
+            self._lost(client, slot.node, slot.sources, problem)
             return False
         return True
 
     def _answer(self, client: WireClient, source: TopicPartition, data: FetchedPartition, asked: int = -1) -> None:
-        reader = self._readers[source]
-        if reader.done or source in self._halted or source in self._errors:
+        builder = self._builders[source]
+        if builder.done or source in self._halted or source in self._errors:
             return  # behind a place where reading stopped nothing may be taken: it would look like a hole
         try:
             if data.error:
                 self._refused(client, source, broker_error(data.error, str(source)), data)
                 return
-            before = reader.next
+            before = builder.next
             self._ends[source] = data.last_stable_offset
-            reader.take(data, asked=asked, ask=partial(self._ask_again, client, source, len(data.records)))
-            self._empty[source] = 0 if reader.next > before else self._empty.get(source, 0) + 1
+            builder.take(data, asked=asked, ask=partial(self._ask_again, client, source, len(data.records)))
+            self._empty[source] = 0 if builder.next > before else self._empty.get(source, 0) + 1
             if self._empty[source] > EMPTY_ANSWERS_BEFORE_GIVING_UP:
-                self._errors[source] = f"the broker returned nothing for {source} at offset {reader.next}"
+                self._errors[source] = f"the broker returned nothing for {source} at offset {builder.next}"
         except TopicHalted as halt:
             self._halted[source] = halt
         except (WireError, ClusterUnreachable) as problem:  # asked again, the broker refuses or is silent
@@ -338,7 +338,7 @@ class _Staging:
             self._errors[source] = problem.message
         except CorruptBatch as problem:
             self._halted[source] = TopicHalted(
-                source.topic, f"{source} at offset {reader.next}: {problem.message}", partition=source.partition,
+                source.topic, f"{source} at offset {builder.next}: {problem.message}", partition=source.partition,
                 hint="the source's log is damaged there, or a proxy changed the bytes; check the broker's disk", code="unreadable",
             )  # fmt: skip
         except MirrorError:
@@ -385,21 +385,21 @@ class _Staging:
 
     def _out_of_range(self, client: WireClient, source: TopicPartition) -> None:
         """Deleted before it was read, or beyond the end? The end's word is not taken here: the run looks at it, and looks twice."""
-        reader = self._readers[source]
+        builder = self._builders[source]
         start = offsets_at(client, [source], EARLIEST, within=SILENT_SECONDS)[source]
-        if start > reader.next:
-            reader.skip_trimmed(start)
+        if start > builder.next:
+            builder.skip_trimmed(start)
             return
         client.forget(source)
         self._beyond.add(source)
-        self._errors[source] = f"the broker holds nothing of {source} at offset {reader.next}"
+        self._errors[source] = f"the broker holds nothing of {source} at offset {builder.next}"
 
     def _flush(self) -> None:
-        for source, reader in self._readers.items():
+        for source, builder in self._builders.items():
             if source in self._faulty:
                 continue
             try:
-                reader.flush()
+                builder.flush()
             except MirrorError:
                 raise
             except Exception as fault:

@@ -29,7 +29,7 @@ TOGETHER = 100
 """Topics that are made in one request and written down in one transaction."""
 
 
-class Beginning:
+class TopicStarter:
     """Makes target topics and begins incarnations; what fails for one topic halts that topic alone."""
 
     def __init__(
@@ -78,13 +78,13 @@ class Beginning:
             self._refuse(name, halt)
         return [topic for topic in topics if topic.topic not in refused]
 
-    def checked_runs(self, lives: Sequence[Incarnation], ranges: dict[str, Ranges]) -> list[TopicRun]:
+    def checked_runs(self, generations: Sequence[Incarnation], ranges: dict[str, Ranges]) -> list[TopicRun]:
         """Runs of topics whose targets have just been looked at."""
         positions = self._context.ledger.positions()
-        terms = self._targets.terms([(life.topic, life.target_topic) for life in lives], self._source_admin)
-        runs = [run_of(life, positions, ranges.get(life.topic)) for life in lives]
+        rules = self._targets.rules([(generation.topic, generation.target_topic) for generation in generations], self._source_admin)
+        runs = [run_of(generation, positions, ranges.get(generation.topic)) for generation in generations]
         for run in runs:
-            run.max_batch_bytes, policy = terms[run.topic]
+            run.max_batch_bytes, policy = rules[run.topic]
             apply_policy(run, policy, fresh=True)
             run.target_checked = True
         return runs
@@ -93,26 +93,26 @@ class Beginning:
         known = self._context.ledger.incarnations()
         metadata = self._source.metadata([topic.topic for topic in topics])
         targets = self._targets.ensure(topics, plans)
-        lives: list[Incarnation] = []
+        generations: list[Incarnation] = []
         new: dict[str, list[int]] = {}
         for topic in topics:
             try:
                 target = targets[topic.topic]
                 if isinstance(target, MirrorError):
                     raise target
-                life, numbers = self._life(topic, metadata, known.get(topic.topic), *target)
+                generation, numbers = self._generation(topic, metadata, known.get(topic.topic), *target)
             except (ClusterUnreachable, ConnectionLost):
                 raise
             except MirrorError as error:
                 if not self._wait(topic.topic, error):
                     self._refuse(topic.topic, error)
                 continue
-            lives.append(life)
+            generations.append(generation)
             new[topic.topic] = numbers
-        if lives:
-            self._write_down(lives, new, {topic.topic: topic.ranges for topic in topics})
+        if generations:
+            self._write_down(generations, new, {topic.topic: topic.ranges for topic in topics})
 
-    def _life(
+    def _generation(
         self, topic: LaneTopic, metadata: ClusterMetadata, known: Incarnation | None, target_id: str, bounds: dict[int, tuple[int, int]]
     ) -> tuple[Incarnation, list[int]]:
         found = metadata.topics[topic.topic]
@@ -123,7 +123,7 @@ class Beginning:
         partitions = sorted(topic.ranges) if topic.ranges else sorted(found.partitions)
         new = [number for number in partitions if known is None or number not in known.starts]
         starts = self._starts(topic, found.topic_id, metadata.cluster_id, new, grown=known is not None)
-        life = Incarnation(
+        generation = Incarnation(
             topic=topic.topic,
             incarnation=known.incarnation if known else found.topic_id,
             source_cluster_id=metadata.cluster_id,
@@ -136,7 +136,7 @@ class Beginning:
             ordinals=known.ordinals if known else {},
             producer_epoch=known.producer_epoch if known else 0,
         )
-        return life, new
+        return generation, new
 
     def _starts(self, topic: LaneTopic, topic_id: str, cluster_id: str, new: list[int], *, grown: bool) -> dict[int, int]:
         """First source offset of new partitions. Partitions, and with ``start: latest`` topics, that came later begin at their first."""
@@ -149,11 +149,11 @@ class Beginning:
         later = first_offsets(self._source, topic, [number for number in new if number not in seen], "earliest")
         return {number: offset for number, offset in seen.items() if number in new} | later
 
-    def _write_down(self, lives: list[Incarnation], new: dict[str, list[int]], ranges: dict[str, Ranges]) -> None:
+    def _write_down(self, generations: list[Incarnation], new: dict[str, list[int]], ranges: dict[str, Ranges]) -> None:
         crash_point("begin.before")
-        self._context.ledger.add_incarnations(lives)
+        self._context.ledger.add_incarnations(generations)
         crash_point("begin.after")
-        fresh = self.checked_runs(lives, ranges)
+        fresh = self.checked_runs(generations, ranges)
         with self._state.lock:
             for made in fresh:
                 run = self._state.topics.setdefault(made.topic, made)

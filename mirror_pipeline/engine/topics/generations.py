@@ -19,10 +19,10 @@ def follows(context: LaneContext, known: Incarnation, found_topic_id: str) -> bo
 
 def drained(run: TopicRun) -> bool:
     """Whether everything staged of this life is on the target, for certain."""
-    return not any(part.pending or part.uncertain for part in run.partitions.values())
+    return not any(part.pending or part.outcome_unknown for part in run.partitions.values())
 
 
-def next_life(
+def successor_of(
     context: LaneContext, known: Incarnation, run: TopicRun, topic_id: str, earliest: Mapping[int, int], ends: Mapping[int, int]
 ) -> Incarnation:
     """The life that follows a drained one in the same target topic.
@@ -50,7 +50,7 @@ def next_life(
     )
 
 
-def started_over(known: Incarnation, target_topic_id: str, ends: Mapping[int, int]) -> Incarnation:
+def restarted(known: Incarnation, target_topic_id: str, ends: Mapping[int, int]) -> Incarnation:
     """The life that begins again in an empty target topic: another one, or the same one emptied.
 
     Of a topic that was emptied the brokers still know our last sequence, and a sender of the life before may be late. The next

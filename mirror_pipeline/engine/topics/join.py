@@ -23,7 +23,7 @@ def resumed_runs(context: LaneContext, known: Mapping[str, Incarnation], wanted:
     if not known:
         return {}
     positions = context.ledger.positions()
-    runs = {name: run_of(life, positions, wanted[name].ranges) for name, life in known.items()}
+    runs = {name: run_of(generation, positions, wanted[name].ranges) for name, generation in known.items()}
     floors = {p.source: p.position.source_next for run in runs.values() for p in run.partitions.values()}
     for span in context.spans.pending(floors):
         run = runs.get(span.topic)
@@ -52,15 +52,15 @@ def _remember(context: LaneContext, runs: Mapping[str, TopicRun]) -> None:
                 part.mark = BatchMark(*mark)
 
 
-def run_of(life: Incarnation, positions: Mapping[TopicPartition, Position], ranges: Ranges) -> TopicRun:
+def run_of(generation: Incarnation, positions: Mapping[TopicPartition, Position], ranges: Ranges) -> TopicRun:
     """A topic's run at its positions, without what is staged."""
-    run = TopicRun(life.topic, life.target_topic, life.incarnation)
-    for number, start in life.starts.items():
-        source = TopicPartition(life.topic, number)
-        position = positions.get(source) or Position(start, life.target_starts[number], life.ordinals.get(number, 0))
+    run = TopicRun(generation.topic, generation.target_topic, generation.incarnation)
+    for number, start in generation.starts.items():
+        source = TopicPartition(generation.topic, number)
+        position = positions.get(source) or Position(start, generation.target_starts[number], generation.ordinals.get(number, 0))
         run.partitions[number] = PartitionState(
-            source, TopicPartition(life.target_topic, number), life.incarnation, position, position.source_next,
-            hard_end=ranges[number][1] if ranges else None, producer_epoch=life.producer_epoch,
+            source, TopicPartition(generation.target_topic, number), generation.incarnation, position, position.source_next,
+            hard_end=ranges[number][1] if ranges else None, producer_epoch=generation.producer_epoch,
         )  # fmt: skip
     return run
 

@@ -88,20 +88,20 @@ class RulesLook:
         except MirrorError as problem:
             policies = {name: SourcePolicy(compacted=False, unread=problem.message, passing=True) for name in holes}
         mended = self._look(policies, large)
-        judged = []
+        resolved = []
         for outcome in outcomes:
             policy = policies.get(outcome.topic)
             if outcome.halt is None or outcome.halt.code not in (HOLE, OVERSIZE):
-                judged.append(outcome)
+                resolved.append(outcome)
             elif outcome.topic in mended:
-                judged.append(replace(outcome, halt=None))
+                resolved.append(replace(outcome, halt=None))
             elif outcome.halt.code == HOLE and policy is not None and policy.passing:
-                judged.append(replace(outcome, halt=None, error=f"the settings of {outcome.topic} cannot be read now: {policy.unread}"))
+                resolved.append(replace(outcome, halt=None, error=f"the settings of {outcome.topic} cannot be read now: {policy.unread}"))
             else:
-                judged.append(outcome)
-        return judged
+                resolved.append(outcome)
+        return resolved
 
-    def relent(self) -> None:
+    def resume_resolved(self) -> None:
         """Let topics go on whose halt no longer holds; what cannot be asked now is left to the next time."""
         with self._state.lock:
             halted = {name: run.halted.code for name, run in self._state.topics.items() if run.halted is not None}

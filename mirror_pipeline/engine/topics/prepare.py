@@ -16,9 +16,9 @@ from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.read.divergence import recreated
 from mirror_pipeline.engine.state import TopicRun
-from mirror_pipeline.engine.topics.begin import Beginning
+from mirror_pipeline.engine.topics.begin import TopicStarter
 from mirror_pipeline.engine.topics.first_seen import FirstSeen
-from mirror_pipeline.engine.topics.generations import drained, follows, next_life, started_over
+from mirror_pipeline.engine.topics.generations import drained, follows, restarted, successor_of
 from mirror_pipeline.engine.topics.join import first_offsets, other_cluster, renamed, resumed_runs, source_gone
 from mirror_pipeline.engine.topics.policies import RulesLook, apply_policy, source_policies
 from mirror_pipeline.engine.topics.target import TargetSide
@@ -49,11 +49,11 @@ class Preparation:
         self._source_admin = Admin(context.source)
         self._targets = TargetSide(context)
         self._first_seen = FirstSeen(context.store)
-        self._beginning = Beginning(context, self._source, self._source_admin, self._targets, self._first_seen)
+        self._starter = TopicStarter(context, self._source, self._source_admin, self._targets, self._first_seen)
         self.rules = RulesLook(self._state, self._source_admin, self._targets.admin)
         self._busy = threading.Lock()
         self._wanted: dict[str, LaneTopic] = {}
-        self._heirs: set[str] = set()
+        self._successors: set[str] = set()
         self._begin_at = 0.0
 
     def close(self) -> None:
@@ -99,9 +99,9 @@ class Preparation:
             if self._context.mirror.start == "latest":
                 self._first_seen.look(self._source, topics, metadata, known)
             policies = source_policies({*runs, *self._state.topics}, self._source_admin)
-            self.rules.relent()
+            self.rules.resume_resolved()
             with self._state.lock:  # together: nothing is read of a topic, or sent, before it was looked at
-                self._relent()
+                self._resume_resolved()
                 self._state.topics.update(runs)
                 for name, policy in policies.items():
                     apply_policy(self._state.topics[name], policy, fresh=name in runs)
@@ -123,7 +123,7 @@ class Preparation:
                 for name, run in runs.items():
                     self._state.topics[name] = run
                     for part in run.partitions.values():  # with nothing staged the ledger knows all that was sent
-                        part.uncertain = bool(part.pending)
+                        part.outcome_unknown = bool(part.pending)
                     if run.target_topic != self._wanted[name].target_topic:
                         self._state.halt(name, renamed(name, run.target_topic, self._wanted[name].target_topic))
                 return any(part.pending for part in self._state.sendable())
@@ -145,7 +145,7 @@ class Preparation:
         with self._state.lock:
             run = self._state.topics.get(name)
             halt = self._state.refused.get(name) or (run.halted if run is not None else None)
-        return name in self._heirs or (halt is not None and halt.code in ("recreated", "source_gone"))
+        return name in self._successors or (halt is not None and halt.code in ("recreated", "source_gone"))
 
     def finish(self) -> bool:
         """Do what needs the target: create and check topics, begin new incarnations, get the producer id.
@@ -178,8 +178,8 @@ class Preparation:
     def _finish(self) -> None:
         with self._state.lock:
             unchecked = [run for run in self._state.topics.values() if self._is_unchecked(run)]
-            waiting = [self._wanted[name] for name in self._state.unready if name not in self._heirs]
-            beginning = (waiting or self._heirs) and self._state.source_lost is None and time.monotonic() >= self._begin_at
+            waiting = [self._wanted[name] for name in self._state.unready if name not in self._successors]
+            beginning = (waiting or self._successors) and self._state.source_lost is None and time.monotonic() >= self._begin_at
         if unchecked or beginning or self._context.stamp is None:
             self._context.stamp = self._targets.stamp()
             self._check(unchecked)
@@ -189,9 +189,9 @@ class Preparation:
     def _begin(self, waiting: Sequence[LaneTopic]) -> None:
         """Begin topics, and next lives; a source that does not answer must not keep what is staged from the target."""
         try:
-            self._beginning.begin(waiting)
-            self._succeed()
-            if self._beginning.put_off:
+            self._starter.begin(waiting)
+            self._begin_successors()
+            if self._starter.put_off:
                 self._begin_at = time.monotonic() + READY_AGAIN_SECONDS
         except LaneBusy as problem:
             log.info("new topics wait for another mirror that begins some: %s", problem.message)
@@ -201,7 +201,7 @@ class Preparation:
             log.info("new topics wait for the source: %s", problem.message)
             self._begin_at = time.monotonic() + BEGIN_AGAIN_SECONDS
 
-    def _relent(self) -> None:
+    def _resume_resolved(self) -> None:
         """Topics go on whose missing offsets a person has accepted meanwhile, or leave; with the state locked."""
         for run in list(self._state.topics.values()):
             halt = run.halted
@@ -217,7 +217,7 @@ class Preparation:
 
     def _drain(self, name: str) -> None:
         """Let a topic send what is staged before its next life begins; with the state locked."""
-        self._heirs.add(name)
+        self._successors.add(name)
         self._state.unready[name] = "the next life of the topic begins when what is staged of the last one is sent"
         run = self._state.topics.get(name)
         if run is not None:
@@ -263,9 +263,9 @@ class Preparation:
         if self._context.drain:
             with self._state.lock:
                 for run in runs:
-                    self._judge_target(run, halts.get(run.topic))
+                    self._apply_target_check(run, halts.get(run.topic))
             return
-        terms = self._targets.terms([(run.topic, run.target_topic) for run in runs], self._source_admin)
+        rules = self._targets.rules([(run.topic, run.target_topic) for run in runs], self._source_admin)
         for run in runs:
             halt = halts.get(run.topic)
             try:
@@ -274,11 +274,11 @@ class Preparation:
             except TopicHalted as problem:
                 halt = problem
             with self._state.lock:
-                self._judge_target(run, halt)
-                run.max_batch_bytes, policy = terms[run.topic]
+                self._apply_target_check(run, halt)
+                run.max_batch_bytes, policy = rules[run.topic]
                 apply_policy(run, policy)
 
-    def _judge_target(self, run: TopicRun, halt: TopicHalted | None) -> None:
+    def _apply_target_check(self, run: TopicRun, halt: TopicHalted | None) -> None:
         """Whether records may go to its target topic: what is wrong there keeps even staged ones; with the state locked."""
         run.target_checked = True
         if halt is not None:
@@ -293,27 +293,27 @@ class Preparation:
             return False
         bounds = self._targets.bounds(known.target_topic)
         self._targets.refuse_filled(self._wanted[known.topic], bounds)
-        self._live_on(started_over(known, found, {number: end for number, (_, end) in bounds.items()}))
+        self._start_successor(restarted(known, found, {number: end for number, (_, end) in bounds.items()}))
         return True
 
-    def _succeed(self) -> None:
+    def _begin_successors(self) -> None:
         """Begin the next life of topics whose last one is drained."""
-        lives = self._context.ledger.incarnations() if self._heirs else {}
-        for name in sorted(self._heirs):
+        generations = self._context.ledger.incarnations() if self._successors else {}
+        for name in sorted(self._successors):
             with self._state.lock:
                 run = self._state.topics.get(name)
                 ready = run is not None and drained(run)
             if run is None or not ready:
                 continue
             try:
-                self._live_on(self._next_life(self._wanted[name], lives[name], run))
+                self._start_successor(self._next_life(self._wanted[name], generations[name], run))
             except BrokerError as error:
                 if not error.retryable:
                     raise
                 log.info("the next life of %s begins later: %s", name, error.message)
                 self._begin_at = time.monotonic() + READY_AGAIN_SECONDS
                 continue
-            self._heirs.discard(name)
+            self._successors.discard(name)
 
     def _next_life(self, topic: LaneTopic, known: Incarnation, run: TopicRun) -> Incarnation:
         found = self._source.metadata([topic.topic]).topics[topic.topic]
@@ -324,15 +324,15 @@ class Preparation:
             raise target
         ends = {number: end for number, (_, end) in target[1].items()}
         starts = first_offsets(self._source, topic, sorted(found.partitions), "earliest")
-        return next_life(self._context, known, run, found.topic_id, starts, ends)
+        return successor_of(self._context, known, run, found.topic_id, starts, ends)
 
-    def _live_on(self, life: Incarnation) -> None:
+    def _start_successor(self, generation: Incarnation) -> None:
         """Write the next life of a topic down and put it in the place of the last one."""
-        self._context.ledger.add_incarnations([life])
-        (run,) = self._beginning.checked_runs([life], {life.topic: self._wanted[life.topic].ranges})
+        self._context.ledger.add_incarnations([generation])
+        (run,) = self._starter.checked_runs([generation], {generation.topic: self._wanted[generation.topic].ranges})
         with self._state.lock:
-            self._state.topics[life.topic] = run
-            self._state.unready.pop(life.topic, None)
+            self._state.topics[generation.topic] = run
+            self._state.unready.pop(generation.topic, None)
 
 
 def _is_another(found: TopicMetadata, known: Incarnation) -> bool:

@@ -64,22 +64,22 @@ class TargetSide:
             found = None
         return (found or PRODUCER_EXPIRATION_MS) / 1000
 
-    def changed(self, lives: Sequence[Incarnation]) -> dict[str, TopicHalted]:
+    def changed(self, generations: Sequence[Incarnation]) -> dict[str, TopicHalted]:
         """Why the target topics of copies that exist are not the ones they went to, by source topic; those that are, are left out.
 
         One broker's word is not enough, for it may not have heard of a change: the topics in question are asked about twice.
         """
-        halts = self._changed(lives)
+        halts = self._changed(generations)
         if not halts:
             return {}
         time.sleep(divergence.SECOND_LOOK_SECONDS)
         self._client.ask_elsewhere()
-        return self._changed([life for life in lives if life.topic in halts])
+        return self._changed([generation for generation in generations if generation.topic in halts])
 
-    def _changed(self, lives: Sequence[Incarnation]) -> dict[str, TopicHalted]:
-        metadata = self._client.metadata([life.target_topic for life in lives]).topics if lives else {}
+    def _changed(self, generations: Sequence[Incarnation]) -> dict[str, TopicHalted]:
+        metadata = self._client.metadata([generation.target_topic for generation in generations]).topics if generations else {}
         alias = self._context.target.alias
-        halts = ((life.topic, target_changed(life, metadata[life.target_topic], self.cluster_id, alias)) for life in lives)
+        halts = ((each.topic, target_changed(each, metadata[each.target_topic], self.cluster_id, alias)) for each in generations)
         return {topic: halt for topic, halt in halts if halt is not None}
 
     def plans(self, topics: list[LaneTopic], source_admin: Admin) -> dict[str, TargetPlan]:
@@ -131,7 +131,7 @@ class TargetSide:
         if count and not topic.filled:
             raise TopicHalted(topic.topic, filled_message(topic.target_topic, count), hint=FILLED_HINT, code="target_filled")
 
-    def terms(self, pairs: list[tuple[str, str]], source_admin: Admin) -> dict[str, tuple[int, SourcePolicy]]:
+    def rules(self, pairs: list[tuple[str, str]], source_admin: Admin) -> dict[str, tuple[int, SourcePolicy]]:
         """For source topics with their target topics: largest batch the target takes, whether the source is compacted."""
         sizes = largest_batches([target for _, target in pairs], self.admin)
         policies = source_policies([source for source, _ in pairs], source_admin)

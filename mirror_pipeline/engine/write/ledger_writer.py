@@ -19,7 +19,7 @@ LOSSES = (HoleCause.RETENTION, HoleCause.TRUNCATION, HoleCause.QUARANTINED, Hole
 """Causes that mean a record is missing on the target; the others never were records to copy."""
 
 
-class Book:
+class LedgerWriter:
     """Sends of one run on their way into the ledger; used by the producing thread alone."""
 
     def __init__(self, context: LaneContext) -> None:
@@ -27,7 +27,7 @@ class Book:
         self._number = context.ledger.last_record() + 1
         self._unwritten: list[Send] = []
         self._due = 0.0
-        self._doubtful = 0
+        self._unknown_sends = 0
 
     def add(self, sends: Sequence[Send]) -> None:
         """Take ``sends`` in; they are written down together with others, a second later at most, by :meth:`write`."""
@@ -49,7 +49,7 @@ class Book:
             BufferUnusable: the ledger cannot be written for another reason.
         """
         try:
-            self._end_doubt()
+            self._resolve_unknown()
             self._record(self._unwritten)
         except BufferUnusable as problem:
             if not problem.retryable:
@@ -62,14 +62,14 @@ class Book:
         self._unwritten = []
         return True
 
-    def _end_doubt(self) -> None:
+    def _resolve_unknown(self) -> None:
         """A record whose answer was lost with the store: is it there?"""
-        if self._doubtful:
+        if self._unknown_sends:
             self._context.hold.check()  # a number that is taken is ours only as long as the lane is
             if self._context.ledger.recorded(self._number):
-                del self._unwritten[: self._doubtful]
+                del self._unwritten[: self._unknown_sends]
                 self._number += 1
-            self._doubtful = 0
+            self._unknown_sends = 0
 
     def _record(self, sends: Sequence[Send]) -> None:
         if not sends:
@@ -77,9 +77,9 @@ class Book:
         gaps = self._gaps(sends)
         self._context.hold.check()
         crash_point("record.before")
-        self._doubtful = len(sends)
+        self._unknown_sends = len(sends)
         landed = self._context.ledger.record(self._number, sends, gaps)
-        self._doubtful = 0
+        self._unknown_sends = 0
         if not landed:
             raise BufferUnusable(
                 f"ledger record {self._number} of lane {self._context.lane} was already written by another run",

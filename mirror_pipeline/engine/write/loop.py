@@ -12,7 +12,7 @@ from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.read.plan import assign
 from mirror_pipeline.engine.silent_brokers import SilentBrokers, prober
 from mirror_pipeline.engine.state import PartitionState
-from mirror_pipeline.engine.write.ledger_writer import Book
+from mirror_pipeline.engine.write.ledger_writer import LedgerWriter
 from mirror_pipeline.engine.write.messages import PartitionOutcome, PartitionWork, ProduceResult, ProduceTask
 from mirror_pipeline.engine.write.offset_map import advance, trailing_holes_only
 from mirror_pipeline.engine.write.recovery import ANSWER_SECONDS, Tail, read_tails
@@ -39,7 +39,7 @@ REQUEST_BYTES = 2**20
 """A produce request is sent once its batches are this large together."""
 
 
-class Producing:
+class WriteLoop:
     """Sends what is staged until the run ends. Runs in a thread of its own."""
 
     def __init__(self, context: LaneContext, client: WireClient, ready: Callable[[], bool]) -> None:
@@ -51,7 +51,7 @@ class Producing:
         self._losses = Losses()
         self._silent = SilentBrokers(prober(context.target), most=context.mirror.engine.request_timeout)
         self._failures = 0
-        self._book = Book(context)
+        self._ledger_writer = LedgerWriter(context)
 
     def run(self) -> None:
         """Produce until stopped or, with ``once``, until staging is over and all of it is sent; errors end the lane."""
@@ -65,8 +65,8 @@ class Producing:
                 except BufferUnusable as problem:
                     if not problem.retryable:
                         raise
-                    self._buffer_away(problem)
-            self._book.write()
+                    self._buffer_unusable(problem)
+            self._ledger_writer.write()
         except Exception as problem:  # noqa: BLE001 - handed to the run's own thread, which raises it
             self._context.fail(problem)
         finally:
@@ -81,31 +81,31 @@ class Producing:
         """
         now = time.monotonic()
         with self._state.lock:
-            doubtful = [p for p in self._state.sendable() if p.uncertain]
-        if not any(p.retry_at <= now for p in doubtful):
+            unknown = [p for p in self._state.sendable() if p.outcome_unknown]
+        if not any(p.retry_at <= now for p in unknown):
             return
         # Those that are nearly due come along: each question of its own would hold up partitions that are well.
-        doubtful = [p for p in doubtful if p.retry_at <= (now if p.suspect else now + TOGETHER_SECONDS)]
+        unknown = [p for p in unknown if p.retry_at <= (now if p.suspect else now + TOGETHER_SECONDS)]
         crash_point("recover.before")
         self._leave_silent_alone()
-        leaders, _ = self._client.leaders([p.target for p in doubtful], patience=0.0)
+        leaders, _ = self._client.leaders([p.target for p in unknown], patience=0.0)
         tails = read_tails(
             self._client,
-            {p.target: p.position for p in doubtful},
+            {p.target: p.position for p in unknown},
             self._context.stamp,
             timeout=REPLICATION_SECONDS,
             patience=max(ANSWER_SECONDS, self._silent.longest()),
-            epochs={p.target: p.producer_epoch for p in doubtful if p.producer_epoch},
+            epochs={p.target: p.producer_epoch for p in unknown if p.producer_epoch},
         )
         self._leave_silent_alone()
         sends: list[Send] = []
         with self._state.lock:
-            for part in doubtful:
+            for part in unknown:
                 try:
-                    sends += self._adopt(part, tails[part.target])
+                    sends += self._apply_tail(part, tails[part.target])
                 except Exception as problem:  # noqa: BLE001 - a fault of ours over one partition: the others go on
                     self._suspect(part, internal(part.target, problem))
-        self._book.add(sends)
+        self._ledger_writer.add(sends)
         refusals = [tail for tail in tails.values() if isinstance(tail, BrokerError | ConnectionLost)]
         if len(refusals) < len(tails):
             self._patience.found()
@@ -123,10 +123,10 @@ class Producing:
     def _others_go_on(self, refusing: Collection[int | None]) -> bool:
         """Whether partitions that other brokers lead than the ``refusing`` ones are known to be well (None: they have no leader)."""
         with self._state.lock:
-            well = [part.target for part in self._state.sendable() if not part.uncertain]
+            well = [part.target for part in self._state.sendable() if not part.outcome_unknown]
         return any(self._client.known_leader(target) not in refusing for target in well)
 
-    def _adopt(self, part: PartitionState, tail: Tail | TopicHalted | BrokerError | ConnectionLost) -> list[Send]:
+    def _apply_tail(self, part: PartitionState, tail: Tail | TopicHalted | BrokerError | ConnectionLost) -> list[Send]:
         topic = part.source.topic
         if isinstance(tail, TopicHalted):
             self._suspect(part, tail)
@@ -151,7 +151,7 @@ class Producing:
             hint = "was the buffer folder exchanged or emptied by hand?"
             self._state.halt(topic, TopicHalted(topic, f"{part.target}: {problem}", hint=hint, code="buffer_gap"))
             return []
-        part.uncertain, part.met, part.suspect = False, True, None
+        part.outcome_unknown, part.tail_read, part.suspect = False, True, None
         part.error, part.retry_at = "", 0.0
         return sends
 
@@ -169,7 +169,7 @@ class Producing:
 
     def _count(self, part: PartitionState, found: int) -> None:
         """Records that this run has sent and nobody acknowledged; those found at its beginning are an earlier run's."""
-        if part.met and found:
+        if part.tail_read and found:
             self._losses.done()
             self._state.topics[part.source.topic].records += found
             self._state.records += found
@@ -184,7 +184,7 @@ class Producing:
 
     def _turn(self) -> bool:
         self._context.hold.check()
-        if self._book.due and not self._book.write():
+        if self._ledger_writer.due and not self._ledger_writer.write():
             self._context.stop.wait(FULL_DISK_POLL_SECONDS)
             return True
         if not self._ready():
@@ -194,15 +194,15 @@ class Producing:
         with self._state.lock:
             parts = self._state.sendable()
             skipped = self._pass_holes(parts)
-            work, over = self._gather(parts), self._over(parts)
-        self._book.add(skipped)
+            work, over = self._choose_work(parts), self._over(parts)
+        self._ledger_writer.add(skipped)
         if work:
             self._produce(work)
             return True
         if over:
-            return not self._book.write()
+            return not self._ledger_writer.write()
         with self._state.lock:
-            stuck = [p for p in parts if p.pending or p.uncertain]
+            stuck = [p for p in parts if p.pending or p.outcome_unknown]
             if not stuck:
                 self._patience.found()
             self._state.lock.wait(WAIT_SECONDS)
@@ -215,19 +215,19 @@ class Producing:
         """Staging has ended and nothing is left to send."""
         state = self._state
         waiting = state.unready and state.source_lost is None  # without the source no topic can begin
-        return state.staging_over and not any(p.pending or p.uncertain for p in parts) and not waiting
+        return state.staging_over and not any(p.pending or p.outcome_unknown for p in parts) and not waiting
 
     def _pass_holes(self, parts: Sequence[PartitionState]) -> list[Send]:
         sends: list[Send] = []
         for part in parts:
-            if part.pending and not part.uncertain and trailing_holes_only(part.pending, part.position):
+            if part.pending and not part.outcome_unknown and trailing_holes_only(part.pending, part.position):
                 sends += self._account(part, 0)
         return sends
 
-    def _gather(self, parts: Sequence[PartitionState]) -> list[PartitionWork]:
+    def _choose_work(self, parts: Sequence[PartitionState]) -> list[PartitionWork]:
         """Spans to send next: oldest first from every partition in turn, about one micro-batch of bytes together."""
         now = time.monotonic()
-        ready = [p for p in parts if p.pending and not p.uncertain and p.retry_at <= now]
+        ready = [p for p in parts if p.pending and not p.outcome_unknown and p.retry_at <= now]
         if not ready:
             return []
         work = _choose(ready, self._context.mirror.engine.micro_batch_bytes)
@@ -260,10 +260,10 @@ class Producing:
             answers = runner.run_each(run_produce, tasks, name="produce")
         except BufferUnusable:  # in the middle of its spans: others may be on their way, or there
             with self._state.lock:
-                self._doubt(work)
+                self._set_unknown(work)
             raise
-        lost = self._mourn([(share, answer) for share, answer in zip(shares, answers, strict=True) if isinstance(answer, TaskLost)])
-        self._settle(work, [answer for answer in answers if not isinstance(answer, TaskLost)], began)
+        lost = self._mark_unknown([(share, answer) for share, answer in zip(shares, answers, strict=True) if isinstance(answer, TaskLost)])
+        self._apply_results(work, [answer for answer in answers if not isinstance(answer, TaskLost)], began)
         if lost is not None:
             self._context.stop.wait(self._losses.lost(lost))
         else:
@@ -280,20 +280,20 @@ class Producing:
         source = work.spans[0].source
         return self._state.topics[source.topic].partitions[source.partition]
 
-    def _mourn(self, lost: Sequence[tuple[Sequence[PartitionWork], TaskLost]]) -> TaskLost | None:
+    def _mark_unknown(self, lost: Sequence[tuple[Sequence[PartitionWork], TaskLost]]) -> TaskLost | None:
         """Workers died between reading and acknowledging: what they sent is for the target's log to tell."""
         with self._state.lock:
             for share, problem in lost:
                 log.warning("producing: %s", problem.message)
-                self._doubt(share)
+                self._set_unknown(share)
         return lost[0][1] if lost else None
 
-    def _doubt(self, sent: Sequence[PartitionWork]) -> None:
+    def _set_unknown(self, sent: Sequence[PartitionWork]) -> None:
         """What came of this is not known; with the state locked."""
         for work in sent:
-            self._of(work).uncertain = True
+            self._of(work).outcome_unknown = True
 
-    def _settle(self, work: Sequence[PartitionWork], results: Sequence[ProduceResult], began: float) -> None:
+    def _apply_results(self, work: Sequence[PartitionWork], results: Sequence[ProduceResult], began: float) -> None:
         for node, why in (item for result in results for item in result.silent.items()):
             self._silent.lost(node, why)
         by_target = {w.target: w.spans[0].source for w in work}
@@ -315,20 +315,20 @@ class Producing:
                 run.bytes += outcome.bytes
                 self._state.records += outcome.records
                 self._state.bytes += outcome.bytes
-                self._judge(part, outcome, errors)
+                self._apply_outcome(part, outcome, errors)
                 failed |= {outcome.target} if outcome.error else set()
             self._state.seconds_producing += time.monotonic() - began
             self._state.micro_batches += 1
             self._state.active()
-        self._book.add(sends)
+        self._ledger_writer.add(sends)
         if acked:
             self._target_found()
         elif errors and not self._others_go_on({self._client.known_leader(target) for target in failed}):
             raise ConnectionLost(errors[0])
 
-    def _judge(self, part: PartitionState, outcome: PartitionOutcome, errors: list[str]) -> None:
+    def _apply_outcome(self, part: PartitionState, outcome: PartitionOutcome, errors: list[str]) -> None:
         if outcome.halted and outcome.code in LOOKED_AT_AGAIN:
-            part.uncertain = True
+            part.outcome_unknown = True
             self._suspect(part, TopicHalted(part.source.topic, outcome.halted, hint=outcome.hint, code=outcome.code))
         elif outcome.halted:
             topic = part.source.topic
@@ -349,14 +349,14 @@ class Producing:
         with self._state.lock:
             self._state.target_lost(problem.message)
             for part in self._state.sendable():
-                part.uncertain = True
+                part.outcome_unknown = True
         self._patience.lost(
             ClusterUnreachable(self._context.target.alias, problem.message, hint=problem.hint),
             forever=not self._context.once,
         )
         self._context.stop.wait(backoff(self._failures))
 
-    def _buffer_away(self, problem: BufferUnusable) -> None:
+    def _buffer_unusable(self, problem: BufferUnusable) -> None:
         """Nothing can be read from the buffer, or it is not sure to be ours: wait, as for a full disk."""
         log.warning("producing waits: %s", problem.message)
         with self._state.lock:

@@ -52,14 +52,14 @@ class ProduceTask:
 class PartitionOutcome:
     """Records of the work that the target acknowledged, counted from the work's position.
 
-    ``uncertain`` says the target's tail must be read before anything is sent again; ``halted`` is final for the topic;
+    ``outcome_unknown`` says the target's tail must be read before anything is sent again; ``halted`` is final for the topic;
     ``trace`` is the traceback of a fault of ours.
     """
 
     target: TopicPartition
     records: int
     bytes: int
-    uncertain: bool = False
+    outcome_unknown: bool = False
     error: str = ""
     halted: str = ""
     hint: str = ""

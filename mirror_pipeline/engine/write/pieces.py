@@ -8,17 +8,17 @@ from mirror_pipeline.kafka.records.header import HEADER, HEADER_BYTES, LOG_OVERH
 from mirror_pipeline.model import SpanRef
 
 
-def whole_batches(stretches: Iterator[memoryview], span: SpanRef) -> Iterator[tuple[memoryview, int]]:
+def whole_batches(chunks: Iterator[memoryview], span: SpanRef) -> Iterator[tuple[memoryview, int]]:
     """Pieces of whole batches, each with the records in it; a span that comes at once stays as it is.
 
     What cannot be cut (damaged bytes, a batch without its end) comes last, as it is: whoever stamps it says what is wrong with it.
     """
     rest = b""
-    for stretch in stretches:
-        if len(stretch) == span.bytes:
-            yield stretch, span.records
+    for chunk in chunks:
+        if len(chunk) == span.bytes:
+            yield chunk, span.records
             return
-        data = memoryview(rest + stretch)
+        data = memoryview(rest + chunk)
         end, records = _whole(data)
         if end:
             yield data[:end], records

@@ -33,7 +33,7 @@ REQUESTS_IN_FLIGHT = 5
 
 
 @dataclass(slots=True)
-class _Lane:
+class _Slot:
     """One target partition while it is being sent."""
 
     work: PartitionWork
@@ -45,7 +45,7 @@ class _Lane:
     remembered: bool = False
     empty: bool = False
     stopped: bool = False
-    uncertain: bool = False
+    outcome_unknown: bool = False
     error: str = ""
     halted: str = ""
     hint: str = ""
@@ -59,25 +59,25 @@ class _Lane:
         producers by the time of their records: of old ones only a single batch is ever on the way."""
         return REQUESTS_IN_FLIGHT if self.remembered and time.monotonic() - self.acked_at < MEMORY_SECONDS else 1
 
-    def stop(self, *, error: str = "", halted: str = "", hint: str = "", code: str = "", uncertain: bool = True) -> None:
+    def stop(self, *, error: str = "", halted: str = "", hint: str = "", code: str = "", outcome_unknown: bool = True) -> None:
         if not self.stopped:
             self.error, self.halted, self.hint, self.code = error, halted, hint, code
         self.stopped = True
-        self.uncertain = self.uncertain or uncertain
+        self.outcome_unknown = self.outcome_unknown or outcome_unknown
 
     def outcome(self) -> PartitionOutcome:
         return PartitionOutcome(
-            self.work.target, self.acked, self.acked_bytes, self.uncertain, self.error, self.halted, self.hint, self.code, self.trace
+            self.work.target, self.acked, self.acked_bytes, self.outcome_unknown, self.error, self.halted, self.hint, self.code, self.trace
         )
 
 
 @dataclass(slots=True)
-class _Line:
+class _Link:
     """One connection with its partitions and the requests on their way."""
 
     connection: Connection
-    lanes: list[_Lane]
-    waiting: deque[dict[TopicPartition, tuple[_Lane, SequencedBatch]]] = field(default_factory=deque)
+    slots: list[_Slot]
+    waiting: deque[dict[TopicPartition, tuple[_Slot, SequencedBatch]]] = field(default_factory=deque)
     node: int = -1
 
 
@@ -85,15 +85,15 @@ def run_produce(task: ProduceTask) -> ProduceResult:
     """Send what the task holds; returns how far each partition came. Raises BufferUnusable if a span cannot be read."""
     began = time.monotonic()
     reader = SpanReader(task.store)
-    lanes = [_Lane(w, _sequenced(w, reader, task.stamp)) for w in task.work]
+    slots = [_Slot(w, _sequenced(w, reader, task.stamp)) for w in task.work]
     silent: dict[int, str] = {}
     if time.time() - task.issued > task.lease:
-        _stop_all(lanes, "the task started after its lease was over")
+        _stop_all(slots, "the task started after its lease was over")
     else:
-        silent = _send_all(task, lanes, deadline=began + task.lease)
-    outcomes = tuple(lane.outcome() for lane in lanes)
-    sent = [span for lane in lanes if lane.empty and not lane.stopped for span in lane.work.spans]
-    del lanes  # and with them the last views into the buffer
+        silent = _send_all(task, slots, deadline=began + task.lease)
+    outcomes = tuple(slot.outcome() for slot in slots)
+    sent = [span for slot in slots if slot.empty and not slot.stopped for span in slot.work.spans]
+    del slots  # and with them the last views into the buffer
     reader.release(sent)
     return ProduceResult(outcomes, time.monotonic() - began, silent)
 
@@ -113,58 +113,58 @@ def _sequenced(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterato
                 skip -= known
 
 
-def _send_all(task: ProduceTask, lanes: list[_Lane], *, deadline: float) -> dict[int, str]:
+def _send_all(task: ProduceTask, slots: list[_Slot], *, deadline: float) -> dict[int, str]:
     """Send everything; the brokers that let a question pass, and how that showed."""
     silent: dict[int, str] = {}
     try:
         client = worker_cache.client_of(task.cluster, timeout=task.timeout)
-        lines = _lines(client, lanes, task, silent)
+        links = _links(client, slots, task, silent)
     except (ConnectionLost, ClusterUnreachable) as problem:
         worker_cache.forget(task.cluster)
-        _stop_all(lanes, problem.message)
+        _stop_all(slots, problem.message)
         return silent
-    active = list(lines)
+    active = list(links)
     while active:
-        for line in _unmuted(active):
+        for link in _unmuted(active):
             try:
-                _fill(line, task, deadline)
-                if line.waiting:
-                    _collect(line, task)
+                _fill(link, task, deadline)
+                if link.waiting:
+                    _collect(link, task)
                 else:
-                    active.remove(line)
+                    active.remove(link)
             except ConnectionLost as problem:
-                active.remove(line)
-                line.connection.close()
-                silent |= {line.node: problem.message} if problem.timed_out else {}
-                for lane in line.lanes:
-                    if lane.in_flight or not lane.empty:
-                        lane.stop(error=problem.message)
-    for lane in lanes:
-        if lane.stopped and not lane.halted:
-            client.forget(lane.work.target)
+                active.remove(link)
+                link.connection.close()
+                silent |= {link.node: problem.message} if problem.timed_out else {}
+                for slot in link.slots:
+                    if slot.in_flight or not slot.empty:
+                        slot.stop(error=problem.message)
+    for slot in slots:
+        if slot.stopped and not slot.halted:
+            client.forget(slot.work.target)
     return silent
 
 
-def _unmuted(lines: list[_Line]) -> list[_Line]:
+def _unmuted(links: list[_Link]) -> list[_Link]:
     """Those whose brokers do not throttle us now; where all do, the one that may be asked first."""
-    return [line for line in lines if not line.connection.muted] or [min(lines, key=lambda line: line.connection.muted)]
+    return [link for link in links if not link.connection.muted] or [min(links, key=lambda link: link.connection.muted)]
 
 
-def _stop_all(lanes: list[_Lane], error: str) -> None:
-    for lane in lanes:
-        lane.stop(error=error)
+def _stop_all(slots: list[_Slot], error: str) -> None:
+    for slot in slots:
+        slot.stop(error=error)
 
 
-def _lines(client: WireClient, lanes: list[_Lane], task: ProduceTask, silent: dict[int, str]) -> list[_Line]:
+def _links(client: WireClient, slots: list[_Slot], task: ProduceTask, silent: dict[int, str]) -> list[_Link]:
     """A connection to each leader. One that cannot be reached stops its own partitions only; it may be ``silent``."""
-    leaders, errors = client.leaders([lane.work.target for lane in lanes], patience=0.0)
-    by_leader: dict[int, list[_Lane]] = {}
-    for lane in lanes:
-        if lane.work.target in errors:
-            _refuse(lane, errors[lane.work.target])
+    leaders, errors = client.leaders([slot.work.target for slot in slots], patience=0.0)
+    by_leader: dict[int, list[_Slot]] = {}
+    for slot in slots:
+        if slot.work.target in errors:
+            _refuse(slot, errors[slot.work.target])
         else:
-            by_leader.setdefault(leaders[lane.work.target], []).append(lane)
-    lines = []
+            by_leader.setdefault(leaders[slot.work.target], []).append(slot)
+    links = []
     for leader, owned in by_leader.items():
         try:
             connection = client.connection(leader, within=min(OPEN_TIMEOUT, task.silence or OPEN_TIMEOUT))
@@ -173,107 +173,107 @@ def _lines(client: WireClient, lanes: list[_Lane], task: ProduceTask, silent: di
             silent |= {leader: problem.message} if problem.timed_out else {}
             continue
         connection.limit(min(task.timeout, task.silence or task.timeout))
-        lines.append(_Line(connection, owned, node=leader))
-    return lines
+        links.append(_Link(connection, owned, node=leader))
+    return links
 
 
-def _fill(line: _Line, task: ProduceTask, deadline: float) -> None:
+def _fill(link: _Link, task: ProduceTask, deadline: float) -> None:
     """Send until five requests are on the way or nothing is left to send; one at a time to a broker that throttles us."""
-    while len(line.waiting) < (REQUESTS_IN_FLIGHT if not line.connection.throttle else 1):
-        request = _next_request(line, task.request_bytes)
+    while len(link.waiting) < (REQUESTS_IN_FLIGHT if not link.connection.throttle else 1):
+        request = _next_request(link, task.request_bytes)
         if not request:
             return
-        line.connection.wait_out_throttle()
+        link.connection.wait_out_throttle()
         # The lease is checked as close to the send as it can be.
         if time.monotonic() >= deadline:
-            for lane in line.lanes:
-                lane.stop(error="the lease of the produce task ended", uncertain=bool(lane.in_flight))
+            for slot in link.slots:
+                slot.stop(error="the lease of the produce task ended", outcome_unknown=bool(slot.in_flight))
             return
-        for lane, _ in request.values():
-            lane.in_flight += 1
-        line.waiting.append(request)
+        for slot, _ in request.values():
+            slot.in_flight += 1
+        link.waiting.append(request)
         batches = {target: (batch.head, batch.rest) for target, (_, batch) in request.items()}
         crash_point("produce.before_send")
-        send_produce(line.connection, batches, timeout_ms=int(task.timeout * 1000), wait=0.0 if task.silence else None)
+        send_produce(link.connection, batches, timeout_ms=int(task.timeout * 1000), wait=0.0 if task.silence else None)
         crash_point("produce.after_send")
 
 
-def _collect(line: _Line, task: ProduceTask) -> None:
+def _collect(link: _Link, task: ProduceTask) -> None:
     """Wait for the oldest request's answer."""
-    answers = receive_produce(line.connection)
+    answers = receive_produce(link.connection)
     crash_point("produce.before_ack")
-    for target, (lane, batch) in line.waiting.popleft().items():
-        lane.in_flight -= 1
-        _acknowledge(lane, answers.get(target), batch, task.forgotten_before)
+    for target, (slot, batch) in link.waiting.popleft().items():
+        slot.in_flight -= 1
+        _acknowledge(slot, answers.get(target), batch, task.forgotten_before)
 
 
-def _next_request(line: _Line, request_bytes: int) -> dict[TopicPartition, tuple[_Lane, SequencedBatch]]:
+def _next_request(link: _Link, request_bytes: int) -> dict[TopicPartition, tuple[_Slot, SequencedBatch]]:
     """One batch of every partition that may send, until ``request_bytes`` are together; the line's order rotates."""
-    request: dict[TopicPartition, tuple[_Lane, SequencedBatch]] = {}
+    request: dict[TopicPartition, tuple[_Slot, SequencedBatch]] = {}
     size = 0
-    for _ in range(len(line.lanes)):
+    for _ in range(len(link.slots)):
         if size >= request_bytes:
             break
-        lane = line.lanes.pop(0)
-        line.lanes.append(lane)
-        if lane.stopped or lane.empty or lane.in_flight >= lane.window:
+        slot = link.slots.pop(0)
+        link.slots.append(slot)
+        if slot.stopped or slot.empty or slot.in_flight >= slot.window:
             continue
         try:
-            batch = next(lane.batches, None)
+            batch = next(slot.batches, None)
         except CorruptBatch as problem:
-            lane.stop(
-                halted=f"the buffer holds a damaged batch for {lane.work.target}: {problem.message}",
+            slot.stop(
+                halted=f"the buffer holds a damaged batch for {slot.work.target}: {problem.message}",
                 hint="check the buffer's disk; remove the lane's `spans` folder to read the rest from the source again",
                 code="buffer_damaged",
-                uncertain=bool(lane.in_flight),
+                outcome_unknown=bool(slot.in_flight),
             )
             continue
         except BufferUnusable:
             raise
         except Exception as problem:  # noqa: BLE001 - a fault of ours over one partition: the others go on
-            _fault(lane, problem)
+            _fault(slot, problem)
             continue
         if batch is None:
-            lane.empty = True
+            slot.empty = True
             continue
-        request[lane.work.target] = (lane, batch)
+        request[slot.work.target] = (slot, batch)
         size += batch.size
     return request
 
 
-def _fault(lane: _Lane, problem: Exception) -> None:
-    halt = internal(lane.work.target, problem)
-    lane.stop(halted=halt.message, hint=halt.hint, code=halt.code, uncertain=bool(lane.in_flight))
-    lane.trace = halt.trace
+def _fault(slot: _Slot, problem: Exception) -> None:
+    halt = internal(slot.work.target, problem)
+    slot.stop(halted=halt.message, hint=halt.hint, code=halt.code, outcome_unknown=bool(slot.in_flight))
+    slot.trace = halt.trace
 
 
-def _acknowledge(lane: _Lane, answer: ProduceAnswer | None, batch: SequencedBatch, forgotten_before: int) -> None:
+def _acknowledge(slot: _Slot, answer: ProduceAnswer | None, batch: SequencedBatch, forgotten_before: int) -> None:
     if answer is None:
-        lane.stop(error=f"the broker did not answer for {lane.work.target}")
+        slot.stop(error=f"the broker did not answer for {slot.work.target}")
         return
-    if lane.stopped and (lane.uncertain or lane.halted):
+    if slot.stopped and (slot.outcome_unknown or slot.halted):
         return  # an earlier batch is missing: what this one's answer says is the tail's to tell
     if answer.error:
-        _refuse(lane, broker_error(answer.error, str(lane.work.target)))
+        _refuse(slot, broker_error(answer.error, str(slot.work.target)))
         return
-    expected = lane.work.position.target_next + lane.acked
+    expected = slot.work.position.target_next + slot.acked
     if answer.base_offset != expected:
-        lane.stop(
-            halted=f"{lane.work.target} put a batch at offset {answer.base_offset} where {expected} was expected:"
+        slot.stop(
+            halted=f"{slot.work.target} put a batch at offset {answer.base_offset} where {expected} was expected:"
             " somebody else writes to the target topic",
             hint="stop the other writer; mirrored topics take no other records",
             code="foreign_writer",
         )
         return
-    lane.acked += batch.records
-    lane.acked_bytes += batch.size
-    lane.acked_at = time.monotonic()
-    lane.remembered = batch.newest > forgotten_before
+    slot.acked += batch.records
+    slot.acked_bytes += batch.size
+    slot.acked_at = time.monotonic()
+    slot.remembered = batch.newest > forgotten_before
 
 
-def _refuse(lane: _Lane, problem: BrokerError) -> None:
+def _refuse(slot: _Slot, problem: BrokerError) -> None:
     action = after_produce(problem.code)
     if action in (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME):
-        lane.stop(error=problem.message)
+        slot.stop(error=problem.message)
     else:
-        lane.stop(halted=problem.message, hint=problem.hint, code=problem.name.lower())
+        slot.stop(halted=problem.message, hint=problem.hint, code=problem.name.lower())

@@ -19,9 +19,9 @@ from mirror_pipeline.engine import silent_brokers
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.progress import progress_of
 from mirror_pipeline.engine.read import source_watch
-from mirror_pipeline.engine.read.rules import RangeTerms
+from mirror_pipeline.engine.read.rules import RangeRules
 from mirror_pipeline.engine.read.source_watch import SourceWatch
-from mirror_pipeline.engine.read.task import RangeOutcome, StageResult, StageTask, run_stage
+from mirror_pipeline.engine.read.task import RangeOutcome, ReadResult, ReadTask, run_read
 from mirror_pipeline.engine.silent_brokers import SILENT_SECONDS, SilentBrokers
 from mirror_pipeline.engine.state import PartitionState
 from mirror_pipeline.engine.topics.prepare import Preparation
@@ -80,10 +80,10 @@ def log() -> Iterator[Log]:
         listener.close()
 
 
-def read(log: Log, store: LaneStore, partitions: int = 2, **more: Any) -> tuple[StageResult, dict[int, RangeOutcome]]:
-    terms = tuple(RangeTerms(OffsetRange("t", n, 0, 20, 10**6, "id"), 10**6, False, False) for n in range(partitions))
-    task = StageTask(store, log.settings, 0, 0, terms, 10**6, 10**6, 10**9, REQUEST_TIMEOUT, 20.0, False, **more)
-    result = run_stage(task)
+def read(log: Log, store: LaneStore, partitions: int = 2, **more: Any) -> tuple[ReadResult, dict[int, RangeOutcome]]:
+    rules = tuple(RangeRules(OffsetRange("t", n, 0, 20, 10**6, "id"), 10**6, False, False) for n in range(partitions))
+    task = ReadTask(store, log.settings, 0, 0, rules, 10**6, 10**6, 10**9, REQUEST_TIMEOUT, 20.0, False, **more)
+    result = run_read(task)
     return result, {outcome.partition: outcome for outcome in result.outcomes}
 
 
@@ -244,7 +244,7 @@ def test_what_a_silent_broker_leads_is_left_out_until_it_answers_or_another_lead
     monkeypatch.setattr(SilentBrokers, "_watch", lambda self, node: None)
     source = Moving()
     side = lane(context, source)._source
-    side.take_results([StageResult(None, (), 0.0, {1: "timed out"})])
+    side.take_results([ReadResult(None, (), 0.0, {1: "timed out"})])
     part = part_of(context)
     assert (part.unread, source.avoided) == ("timed out", {1})
     part.read_at = 0.0
@@ -253,7 +253,7 @@ def test_what_a_silent_broker_leads_is_left_out_until_it_answers_or_another_lead
     part.read_at, source.led[PLACE] = 0.0, 2
     side.look_up()
     assert part.unread == ""
-    side.take_results([StageResult(None, (), 0.0, {1: "timed out"})])
+    side.take_results([ReadResult(None, (), 0.0, {1: "timed out"})])
     part.put_off("timed out", delay=1000.0)
     side.brokers._silent.clear()
     side.look_up()
@@ -263,10 +263,10 @@ def test_what_a_silent_broker_leads_is_left_out_until_it_answers_or_another_lead
 def test_a_run_once_says_what_it_waits_for_when_all_else_is_read(context: LaneContext) -> None:
     staging = lane(context, Moving(ends=["no leader"]), once=True)
     part = part_of(context)
-    part.told = False
+    part.end_known = False
     with pytest.raises(ConnectionLost, match=r"t\[0\] cannot be read: t\[0\]: LEADER_NOT_AVAILABLE"):
         staging._nothing_to_read()
-    part.told = True
+    part.end_known = True
     assert staging._nothing_to_read() is False, "it was read to its end"
 
 

@@ -17,10 +17,10 @@ from mirror_pipeline.model import Position, SpanRef, TopicPartition
 DOWN = "cluster west: no broker answers"
 
 
-def lane(*, staged: int = 0, end: int = 0, told: bool = True, **down: str) -> LaneContext:
+def lane(*, staged: int = 0, end: int = 0, end_known: bool = True, **down: str) -> LaneContext:
     """A continuous run over one topic: ``staged`` offsets wait in the buffer, the source ends at ``end``."""
     part = PartitionState(
-        TopicPartition("t", 0), TopicPartition("east.t", 0), "now", Position(0, 0, 0), staged, end=end, told=told, pending=deque()
+        TopicPartition("t", 0), TopicPartition("east.t", 0), "now", Position(0, 0, 0), staged, end=end, end_known=end_known, pending=deque()
     )
     if staged:
         part.pending.append(SpanRef("t", 0, "now", 0, 0, staged, staged, 1, 100, 0, 0, (), "p", 0))
@@ -36,7 +36,7 @@ def lane(*, staged: int = 0, end: int = 0, told: bool = True, **down: str) -> La
         (lane(target_down=DOWN), "ok", ""),
         (lane(staged=500, end=500), "ok", ""),
         (lane(end=9, source_down="no broker answers"), "behind", "the source cannot be read: no broker answers"),
-        (lane(told=False, source_down="no broker answers"), "behind", "the source cannot be read: no broker answers"),
+        (lane(end_known=False, source_down="no broker answers"), "behind", "the source cannot be read: no broker answers"),
         (lane(source_down="no broker answers"), "ok", ""),
     ],
 )

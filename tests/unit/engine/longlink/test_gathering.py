@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from mirror_pipeline.engine.longlink import admission, pace, parallel_fetch
-from mirror_pipeline.engine.longlink.dialer import OPENING, Dialling
+from mirror_pipeline.engine.longlink.dialer import OPENING, Dialer
 from mirror_pipeline.engine.longlink.pace import LEAST_LATE_SECONDS, MOST_ATTEMPTS
-from mirror_pipeline.engine.longlink.parallel_fetch import LOSSES, Gathering
-from mirror_pipeline.engine.longlink.segments import Stretch
+from mirror_pipeline.engine.longlink.parallel_fetch import LOSSES, ParallelFetch
+from mirror_pipeline.engine.longlink.segments import Segment
 from mirror_pipeline.errors import ConnectionLost
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.model import TopicPartition
@@ -42,19 +42,19 @@ class Reader:
         self.answer = answer
         self.lines: list[Line] = []
         self.news = threading.Event()
-        self.gathering = Gathering([], self.open, news=self.news, pause=lambda size: None)  # type: ignore[arg-type]
+        self.gathering = ParallelFetch([], self.open, news=self.news, pause=lambda size: None)  # type: ignore[arg-type]
         self.count = count
 
     def open(self) -> Any:
         self.lines.append(Line(self.answer))
         return self.lines[-1]
 
-    def read(self, wanted: list[Stretch], seconds: float = 20.0) -> None:
+    def read(self, wanted: list[Segment], seconds: float = 20.0) -> None:
         self.gathering.add(wanted)
         self.gathering.start(self.count)
         self.wait(wanted, seconds)
 
-    def wait(self, wanted: list[Stretch], seconds: float = 20.0) -> None:
+    def wait(self, wanted: list[Segment], seconds: float = 20.0) -> None:
         deadline = time.monotonic() + seconds
         for stretch in wanted:
             while not stretch.ready:
@@ -147,7 +147,7 @@ class Waiting:
 
     def read(self, count: int) -> None:
         for stretch in self.wanted[:count]:
-            self.made.gathering.hurry(stretch)
+            self.made.gathering.prioritise(stretch)
             self.made.wait([stretch])
             self.made.gathering.passed(stretch)
 
@@ -173,7 +173,7 @@ def test_it_is_asked_for_a_few_times_at_most_and_once_while_there_is_room(
     monkeypatch.setattr(admission, "ROOM_BYTES", room * SIZE)
     waiting = Waiting(reader, 9, silent=9)
     waiting.read(10)
-    waiting.made.gathering.hurry(waiting.wanted[10])
+    waiting.made.gathering.prioritise(waiting.wanted[10])
     deadline = time.monotonic() + 20
     while waiting.asked < asked and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -201,7 +201,7 @@ def test_a_stretch_that_loses_every_connection_is_given_up_and_no_other(reader: 
                 time.sleep(0.001)
             return opened()
 
-    made.gathering._dialling._open_line = open_next
+    made.gathering._dialer._open_connection = open_next
     made.read(wanted)
     assert isinstance(wanted[0].problem, ConnectionLost)
     assert_read(wanted[1:])
@@ -253,7 +253,7 @@ def test_when_no_connection_can_be_opened_nobody_waits_for_ever() -> None:
 
     for _ in range(20):
         wanted = stretches(3)
-        gathering = Gathering([], refused, news=threading.Event(), pause=lambda size: None)
+        gathering = ParallelFetch([], refused, news=threading.Event(), pause=lambda size: None)
         gathering.add(wanted)
         gathering.start(4)
         gathering._thread.join(10)
@@ -301,7 +301,7 @@ def test_what_the_reader_waits_for_is_read_without_room(reader: Callable[..., Re
     made = reader(lambda line, offset: 0.001, 4)
     made.read(wanted[:2])
     made.gathering.add(wanted[2:])
-    made.gathering.hurry(wanted[25])
+    made.gathering.prioritise(wanted[25])
     made.wait([wanted[25]])
     assert sum(stretch.ready for stretch in wanted) <= 7
 
@@ -309,25 +309,25 @@ def test_what_the_reader_waits_for_is_read_without_room(reader: Callable[..., Re
 def test_more_connections_are_measured_once_all_of_them_have_brought_something(reader: Callable[..., Reader]) -> None:
     made = reader(lambda line, offset: 0.001, 3)
     made.read(stretches(10))
-    assert made.gathering.flow.began is not None
+    assert made.gathering.throughput.began is not None
     made.gathering.resize(20)
-    assert made.gathering.flow.began is None
+    assert made.gathering.throughput.began is None
     wanted = stretches(60)[10:]
     made.gathering.add(wanted[:15])
     made.wait(wanted[:15])
-    assert made.gathering.flow.began is None
+    assert made.gathering.throughput.began is None
     made.gathering.add(wanted[15:])
     made.wait(wanted[15:])
-    assert made.gathering.flow.began is not None
+    assert made.gathering.throughput.began is not None
     made.gathering.resize(5)
-    assert made.gathering.flow.began is not None, "fewer start nothing"
+    assert made.gathering.throughput.began is not None, "fewer start nothing"
 
 
 def test_connections_that_are_too_many_are_closed(reader: Callable[..., Reader]) -> None:
     made = reader(lambda line, offset: 0.001, 6)
     made.read(stretches(30))
     made.gathering.resize(2)
-    more = [Stretch(SOURCE, n * EACH, (n + 1) * EACH, SIZE, 0) for n in range(30, 40)]
+    more = [Segment(SOURCE, n * EACH, (n + 1) * EACH, SIZE, 0) for n in range(30, 40)]
     made.gathering.add(more)
     made.wait(more)
     within_a_while(lambda: sum(not line.closed for line in made.lines) <= 2)
@@ -371,7 +371,7 @@ def test_a_broker_is_not_asked_for_more_connections_at_once_than_it_lets_wait() 
             done += 1
         raise ConnectionLost("only counted")
 
-    dialling = Dialling(slow)
+    dialling = Dialer(slow)
     dialling.want(3 * OPENING)
     found: list[Any] = []
     deadline = time.monotonic() + 20
@@ -395,7 +395,7 @@ def test_a_connection_that_is_open_after_the_end_is_closed() -> None:
         may_go.wait(10)
         return Opened()
 
-    dialling = Dialling(slow)
+    dialling = Dialer(slow)
     dialling.want(1)
     dialling.end()
     assert not closed.is_set()

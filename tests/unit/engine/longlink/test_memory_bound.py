@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirror_pipeline.engine.longlink import admission, parallel_fetch, segments
-from mirror_pipeline.engine.longlink.read_ahead import Reading
-from mirror_pipeline.engine.longlink.segments import Stretch
+from mirror_pipeline.engine.longlink.read_ahead import ReadAhead
+from mirror_pipeline.engine.longlink.segments import Segment
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.kafka.records.batch import OpenRecord, headers, seal, tail_of
 from mirror_pipeline.model import OffsetRange, TopicPartition
@@ -163,7 +163,7 @@ def wire() -> Any:
         patch.setattr(admission, "ROOM_BYTES", ROOM)
         patch.setattr("mirror_pipeline.engine.longlink.read_ahead.ROOM_BYTES", ROOM)
         patch.setattr(admission, "UNKNOWN_BATCH_MAX", BATCH_MAX)
-        patch.setattr(segments, "STRETCH_BYTES", STRETCH)
+        patch.setattr(segments, "SEGMENT_BYTES", STRETCH)
         patch.setattr(segments, "UNKNOWN_BATCH_BYTES", STRETCH // 12)
         yield
 
@@ -173,7 +173,7 @@ class Copy:
 
     def __init__(self, brokers: list[Broker], *, budget: int, lines: int, wait: float = 0.0) -> None:
         self.brokers, self.budget, self.lines, self.wait = brokers, budget, lines, wait
-        self.reading = Reading(Client(brokers), 0.2)  # type: ignore[arg-type]
+        self.reading = ReadAhead(Client(brokers), 0.2)  # type: ignore[arg-type]
         self.ends = brokers[0].ends
         self.next = dict.fromkeys(range(len(self.ends)), 0)
         self.each = {part: (1024.0, 0.0) for part in self.next}
@@ -190,7 +190,7 @@ class Copy:
             assert time.monotonic() < deadline, "it does not come to an end"
             if not self.reading.goes_on(ranges):
                 self.reading.end()
-                self.reading = Reading(Client(self.brokers), 0.2)  # type: ignore[arg-type]
+                self.reading = ReadAhead(Client(self.brokers), 0.2)  # type: ignore[arg-type]
                 self.readings += 1
             before = dict(self.next)
             self.micro_batch(ranges)
@@ -216,7 +216,7 @@ class Copy:
             if self.next[part] > begun[part]:
                 self.each[part] = (size / (self.next[part] - begun[part]), size / batches[part])
 
-    def take(self, stretch: Stretch, read: dict[int, int], batches: dict[int, int]) -> None:
+    def take(self, stretch: Segment, read: dict[int, int], batches: dict[int, int]) -> None:
         part = stretch.source.partition
         assert stretch.problem is None
         assert stretch.start <= self.next[part], "one behind the other"

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_pipeline.engine.longlink import read_ahead as module
-from mirror_pipeline.engine.longlink.connection_count import MOST_IDLE, Flow
-from mirror_pipeline.engine.longlink.read_ahead import Reading
-from mirror_pipeline.engine.longlink.segments import STRETCH_BYTES, Estimate, Stretch
+from mirror_pipeline.engine.longlink.connection_count import MOST_IDLE, Throughput
+from mirror_pipeline.engine.longlink.read_ahead import ReadAhead
+from mirror_pipeline.engine.longlink.segments import SEGMENT_BYTES, Estimate, Segment
 from mirror_pipeline.model import OffsetRange, TopicPartition
 
-PER_OFFSET = STRETCH_BYTES / 10
+PER_OFFSET = SEGMENT_BYTES / 10
 END = 5000
 
 
@@ -43,19 +43,19 @@ class Client:
         self.kept.append(connection)
 
 
-class Gathering:
+class ParallelFetch:
     """Stands in for the reading thread: reads in the order of adding, as far as there is room."""
 
-    room = 3 * STRETCH_BYTES
+    room = 3 * SEGMENT_BYTES
 
     def __init__(self, kept: Any, opener: Any, *, news: Any, pause: Any) -> None:
-        self.queue: list[Stretch] = []
-        self.urgent: Stretch | None = None
-        self.held, self.reads, self.count, self.most, self.flow = 0, True, 0, 0, Flow()
+        self.queue: list[Segment] = []
+        self.urgent: Segment | None = None
+        self.held, self.reads, self.count, self.most, self.throughput = 0, True, 0, 0, Throughput()
         self.admission, self.muted_until = SimpleNamespace(room=0), 0.0
         self.open: list[Any] = ["connection"]
 
-    def add(self, stretches: Iterable[Stretch], stops: Mapping[TopicPartition, int]) -> None:
+    def add(self, stretches: Iterable[Segment], stops: Mapping[TopicPartition, int]) -> None:
         self.queue += stretches
         self.queue.sort(key=lambda stretch: stretch.start >= stops[stretch.source])
         self.go_on()
@@ -65,7 +65,7 @@ class Gathering:
 
     resize = start
 
-    def passed(self, stretch: Stretch, *, rest: bool) -> None:
+    def passed(self, stretch: Segment, *, rest: bool) -> None:
         stretch.passed = True
         self.held -= stretch.held
         stretch.held = 0
@@ -73,7 +73,7 @@ class Gathering:
             self.passed(stretch.rest, rest=True)
         self.go_on()
 
-    def hurry(self, stretch: Stretch) -> None:
+    def prioritise(self, stretch: Segment) -> None:
         self.urgent = stretch
         self.go_on()
 
@@ -85,7 +85,7 @@ class Gathering:
                 self.queue.remove(stretch)
                 self.read(stretch)
 
-    def read(self, stretch: Stretch) -> None:
+    def read(self, stretch: Segment) -> None:
         """Every third one turns out to be too much, and is cut in the middle."""
         if stretch.start // 10 % 3 == 2 and stretch.end - stretch.start > 1:
             middle = (stretch.start + stretch.end) // 2
@@ -102,16 +102,16 @@ class Gathering:
 
 
 @pytest.fixture
-def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
-    monkeypatch.setattr(module, "Gathering", Gathering)
-    return Reading(Client(), 0.2)  # type: ignore[arg-type]
+def reading(monkeypatch: pytest.MonkeyPatch) -> ReadAhead:
+    monkeypatch.setattr(module, "ParallelFetch", ParallelFetch)
+    return ReadAhead(Client(), 0.2)  # type: ignore[arg-type]
 
 
 def planned(partition: int, start: int, stretches: int, *, end: int = END) -> OffsetRange:
-    return OffsetRange("t", partition, start, end, int(stretches * STRETCH_BYTES), "id", bytes_per_offset=PER_OFFSET, bytes_per_batch=1.0)
+    return OffsetRange("t", partition, start, end, int(stretches * SEGMENT_BYTES), "id", bytes_per_offset=PER_OFFSET, bytes_per_batch=1.0)
 
 
-def take(reading: Reading, ranges: list[OffsetRange], *, ahead: bool = True) -> dict[int, int]:
+def take(reading: ReadAhead, ranges: list[OffsetRange], *, ahead: bool = True) -> dict[int, int]:
     """Take a whole share; how far each partition came."""
     reached = {r.partition: r.start for r in ranges}
     reading.share(ranges, count=4, ahead=ahead, pause=lambda size: None)
@@ -122,7 +122,7 @@ def take(reading: Reading, ranges: list[OffsetRange], *, ahead: bool = True) -> 
     return reached
 
 
-def test_the_next_share_goes_on_where_the_last_one_ended(reading: Reading) -> None:
+def test_the_next_share_goes_on_where_the_last_one_ended(reading: ReadAhead) -> None:
     first = take(reading, [planned(0, 0, 4), planned(1, 0, 4)])
     assert first == {0: 40, 1: 40}
     ranges = [planned(0, 40, 4), planned(1, 40, 4)]
@@ -131,7 +131,7 @@ def test_the_next_share_goes_on_where_the_last_one_ended(reading: Reading) -> No
     assert take(reading, ranges) == {0: 80, 1: 80}
 
 
-def test_a_batch_over_the_edge_is_no_gap(reading: Reading) -> None:
+def test_a_batch_over_the_edge_is_no_gap(reading: ReadAhead) -> None:
     """The last batch of a share reaches into the first stretch of the next, or over all of it."""
     take(reading, [planned(0, 0, 4)])
     for start in (43, 50, 57):
@@ -148,32 +148,32 @@ def test_a_batch_over_the_edge_is_no_gap(reading: Reading) -> None:
     ],
     ids=["read again", "a partition is left out", "a partition is new"],
 )
-def test_what_does_not_fit_does_not_go_on(reading: Reading, ranges: list[OffsetRange]) -> None:
+def test_what_does_not_fit_does_not_go_on(reading: ReadAhead, ranges: list[OffsetRange]) -> None:
     take(reading, [planned(0, 0, 4), planned(1, 0, 4)])
     assert not reading.goes_on(ranges)
 
 
-def test_a_leader_that_moved_or_a_reader_that_ended_does_not_go_on(reading: Reading) -> None:
+def test_a_leader_that_moved_or_a_reader_that_ended_does_not_go_on(reading: ReadAhead) -> None:
     take(reading, [planned(0, 0, 4)])
     assert reading.goes_on([planned(0, 40, 4)])
     reading._client.moved.add(0)  # type: ignore[attr-defined]
     assert not reading.goes_on([planned(0, 40, 4)])
     reading._client.moved.clear()  # type: ignore[attr-defined]
-    reading._gatherings[0].end()
+    reading._fetches[0].end()
     assert not reading.goes_on([planned(0, 40, 4)])
 
 
-def test_without_ahead_nothing_is_read_behind_the_share(reading: Reading) -> None:
+def test_without_ahead_nothing_is_read_behind_the_share(reading: ReadAhead) -> None:
     take(reading, [planned(0, 0, 4)], ahead=False)
     assert not reading.unfinished
 
 
-def test_nothing_is_read_behind_the_end(reading: Reading) -> None:
+def test_nothing_is_read_behind_the_end(reading: ReadAhead) -> None:
     assert take(reading, [planned(0, 0, 4, end=35)]) == {0: 35}
     assert not reading.unfinished
 
 
-def test_the_end_gives_the_connections_back(reading: Reading) -> None:
+def test_the_end_gives_the_connections_back(reading: ReadAhead) -> None:
     take(reading, [planned(0, 0, 4), planned(1, 0, 4)])
     reading.end()
     assert reading._client.kept == ["connection"] * 2  # type: ignore[attr-defined]
@@ -184,34 +184,34 @@ def test_the_end_gives_the_connections_back(reading: Reading) -> None:
 def test_shares_of_any_size_follow_each_other_without_gap_or_standstill(budgets: list[list[int]]) -> None:
     """Whatever each partition may take in each micro-batch, with room for three stretches."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "Gathering", Gathering)
-        patch.setattr(module, "ROOM_BYTES", 12 * STRETCH_BYTES)
-        reading = Reading(Client(), 0.2)  # type: ignore[arg-type]
+        patch.setattr(module, "ParallelFetch", ParallelFetch)
+        patch.setattr(module, "ROOM_BYTES", 12 * SEGMENT_BYTES)
+        reading = ReadAhead(Client(), 0.2)  # type: ignore[arg-type]
         at = {0: 0, 1: 0, 2: 0}
         for budget in budgets:
             ranges = [planned(part, at[part], size) for part, size in enumerate(budget)]
-            assert reading.goes_on(ranges) or not reading._gatherings
+            assert reading.goes_on(ranges) or not reading._fetches
             reached = take(reading, ranges)
             for r in ranges:
                 assert reached[r.partition] >= min(END, r.start + 10 * budget[r.partition])
             at = reached
 
 
-def test_what_was_brought_is_measured_while_connections_had_something_to_do(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_brought_is_measured_while_connections_had_something_to_do(reading: ReadAhead, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = 0.0
     monkeypatch.setattr(module.time, "monotonic", lambda: clock)
     reading.share([planned(0, 0, 4), planned(1, 0, 4)], count=4, ahead=True, pause=lambda size: None)
-    flows = [gathering.flow for gathering in reading._gatherings.values()]
+    flows = [gathering.throughput for gathering in reading._fetches.values()]
     clock = 9.0
-    flows[0].brought(100, clock, lines=1)
+    flows[0].brought(100, clock, connections=1)
     assert reading.brought() == (0, 0.0), "the other broker's connections are still starting"
-    flows[1].brought(100, clock, lines=1)
+    flows[1].brought(100, clock, connections=1)
     often = MOST_IDLE + 0.1
     for second, share, expected in ((19, 0.0, (3000, 10.0)), (29, MOST_IDLE, (3000, 7.5)), (39, often, (0, 0.0)), (49, 0.0, (3000, 10.0))):
-        for flow in flows:
-            flow.stands(share, clock)
+        for throughput in flows:
+            throughput.stands(share, clock)
         clock = second
-        for flow in flows:
-            flow.brought(1500, clock, lines=1)
-            flow.stands(0.0, clock)
+        for throughput in flows:
+            throughput.brought(1500, clock, connections=1)
+            throughput.stands(0.0, clock)
         assert reading.brought() == expected

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_pipeline.config import EngineConfig
-from mirror_pipeline.engine.longlink.connection_count import GROWTH, MOST_LINES, Flow, LineCount
-from mirror_pipeline.engine.longlink.segments import SLACK_BATCHES, STRETCH_BYTES, Attempt, Stretch, cut, in_turn, stop_of
+from mirror_pipeline.engine.longlink.connection_count import GROWTH, MOST_CONNECTIONS, ConnectionCount, Throughput
+from mirror_pipeline.engine.longlink.segments import SEGMENT_BYTES, SLACK_BATCHES, Attempt, Segment, cut, in_turn, stop_of
 from mirror_pipeline.engine.read.throttle import Throttle
 from mirror_pipeline.model import OffsetRange
 
@@ -21,7 +21,7 @@ RANGES = st.builds(
 )  # fmt: skip
 
 
-def whole(planned: OffsetRange) -> list[Stretch]:
+def whole(planned: OffsetRange) -> list[Segment]:
     return cut(planned, planned.start, stop_of(planned))
 
 
@@ -37,7 +37,7 @@ def test_stretches_tile_what_the_bytes_allow(planned: OffsetRange) -> None:
 
 
 def test_partitions_take_turns() -> None:
-    each = STRETCH_BYTES / 100
+    each = SEGMENT_BYTES / 100
     rows = [whole(OffsetRange("t", n, 0, 100 * (n + 2), 10**9, "id", bytes_per_offset=each)) for n in range(2)]
     assert [(s.source.partition, s.start) for s in in_turn(rows)] == [(0, 0), (1, 0), (0, 100), (1, 100), (1, 200)]
 
@@ -53,15 +53,15 @@ def test_batches_at_the_edges_of_stretches_are_few() -> None:
 @pytest.mark.parametrize(
     ("round_trip", "asked", "tasks", "lines"),
     [
-        (0.0005, None, 1, 0), (0.02, None, 1, 12), (0.2, None, 1, 120), (0.2, None, 2, 60), (2.0, None, 1, MOST_LINES),
-        (2.0, None, 4, MOST_LINES // 4), (0.2, 1, 1, 0), (0.0005, 8, 1, 8),
+        (0.0005, None, 1, 0), (0.02, None, 1, 12), (0.2, None, 1, 120), (0.2, None, 2, 60), (2.0, None, 1, MOST_CONNECTIONS),
+        (2.0, None, 4, MOST_CONNECTIONS // 4), (0.2, 1, 1, 0), (0.0005, 8, 1, 8),
     ],
 )  # fmt: skip
 def test_how_many_connections(round_trip: float, asked: int | None, tasks: int, lines: int) -> None:
-    assert LineCount().now(round_trip, asked, tasks=tasks) == lines
+    assert ConnectionCount().now(round_trip, asked, tasks=tasks) == lines
 
 
-def learnt(count: LineCount, each: float, line: float, measurements: int) -> list[int]:
+def learnt(count: ConnectionCount, each: float, line: float, measurements: int) -> list[int]:
     """The numbers used one after the other, where connections bring ``each`` to a line that takes ``line`` MB/s."""
     used = []
     for _ in range(measurements):
@@ -70,52 +70,54 @@ def learnt(count: LineCount, each: float, line: float, measurements: int) -> lis
     return used
 
 
-@pytest.mark.parametrize(("each", "line", "enough"), [(1.0, 100.0, 100), (0.5, 100.0, 200), (0.1, 100.0, MOST_LINES), (9.0, 100.0, 12)])
+@pytest.mark.parametrize(
+    ("each", "line", "enough"), [(1.0, 100.0, 100), (0.5, 100.0, 200), (0.1, 100.0, MOST_CONNECTIONS), (9.0, 100.0, 12)]
+)
 def test_connections_are_added_while_they_bring_more(each: float, line: float, enough: int) -> None:
     """As many as fill the line, or a step more."""
-    count = LineCount()
+    count = ConnectionCount()
     used = learnt(count, each, line, 100)[20:]
     settled = max(used, key=used.count)
-    assert 0.9 * enough <= settled <= min(MOST_LINES, GROWTH * enough)
+    assert 0.9 * enough <= settled <= min(MOST_CONNECTIONS, GROWTH * enough)
     assert used.count(settled) >= 0.85 * len(used), "more are tried now and then only"
     before = count.now(0.02, None)
     for _ in range(1000):
         count.brought(10_000, 1.0)
     assert count.now(0.02, None) == before, "little traffic tells nothing"
     count.brought(10**9, 2.0)
-    assert count.now(0.02, None) <= min(MOST_LINES, GROWTH * before)
+    assert count.now(0.02, None) <= min(MOST_CONNECTIONS, GROWTH * before)
 
 
 @pytest.mark.parametrize("measurements", range(12))
 def test_tasks_that_share_a_line_never_open_more_than_one_would(measurements: int) -> None:
     """Settled or being tried, whatever was learnt while fewer tasks read at once."""
-    count = LineCount()
+    count = ConnectionCount()
     learnt(count, 1.0, 30.0, measurements)
-    assert count.now(2.0, None, tasks=32) <= MOST_LINES // 32
+    assert count.now(2.0, None, tasks=32) <= MOST_CONNECTIONS // 32
 
 
 def test_a_line_that_changes_is_noticed() -> None:
-    count = LineCount()
+    count = ConnectionCount()
     assert max(learnt(count, 9.0, 100.0, 50)) == int(12 * GROWTH)
     assert max(learnt(count, 0.5, 100.0, 12)) > 150, "packets are lost now, each connection brings less: more are tried at once"
 
 
 def test_what_comes_while_connections_start_is_no_measure_of_them() -> None:
-    flow = Flow()
+    throughput = Throughput()
     for second in (10.0, 11.0):
-        flow.stands(1.0, second)
-        flow.brought(500, second, lines=2)
-    assert (flow.began, flow.bytes, flow.idle) == (11.0, 0, 0.0)
-    flow.stands(0.25, 12.0)
-    flow.brought(700, 13.0, lines=2)
-    flow.stands(0.0, 14.0)
-    flow.stands(0.5, 20.0)
-    assert (flow.began, flow.bytes, flow.idle) == (11.0, 700, 1.0 + 0.5)
-    flow.starts()
+        throughput.stands(1.0, second)
+        throughput.brought(500, second, connections=2)
+    assert (throughput.began, throughput.bytes, throughput.idle) == (11.0, 0, 0.0)
+    throughput.stands(0.25, 12.0)
+    throughput.brought(700, 13.0, connections=2)
+    throughput.stands(0.0, 14.0)
+    throughput.stands(0.5, 20.0)
+    assert (throughput.began, throughput.bytes, throughput.idle) == (11.0, 700, 1.0 + 0.5)
+    throughput.starts()
     for second in (21.0, 22.0, 23.0):
-        assert (flow.began, flow.bytes, flow.idle) == (None, 700, 1.0 + 0.5)
-        flow.brought(900, second, lines=3)
-    assert (flow.began, flow.bytes) == (23.0, 700)
+        assert (throughput.began, throughput.bytes, throughput.idle) == (None, 700, 1.0 + 0.5)
+        throughput.brought(900, second, connections=3)
+    assert (throughput.began, throughput.bytes) == (23.0, 700)
 
 
 def test_the_limit_holds_for_all_threads_together() -> None:

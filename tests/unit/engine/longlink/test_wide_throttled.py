@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mirror_pipeline.engine.longlink import parallel_fetch
-from mirror_pipeline.engine.longlink.parallel_fetch import Gathering
-from mirror_pipeline.engine.longlink.segments import Stretch
+from mirror_pipeline.engine.longlink.parallel_fetch import ParallelFetch
+from mirror_pipeline.engine.longlink.segments import Segment
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.model import TopicPartition
 from tests.support.fetch_connections import EACH, SOURCE, Line, assert_read, stretches
@@ -29,7 +29,7 @@ class Quota:
         self.asked: list[float] = []
         self.until = 0.0
         self.news = threading.Event()
-        self.gathering = Gathering([], self.open, news=self.news, pause=lambda size: None)  # type: ignore[arg-type]
+        self.gathering = ParallelFetch([], self.open, news=self.news, pause=lambda size: None)  # type: ignore[arg-type]
 
     def open(self) -> Any:
         self.lines.append(Line(lambda line, offset: 0.001))
@@ -52,7 +52,7 @@ class Quota:
         line.muted_until = self.until
         return {}
 
-    def read(self, wanted: list[Stretch], count: int) -> None:
+    def read(self, wanted: list[Segment], count: int) -> None:
         self.gathering.add(wanted)
         self.gathering.start(count)
         deadline = time.monotonic() + 30

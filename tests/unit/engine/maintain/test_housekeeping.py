@@ -28,7 +28,7 @@ from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
 from mirror_pipeline.buffer.spans.spans import JOIN_FILES, SpanTable
 from mirror_pipeline.engine.maintain import rounds
-from mirror_pipeline.engine.maintain.rounds import Differing, House, damage
+from mirror_pipeline.engine.maintain.rounds import Differing, Maintenance, damage
 from mirror_pipeline.engine.maintain.thread import copy_differs
 from mirror_pipeline.errors import BufferDamaged, BufferUnusable, ClusterUnreachable, SparkGone
 from mirror_pipeline.execution.runner import InlineRunner, OneAtATime
@@ -97,9 +97,9 @@ class Lane:
         for number in range(first, first + count):
             assert self.ledger.record(number, [send(number, number + 1)])
 
-    def house(self, retention: int = DAY, told: list[Collection[Differing]] | None = None) -> House:
+    def house(self, retention: int = DAY, told: list[Collection[Differing]] | None = None) -> Maintenance:
         differs = None if told is None else told.append
-        return House(self.store, self.spans, self.ledger, retention, CAP, verify=self.verifier, differs=differs)
+        return Maintenance(self.store, self.spans, self.ledger, retention, CAP, verify=self.verifier, differs=differs)
 
     def live(self) -> list[int]:
         return [ref.start for ref in SpanTable(self.store).spans()]
@@ -118,7 +118,7 @@ def lane(tmp_path: Path) -> Lane:
 def test_nothing_young_leaves_and_nothing_is_verified_for_it(lane: Lane) -> None:
     lane.stage(5)
     lane.produce(5)
-    done = lane.house().keep()
+    done = lane.house().run_round()
     assert (done.micro_batches, done.verified_records, done.kept_bytes, done.note) == (0, 0, 0, "")
     assert lane.verifier.calls == []
     assert lane.live() == [0, 1, 2, 3, 4]
@@ -127,20 +127,20 @@ def test_nothing_young_leaves_and_nothing_is_verified_for_it(lane: Lane) -> None
 def test_what_retention_drives_out_is_verified_first(lane: Lane) -> None:
     lane.stage(5)
     lane.produce(3)
-    done = lane.house(retention=-1).keep()
+    done = lane.house(retention=-1).run_round()
     assert done.micro_batches == 3
     assert (done.verified_records, done.verified_bytes) == (3, 300)
     assert lane.ledger.verified() == {KEY: 3}
     assert lane.live() == [3, 4]
     assert len(lane.verifier.calls) == 3
-    assert lane.house(retention=-1).keep().micro_batches == 0
+    assert lane.house(retention=-1).run_round().micro_batches == 0
 
 
 def test_room_is_made_no_further_than_needed(lane: Lane) -> None:
     lane.stage(10, size=100_000)
     lane.produce(8)
     each = lane.spans.bytes() // 10
-    done = lane.house().keep(excess=3 * each - 100, upkeep=False)
+    done = lane.house().run_round(excess=3 * each - 100, upkeep=False)
     assert done.micro_batches == 3
     assert done.freed_bytes >= 3 * each - 100
     assert lane.live() == list(range(3, 10))
@@ -152,7 +152,7 @@ def test_only_what_is_produced_and_verified_leaves_however_full_it_is(lane: Lane
     lane.stage(6)
     lane.produce(2 if unproduced else 6)
     lane.verifier.good = 6 if unproduced else 2
-    done = lane.house(retention=-1).keep(excess=10**12)
+    done = lane.house(retention=-1).run_round(excess=10**12)
     assert done.micro_batches == 2
     assert lane.live() == [2, 3, 4, 5]
     assert bool(done.kept_bytes) is not unproduced
@@ -163,7 +163,7 @@ def test_a_difference_keeps_the_spans_and_is_told(lane: Lane) -> None:
     lane.produce(4)
     lane.verifier.good = 1
     told: list[Collection[Differing]] = []
-    done = lane.house(retention=-1, told=told).keep()
+    done = lane.house(retention=-1, told=told).run_round()
     assert (done.micro_batches, done.differences) == (1, 1)
     assert "orders[0]" in done.note
     assert [d.source_offset for found in told for d in found] == [1]
@@ -179,20 +179,20 @@ def test_an_unreachable_target_holds_up_only_what_is_not_verified(lane: Lane) ->
     lane.produce(4)
     lane.verifier(0)
     lane.verifier.error = ClusterUnreachable("west", "no broker of west answers")
-    done = lane.house(retention=-1).keep()
+    done = lane.house(retention=-1).run_round()
     assert done.micro_batches == 1
     assert done.note == "not verified: no broker of west answers"
     assert done.kept_bytes > 0
     house = lane.house(retention=-1)
     house.verify = None
-    assert house.keep().note == "not verified: the target was not asked"
+    assert house.run_round().note == "not verified: the target was not asked"
     assert lane.live() == [1, 2, 3]
 
 
 def test_verification_is_bounded_in_time(lane: Lane) -> None:
     lane.stage(5)
     lane.produce(5)
-    assert lane.house(retention=-1).keep(seconds=0.0).micro_batches == 1
+    assert lane.house(retention=-1).run_round(seconds=0.0).micro_batches == 1
     assert lane.verifier.calls == [rounds.VERIFY_BYTES]
 
 
@@ -200,7 +200,7 @@ def test_many_small_files_are_verified_and_joined_before_their_time(lane: Lane) 
     count = JOIN_FILES + 6
     lane.stage(count)
     lane.produce(count - 1)
-    done = lane.house().keep(seconds=PATIENT)
+    done = lane.house().run_round(seconds=PATIENT)
     assert done.micro_batches == 0
     assert done.joined_files >= count - 1
     assert lane.spans.live_files() == 2
@@ -212,11 +212,11 @@ def test_joining_files_does_not_break_the_cap(lane: Lane) -> None:
     count = JOIN_FILES + 6
     lane.stage(count, size=20_000)
     lane.produce(count)
-    lane.house().keep(upkeep=False, seconds=PATIENT)  # all is verified, nothing joined yet
+    lane.house().run_round(upkeep=False, seconds=PATIENT)  # all is verified, nothing joined yet
     assert lane.spans.live_files() == count
     used = sum(use.total for use in buffer_use(lane.store).values())
     for cap in (int(used * 1.3), int(used * 3)):
-        joined = replace(lane.house(), cap=cap).keep(seconds=PATIENT).joined_files
+        joined = replace(lane.house(), cap=cap).run_round(seconds=PATIENT).joined_files
         assert (joined == count) == (cap > 2 * used)
         assert sum(use.total for use in buffer_use(lane.store).values()) < cap
 
@@ -225,7 +225,7 @@ def test_two_do_not_maintain_one_lane_at_a_time(lane: Lane) -> None:
     lane.stage(2)
     lane.produce(2)
     with maintenance_lock(lane.store):
-        done = lane.house(retention=-1).keep()
+        done = lane.house(retention=-1).run_round()
     assert (done.micro_batches, done.note) == (0, "another process keeps the house")
     assert lane.live() == [0, 1]
 
@@ -244,7 +244,7 @@ def test_on_a_full_disk_the_reserved_file_goes_first(lane: Lane, monkeypatch: py
         return really(self, *args, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(SpanTable, "evict", full)
-    assert lane.house(retention=-1).keep(upkeep=False).micro_batches == 2
+    assert lane.house(retention=-1).run_round(upkeep=False).micro_batches == 2
     assert not drop_reserved_file(lane.store)
     lay_reserved_file(lane.store, cap=CAP)
     assert lane.store.file("ballast").stat().st_size == RESERVED_FILE_BYTES
@@ -262,9 +262,9 @@ def test_a_rewritten_file_is_damage_and_other_trouble_is_not(lane: Lane) -> None
     lane.spans.commit(1, [part])
     path = Path(lane.store.table("spans"), part.path)
     pq.write_table(pq.read_table(path), path)
-    house = House(lane.store, SpanTable(lane.store), lane.ledger, -1, CAP, verify=lane.verifier)
+    house = Maintenance(lane.store, SpanTable(lane.store), lane.ledger, -1, CAP, verify=lane.verifier)
     with pytest.raises(BufferDamaged) as caught:
-        house.keep()
+        house.run_round()
     assert damage(caught.value)
     assert not damage(BufferUnusable("not writable"))
     assert not damage(ValueError())
@@ -274,9 +274,9 @@ def test_a_second_process_evicts_beside_the_first(lane: Lane) -> None:
     """Both see the same tables; what one removed the other does not miss."""
     lane.stage(6)
     lane.produce(6)
-    other = House(lane.store, SpanTable(lane.store), Ledger(lane.store), -1, CAP, verify=Verifier(Ledger(lane.store)))
-    assert lane.house(retention=-1).keep().micro_batches == 6
-    assert other.keep().micro_batches == 0
+    other = Maintenance(lane.store, SpanTable(lane.store), Ledger(lane.store), -1, CAP, verify=Verifier(Ledger(lane.store)))
+    assert lane.house(retention=-1).run_round().micro_batches == 6
+    assert other.run_round().micro_batches == 0
     for number in range(6, 9):
         writer = PartFileWriter(lane.store, number, 0, durable=False)
         writer.add(draft(number, number + 1), b"x")
@@ -284,7 +284,7 @@ def test_a_second_process_evicts_beside_the_first(lane: Lane) -> None:
         assert part is not None
         assert lane.spans.commit(number, [part])
         lane.produce(1, first=number)
-    assert other.keep().micro_batches == 3
+    assert other.run_round().micro_batches == 3
     assert lane.spans.spans() == []
     assert lane.spans.last_micro_batch() == 8
 
@@ -312,7 +312,7 @@ def test_a_spark_that_is_gone_ends_the_lane(lane: Lane) -> None:
     lane.produce(2)
     lane.verifier.error = SparkGone("Spark's Java process is gone")
     with pytest.raises(SparkGone) as caught:
-        lane.house(retention=-1).keep()
+        lane.house(retention=-1).run_round()
     assert damage(caught.value)
     assert not damage(ClusterUnreachable("west", "silent"))
 

@@ -10,8 +10,8 @@ import pytest
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
-from mirror_pipeline.engine.read.loop import Staging
-from mirror_pipeline.engine.read.task import RangeOutcome, StageResult
+from mirror_pipeline.engine.read.loop import ReadLoop
+from mirror_pipeline.engine.read.task import RangeOutcome, ReadResult
 from mirror_pipeline.engine.topics.join import resumed_runs
 from mirror_pipeline.kafka.answers import ClusterMetadata, TopicMetadata
 from mirror_pipeline.model import BatchMark, Quarantined
@@ -42,12 +42,12 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 def staged(context: LaneContext, topic_id: str, **outcome: Any) -> tuple[int, str]:
     """Commit one micro-batch that was read just now; spans in the buffer after it, and the code of the topic's halt."""
     context.state.topics |= resumed_runs(context, {"t": LIFE}, {"t": LaneTopic("t", "east.t")})
-    staging = Staging(context, Source(topic_id))  # type: ignore[arg-type]
+    staging = ReadLoop(context, Source(topic_id))  # type: ignore[arg-type]
     writer = PartFileWriter(context.store, 0, 0, durable=False)
     writer.add(SpanDraft("t", 0, "now", 10, 20, 10, 1, 0, 0), b"payload")
     size = outcome.pop("bytes", 7)
     found = RangeOutcome("t", 0, 20, 10, size, end=20, first_epoch=0, **outcome)
-    staging._commit([StageResult(writer.close(), (found,), 0.0)], time.monotonic())
+    staging._commit([ReadResult(writer.close(), (found,), 0.0)], time.monotonic())
     halt = context.state.topics["t"].halted
     return len(context.spans.spans()), halt.code if halt is not None else ""
 

@@ -13,11 +13,11 @@ from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.spans.part_writer import SpanDraft
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.longlink.segments import Stretch
+from mirror_pipeline.engine.longlink.segments import Segment
 from mirror_pipeline.engine.read import task as stage
-from mirror_pipeline.engine.read.rules import RangeTerms
-from mirror_pipeline.engine.read.span_builder import RangeReader
-from mirror_pipeline.engine.read.task import RangeOutcome, StageResult, StageTask, _Staging, run_stage
+from mirror_pipeline.engine.read.rules import RangeRules
+from mirror_pipeline.engine.read.span_builder import SpanBuilder
+from mirror_pipeline.engine.read.task import RangeOutcome, ReadResult, ReadTask, _TaskRun, run_read
 from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.halts import internal
 from mirror_pipeline.kafka.fetch import FetchedPartition
@@ -31,13 +31,13 @@ __all__ = ["context"]
 BAD, GOOD = TopicPartition("bad", 0), TopicPartition("good", 0)
 
 
-def terms(place: TopicPartition) -> RangeTerms:
-    return RangeTerms(OffsetRange(place.topic, place.partition, 0, 20, 10**6, "id"), 10**6, False, False)
+def rules(place: TopicPartition) -> RangeRules:
+    return RangeRules(OffsetRange(place.topic, place.partition, 0, 20, 10**6, "id"), 10**6, False, False)
 
 
-def task(store: LaneStore | None = None) -> StageTask:
-    both = terms(BAD), terms(GOOD)
-    return StageTask(store or LaneStore("/nowhere"), ClusterSettings("east", ("a:1",)), 0, 0, both, 1, 1, 10**9, 5.0, 5.0, False)
+def task(store: LaneStore | None = None) -> ReadTask:
+    both = rules(BAD), rules(GOOD)
+    return ReadTask(store or LaneStore("/nowhere"), ClusterSettings("east", ("a:1",)), 0, 0, both, 1, 1, 10**9, 5.0, 5.0, False)
 
 
 def fetched(start: int) -> FetchedPartition:
@@ -47,14 +47,14 @@ def fetched(start: int) -> FetchedPartition:
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second answer for the bad topic meets a fault, after it has been taken over in part."""
-    take = RangeReader.take
+    take = SpanBuilder.take
 
-    def faulty(reader: RangeReader, data: FetchedPartition, **how: Any) -> None:
+    def faulty(reader: SpanBuilder, data: FetchedPartition, **how: Any) -> None:
         take(reader, data, **how)
-        if reader.terms.range.topic == "bad" and reader.next == 20:
+        if reader.rules.range.topic == "bad" and reader.next == 20:
             raise IndexError("list index\nout of range")
 
-    monkeypatch.setattr(RangeReader, "take", faulty)
+    monkeypatch.setattr(SpanBuilder, "take", faulty)
 
 
 class Written:
@@ -71,11 +71,11 @@ class Written:
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_fault_over_one_range_halts_its_topic_alone(wide: bool) -> None:
     written = Written()
-    staging = _Staging(task(), written)  # type: ignore[arg-type]
+    staging = _TaskRun(task(), written)  # type: ignore[arg-type]
     for start in (0, 10):
         for place in (BAD, GOOD):
             if wide:
-                staging._take_stretch(None, Stretch(place, start, start + 10, 1, 0, [fetched(start)]))  # type: ignore[arg-type]
+                staging._take_segment(None, Segment(place, start, start + 10, 1, 0, [fetched(start)]))  # type: ignore[arg-type]
             else:
                 staging._answer(None, place, fetched(start))  # type: ignore[arg-type]
     staging._flush()
@@ -87,9 +87,9 @@ def test_a_fault_over_one_range_halts_its_topic_alone(wide: bool) -> None:
 
 
 def test_a_fault_over_what_came_of_one_stretch_halts_its_topic() -> None:
-    staging = _Staging(task(), Written())  # type: ignore[arg-type]
-    broken = Stretch(BAD, 0, 10, 1, 0, [fetched(0)], fault=IndexError("x"))
-    staging._take_stretch(None, broken)  # type: ignore[arg-type]
+    staging = _TaskRun(task(), Written())  # type: ignore[arg-type]
+    broken = Segment(BAD, 0, 10, 1, 0, [fetched(0)], fault=IndexError("x"))
+    staging._take_segment(None, broken)  # type: ignore[arg-type]
     bad, good = staging.outcomes()
     assert bad.halt is not None and (bad.halt.code, bad.records, good.halt) == ("internal", 0, None)
 
@@ -97,20 +97,20 @@ def test_a_fault_over_what_came_of_one_stretch_halts_its_topic() -> None:
 def test_a_fault_of_writing_one_range_halts_its_topic_and_the_rest_is_read_again(
     context: LaneContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flush = RangeReader.flush
+    flush = SpanBuilder.flush
 
-    def faulty(reader: RangeReader) -> None:
-        if reader.terms.range.topic == "bad":
+    def faulty(reader: SpanBuilder) -> None:
+        if reader.rules.range.topic == "bad":
             raise ZeroDivisionError
         flush(reader)
 
-    def fetch_all(staging: _Staging, client: object, deadline: float) -> None:
+    def fetch_all(staging: _TaskRun, client: object, deadline: float) -> None:
         for place in (GOOD, BAD):
             staging._answer(None, place, fetched(0))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(RangeReader, "flush", faulty)
-    monkeypatch.setattr(stage._Staging, "_fetch_all", fetch_all)
-    result = run_stage(task(context.store))
+    monkeypatch.setattr(SpanBuilder, "flush", faulty)
+    monkeypatch.setattr(stage._TaskRun, "_fetch_all", fetch_all)
+    result = run_read(task(context.store))
     worker_cache.close()
     codes = {outcome.topic: outcome.halt.code if outcome.halt else outcome.error for outcome in result.outcomes}
     assert result.part is None and codes["bad"] == "internal" and "read again" in codes["good"]
@@ -123,7 +123,7 @@ def test_the_traceback_is_logged_and_the_lane_goes_on(context: LaneContext, capl
     except IndexError as problem:
         halt = internal(TopicPartition("t", 0), problem)
     with caplog.at_level(logging.ERROR):
-        staging._commit([StageResult(None, (RangeOutcome("t", 0, STAGED, 0, 0, halt=halt),), 0.0)], time.monotonic())
+        staging._commit([ReadResult(None, (RangeOutcome("t", 0, STAGED, 0, 0, halt=halt),), 0.0)], time.monotonic())
     run = context.state.topics["t"]
     assert run.halted is halt and context.state.failure is None
     assert "Traceback" in caplog.text and "IndexError: x" in caplog.text

@@ -11,8 +11,8 @@ import pytest
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
-from mirror_pipeline.engine.read.loop import Staging
-from mirror_pipeline.engine.read.task import RangeOutcome, StageResult
+from mirror_pipeline.engine.read.loop import ReadLoop
+from mirror_pipeline.engine.read.task import RangeOutcome, ReadResult
 from mirror_pipeline.kafka.answers import OffsetAnswer
 from mirror_pipeline.model import BatchMark, TopicPartition
 from tests.support.lane_context import context
@@ -37,13 +37,13 @@ class NewLeader(Source):
         return {tp: OffsetAnswer(-1, -1, self.error) for tp in at}
 
 
-def read_on(context: LaneContext, staging: Staging) -> None:
+def read_on(context: LaneContext, staging: ReadLoop) -> None:
     """Another batch, of the next leader's epoch."""
     context.state.topics["t"].partitions[0].mark = BatchMark(STAGED - 1, 7, 0)
     writer = PartFileWriter(context.store, 0, 0, durable=False)
     writer.add(SpanDraft("t", 0, "now", STAGED, STAGED + 10, 10, 1, 0, 0), b"payload")
     found = RangeOutcome("t", 0, STAGED + 10, 10, 7, end=STAGED + 10, first_epoch=1, mark=BatchMark(STAGED, 1, 1))
-    staging._commit([StageResult(writer.close(), (found,), 0.0)], time.monotonic())
+    staging._commit([ReadResult(writer.close(), (found,), 0.0)], time.monotonic())
 
 
 @pytest.mark.parametrize("error", [OFFSET_NOT_AVAILABLE, NETWORK_EXCEPTION])

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from mirror_pipeline.engine.read.rules import RangeTerms
+from mirror_pipeline.engine.read.rules import RangeRules
 from mirror_pipeline.engine.read.task import RangeOutcome
 from mirror_pipeline.engine.state import LaneState, TopicRun
 from mirror_pipeline.engine.topics.policies import RulesLook, SourcePolicy, apply_policy, source_policies
@@ -60,9 +60,9 @@ def test_unknown_settings_are_not_compacted(answer: dict[str, str] | MirrorError
 
 
 def test_a_hole_of_a_topic_with_unknown_settings_halts_and_says_what_to_grant() -> None:
-    terms = RangeTerms(OffsetRange("t", 0, 0, 8, 10**6, "id", False), 10**6, False, False, (), CLOSED.message)
+    rules = RangeRules(OffsetRange("t", 0, 0, 8, 10**6, "id", False), 10**6, False, False, (), CLOSED.message)
     taken = Taken(0, 8)
-    taken.reader.terms = terms
+    taken.reader.rules = rules
     with pytest.raises(TopicHalted) as halted:
         taken.take(batch(0, 2), batch(5, 3))
     assert (halted.value.code, halted.value.span) == ("unexplained_hole", (2, 5))
@@ -86,7 +86,7 @@ def test_nobody_is_asked_while_nothing_halts() -> None:
     rules = look(source, target, TopicRun("t", "east.t", "i"))
     given = [outcome(""), outcome("corrupt")]
     assert rules.reconsider(given) == given
-    rules.relent()
+    rules.resume_resolved()
     assert (source.asked, target.asked) == ([], [])
 
 
@@ -123,10 +123,10 @@ def test_a_halted_topic_goes_on_in_the_same_run_once_its_settings_allow_it(code:
     source, target = Settings(DELETE), Settings({"max.message.bytes": "1000000"})
     run = TopicRun("t", "east.t", "i", max_batch_bytes=1_000_000, halted=halt(code))
     rules = look(source, target, run)
-    rules.relent()
+    rules.resume_resolved()
     assert run.halted is not None
     source.answer, target.answer = COMPACT, LARGE
-    rules.relent()
+    rules.resume_resolved()
     assert run.halted is None
 
 

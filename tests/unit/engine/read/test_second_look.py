@@ -13,9 +13,9 @@ from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
-from mirror_pipeline.engine.read.loop import Staging
-from mirror_pipeline.engine.read.rules import RangeTerms
-from mirror_pipeline.engine.read.task import RangeOutcome, StageResult, StageTask, _Staging
+from mirror_pipeline.engine.read.loop import ReadLoop
+from mirror_pipeline.engine.read.rules import RangeRules
+from mirror_pipeline.engine.read.task import RangeOutcome, ReadResult, ReadTask, _TaskRun
 from mirror_pipeline.engine.topics.prepare import Preparation
 from mirror_pipeline.kafka.answers import EARLIEST, OffsetAnswer
 from mirror_pipeline.kafka.fetch import FetchedPartition
@@ -72,8 +72,8 @@ def test_a_log_that_ends_too_early_twice_was_truncated(context: LaneContext) -> 
     assert halt is not None and (halt.code, halt.span) == ("truncated", (STAGED - 10, STAGED))
 
 
-def outcome(**more: Any) -> list[StageResult]:
-    return [StageResult(None, (RangeOutcome("t", 0, STAGED, 0, 0, **more),), 0.0)]
+def outcome(**more: Any) -> list[ReadResult]:
+    return [ReadResult(None, (RangeOutcome("t", 0, STAGED, 0, 0, **more),), 0.0)]
 
 
 @pytest.mark.parametrize("once", [False, True])
@@ -102,19 +102,19 @@ class Leader(Source):
 
 @pytest.mark.parametrize("start", [0, "silent"])
 def test_out_of_range_is_no_halt_of_the_task(start: int | str) -> None:
-    terms = RangeTerms(OffsetRange("t", 0, STAGED, STAGED + 9, 10**6, "id"), 10**6, False, False)
-    task = StageTask(LaneStore("/nowhere"), ClusterSettings("east", ("a:1",)), 0, 0, (terms,), 1, 1, 10**9, 5.0, 5.0, False)
-    staging = _Staging(task, Written())  # type: ignore[arg-type]
+    rules = RangeRules(OffsetRange("t", 0, STAGED, STAGED + 9, 10**6, "id"), 10**6, False, False)
+    task = ReadTask(LaneStore("/nowhere"), ClusterSettings("east", ("a:1",)), 0, 0, (rules,), 1, 1, 10**9, 5.0, 5.0, False)
+    staging = _TaskRun(task, Written())  # type: ignore[arg-type]
     staging._answer(Leader(start), PLACE, fetched(STAGED - 9, 1)[PLACE])  # type: ignore[arg-type]
     (found,) = staging.outcomes()
     assert found.halt is None and found.error and found.beyond is (start == 0)
 
 
-def staged_file(context: LaneContext, staging: Staging) -> None:
+def staged_file(context: LaneContext, staging: ReadLoop) -> None:
     writer = PartFileWriter(context.store, 0, 0, durable=False)
     writer.add(SpanDraft("t", 0, "now", STAGED, STAGED + 10, 10, 1, 0, 0), b"payload")
     found = RangeOutcome("t", 0, STAGED + 10, 10, 7, end=STAGED + 10, first_epoch=0, mark=BatchMark(STAGED, 1, 0))
-    staging._commit([StageResult(writer.close(), (found,), 0.0)], time.monotonic())
+    staging._commit([ReadResult(writer.close(), (found,), 0.0)], time.monotonic())
 
 
 def test_another_topic_id_that_one_broker_tells_halts_nothing_and_commits_nothing(context: LaneContext) -> None:

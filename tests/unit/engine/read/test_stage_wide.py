@@ -7,9 +7,9 @@ import pytest
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.spans.part_writer import SpanDraft
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.longlink.segments import Stretch
-from mirror_pipeline.engine.read.rules import RangeTerms
-from mirror_pipeline.engine.read.task import StageTask, _Staging
+from mirror_pipeline.engine.longlink.segments import Segment
+from mirror_pipeline.engine.read.rules import RangeRules
+from mirror_pipeline.engine.read.task import ReadTask, _TaskRun
 from mirror_pipeline.errors import ConnectionLost
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.model import OffsetRange
@@ -17,20 +17,20 @@ from tests.support.read_tasks import SOURCE, Written
 from tests.support.source_batches import batch
 
 
-def read(*stretches: Stretch) -> tuple[_Staging, list[SpanDraft]]:
+def read(*stretches: Segment) -> tuple[_TaskRun, list[SpanDraft]]:
     """Of a compacted topic, where a hole is nothing unusual."""
-    terms = RangeTerms(OffsetRange("t", 0, 0, 30, 10**6, "id"), 10**6, True, False)
-    task = StageTask(LaneStore("/nowhere"), ClusterSettings("east", ("a:1",)), 0, 0, (terms,), 1, 1, 10**9, 5.0, 5.0, False)
+    rules = RangeRules(OffsetRange("t", 0, 0, 30, 10**6, "id"), 10**6, True, False)
+    task = ReadTask(LaneStore("/nowhere"), ClusterSettings("east", ("a:1",)), 0, 0, (rules,), 1, 1, 10**9, 5.0, 5.0, False)
     written = Written()
-    staging = _Staging(task, written)  # type: ignore[arg-type]
+    staging = _TaskRun(task, written)  # type: ignore[arg-type]
     for stretch in stretches:
-        staging._take_stretch(None, stretch)  # type: ignore[arg-type]
+        staging._take_segment(None, stretch)  # type: ignore[arg-type]
     staging._flush()
     return staging, written.spans
 
 
-def stretch(start: int, end: int, *, read: bool = True, problem: Exception | None = None) -> Stretch:
-    made = Stretch(SOURCE, start, end, 1000, 0, problem=problem)
+def stretch(start: int, end: int, *, read: bool = True, problem: Exception | None = None) -> Segment:
+    made = Segment(SOURCE, start, end, 1000, 0, problem=problem)
     if read and problem is None:
         made.answers.append(FetchedPartition(0, 30, 30, 0, [], memoryview(batch(start, end - start))))
     return made
@@ -42,7 +42,7 @@ def test_stretches_one_behind_the_other_are_one_span() -> None:
 
 
 @pytest.mark.parametrize("lost", [stretch(10, 20, read=False), stretch(10, 20, problem=ConnectionLost("gone"))], ids=["not read", "lost"])
-def test_nothing_behind_a_missing_stretch_is_taken(lost: Stretch) -> None:
+def test_nothing_behind_a_missing_stretch_is_taken(lost: Segment) -> None:
     """Else its offsets would pass for compacted ones: lost without a word."""
     staging, spans = read(stretch(0, 10), lost, stretch(20, 30))
     assert [(s.start, s.end, s.records, s.holes) for s in spans] == [(0, 10, 10, ())]

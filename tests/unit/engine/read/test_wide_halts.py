@@ -6,9 +6,9 @@ import pytest
 
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.longlink.segments import Stretch
-from mirror_pipeline.engine.read.rules import RangeTerms
-from mirror_pipeline.engine.read.task import StageTask, _Staging
+from mirror_pipeline.engine.longlink.segments import Segment
+from mirror_pipeline.engine.read.rules import RangeRules
+from mirror_pipeline.engine.read.task import ReadTask, _TaskRun
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.kafka.records.batch import OpenRecord, seal, tail_of
 from mirror_pipeline.model import OffsetRange
@@ -19,13 +19,13 @@ from tests.support.read_tasks import SOURCE, Written
 def test_what_lies_behind_a_record_that_is_too_large_is_not_taken(compacted: bool) -> None:
     large = seal([OpenRecord(0, 0, tail_of(None, bytes(5000)))], codec=0, base_offset=0)
     small = seal([OpenRecord(n, 0, tail_of(None, b"v")) for n in range(1, 10)], codec=0, base_offset=1)
-    terms = RangeTerms(OffsetRange("t", 0, 0, 10, 10**6, "id"), 1000, compacted, False)
-    task = StageTask(LaneStore("/nowhere"), ClusterSettings("east", ("a:1",)), 0, 0, (terms,), 1, 1, 10**9, 5.0, 5.0, False)
+    rules = RangeRules(OffsetRange("t", 0, 0, 10, 10**6, "id"), 1000, compacted, False)
+    task = ReadTask(LaneStore("/nowhere"), ClusterSettings("east", ("a:1",)), 0, 0, (rules,), 1, 1, 10**9, 5.0, 5.0, False)
     written = Written()
-    staging = _Staging(task, written)  # type: ignore[arg-type]
-    stretch = Stretch(SOURCE, 0, 10, 6000, 0)
+    staging = _TaskRun(task, written)  # type: ignore[arg-type]
+    stretch = Segment(SOURCE, 0, 10, 6000, 0)
     stretch.answers += [FetchedPartition(0, 10, 10, 0, [], memoryview(piece)) for piece in (large, small)]
-    staging._take_stretch(None, stretch)  # type: ignore[arg-type]
+    staging._take_segment(None, stretch)  # type: ignore[arg-type]
     staging._flush()
     (outcome,) = staging.outcomes()
     assert written.spans == []

@@ -67,7 +67,7 @@ class Target:
     def ensure(self, topics: list[LaneTopic], _: object) -> dict[str, Any]:
         return {topic.topic: (f"target-{topic.topic}", {number: (0, 0) for number in range(4)}) for topic in topics}
 
-    def terms(self, pairs: list[tuple[str, str]], _: object) -> dict[str, tuple[int, SourcePolicy]]:
+    def rules(self, pairs: list[tuple[str, str]], _: object) -> dict[str, tuple[int, SourcePolicy]]:
         return {source: (10**6, SourcePolicy(compacted=False)) for source, _ in pairs}
 
     def changed(self, _: object) -> dict[str, Any]:

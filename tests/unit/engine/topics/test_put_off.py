@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.topics.begin import Beginning
+from mirror_pipeline.engine.topics.begin import TopicStarter
 from mirror_pipeline.engine.topics.policies import SourcePolicy
 from mirror_pipeline.engine.topics.prepare import Preparation
 from mirror_pipeline.engine.topics.target import TargetSide
@@ -42,7 +42,7 @@ class Targets:
         found: Any = ("new-target-id", {0: (0, 0)})
         return {topic.topic: broker_error(self.code, f"{topic.target_topic}[0]") if self.times >= 0 else found for topic in topics}
 
-    def terms(self, pairs: Sequence[tuple[str, str]], _: Any) -> dict[str, tuple[int, SourcePolicy]]:
+    def rules(self, pairs: Sequence[tuple[str, str]], _: Any) -> dict[str, tuple[int, SourcePolicy]]:
         return {source: (1_000_000, SourcePolicy(compacted=False)) for source, _ in pairs}
 
     refuse_filled = staticmethod(TargetSide.refuse_filled)
@@ -56,10 +56,10 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Any:
     return SimpleNamespace(metadata=lambda names: ClusterMetadata("east-id", 1, {}, {name: known for name in names}))
 
 
-def beginning(context: LaneContext, source: Any, code: int, times: int) -> Beginning:
+def beginning(context: LaneContext, source: Any, code: int, times: int) -> TopicStarter:
     context.state.unready["new"] = "waits for the target cluster"
     targets: Any = Targets(code, times)
-    return Beginning(context, source, None, targets, SimpleNamespace())  # type: ignore[arg-type]
+    return TopicStarter(context, source, None, targets, SimpleNamespace())  # type: ignore[arg-type]
 
 
 def test_a_topic_without_a_leader_yet_is_begun_later(context: LaneContext, source: Any) -> None:

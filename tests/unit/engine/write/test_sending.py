@@ -11,10 +11,10 @@ from mirror_pipeline.engine.write.task import (
     MEMORY_SECONDS,
     PartitionWork,
     _fill,
-    _Lane,
-    _Line,
+    _Link,
     _next_request,
     _sequenced,
+    _Slot,
 )
 from mirror_pipeline.errors import CorruptBatch
 from mirror_pipeline.kafka.codes import CODES, Action, after_produce
@@ -41,7 +41,7 @@ ERRORS = sorted(code for code in CODES if code and CODES[code].action is not Act
 
 
 
-def stamps(lane: _Lane) -> list[tuple[int, int, int]]:
+def stamps(lane: _Slot) -> list[tuple[int, int, int]]:
     found = []
     for batch in lane.batches:
         _, header = next(headers(batch.head + bytes(batch.rest)))
@@ -57,7 +57,7 @@ def test_every_batch_carries_the_number_of_records_before_it() -> None:
 def test_the_numbers_go_on_from_span_to_span() -> None:
     spans = tuple(SpanRef("t", 0, "id", 0, 6 * n, 6 * n + 6, 6, 3, 1, 0, 0, (), "p", n) for n in range(2))
     work = PartitionWork(TARGET, spans, Position(2, 2, 2))
-    lane = _Lane(work, _sequenced(work, Payloads(b"".join(batches([2, 3, 1]))), STAMP))  # type: ignore[arg-type]
+    lane = _Slot(work, _sequenced(work, Payloads(b"".join(batches([2, 3, 1]))), STAMP))  # type: ignore[arg-type]
     assert [sequence for *_, sequence in stamps(lane)] == [2, 5, 6, 8, 11]
 
 
@@ -94,9 +94,9 @@ def test_one_batch_is_on_its_way_before_the_first_answer_and_five_later() -> Non
     assert sendable(line) == 5
 
 
-def sendable(line: _Line) -> int:
+def sendable(line: _Link) -> int:
     """Batches that go out before an answer is waited for."""
-    lane = line.lanes[0]
+    lane = line.slots[0]
     while _next_request(line, 2**20):
         lane.in_flight += 1
     lane.in_flight, count = 0, lane.in_flight
@@ -123,7 +123,7 @@ def test_nothing_is_sent_once_the_lease_is_over() -> None:
     line, connection = line_of(lane)
     _fill(line, task(), time.monotonic() - 0.001)
     assert not connection.requests
-    assert (lane.stopped, lane.uncertain, lane.acked) == (True, False, 0)
+    assert (lane.stopped, lane.outcome_unknown, lane.acked) == (True, False, 0)
     lane = lane_of([1, 1])
     line, connection = line_of(lane)
     _fill(line, task(), time.monotonic() + 60)
@@ -139,7 +139,7 @@ def test_no_error_counts_as_written(code: int) -> None:
     assert lane.stopped
     assert bool(outcome.error) != bool(outcome.halted)
     if after_produce(code) in (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME):
-        assert outcome.uncertain
+        assert outcome.outcome_unknown
     else:
         assert outcome.halted
 
@@ -147,14 +147,14 @@ def test_no_error_counts_as_written(code: int) -> None:
 def test_a_missing_answer_leaves_the_outcome_unknown() -> None:
     lane = lane_of([2])
     acknowledge(lane, None, 2)
-    assert (lane.uncertain, lane.acked) == (True, 0)
+    assert (lane.outcome_unknown, lane.acked) == (True, 0)
 
 
 def test_after_a_refusal_later_answers_count_for_nothing() -> None:
     lane = lane_of([1, 1, 1])
     for answer in (ProduceAnswer(0, 0, -1, 0, None), ProduceAnswer(6, -1, -1, 0, None), ProduceAnswer(0, 1, -1, 0, None)):
         acknowledge(lane, answer, 1)
-    assert (lane.acked, lane.uncertain) == (1, True)
+    assert (lane.acked, lane.outcome_unknown) == (1, True)
 
 
 @pytest.mark.parametrize("base_offset", [0, 6, 8])

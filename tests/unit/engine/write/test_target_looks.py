@@ -14,10 +14,10 @@ from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.state import PartitionState, TopicRun
 from mirror_pipeline.engine.topics.join import resumed_runs
-from mirror_pipeline.engine.write.loop import SILENT_SECONDS, Producing
+from mirror_pipeline.engine.write.loop import SILENT_SECONDS, WriteLoop
 from mirror_pipeline.engine.write.messages import PartitionOutcome, PartitionWork, ProduceResult
 from mirror_pipeline.engine.write.recovery import NotReplicated, Tail
-from mirror_pipeline.engine.write.task import _fill, _lines
+from mirror_pipeline.engine.write.task import _fill, _links
 from mirror_pipeline.errors import ConnectionLost, TopicHalted
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import TopicPartition
@@ -45,9 +45,9 @@ class Client:
         return self._leaders.get(target.topic)
 
 
-def lane(context: LaneContext, client: Any = None) -> tuple[Producing, PartitionState]:
+def lane(context: LaneContext, client: Any = None) -> tuple[WriteLoop, PartitionState]:
     context.state.topics |= resumed_runs(context, {"t": LIFE}, {"t": LaneTopic("t", "east.t")})
-    return Producing(context, client, lambda: True), context.state.topics["t"].partitions[0]
+    return WriteLoop(context, client, lambda: True), context.state.topics["t"].partitions[0]
 
 
 def halted(code: str) -> TopicHalted:
@@ -62,36 +62,36 @@ def code_of(context: LaneContext) -> str:
 @pytest.mark.parametrize("code", ["target_truncated", "foreign_writer", "sequence_gap"])
 def test_no_topic_halts_by_one_answer_of_the_target(context: LaneContext, code: str) -> None:
     producing, part = lane(context)
-    producing._adopt(part, halted(code))
-    assert (code_of(context), part.uncertain) == ("", True)
-    producing._adopt(part, ConnectionLost("nobody answers"))
-    producing._adopt(part, NotReplicated("not yet"))
+    producing._apply_tail(part, halted(code))
+    assert (code_of(context), part.outcome_unknown) == ("", True)
+    producing._apply_tail(part, ConnectionLost("nobody answers"))
+    producing._apply_tail(part, NotReplicated("not yet"))
     assert code_of(context) == ""
-    producing._adopt(part, halted(code))
+    producing._apply_tail(part, halted(code))
     assert code_of(context) == code
 
 
 def test_a_second_answer_that_finds_nothing_clears_the_first(context: LaneContext) -> None:
     producing, part = lane(context)
-    producing._adopt(part, halted("target_truncated"))
-    producing._adopt(part, Tail(TARGET, 0, part.position.target_next))
-    assert (part.suspect, part.uncertain) == (None, False)
-    producing._adopt(part, halted("target_truncated"))
+    producing._apply_tail(part, halted("target_truncated"))
+    producing._apply_tail(part, Tail(TARGET, 0, part.position.target_next))
+    assert (part.suspect, part.outcome_unknown) == (None, False)
+    producing._apply_tail(part, halted("target_truncated"))
     assert code_of(context) == ""
 
 
 def test_an_offset_that_was_not_expected_is_for_the_log_to_judge(context: LaneContext) -> None:
     producing, part = lane(context)
-    producing._judge(part, PartitionOutcome(TARGET, 0, 0, True, halted="offset 9", code="foreign_writer"), [])
-    assert (code_of(context), part.uncertain) == ("", True)
-    producing._adopt(part, halted("foreign_writer"))
+    producing._apply_outcome(part, PartitionOutcome(TARGET, 0, 0, True, halted="offset 9", code="foreign_writer"), [])
+    assert (code_of(context), part.outcome_unknown) == ("", True)
+    producing._apply_tail(part, halted("foreign_writer"))
     assert code_of(context) == "foreign_writer"
 
 
 def test_what_retention_has_deleted_clears_nobody(context: LaneContext) -> None:
     producing, part = lane(context)
-    producing._judge(part, PartitionOutcome(TARGET, 0, 0, True, halted="offset 9", code="foreign_writer"), [])
-    producing._adopt(part, Tail(TARGET, 5, part.position.target_next + 5, read=False))
+    producing._apply_outcome(part, PartitionOutcome(TARGET, 0, 0, True, halted="offset 9", code="foreign_writer"), [])
+    producing._apply_tail(part, Tail(TARGET, 5, part.position.target_next + 5, read=False))
     assert code_of(context) == "foreign_writer"
 
 
@@ -101,7 +101,7 @@ def test_a_fault_of_ours_over_one_partition_halts_its_topic(
     """Met in the middle of a task: it goes on with the other partitions, and the traceback is kept."""
     lanes = [lane_of([1, 1]), lane_of([1, 1])]
     line, connection = line_of(lanes[0])
-    line.lanes.append(lanes[1])
+    line.slots.append(lanes[1])
 
     def fault() -> Any:
         raise IndexError("list index out of range")
@@ -109,10 +109,10 @@ def test_a_fault_of_ours_over_one_partition_halts_its_topic(
 
     lanes[0].batches = fault()
     _fill(line, task(), time.monotonic() + 60)
-    assert (lanes[0].code, lanes[0].stopped, lanes[0].uncertain) == ("internal", True, False)
+    assert (lanes[0].code, lanes[0].stopped, lanes[0].outcome_unknown) == ("internal", True, False)
     assert not lanes[1].stopped and len(connection.requests) == 1
     producing, part = lane(context)
-    producing._judge(part, lanes[0].outcome(), [])
+    producing._apply_outcome(part, lanes[0].outcome(), [])
     assert code_of(context) == "internal"
     assert "in fault" in caplog.text and "IndexError" in caplog.text
 
@@ -120,10 +120,10 @@ def test_a_fault_of_ours_over_one_partition_halts_its_topic(
 def test_partitions_of_one_broker_wait_alone(context: LaneContext) -> None:
     """Only where no other broker is known to be well is the target lost."""
     producing, part = lane(context, Client(**{"east.t": 1}))
-    part.uncertain = False
+    part.outcome_unknown = False
     assert producing._others_go_on({2, None})
     assert not producing._others_go_on({1})
-    part.uncertain = True
+    part.outcome_unknown = True
     assert not producing._others_go_on({2})
 
 
@@ -147,7 +147,7 @@ def test_a_broker_that_a_task_found_silent_is_not_asked_for_tails(context: LaneC
     work = PartitionWork(TARGET, tuple(context.spans.pending({part.source: 10})), part.position)
     outcome = PartitionOutcome(TARGET, 0, 0, True, error="timed out")
     with pytest.raises(ConnectionLost):
-        producing._settle([work], [ProduceResult((outcome,), 3.0, {1: "timed out"})], time.monotonic())
+        producing._apply_results([work], [ProduceResult((outcome,), 3.0, {1: "timed out"})], time.monotonic())
     assert lost == {1: "timed out"}
 
 
@@ -158,6 +158,6 @@ def test_a_task_names_the_broker_that_does_not_answer() -> None:
         client._brokers, client._leaders = {7: ("127.0.0.1", mute.getsockname()[1])}, {TARGET: 7}
         silent: dict[int, str] = {}
         lanes = [lane_of([1])]
-        assert _lines(client, lanes, replace(task(), silence=0.2), silent) == []
+        assert _links(client, lanes, replace(task(), silence=0.2), silent) == []
         client.close()
     assert list(silent) == [7] and lanes[0].stopped

@@ -18,7 +18,7 @@ def test_a_task_whose_lease_ends_while_it_is_throttled_sends_nothing(monkeypatch
     monkeypatch.setattr(connection, "wait_out_throttle", lambda: time.sleep(0.1))
     _fill(line, task(), deadline)
     assert not connection.requests
-    assert (lane.stopped, lane.uncertain, lane.acked) == (True, False, 0)
+    assert (lane.stopped, lane.outcome_unknown, lane.acked) == (True, False, 0)
 
 
 def test_one_request_at_a_time_goes_to_a_broker_that_throttles() -> None:

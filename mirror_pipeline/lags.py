@@ -57,13 +57,13 @@ class TopicLag:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What may soon go wrong on the source, in sentences."""
-        found = []
+        texts = []
         if self.expires_seconds is not None and self.expires_seconds < EXPIRES_SOON_SECONDS:
-            found.append(f"source deletes unread data in {_words(self.expires_seconds)}")
+            texts.append(f"source deletes unread data in {_words(self.expires_seconds)}")
         if self.held_seconds is not None and self.held_seconds > LONG_TRANSACTION_SECONDS:
             hangs = "; it hangs: see kafka-transactions.sh find-hanging" if self.held_seconds > HANGING_SECONDS else ""
-            found.append(f"an open transaction holds back {self.held_records:,} offsets since {_words(self.held_seconds)}{hangs}")
-        return tuple(found)
+            texts.append(f"an open transaction holds back {self.held_records:,} offsets since {_words(self.held_seconds)}{hangs}")
+        return tuple(texts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,7 @@ class Incarnation:
         """The source topic's id."""
         return topic_id_of(self.incarnation)
 
-    def next_life(self, topic_id: str) -> str:
+    def next_generation(self, topic_id: str) -> str:
         """Name of the incarnation that follows this one, under the same or another topic id."""
         if topic_id != self.topic_id:
             return topic_id

@@ -85,9 +85,9 @@ class Runners:
         """Whether ``size`` bytes are read in this process: small ones, and all that come over a long link, which it can fill alone."""
         return self.small(size) or (far and self._inline_bytes > 0)
 
-    def most_bytes(self, wanted: int) -> int:
-        """Bytes a micro-batch may have now: ``wanted``, or less while Spark is starting for it. Raises what its start raised."""
-        return wanted if wanted <= self._inline_bytes or self._is_up() else self._inline_bytes
+    def most_bytes(self, planned: int) -> int:
+        """Bytes a micro-batch may have now: ``planned``, or less while Spark is starting for it. Raises what its start raised."""
+        return planned if planned <= self._inline_bytes or self._is_up() else self._inline_bytes
 
     def small(self, size: float) -> bool:
         """Whether a micro-batch of ``size`` bytes is run here although Spark could."""

@@ -103,14 +103,14 @@ class Admin:
         Raises:
             BrokerError: a topic of ``names`` may not be described.
         """
-        found: dict[str, TopicInfo] = {}
+        topics: dict[str, TopicInfo] = {}
         for name, answer in self._describe_topics(self._names() if names is None else names, False).items():
             if isinstance(answer, BrokerError):
                 if names is not None and answer.code != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise answer
                 continue  # deleted, or access revoked, since it was listed
-            found[name] = _topic_info(answer)
-        return found
+            topics[name] = _topic_info(answer)
+        return topics
 
     def topic_operations(self, names: Collection[str]) -> dict[str, frozenset[str] | BrokerError]:
         """What this principal may do on each topic, e.g. ``READ``; an error for a topic that may not even be described."""
@@ -121,11 +121,11 @@ class Admin:
 
     def topic_configs(self, names: Collection[str]) -> dict[str, dict[str, ConfigValue] | BrokerError]:
         """Every setting in force of each topic; one topic without access does not hide the others."""
-        found: dict[str, dict[str, ConfigValue] | BrokerError] = {}
+        configs: dict[str, dict[str, ConfigValue] | BrokerError] = {}
         for part in _batches(names):
             resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in part}
-            found |= self._configs(resources)
-        return found
+            configs |= self._configs(resources)
+        return configs
 
     def broker_configs(self) -> dict[str, ConfigValue]:
         """Settings in force of one broker: the defaults of new topics, and which settings this version knows.
@@ -208,7 +208,7 @@ class Admin:
             raise self._session.translate(error.args[0], "list topics") from None
 
     def _describe_topics(self, names: Iterable[str], operations: bool) -> dict[str, TopicDescription | BrokerError]:
-        found: dict[str, TopicDescription | BrokerError] = {}
+        described: dict[str, TopicDescription | BrokerError] = {}
         for part in _batches(names):
             topics = TopicCollection(part)
 
@@ -217,8 +217,8 @@ class Admin:
                 return dict(futures)
 
             answers = self._asked(lambda name: f"describe topic {name}", start)
-            found |= answers
-        return found
+            described |= answers
+        return described
 
     def _configs(
         self, resources: dict[str, ConfigResource], limit: float | None = None

@@ -101,7 +101,7 @@ def fetch(
             raise throttled_error(connection)
 
 
-def held_back(connection: Connection, answers: Mapping[TopicPartition, FetchedPartition], wanted: Collection[TopicPartition]) -> bool:
+def held_back(connection: Connection, answers: Mapping[TopicPartition, FetchedPartition], partitions: Collection[TopicPartition]) -> bool:
     """Whether a client quota has withheld a response (KIP-219): request it again, the connection waits out the throttling by itself.
 
     A broker that throttles answers at once, without any partition. Every other answer names all that were asked.
@@ -109,7 +109,7 @@ def held_back(connection: Connection, answers: Mapping[TopicPartition, FetchedPa
     Raises:
         ConnectionLost: Partitions are missing, and the broker does not throttle.
     """
-    missing = next((tp for tp in wanted if tp not in answers), None)
+    missing = next((tp for tp in partitions if tp not in answers), None)
     if missing is None:
         return False
     if not answers and connection.throttle > 0:

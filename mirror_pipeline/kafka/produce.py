@@ -110,14 +110,14 @@ def _parse_plain(cursor: Cursor, topic: str, count: int, answer: dict[TopicParti
     body = cursor.body[cursor.position : cursor.position + count * _PLAIN.size]
     if len(body) < count * _PLAIN.size:
         return False
-    found: dict[TopicPartition, ProduceAnswer] = {}
+    answers: dict[TopicPartition, ProduceAnswer] = {}
     make = tuple.__new__
     for partition, error, base_offset, append_time, log_start, refused, text in _PLAIN.iter_unpack(body):
         if refused or text != -1:
             return False
-        found[make(TopicPartition, (topic, partition))] = make(ProduceAnswer, (error, base_offset, append_time, log_start, None))
+        answers[make(TopicPartition, (topic, partition))] = make(ProduceAnswer, (error, base_offset, append_time, log_start, None))
     cursor.position += len(body)
-    answer.update(found)
+    answer.update(answers)
     return True
 
 

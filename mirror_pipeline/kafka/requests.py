@@ -32,14 +32,14 @@ def offsets(at: Mapping[TopicPartition, int], isolation: int, replica_id: int = 
     return build
 
 
-def epochs(wanted: Mapping[TopicPartition, int]) -> Build:
+def epochs(at: Mapping[TopicPartition, int]) -> Build:
     """OffsetForLeaderEpoch for an epoch of each partition."""
     kind = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
     part = kind.OffsetForLeaderPartition
 
     def build(tps: list[TopicPartition]) -> Any:
         topics = [
-            kind(topic=name, partitions=[part(partition=tp.partition, current_leader_epoch=-1, leader_epoch=wanted[tp]) for tp in group])
+            kind(topic=name, partitions=[part(partition=tp.partition, current_leader_epoch=-1, leader_epoch=at[tp]) for tp in group])
             for name, group in _by_topic(tps)
         ]
         return OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)

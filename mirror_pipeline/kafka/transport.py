@@ -207,10 +207,10 @@ class Transport:
         return unsent > 0 and (before is None or unsent < before)
 
     def _wake_for(self, connected: socket.socket, due: int) -> None:
-        wanted = 1 if self._tls or due < LEAST_WAKE_BYTES else min(due, WAKE_BYTES)
-        if wanted != self._wakes_at:
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
-            self._wakes_at = wanted
+        least = 1 if self._tls or due < LEAST_WAKE_BYTES else min(due, WAKE_BYTES)
+        if least != self._wakes_at:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
+            self._wakes_at = least
 
     def _wrap(self, plain: socket.socket, context: ssl.SSLContext, host: str) -> socket.socket:
         try:

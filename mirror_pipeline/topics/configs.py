@@ -51,13 +51,13 @@ def desired_configs(source: Settings, target_broker: Settings | None = None) -> 
         source: all settings in force of the source topic.
         target_broker: settings of a target broker; None when they may not be read.
     """
-    wanted = {key: entry.value for key, entry in source.items() if entry.is_explicit and key in COPIED and entry.value is not None}
-    wanted |= {"compression.type": "producer", "message.timestamp.type": "CreateTime"} | open_bounds(target_broker)
+    configs = {key: entry.value for key, entry in source.items() if entry.is_explicit and key in COPIED and entry.value is not None}
+    configs |= {"compression.type": "producer", "message.timestamp.type": "CreateTime"} | open_bounds(target_broker)
     largest = number(source, "max.message.bytes")
     default = DEFAULT_MAX_MESSAGE_BYTES if target_broker is None else number(target_broker, "message.max.bytes")
-    if "max.message.bytes" not in wanted and largest is not None and default is not None and largest > default:
-        wanted["max.message.bytes"] = str(largest)
-    return dict(sorted(wanted.items()))
+    if "max.message.bytes" not in configs and largest is not None and default is not None and largest > default:
+        configs["max.message.bytes"] = str(largest)
+    return dict(sorted(configs.items()))
 
 
 def open_bounds(target_broker: Settings | None) -> dict[str, str]:
@@ -88,15 +88,15 @@ def text(settings: Settings, key: str, default: str = "") -> str:
     return default if entry is None or entry.value is None else entry.value
 
 
-def as_created(wanted: Mapping[str, str], target_broker: Settings | None) -> dict[str, ConfigValue]:
-    """What would be in force for a topic created with ``wanted``: that, over the broker's defaults."""
+def as_created(configs: Mapping[str, str], target_broker: Settings | None) -> dict[str, ConfigValue]:
+    """What would be in force for a topic created with ``configs``: that, over the broker's defaults."""
     inherited: dict[str, ConfigValue] = {}
     if target_broker is not None:
         inherited = {key: target_broker[name] for key, name in _BROKER_NAMES.items() if name in target_broker}
         retention = _default_retention(target_broker)
         if retention is not None:
             inherited["retention.ms"] = ConfigValue(str(retention))
-    return inherited | {key: ConfigValue(value, "DYNAMIC_TOPIC_CONFIG") for key, value in wanted.items()}
+    return inherited | {key: ConfigValue(value, "DYNAMIC_TOPIC_CONFIG") for key, value in configs.items()}
 
 
 def _default_retention(broker: Settings) -> int | None:

@@ -38,12 +38,12 @@ def differences(source: Settings, target: Settings) -> Iterator[Difference]:
 def _retention(source: Settings, target: Settings) -> Iterator[Difference]:
     deletes = "delete" in text(source, "cleanup.policy", "delete")
     for key in ("retention.ms", "retention.bytes"):
-        ours, theirs = (number(source, key) if deletes else -1), number(target, key)
-        if ours is None or theirs is None or theirs < 0 or 0 <= ours <= theirs:
+        kept, limit = (number(source, key) if deletes else -1), number(target, key)
+        if kept is None or limit is None or limit < 0 or 0 <= kept <= limit:
             continue
-        have, want = _amount(key, theirs), "no limit" if ours < 0 else _amount(key, ours)
+        have, want = _amount(key, limit), "no limit" if kept < 0 else _amount(key, kept)
         sentence = f"{key} is smaller on the target ({have}) than on the source ({want}): it deletes records earlier"
-        yield Difference(sentence, key, str(ours))
+        yield Difference(sentence, key, str(kept))
 
 
 def _amount(key: str, value: int) -> str:
@@ -51,13 +51,13 @@ def _amount(key: str, value: int) -> str:
 
 
 def _size(source: Settings, target: Settings) -> Iterator[Difference]:
-    ours = number(source, "max.message.bytes")
+    largest = number(source, "max.message.bytes")
     for key in ("max.message.bytes", "segment.bytes"):
-        theirs = number(target, key)
-        if ours is not None and theirs is not None and theirs < ours:
-            limits = f"{key} on the target is {theirs:,}, the source takes {ours:,} bytes"
+        limit = number(target, key)
+        if largest is not None and limit is not None and limit < largest:
+            limits = f"{key} on the target is {limit:,}, the source takes {largest:,} bytes"
             sentence = f"{limits}: larger batches are split, a larger record does not fit"
-            yield Difference(sentence, key, str(ours))
+            yield Difference(sentence, key, str(largest))
 
 
 def _bounds(target: Settings) -> Iterator[Difference]:

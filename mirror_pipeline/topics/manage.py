@@ -62,15 +62,15 @@ def plan_targets(mirror: MirrorConfig, source: Admin, target: Admin, names: Mapp
         ClusterUnreachable: one of the clusters does not answer.
     """
     sources, existing = source.topics(), target.topics()
-    wanted = {topic: name for topic, name in names.items() if topic in sources}
-    there = [name for name in wanted.values() if name in existing]
-    source_configs, target_configs = source.topic_configs(list(wanted)), target.topic_configs(there)
-    readable, writable = source.topic_operations(list(wanted)), target.topic_operations(list(wanted.values()))
+    targets = {topic: name for topic, name in names.items() if topic in sources}
+    there = [name for name in targets.values() if name in existing]
+    source_configs, target_configs = source.topic_configs(list(targets)), target.topic_configs(there)
+    readable, writable = source.topic_operations(list(targets)), target.topic_operations(list(targets.values()))
     by_form = {same_to_kafka(name): name for name in existing}
     cluster = _target_cluster(target)
     rules = Rules(mirror.topics.manage, mirror.topics.replication_factor)
     plans = {}
-    for topic, name in wanted.items():
+    for topic, name in targets.items():
         plan = plan_target(
             sources[topic],
             _or_none(source_configs.get(topic)),
@@ -154,14 +154,14 @@ def ensure_target_topics(
     Raises:
         ClusterUnreachable: the target does not answer.
     """
-    found: dict[str, Ensured | TopicHalted | BrokerError] = {}
-    made = _create_together(admin, plans)
+    results: dict[str, Ensured | TopicHalted | BrokerError] = {}
+    created = _create_together(admin, plans)
     done: dict[str, list[str]] = {}
     for plan in plans:
         try:
-            done[plan.target_topic] = made.get(plan.target_topic) or _carry_out(admin, plan)
+            done[plan.target_topic] = created.get(plan.target_topic) or _carry_out(admin, plan)
         except (TopicHalted, BrokerError) as error:
-            found[plan.target_topic] = error
+            results[plan.target_topic] = error
             continue
         for line in done[plan.target_topic]:
             _log.info("target topic changed: topic=%s action=%s", plan.target_topic, line)
@@ -170,8 +170,8 @@ def ensure_target_topics(
     for plan in waiting:
         info = infos.get(plan.target_topic)
         halt = _not_ready(admin, plan, timeout) if info is None else _smaller(plan, info) if info.partitions < plan.partitions else None
-        found[plan.target_topic] = halt or Ensured(infos[plan.target_topic], tuple(done[plan.target_topic]))
-    return found
+        results[plan.target_topic] = halt or Ensured(infos[plan.target_topic], tuple(done[plan.target_topic]))
+    return results
 
 
 def _create_together(admin: Admin, plans: Sequence[TargetPlan]) -> dict[str, list[str]]:

@@ -91,9 +91,9 @@ def _plan_new(
     collides_with: str | None,
     unread: tuple[str, ...],
 ) -> TargetPlan:
-    wanted = desired_configs(configs, cluster.settings)
+    target_configs = desired_configs(configs, cluster.settings)
     replicas = rules.replication_factor or max(1, min(3, cluster.brokers))
-    plan = TargetPlan(source.name, name, source.partitions, replication_factor=replicas, configs=wanted)
+    plan = TargetPlan(source.name, name, source.partitions, replication_factor=replicas, configs=target_configs)
     blockers = []
     if collides_with:
         blockers.append(
@@ -109,11 +109,11 @@ def _plan_new(
     if blockers:
         return TargetPlan(source.name, name, source.partitions, blockers=tuple(blockers), warnings=unread)
     action = f"create {name} on {cluster.alias}: {_partitions(source.partitions)}, replication factor {replicas}, " + ", ".join(
-        f"{key}={value}" for key, value in wanted.items()
+        f"{key}={value}" for key, value in target_configs.items()
     )
-    copied = (difference.sentence for difference in differences(configs, as_created(wanted, cluster.settings)))
-    warnings = (*unread, *_source_warnings(configs, wanted), *copied)
-    return TargetPlan(source.name, name, source.partitions, True, False, replicas, wanted, (action,), warnings)
+    copied = (difference.sentence for difference in differences(configs, as_created(target_configs, cluster.settings)))
+    warnings = (*unread, *_source_warnings(configs, target_configs), *copied)
+    return TargetPlan(source.name, name, source.partitions, True, False, replicas, target_configs, (action,), warnings)
 
 
 def _plan_existing(
@@ -143,7 +143,7 @@ def _plan_existing(
     else:
         blockers += _compaction(configs, target_configs, name, cluster)
         warnings += _source_warnings(configs, None)
-        warnings += _told(configs, target_configs, name, cluster)
+        warnings += _difference_lines(configs, target_configs, name, cluster)
     return TargetPlan(
         source.name,
         name,
@@ -166,20 +166,20 @@ def _compaction(source: Settings, target: Settings, name: str, cluster: TargetCl
     ]
 
 
-def _source_warnings(source: Settings, wanted: Mapping[str, str] | None) -> Iterator[str]:
+def _source_warnings(source: Settings, target_configs: Mapping[str, str] | None) -> Iterator[str]:
     if text(source, "message.timestamp.type") == "LogAppendTime":
         yield "the source sets record times itself (LogAppendTime): records keep that time and are re-encoded for it"
-    left = not_copied(source) if wanted is not None else []
+    left = not_copied(source) if target_configs is not None else []
     if left:
         yield f"not carried over, the target's own values apply: {', '.join(left)}"
 
 
-def _told(source: Settings, target: Settings, name: str, cluster: TargetCluster) -> list[str]:
+def _difference_lines(source: Settings, target: Settings, name: str, cluster: TargetCluster) -> list[str]:
     """The differences to an existing topic, and the one command that ends them."""
-    found = list(differences(source, target))
-    changes = {difference.key: difference.value for difference in found}
+    differing = list(differences(source, target))
+    changes = {difference.key: difference.value for difference in differing}
     command = [f"to end this: {alter_command(name, changes, cluster)}"] if changes else []
-    return [*(difference.sentence for difference in found), *command]
+    return [*(difference.sentence for difference in differing), *command]
 
 
 def create_command(plan: TargetPlan, cluster: TargetCluster) -> str:

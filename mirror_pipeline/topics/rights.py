@@ -70,20 +70,20 @@ def _resource(pattern: str) -> tuple[str, bool]:
     return (prefix, True) if prefix else ("*", False)
 
 
-def may_not_create(target: Admin, wanted: Sequence[tuple[str, int, int, dict[str, str]]]) -> list[str]:
+def may_not_create(target: Admin, topics: Sequence[tuple[str, int, int, dict[str, str]]]) -> list[str]:
     """Those of the topics that a broker would not let this principal create; nothing is created.
 
     Args:
         target: the cluster.
-        wanted: name, partitions, replication factor and settings of each.
+        topics: name, partitions, replication factor and settings of each.
 
     Raises:
         ClusterUnreachable: it does not answer.
     """
-    if not wanted or "CREATE" in target.cluster_operations():
+    if not topics or "CREATE" in target.cluster_operations():
         return []
     codes = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
     # One partition: a controller refuses a request that is large as a whole.
-    small = [(name, 1, 1, dict[str, str]()) for name, *_ in wanted]
+    small = [(name, 1, 1, dict[str, str]()) for name, *_ in topics]
     answers = target.create_topics(small, validate_only=True)
     return [name for name, refusal in answers.items() if refusal is not None and refusal.code in codes]

@@ -146,8 +146,8 @@ class Ledger:
 
     def sends_after(self, starts: Mapping[SpanKey, int]) -> pa.Table:
         """The sends that end after a source offset, for the partitions named; read file by file, so that other rows take no memory."""
-        found = read_rows(self._sends, keep=partial(sends_after, starts=starts))
-        return found.sort_by([(name, "ascending") for name in ("topic", "partition", "source_start")])
+        sends = read_rows(self._sends, keep=partial(sends_after, starts=starts))
+        return sends.sort_by([(name, "ascending") for name in ("topic", "partition", "source_start")])
 
     def sends(self, topic: str | None = None, partition: int | None = None, incarnation: str | None = None) -> list[Send]:
         """The sends, ordered by topic, partition and source offset."""

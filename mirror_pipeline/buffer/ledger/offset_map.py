@@ -48,8 +48,8 @@ def sends_after(sends: pa.Table, starts: Mapping[tuple[str, int, str], int]) -> 
     columns = [pa.array(column) for column in zip(*starts, strict=True)] if starts else [[], [], []]
     floors = pa.table([*columns, pa.array(list(starts.values()), pa.int64())], names=[*_KEYS, "floor"])
     floors = floors.cast(pa.schema([*(sends.schema.field(name).with_nullable(True) for name in _KEYS), ("floor", pa.int64())]))
-    found = sends.join(floors, keys=_KEYS, join_type="inner")
-    return found.filter(pc.field("source_end") > pc.field("floor")).select(sends.column_names)
+    rows = sends.join(floors, keys=_KEYS, join_type="inner")
+    return rows.filter(pc.field("source_end") > pc.field("floor")).select(sends.column_names)
 
 
 def fold_positions(sends: pa.Table, incarnations: Mapping[str, Incarnation]) -> dict[TopicPartition, Position]:
@@ -107,12 +107,12 @@ def _all_equal(before: pa.Table, after: pa.Table) -> pa.ChunkedArray:
 def _firsts(rows: pa.Table, incarnations: Mapping[str, Incarnation]) -> list[str]:
     """Partitions of a present incarnation whose first send is not where the incarnation started."""
     folded = rows.group_by(_KEYS).aggregate([("source_start", "min")])
-    found = []
+    texts = []
     for topic, partition, incarnation, first in zip(*(folded[n].to_pylist() for n in [*_KEYS, "source_start_min"]), strict=True):
         generation = incarnations.get(topic)
         if generation is not None and generation.incarnation == incarnation and generation.starts.get(partition, first) != first:
-            found.append(f"{topic}[{partition}]: the first send starts at {first}, the incarnation at {generation.starts[partition]}")
-    return found
+            texts.append(f"{topic}[{partition}]: the first send starts at {first}, the incarnation at {generation.starts[partition]}")
+    return texts
 
 
 def faults(sends: pa.Table, incarnations: Mapping[str, Incarnation], *, limit: int = 20) -> list[str]:
@@ -124,8 +124,8 @@ def faults(sends: pa.Table, incarnations: Mapping[str, Incarnation], *, limit: i
         limit: how many lines.
     """
     rows = sends.sort_by([(name, "ascending") for name in (*_KEYS, "source_start", "source_end")]).combine_chunks()
-    found = _firsts(rows, incarnations)
+    texts = _firsts(rows, incarnations)
     for mask, meaning in _rule_breakers(rows):
         for row in rows.filter(mask).slice(0, limit).to_pylist():
-            found.append(f"{row['topic']}[{row['partition']}]: the send of [{row['source_start']}, {row['source_end']}) {meaning}")
-    return sorted(found)[:limit]
+            texts.append(f"{row['topic']}[{row['partition']}]: the send of [{row['source_start']}, {row['source_end']}) {meaning}")
+    return sorted(texts)[:limit]

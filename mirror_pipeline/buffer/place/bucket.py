@@ -165,17 +165,17 @@ class Objects:
         """Every object below a folder, the folders in it included."""
         base = self.key(folder)
         with reached():
-            found = [each for page in obstore.list(self.store, prefix=base, chunk_size=1000) for each in page]
+            objects = [each for page in obstore.list(self.store, prefix=base, chunk_size=1000) for each in page]
         skip = len(base) + 1 if base else 0
-        return [_listed(each, each["path"][skip:]) for each in found]
+        return [_listed(each, each["path"][skip:]) for each in objects]
 
     def entries(self, folder: str = "") -> tuple[list[str], list[str]]:
         """Names of the folders, and of the objects, directly in a folder."""
         base = self.key(folder)
         with reached():
-            found = obstore.list_with_delimiter(self.store, base)
+            page = obstore.list_with_delimiter(self.store, base)
         skip = len(base) + 1 if base else 0
-        return [path[skip:] for path in found["common_prefixes"]], [each["path"][skip:] for each in found["objects"]]
+        return [path[skip:] for path in page["common_prefixes"]], [each["path"][skip:] for each in page["objects"]]
 
     def refuse_unconditional(self, name: str, data: bytes) -> None:
         """See that the store keeps to the conditions of a put; ``name`` must exist with this content, and keeps it.

@@ -87,10 +87,10 @@ class ObjectFileSystem(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow i
         return [self._info(path) for path in paths]
 
     def _info(self, path: str) -> fs.FileInfo:
-        found = self._objects.look(path)
-        if found is None:
+        entry = self._objects.look(path)
+        if entry is None:
             return fs.FileInfo(path, fs.FileType.NotFound)
-        return fs.FileInfo(path, fs.FileType.File, size=found.size, mtime=datetime.fromtimestamp(found.modified, UTC))
+        return fs.FileInfo(path, fs.FileType.File, size=entry.size, mtime=datetime.fromtimestamp(entry.modified, UTC))
 
     def delete_file(self, path: str) -> None:
         with reached():

@@ -60,9 +60,9 @@ def _of_the_store(place: str, text: str) -> BufferUnusable:
 
 
 def _passing(message: str, hint: str) -> BufferUnusable:
-    found = BufferUnusable(message, hint=hint)
-    found.retryable = True
-    return found
+    error = BufferUnusable(message, hint=hint)
+    error.retryable = True
+    return error
 
 
 @contextmanager

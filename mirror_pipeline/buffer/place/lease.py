@@ -132,20 +132,20 @@ class Lease:
     def _try(self) -> tuple[str, float, float] | None:
         """None when acquired; else the current ETag, when it was first seen, and how long it must stay to count as abandoned."""
         sent = self._clock()
-        found = self._objects.read(self._name)
+        current = self._objects.read(self._name)
         now = self._clock()
-        if found is None:
+        if current is None:
             etag = self._objects.create(self._name, self._body())
-        elif found.data == RELEASED:
-            etag = self._objects.replace(self._name, self._body(), found.etag)
+        elif current.data == RELEASED:
+            etag = self._objects.replace(self._name, self._body(), current.etag)
         else:
-            self.holder, length = found.data, max(self._seconds, _length(found.data))
-            since = self._sightings.since(self._place, found.etag, now)
+            self.holder, length = current.data, max(self._seconds, _length(current.data))
+            since = self._sightings.since(self._place, current.etag, now)
             if now - since < length:
-                return found.etag, since, length
-            log.warning("%s: not renewed for %.1f s: taken over from %s", self._place, now - since, found.data.decode(errors="replace"))
+                return current.etag, since, length
+            log.warning("%s: not renewed for %.1f s: taken over from %s", self._place, now - since, current.data.decode(errors="replace"))
             sent = self._clock()
-            etag = self._objects.replace(self._name, self._body(), found.etag)
+            etag = self._objects.replace(self._name, self._body(), current.etag)
         if etag is None:  # another process was faster
             return "another", now, self._seconds
         self._etag, self._until = etag, sent + HELD_SHARE * self._seconds
@@ -172,13 +172,13 @@ class Lease:
         sent = self._clock()
         etag = self._objects.replace(self._name, self._body(), self._etag)
         if etag is None:
-            found = self._objects.read(self._name)
-            if found is None or self._run.encode() not in found.data:
-                self.holder = found.data if found else b""
+            current = self._objects.read(self._name)
+            if current is None or self._run.encode() not in current.data:
+                self.holder = current.data if current else b""
                 self._lost = True
                 return False
             # Our own write, whose response was lost: no other process has written since.
-            etag = found.etag
+            etag = current.etag
         self._etag, self._until = etag, sent + HELD_SHARE * self._seconds
         return True
 

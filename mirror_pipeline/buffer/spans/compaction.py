@@ -38,15 +38,15 @@ def groups(files: Iterable[SmallFile], *, most_bytes: int = JOINED_BYTES, most_s
     Files that are at least half full stay as they are, so a span is written again only a few times in its life.
     """
     small = [f for f in files if 2 * f.file.size < most_bytes and 2 * f.spans < most_spans]
-    found: list[list[LiveFile]] = [[]]
+    grouped: list[list[LiveFile]] = [[]]
     size = spans = 0
     for each in sorted(small, key=lambda f: (f.file.micro_batch, f.file.path)):
-        if found[-1] and (size + each.file.size > most_bytes or spans + each.spans > most_spans):
-            found.append([])
+        if grouped[-1] and (size + each.file.size > most_bytes or spans + each.spans > most_spans):
+            grouped.append([])
             size = spans = 0
-        found[-1].append(each.file)
+        grouped[-1].append(each.file)
         size, spans = size + each.file.size, spans + each.spans
-    return [group for group in found if len(group) >= FEWEST]
+    return [group for group in grouped if len(group) >= FEWEST]
 
 
 def write_joined(store: LaneStore, group: Sequence[LiveFile], *, durable: bool = True) -> LiveFile:

@@ -82,8 +82,8 @@ class SpanTable:
     def _check(self, parts: Sequence[PartFile]) -> None:
         filesystem, base = self._store.filesystem()
         with explained(self._log.uri):
-            found = filesystem.get_file_info([f"{base}/{SPANS.name}/{part.path}" for part in parts])
-        for part, info in zip(parts, found, strict=True):
+            infos = filesystem.get_file_info([f"{base}/{SPANS.name}/{part.path}" for part in parts])
+        for part, info in zip(parts, infos, strict=True):
             if info.size != part.size:
                 raise BufferUnusable(f"buffer {self._log.uri}: part file {part.path} is {info.size} bytes, {part.size} were written")
 
@@ -283,10 +283,10 @@ class SpanTable:
             check_held: raises when the lane is no longer held. It is called after the files are listed, so files that another
                 holder writes later are not among them.
         """
-        found = found_files(self._store, SPANS.name)
+        files = found_files(self._store, SPANS.name)
         check_held()
         last, live = self.last_micro_batch(), self._log.files()
-        return remove_files(self._store, SPANS.name, [f for f in found if _micro_batch(f.path) > last and f.path not in live])
+        return remove_files(self._store, SPANS.name, [f for f in files if _micro_batch(f.path) > last and f.path not in live])
 
     def vacuum(self, *, grace: float = 60.0, orphan_age: float = ORPHAN_AGE) -> int:
         """Remove files that the table does not refer to; the bytes freed.
@@ -298,9 +298,9 @@ class SpanTable:
             grace: seconds since this object evicted a file; readers of the previous table version may still open it.
             orphan_age: seconds since any other unreferred file was last written.
         """
-        found = found_files(self._store, SPANS.name)
+        files = found_files(self._store, SPANS.name)
         last = self.last_micro_batch()
-        settled = [file for file in found if _micro_batch(file.path) <= last]
+        settled = [file for file in files if _micro_batch(file.path) <= last]
         live = self._log.files()
         with self._lock:
             evicted = dict(self._evicted)

@@ -34,14 +34,14 @@ def found_files(store: LaneStore, table: str) -> list[FoundFile]:
         with explained(store.table(table)):
             listed = store.objects().listed(table)
         return [FoundFile(f.name, f.size, f.modified + SKEW_SECONDS) for f in listed if f.name.endswith(".parquet") and "/" not in f.name]
-    found = []
+    files = []
     with explained(store.table(table)), contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(store.table(table)):
             with contextlib.suppress(FileNotFoundError):
                 if entry.name.endswith(".parquet"):
                     status = entry.stat()
-                    found.append(FoundFile(entry.name, status.st_size, status.st_mtime))
-    return found
+                    files.append(FoundFile(entry.name, status.st_size, status.st_mtime))
+    return files
 
 
 def remove_files(store: LaneStore, table: str, files: Iterable[FoundFile]) -> int:

@@ -42,7 +42,7 @@ def successor_of(
         starts = dict(earliest)
     return replace(
         known,
-        incarnation=known.next_life(topic_id),
+        incarnation=known.next_generation(topic_id),
         starts=starts,
         target_starts={number: stands[number].target_next if number in stands else ends[number] for number in starts},
         ordinals={number: stands[number].ordinal for number in starts if number in stands},
@@ -58,7 +58,7 @@ def restarted(known: Incarnation, target_topic_id: str, ends: Mapping[int, int])
     """
     return replace(
         known,
-        incarnation=known.next_life(known.topic_id),
+        incarnation=known.next_generation(known.topic_id),
         target_topic_id=target_topic_id,
         target_starts={number: ends[number] for number in known.starts},
         ordinals={},

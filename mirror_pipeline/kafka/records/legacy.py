@@ -70,7 +70,7 @@ def _unwrap(batch: bytes, header: BatchHeader) -> bytes:
 
 
 def _messages(data: bytes, magic: int) -> list[tuple[int, int, bytes]]:
-    found: list[tuple[int, int, bytes]] = []
+    messages: list[tuple[int, int, bytes]] = []
     position, total, least = 0, len(data), _CONTENT[magic] + 8
     while position < total:
         if position + least > total:
@@ -84,11 +84,11 @@ def _messages(data: bytes, magic: int) -> list[tuple[int, int, bytes]]:
         if zlib.crc32(data[position + LEGACY_CRC_START : end]) != crc:
             raise CorruptBatch("an inner message does not match its checksum")
         timestamp: int = _LONG.unpack_from(data, position + 18)[0] if magic else -1
-        found.append((offset, timestamp, _tail(data, position + _CONTENT[magic], end)))
+        messages.append((offset, timestamp, _tail(data, position + _CONTENT[magic], end)))
         position = end
-    if not found:
+    if not messages:
         raise CorruptBatch("a wrapper message is empty")
-    return found
+    return messages
 
 
 def _tail(data: bytes, position: int, end: int) -> bytes:

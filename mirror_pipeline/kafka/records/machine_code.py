@@ -55,10 +55,10 @@ def machine_code(module: str, function: str) -> int:
 
 
 def _source(module: str) -> Path:
-    found = find_spec(module)
-    if found is None or found.origin is None:
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
         raise ImportError(f"no module {module} to compile")
-    return Path(found.origin)
+    return Path(spec.origin)
 
 
 def _fingerprint(source: Path) -> str:
@@ -115,15 +115,15 @@ def _compile(module: str, function: str) -> bytes:
     import numba
 
     kernel = import_module(module)
-    made = numba.cfunc(kernel.SIGNATURE)(getattr(kernel, function))
-    code = llvm.parse_assembly(made.inspect_llvm())
+    compiled = numba.cfunc(kernel.SIGNATURE)(getattr(kernel, function))
+    code = llvm.parse_assembly(compiled.inspect_llvm())
     for part in (*code.functions, *code.global_variables):
-        if not part.is_declaration and part.name != made.native_name:
+        if not part.is_declaration and part.name != compiled.native_name:
             part.linkage = "internal"
-    code.get_function(made.native_name).name = _ENTRY
+    code.get_function(compiled.native_name).name = _ENTRY
     machine = _machine()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
-    builder.getModulePassManager().run(code, builder)  # numba's ways to raise go, now that nobody else can call what might
+    builder.getModulePassManager().run(code, builder)  # removes numba's error paths, which nothing calls any more
     parts = (*code.functions, *code.global_variables)
     if missing := [part.name for part in parts if part.is_declaration and not part.name.startswith("llvm.")]:
         raise ValueError(f"{module}.{function} would call {', '.join(missing)}")

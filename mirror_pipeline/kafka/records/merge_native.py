@@ -17,7 +17,7 @@ from mirror_pipeline.kafka.records.machine_code import machine_code
 from mirror_pipeline.kafka.records.records import LONGER
 
 _CRC = Struct(">I")
-_made = Arena(17)  # what a task holds before it writes
+_merged = Arena(17)  # what a task holds before it writes
 _log = logging.getLogger(__name__)
 
 
@@ -34,15 +34,15 @@ def join(run: memoryview, *, records: int, max_bytes: int, max_records: int) -> 
         None where batches are compressed, have append times or holes, or a record is not framed as producers do it:
         a slower reader has to look. Also where there is no machine code, which was logged.
     """
-    made = _made.take(len(run) + records * LONGER)
-    end = _code(_address(run), len(run), _address(made), len(made), max_bytes, max_records, LONGER, LEAF_OFFSETS)
+    merged = _merged.take(len(run) + records * LONGER)
+    end = _code(_address(run), len(run), _address(merged), len(merged), max_bytes, max_records, LONGER, LEAF_OFFSETS)
     if end < 0:
         return None
     at, joined = 0, []
     while at < end:
-        stop = at + LOG_OVERHEAD + LENGTH.unpack_from(made, at)[0]
-        _CRC.pack_into(made, at + CRC_START - _CRC.size, crc32c(made[at + CRC_START : stop], 0, -1))
-        joined.append(made[at:stop])
+        stop = at + LOG_OVERHEAD + LENGTH.unpack_from(merged, at)[0]
+        _CRC.pack_into(merged, at + CRC_START - _CRC.size, crc32c(merged[at + CRC_START : stop], 0, -1))
+        joined.append(merged[at:stop])
         at = stop
     return joined
 

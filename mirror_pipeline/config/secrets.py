@@ -84,9 +84,9 @@ def substitute(text: str) -> str:
     """
 
     def value(match: re.Match[str]) -> str:
-        found = os.environ.get(match.group(1), "")
-        if not found:
+        content = os.environ.get(match.group(1), "")
+        if not content:
             raise ValueError(f"environment variable {match.group(1)} is not set; export it or write the value here")
-        return found
+        return content
 
     return ENVIRONMENT.sub(value, text)

@@ -33,7 +33,7 @@ _TROUBLE = re.compile(r"not found|error|fail|unresolved|exception|refused|timed?
 
 
 class FetchFailed(MirrorError):
-    """Ivy could not bring every jar that was asked for."""
+    """Ivy could not fetch every requested jar."""
 
     retryable = True
 

@@ -32,11 +32,11 @@ def find_java(minimum: int = MINIMUM_JAVA) -> Path:
 @lru_cache(maxsize=8)
 def _checked(home: str, path: str, minimum: int) -> Path:
     java = _locate(home, path, minimum)
-    found = java_version(java)
-    if found is None:
+    version = java_version(java)
+    if version is None:
         raise UsageError(f"Java {minimum} or newer is needed, and {java} does not answer `java -version`", hint=_INSTALL)
-    if found < minimum:
-        raise UsageError(f"Java {minimum} or newer is needed, found {found} at {java}", hint=_INSTALL)
+    if version < minimum:
+        raise UsageError(f"Java {minimum} or newer is needed, found {version} at {java}", hint=_INSTALL)
     return java
 
 
@@ -46,10 +46,10 @@ def _locate(home: str, path: str, minimum: int) -> Path:
         if not os.access(java, os.X_OK):
             raise UsageError(f"Java {minimum} or newer is needed, and JAVA_HOME={home} holds no bin/java", hint=_INSTALL)
         return java
-    found = shutil.which("java", path=path)
-    if found is None:
+    on_path = shutil.which("java", path=path)
+    if on_path is None:
         raise UsageError(f"Java {minimum} or newer is needed, and no java is on PATH", hint=_INSTALL)
-    return Path(found)
+    return Path(on_path)
 
 
 def java_version(java: Path) -> int | None:

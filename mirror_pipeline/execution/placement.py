@@ -1,4 +1,4 @@
-"""Who runs a micro-batch's tasks: this process while they are small, or while Spark is still starting; Spark otherwise.
+"""Where a micro-batch's tasks run: in this process while they are small or Spark is still starting; otherwise in Spark.
 
 Two Spark jobs take longer than reading and sending a megabyte does. A lane of little traffic therefore answers sooner
 without them, and a mirror that only ever sees little traffic needs no Java process at all. Nor does one whose machine has no
@@ -20,7 +20,7 @@ from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET
 INLINE_BYTES = 32_000_000
 """Where Spark has cores that one process cannot fill."""
 CORES_OF_ONE_PROCESS = 2
-"""One thread stages, one produces, and most of their time is spent outside the interpreter's lock."""
+"""One thread reads, one writes, and both spend most of their time outside the interpreter's lock."""
 
 
 def inline_bytes(engine: EngineConfig) -> int:
@@ -31,7 +31,7 @@ def inline_bytes(engine: EngineConfig) -> int:
     return sys.maxsize if one_process else INLINE_BYTES
 
 
-# In one process this takes about as long as Spark takes to start; beyond it several processes are worth their start.
+# In one process this takes about as long as Spark takes to start; above it several processes are worth their start.
 COMPARED_HERE_BYTES = 512_000_000
 
 
@@ -86,7 +86,7 @@ class Runners:
         return self.small(size) or (far and self._inline_bytes > 0)
 
     def most_bytes(self, planned: int) -> int:
-        """Bytes a micro-batch may have now: ``planned``, or less while Spark is starting for it. Raises what its start raised."""
+        """Maximum bytes of a micro-batch now: ``planned``, or less while Spark is starting for it. Raises what Spark's start raised."""
         return planned if planned <= self._inline_bytes or self._is_up() else self._inline_bytes
 
     def small(self, size: float) -> bool:
@@ -132,5 +132,5 @@ class Runners:
     def _run(self) -> None:
         try:
             self._spark = self._start()
-        except Exception as error:  # noqa: BLE001 - raised by whoever asks for Spark
+        except Exception as error:  # noqa: BLE001 - raised again where Spark is needed
             self._error = error

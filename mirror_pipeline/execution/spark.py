@@ -29,11 +29,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 LOCAL_SLOTS_PER_CORE = 2
-"""Staging and producing wait for brokers most of the time; both run at once."""
+"""Read and write tasks wait for brokers most of the time; both run at once."""
 
 
 ONCE = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
-"""A produce task that failed must not be sent again by anyone who has not read the target's tail; not for the user to change."""
+"""A failed write task must not run again before the target's tail was read; the user cannot change this."""
 MOST_JOBS = 256
 WARM_SECONDS = 0.2
 """How long a warm-up task stays, so that each of them gets its own worker."""
@@ -98,14 +98,14 @@ def build_session(engine: EngineConfig, *, app_name: str = "mirror", with_delta:
 
 @contextmanager
 def _quiet_java(settings: dict[str, str]) -> Iterator[None]:
-    """Start the JVM with its standard error in a file, for as long as it lives; show it when Spark does not start."""
+    """Start the JVM with its standard error in a file, for its whole run; show it when Spark does not start."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
     handle, path = tempfile.mkstemp(prefix="mirror-spark-", suffix=".log")
     atexit.register(Path(path).unlink, missing_ok=True)
     try:
-        if SparkContext._gateway is None:  # the public ways in give the JVM this process's standard error
+        if SparkContext._gateway is None:  # the public API gives the JVM this process's standard error
             conf = SparkConf().setAll(list(settings.items()))
             SparkContext._ensure_initialized(gateway=launch_gateway(conf, {"stderr": handle}))  # type: ignore[no-untyped-call]
         yield
@@ -134,7 +134,7 @@ def _settings(with_delta: bool) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
-        # The JVM schedules a few tasks a second and sees no payload: compiling it well costs more than it brings.
+        # The JVM schedules a few tasks a second and sees no payload: optimising compilation costs more than it gains.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.worker.reuse": "true",
@@ -181,7 +181,7 @@ class SparkRunner:
 
     @property
     def tasks(self) -> int:
-        """Half of the slots, as many as there are now: staging and producing share them, and executors come and go."""
+        """Half of the current slots: reading and writing share them, and executors come and go."""
         return self._tasks or max(1, self._slots() // LOCAL_SLOTS_PER_CORE)
 
     def _slots(self) -> int:
@@ -201,7 +201,7 @@ class SparkRunner:
         return cast("list[R]", answers)
 
     def run_each(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R | TaskLost]:
-        """One Spark job for each spec, all at once: a worker that dies takes its own task along and no other."""
+        """One Spark job for each spec, all at once: a worker that dies loses its own task and no other."""
         if len(specs) < 2:
             return [self._run_one(function, spec, name) for spec in specs]
         jobs = [self._threads.submit(partial(self._run_one, function, spec, name)) for spec in specs]
@@ -254,6 +254,6 @@ def _tried_before() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """What a task raised, on its way to the driver."""
+    """An exception that a task raised, as returned to the driver."""
 
     error: Exception

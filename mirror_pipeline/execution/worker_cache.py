@@ -40,12 +40,12 @@ def remembered(cluster: ClusterSettings, kind: type[T]) -> T:
     if not hasattr(_local, "learned"):
         _local.learned = {}
     learned: dict[tuple[ClusterSettings, type], Any] = _local.learned
-    found: T = learned.setdefault((cluster, kind), kind())
-    return found
+    cached: T = learned.setdefault((cluster, kind), kind())
+    return cached
 
 
 def keep(cluster: ClusterSettings, work: Ends) -> None:
-    """Leave to this thread's next task what is on its way from a cluster."""
+    """Hand over read-ahead from a cluster to this thread's next task."""
     if not hasattr(_local, "kept"):
         _local.kept = {}
     _local.kept[cluster] = work

@@ -150,6 +150,6 @@ def answering(cluster: ClusterSettings, seconds: float) -> list[str]:
 
 
 def _first(error: KafkaException) -> KafkaError:
-    found = error.args[0]
-    assert isinstance(found, KafkaError)  # noqa: S101 - KafkaException always carries one
-    return found
+    cause = error.args[0]
+    assert isinstance(cause, KafkaError)  # noqa: S101 - KafkaException always carries one
+    return cause

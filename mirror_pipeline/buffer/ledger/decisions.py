@@ -45,8 +45,8 @@ class Decisions:
 
     def latest(self) -> float | None:
         """When the last decision was made, in seconds since the epoch."""
-        found = self.all()
-        return found[-1].at / 1000 if found else None
+        decisions = self.all()
+        return decisions[-1].at / 1000 if decisions else None
 
     def keep(self, left_out: Sequence[Quarantined]) -> None:
         """Keep records that are left out of the copy; the same offsets again change nothing. Raises BufferUnusable."""

@@ -35,7 +35,7 @@ class SmallFile:
 def groups(files: Iterable[SmallFile], *, most_bytes: int = JOINED_BYTES, most_spans: int = JOINED_SPANS) -> list[list[LiveFile]]:
     """Which files to join with which, oldest first: pure.
 
-    Files that are at least half full stay as they are, so a span is written again only a few times in its life.
+    Files that are at least half full are not rewritten, so a span is rewritten only a few times.
     """
     small = [f for f in files if 2 * f.file.size < most_bytes and 2 * f.spans < most_spans]
     grouped: list[list[LiveFile]] = [[]]

@@ -62,8 +62,8 @@ class _Part:
         if self._remote is None:
             return self.mapped[at : at + length] if self.mapped is not None else b""
         self._remote.seek(at)
-        found: bytes = self._remote.read(length)
-        return found
+        data: bytes = self._remote.read(length)
+        return data
 
     def _place(self, row_group: int, size: int) -> int | None:
         if row_group not in self._places:

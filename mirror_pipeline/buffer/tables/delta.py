@@ -151,7 +151,7 @@ class DeltaLog:
         return self._number(self.refresh(), app_id)
 
     def _number(self, table: DeltaTable, app_id: str) -> int:
-        with self._explained():  # no part of the handle: the log is asked each time
+        with self._explained():  # not cached in the handle: each call reads the log
             version = table.transaction_version(app_id)
         return -1 if version is None else version
 

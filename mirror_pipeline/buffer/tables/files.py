@@ -1,4 +1,4 @@
-"""The data files of a table as they lie on disk: listing, removing, reading columns."""
+"""The data files of a table on disk: listing, removing, reading columns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ READ_ATTEMPTS = 5
 
 
 def found_files(store: LaneStore, table: str) -> list[FoundFile]:
-    """Every Parquet file in the table's folder, referred to or not; all lie directly in it."""
+    """Every Parquet file directly in the table's folder, referenced or not."""
     if not store.local:
         with explained(store.table(table)):
             listed = store.objects().listed(table)
@@ -45,7 +45,7 @@ def found_files(store: LaneStore, table: str) -> list[FoundFile]:
 
 
 def remove_files(store: LaneStore, table: str, files: Iterable[FoundFile]) -> int:
-    """Remove data files; the bytes freed. One that is gone already is no error."""
+    """Remove data files; returns the bytes freed. A missing file is no error."""
     filesystem, base = store.filesystem()
     freed = 0
     with explained(store.table(table)):
@@ -91,14 +91,14 @@ def write_rows(log: DeltaLog, table: pa.Table, *, durable: bool = True) -> tuple
 
 
 def _encodings(schema: pa.Schema) -> dict[str, Any]:
-    """Offsets in order differ by little: written as differences, a row of the offset map takes 3 bytes in place of 6."""
+    """Consecutive offsets differ little: with delta encoding a row of the offset map takes 3 bytes instead of 6."""
     numbers = [field.name for field in schema if field.type in (pa.int64(), pa.int32())]
     repeated = [field.name for field in schema if field.type == pa.string()]
     return {"use_dictionary": repeated, "column_encoding": dict.fromkeys(numbers, "DELTA_BINARY_PACKED")}
 
 
 class FileTotals:
-    """What the rows of a table add up to, worked out once for each of its files: those never change.
+    """The folded rows of a table, computed once for each of its files: files never change.
 
     Args:
         log: the table.
@@ -121,7 +121,7 @@ class FileTotals:
                 known = {path: self._known[path] for path in live if path in self._known}
             try:
                 known |= {path: self._fold(read_rows(self._log, self._names, paths=[path])) for path in live if path not in known}
-            except BufferUnusable:  # joined and removed while we were reading: the newest version says where the rows are now
+            except BufferUnusable:  # joined and removed during this read: the newest version has the rows
                 if attempt == READ_ATTEMPTS - 1 or all(path in self._log.files() for path in live):
                     raise
                 continue
@@ -155,7 +155,7 @@ def read_rows(
     with explained(log.uri):
         try:
             tables = [read(path) for path in (log.files() if paths is None else paths)]
-        except FileNotFoundError:  # joined and removed while we were reading: the newest version says where the rows are now
+        except FileNotFoundError:  # joined and removed during this read: the newest version has the rows
             if paths is not None:
                 raise
             tables = [read(path) for path in log.files()]

@@ -1,4 +1,4 @@
-"""What a part file holds, read without its payloads; and what the Delta log says of it."""
+"""The spans of a part file, read without its payloads, and its statistics for the Delta log."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def to_sends(table: pa.Table) -> list[Send]:
 
 
 def gap_key(gap: Gap) -> GapKey:
-    """What makes two gaps the same one."""
+    """The identity of a gap."""
     return (gap.topic, gap.partition, gap.incarnation, gap.start, gap.end)
 
 
@@ -163,8 +163,8 @@ def producers_table(store: LaneStore, revision: int, producer: Stamp, target_clu
 
 def latest_producer(table: pa.Table, target_cluster_id: str) -> Stamp | None:
     """The producer id and epoch saved last for a target cluster."""
-    mine = [row for row in table.drop_columns(["taken_at"]).to_pylist() if row["target_cluster_id"] == target_cluster_id]
-    newest: dict[str, Any] | None = max(mine, key=lambda row: int(row["revision"]), default=None)
+    own = [row for row in table.drop_columns(["taken_at"]).to_pylist() if row["target_cluster_id"] == target_cluster_id]
+    newest: dict[str, Any] | None = max(own, key=lambda row: int(row["revision"]), default=None)
     return None if newest is None else Stamp(newest["producer_id"], newest["producer_epoch"])
 
 

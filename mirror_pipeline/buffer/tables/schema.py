@@ -15,7 +15,7 @@ LOG_SETTINGS = {
     # These tables need no time travel: their rows hold the history. Short retention keeps opening and committing cheap.
     "delta.logRetentionDuration": "interval 2 minutes",
     "delta.enableExpiredLogCleanup": "true",
-    # Physical removal is decided by evict and maintain; this only bounds the tombstones that checkpoints carry.
+    # evict and maintain decide on physical removal; this only bounds the tombstones in checkpoints.
     "delta.deletedFileRetentionDuration": "interval 10 minutes",
     "delta.checkpointInterval": "50",
 }
@@ -33,7 +33,7 @@ class TableSpec:
 
     @property
     def file_schema(self) -> pa.Schema:
-        """Columns that lie in the Parquet files: a partition column's value is in the Delta log only."""
+        """Columns in the Parquet files: a partition column's value is in the Delta log only."""
         return pa.schema([column for column in self.schema if column.name not in self.partition_by])
 
 
@@ -60,7 +60,7 @@ SPANS = TableSpec(
         staged_at=TIME,
         holes=HOLES,
     )
-    # Nullable: buffers of before have rows without it. The payload stays last, SpanReader finds it there.
+    # Nullable: older buffers have rows without it. The payload stays last, where SpanReader expects it.
     .append(pa.field("digests", DIGESTS, nullable=True))
     .append(pa.field("payload", pa.binary(), nullable=False)),
     partition_by=("micro_batch",),

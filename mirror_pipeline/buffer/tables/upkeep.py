@@ -13,13 +13,13 @@ from mirror_pipeline.buffer.tables.delta import DeltaLog, add_action
 from mirror_pipeline.buffer.tables.files import found_files, read_rows, remove_files, write_rows
 
 SMALL = 2 * 2**20
-"""Bytes: files above are left as they are, so that a row is rewritten only a few times in its life. About 700,000 rows of
+"""Bytes: larger files are not rewritten, so that a row is rewritten only a few times. About 700,000 rows of
 the offset map of a transactional topic; they are in memory while they are joined."""
 
 READER_GRACE = 600.0
 """Seconds that files stay after they left a table, for queries that still read them."""
 MIN_AGE = 60.0
-"""Seconds: a younger file may be one that a commit is about to name."""
+"""Seconds: a younger file may belong to a commit in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Upkeep:
 
 
 Shrink = Callable[[pa.Table], pa.Table]
-"""Fewer rows that say the same."""
+"""Returns fewer rows with the same meaning."""
 
 
 def join_small_files(log: DeltaLog, *, max_files: int, durable: bool = True, shrink: Shrink | None = None) -> int:

@@ -67,11 +67,11 @@ def test_code_that_does_not_stand_alone_is_refused(place: Place) -> None:
 
 _WITHOUT = """
 import logging, sys
-from mirror_pipeline.kafka import compiled
+from mirror_pipeline.kafka.records import machine_code
 from mirror_pipeline.kafka.records.batch import OpenRecord, open_batch, seal
 from mirror_pipeline.kafka.records.merge import merge
 logging.basicConfig(format="%(message)s")
-compiled._kept = lambda places, name: None
+machine_code._kept = lambda places, name: None
 sys.modules["numba"] = None
 records = [OpenRecord(n, n, b"") for n in range(640)]
 data = memoryview(b"".join(seal(records[n : n + 16], codec=0) for n in range(0, 640, 16)))

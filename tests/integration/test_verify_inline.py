@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline import mirror as facade
+from mirror_pipeline import flow
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.verify.external import verify_external
 from tests.conftest import ClusterPair
@@ -21,8 +21,8 @@ def test_a_small_copy_is_made_and_verified_without_java(
     def no_java(*_: Any, **__: Any) -> Any:
         raise UsageError("no Java was found")
 
-    monkeypatch.setattr(facade, "find_java", no_java)
-    monkeypatch.setattr(facade, "build_session", no_java)
+    monkeypatch.setattr(flow, "find_java", no_java)
+    monkeypatch.setattr(flow, "build_session", no_java)
     monkeypatch.setattr("mirror_pipeline.verify.external.build_session", no_java)
     topic = new_topic_name()
     east, west = (cluster.bootstrap_servers for cluster in clusters)

@@ -97,11 +97,11 @@ class LaneContext:
         decision = next(covering, None)
         return decision.decided_by if decision else f"on_loss: {self.mirror.on_loss}"
 
-    def fail(self, problem: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """End the whole lane with this error."""
         with self.state.lock:
             if self.state.failure is None:
-                self.state.failure = problem
+                self.state.failure = error
             self.stop.set()
             self.state.lock.notify_all()
 
@@ -151,13 +151,13 @@ class Losses:
     count: int = 0
     since: float | None = None
 
-    def lost(self, problem: MirrorError) -> float:
-        """Seconds to wait before the next try; raises ``problem`` once it went on for too long."""
+    def lost(self, error: MirrorError) -> float:
+        """Seconds to wait before the next try; raises ``error`` once it went on for too long."""
         now = time.monotonic()
         self.since = self.since if self.since is not None else now
         self.count += 1
         if now - self.since > LOSSES_SECONDS and self.count > LOSSES:
-            raise problem
+            raise error
         return backoff(min(self.count, 2))
 
     def done(self) -> None:
@@ -172,12 +172,12 @@ class Patience:
     seconds: float
     since: float | None = None
 
-    def lost(self, problem: MirrorError, *, forever: bool) -> None:
-        """Count the silence; raise ``problem`` once it lasted too long, unless the run waits for ever."""
+    def lost(self, error: MirrorError, *, forever: bool) -> None:
+        """Count the silence; raise ``error`` once it lasted too long, unless the run waits for ever."""
         now = time.monotonic()
         self.since = self.since if self.since is not None else now
         if not forever and now - self.since > self.seconds:
-            raise problem
+            raise error
 
     def found(self) -> None:
         """The cluster answered."""

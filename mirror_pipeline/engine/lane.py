@@ -83,9 +83,9 @@ class LaneRun:
             preparation = Preparation(self._context)
             try:
                 return self._run(source, target, preparation)
-            except BaseException as problem:
-                said = str(problem) if isinstance(problem, MirrorError) else f"unexpected {type(problem).__name__}: {problem}"
-                self._heartbeat("failed", said, exit_code_of(problem))
+            except BaseException as error:
+                said = str(error) if isinstance(error, MirrorError) else f"unexpected {type(error).__name__}: {error}"
+                self._heartbeat("failed", said, exit_code_of(error))
                 raise
             finally:
                 source.close()
@@ -219,10 +219,10 @@ def tolerate_buffer_errors() -> Iterator[None]:
     """Trouble with the buffer that may pass is left to the next time; staging and producing wait meanwhile."""
     try:
         yield
-    except BufferUnusable as problem:
-        if not problem.retryable:
+    except BufferUnusable as error:
+        if not error.retryable:
             raise
-        log.warning("%s", problem.message)
+        log.warning("%s", error.message)
 
 
 def rarely(began: float, least: float, most: float) -> float:

@@ -85,15 +85,15 @@ def _side_by_side(
     def work(name: str) -> None:
         try:
             reports[name] = lane_run(name, watch(name)).run()
-        except ClusterUnreachable as problem:
-            if problem.report is None:
-                failures.append(problem)
+        except ClusterUnreachable as error:
+            if error.report is None:
+                failures.append(error)
                 stop.set()
             else:  # the source: this lane has sent what it had, and the others will
-                reports[name] = problem.report
-                silent.append(problem)
-        except Exception as problem:  # noqa: BLE001 - raised below, in the caller's thread
-            failures.append(problem)
+                reports[name] = error.report
+                silent.append(error)
+        except Exception as error:  # noqa: BLE001 - raised below, in the caller's thread
+            failures.append(error)
             stop.set()
 
     threads = [threading.Thread(target=work, args=(name,), name=name, daemon=True) for name in names]

@@ -92,8 +92,8 @@ class SilentBrokers:
                     self._answers(node)
                 except BrokerError:
                     return  # it answers; what it refuses shows where it is asked for records
-                except MirrorError as problem:
-                    log.debug("broker_silent node=%d: %s", node, problem.message)
+                except MirrorError as error:
+                    log.debug("broker_silent node=%d: %s", node, error.message)
                     pause = min(2 * pause, RAREST_PROBE_SECONDS)
                 else:
                     log.info("broker_answers node=%d", node)

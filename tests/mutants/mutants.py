@@ -271,8 +271,8 @@ FAST = (
     Mutant(
         "a leader that cannot tell yet ends the lane",
         "engine/read/source.py",
-        "        except (BrokerError, ConnectionLost) as problem:\n            self._note_silent()\n",
-        "        except ConnectionLost as problem:\n            self._note_silent()\n",
+        "        except (BrokerError, ConnectionLost) as error:\n            self._note_silent()\n",
+        "        except ConnectionLost as error:\n            self._note_silent()\n",
         MODEL, "a run failed: BrokerError",
     ),
     Mutant(

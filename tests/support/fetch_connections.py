@@ -77,5 +77,5 @@ def stretches(count: int, *, size: int = SIZE) -> list[Segment]:
 
 def assert_read(wanted: list[Segment]) -> None:
     for stretch in wanted:
-        assert stretch.problem is None
+        assert stretch.error is None
         assert [answer.records.obj for answer in stretch.answers] == [batch(stretch.start, EACH)]

@@ -91,8 +91,8 @@ class Dialer:
     def _tried(self) -> Connection | Exception:
         try:
             return self._open_connection()
-        except Exception as problem:  # noqa: BLE001 - told by whoever asks what was opened
-            return problem
+        except Exception as error:  # noqa: BLE001 - told by whoever asks what was opened
+            return error
 
 
 def _close(found: list[Connection | Exception]) -> None:

@@ -77,7 +77,7 @@ class ParallelFetch:
         self._looked = 0.0
         self._heard = time.monotonic()
         self._pauses = False
-        self._problem: Exception = ConnectionLost("reading ended before the answer came")
+        self._error: Exception = ConnectionLost("reading ended before the answer came")
         self._selector = selectors.DefaultSelector()
         self._dialer = Dialer(open_connection)
         self._selector.register(self._dialer.news, selectors.EVENT_READ)
@@ -149,7 +149,7 @@ class ParallelFetch:
             while not self._over and (self._slots or self._dialer.busy):
                 self._turn()
         except Exception as fault:  # noqa: BLE001 - raised by the thread that waits for a stretch
-            self._problem = fault
+            self._error = fault
         finally:
             self._finish()
 
@@ -167,7 +167,7 @@ class ParallelFetch:
                 self._serve(slot)
         for opened in self._dialer.opened():
             if isinstance(opened, Exception):
-                self._problem = opened
+                self._error = opened
                 self._count -= 1
             else:
                 self._add(opened)
@@ -191,14 +191,14 @@ class ParallelFetch:
                 self.open.append(slot.connection)
         begun = (*(attempt for slot in self._slots.values() for attempt in slot.asked), *self._muted)
         for segment in (*(attempt.segment for attempt in begun), *self._again):
-            self._give_up(segment, self._problem)
+            self._give_up(segment, self._error)
         with self._lock:
             self._ended = True
             self._give_up_waiting()
 
     def _give_up_waiting(self) -> None:
         for segment in self.admission.close():
-            self._give_up(segment, self._problem)
+            self._give_up(segment, self._error)
 
     def _add(self, connection: Connection) -> None:
         slot = Slot(connection, connection.fileno())
@@ -259,8 +259,8 @@ class ParallelFetch:
         slot.asked.append(attempt)
         try:
             send_fetch(slot.connection, {source: (attempt.next, size)}, max_wait_ms=WAIT_MS, min_bytes=1, max_bytes=size)
-        except MirrorError as problem:
-            self._lost(slot, problem)
+        except MirrorError as error:
+            self._lost(slot, error)
             return
         self._place(slot)
 
@@ -286,8 +286,8 @@ class ParallelFetch:
                 self._answered(slot, answers)
                 if slot.connected and slot.asked:
                     self._more.append(slot)  # TLS may hold the next, of which the selector knows nothing; but others come first
-        except MirrorError as problem:
-            self._lost(slot, problem)
+        except MirrorError as error:
+            self._lost(slot, error)
 
     def _answered(self, slot: Slot, answers: dict[TopicPartition, FetchedPartition]) -> None:
         attempt = slot.asked[0]
@@ -395,13 +395,13 @@ class ParallelFetch:
             self._release(attempt, None)
         self._dialer.want(1)
 
-    def _lost(self, slot: Slot, problem: Exception) -> None:
+    def _lost(self, slot: Slot, error: Exception) -> None:
         """This connection reads no more; others go on, unless it was the last. The next ``resize`` makes up for it."""
-        self._problem = problem
+        self._error = error
         self._count -= 1
         self._remove(slot)
         for place, attempt in enumerate(slot.asked):
-            self._release(attempt, problem if place == 0 else None)  # what was asked for behind it is not to blame
+            self._release(attempt, error if place == 0 else None)  # what was asked for behind it is not to blame
 
     def _remove(self, slot: Slot) -> None:
         self._idle.pop(slot, None)
@@ -411,7 +411,7 @@ class ParallelFetch:
         slot.connected = False
         slot.connection.close()
 
-    def _release(self, attempt: Attempt, problem: Exception | None) -> None:
+    def _release(self, attempt: Attempt, error: Exception | None) -> None:
         """An attempt that will not come to its end: another goes on, or is made."""
         segment = attempt.segment
         self.admission.lost(attempt)
@@ -419,16 +419,16 @@ class ParallelFetch:
             segment.attempts.remove(attempt)
         if segment.ready or segment.attempts:
             return
-        segment.losses += problem is not None
-        if problem is not None and segment.losses >= LOSSES:
-            self._give_up(segment, problem)
+        segment.losses += error is not None
+        if error is not None and segment.losses >= LOSSES:
+            self._give_up(segment, error)
         else:
             self._again.append(segment)
 
-    def _give_up(self, segment: Segment, problem: Exception) -> None:
+    def _give_up(self, segment: Segment, error: Exception) -> None:
         if not segment.ready:
             for attempt in segment.attempts:
                 self.admission.lost(attempt)
-            segment.problem = problem
+            segment.error = error
             segment.ready = True
             self._news.set()

@@ -39,7 +39,7 @@ class Segment:
     size: int
     slack: int
     answers: list[FetchedPartition] = field(default_factory=list)
-    problem: Exception | None = None
+    error: Exception | None = None
     fault: Exception | None = None
     known: bool = True
     ready: bool = False

@@ -120,10 +120,10 @@ class Maintenance:
                 return Eviction(self.store.lane, note="another process keeps the house")
             try:
                 return self._run_round(excess, upkeep, seconds)
-            except BufferUnusable as problem:
-                if not (problem.retryable and drop_reserved_file(self.store)):
+            except BufferUnusable as error:
+                if not (error.retryable and drop_reserved_file(self.store)):
                     raise
-                log.warning("%s; deleting the reserved file", problem.message)
+                log.warning("%s; deleting the reserved file", error.message)
                 return self._run_round(excess, upkeep, seconds)
 
     def _run_round(self, excess: int, upkeep: bool, seconds: float) -> Eviction:
@@ -188,8 +188,8 @@ class Maintenance:
             verdict = self.verify(VERIFY_BYTES)
         except (BufferUnusable, SparkGone):
             raise
-        except MirrorError as problem:
-            self.done = replace(self.done, note=f"not verified: {problem.message}")
+        except MirrorError as error:
+            self.done = replace(self.done, note=f"not verified: {error.message}")
             return False
         self.done = replace(
             self.done,
@@ -211,9 +211,9 @@ class Maintenance:
             self.differs(differences)
 
 
-def damage(problem: BaseException) -> bool:
+def damage(error: BaseException) -> bool:
     """Whether an error of housekeeping must end the lane: all others leave the copy as it is.
 
     Without Spark nothing can be verified or leave: a lane that waits for room would never notice that Spark is gone.
     """
-    return isinstance(problem, BufferDamaged | SparkGone)
+    return isinstance(error, BufferDamaged | SparkGone)

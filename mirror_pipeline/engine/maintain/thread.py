@@ -74,8 +74,8 @@ class MaintenanceThread:
     def _overdue(self) -> bool:
         try:
             kept = last_maintenance(self.context.store)
-        except BufferUnusable as problem:
-            log.warning("housekeeping: %s", problem.message)
+        except BufferUnusable as error:
+            log.warning("housekeeping: %s", error.message)
             return False
         return kept is not None and time.time() - max(kept, self.facts.last or 0.0) > OVERDUE_SECONDS
 
@@ -110,8 +110,8 @@ class MaintenanceThread:
     def _run_round_if_needed(self, *, regular: bool) -> Eviction | None:
         try:
             excess = self.context.room.measure().excess
-        except MirrorError as problem:
-            self.facts.error = problem.message
+        except MirrorError as error:
+            self.facts.error = error.message
             return None
         return self._round(excess=excess, upkeep=regular) if regular or excess else None
 
@@ -120,8 +120,8 @@ class MaintenanceThread:
         try:
             seconds = URGENT_VERIFY_SECONDS if excess else ROUND_SECONDS / 2
             done = self._maintenance().run_round(excess=excess, upkeep=upkeep, seconds=seconds)
-        except Exception as problem:  # noqa: BLE001 - a house in disorder must not end a copy that works
-            self._failed(problem)
+        except Exception as error:  # noqa: BLE001 - a house in disorder must not end a copy that works
+            self._failed(error)
             return None
         facts.error, facts.note = "", done.note
         facts.freed_bytes += done.freed_bytes
@@ -132,10 +132,10 @@ class MaintenanceThread:
         log.debug("housekeeping: %s", done)
         return done
 
-    def _failed(self, problem: Exception) -> None:
-        text = problem.message if isinstance(problem, MirrorError) else f"{type(problem).__name__}: {problem}"
-        if damage(problem):
-            self.context.fail(problem)
+    def _failed(self, error: Exception) -> None:
+        text = error.message if isinstance(error, MirrorError) else f"{type(error).__name__}: {error}"
+        if damage(error):
+            self.context.fail(error)
         if text != self.facts.error:
             log.warning("housekeeping of lane %s: %s", self.context.lane, text)
         self.facts.error = text

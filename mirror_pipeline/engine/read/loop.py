@@ -64,24 +64,24 @@ class ReadLoop:
             while not self._context.stop.is_set():
                 try:
                     more = self._turn()
-                except (ConnectionLost, ClusterUnreachable) as problem:
-                    self._source_lost(problem)
+                except (ConnectionLost, ClusterUnreachable) as error:
+                    self._source_lost(error)
                     continue
-                except TaskLost as problem:
-                    self._task_lost(problem)
+                except TaskLost as error:
+                    self._task_lost(error)
                     continue
-                except BufferUnusable as problem:
-                    if not problem.retryable:
+                except BufferUnusable as error:
+                    if not error.retryable:
                         raise
-                    self._buffer_unusable(problem)
+                    self._buffer_unusable(error)
                     continue
                 if not more:
                     break
-        except ClusterUnreachable as problem:
+        except ClusterUnreachable as error:
             with self._state.lock:
-                self._state.source_lost = problem
-        except Exception as problem:  # noqa: BLE001 - handed to the run's own thread, which raises it
-            self._context.fail(problem)
+                self._state.source_lost = error
+        except Exception as error:  # noqa: BLE001 - handed to the run's own thread, which raises it
+            self._context.fail(error)
         finally:
             worker_cache.close()
             self._source.end()
@@ -122,8 +122,8 @@ class ReadLoop:
             end_unknown, unready = self._state.end_unknown(), bool(self._state.unready)
         if end_unknown is not None:
             self.refresh_ends()
-        if (problem := self._source.unread()) is not None:
-            raise problem
+        if (error := self._source.unread()) is not None:
+            raise error
         if end_unknown is None and unready:  # topics whose target is not there yet may still join
             self._context.stop.wait(self._context.mirror.engine.poll_interval)
         return end_unknown is not None or unready
@@ -262,24 +262,24 @@ class ReadLoop:
             self._patience.found()
             self._state.source_down = ""
 
-    def _source_lost(self, problem: ConnectionLost | ClusterUnreachable) -> None:
+    def _source_lost(self, error: ConnectionLost | ClusterUnreachable) -> None:
         self._failures += 1
-        self._state.source_down = problem.message
+        self._state.source_down = error.message
         self._patience.lost(
-            ClusterUnreachable(self._context.source.alias, problem.message, hint=problem.hint), forever=not self._context.once
+            ClusterUnreachable(self._context.source.alias, error.message, hint=error.hint), forever=not self._context.once
         )
         self._context.stop.wait(backoff(self._failures))
 
-    def _task_lost(self, problem: TaskLost) -> None:
+    def _task_lost(self, error: TaskLost) -> None:
         """Nothing of its task was committed: it is read again. A worker that dies every time is no accident."""
-        log.warning("staging: %s", problem.message)
-        self._context.stop.wait(self._losses.lost(problem))
+        log.warning("staging: %s", error.message)
+        self._context.stop.wait(self._losses.lost(error))
 
-    def _buffer_unusable(self, problem: BufferUnusable) -> None:
+    def _buffer_unusable(self, error: BufferUnusable) -> None:
         """Staging pauses. On a full disk producing goes on, and what it has sent may leave the buffer."""
-        log.warning("staging waits: %s", problem.message)
+        log.warning("staging waits: %s", error.message)
         with self._state.lock:
-            self._state.buffer_is(problem.message)
+            self._state.buffer_is(error.message)
         try:
             self._resolve_commit()
             self._context.spans.discard_uncommitted(self._context.hold.check)

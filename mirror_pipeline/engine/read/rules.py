@@ -35,16 +35,16 @@ class RangeRules:
         """The source's retention, or somebody with DeleteRecords, was faster than this mirror."""
         return trimmed(self.range.source, start, end)
 
-    def corrupt(self, start: int, end: int, problem: MirrorError) -> TopicHalted:
+    def corrupt(self, start: int, end: int, error: MirrorError) -> TopicHalted:
         """A batch that fails its checksum."""
         hint = "the source's log is damaged there, or a proxy changed the bytes; check the broker's disk"
-        return self._halt("corrupt", f"{self.range.source} at offset {start}: {problem.message}", hint, start, end)
+        return self._halt("corrupt", f"{self.range.source} at offset {start}: {error.message}", hint, start, end)
 
-    def oversize(self, offset: int, problem: MirrorError) -> TopicHalted:
+    def oversize(self, offset: int, error: MirrorError) -> TopicHalted:
         """A single record that no batch for the target can hold."""
         said = (
             f"the record of {self.range.source} at offset {offset} is larger than the target topic's"
-            f" max.message.bytes ({self.max_batch_bytes}): {problem.message}"
+            f" max.message.bytes ({self.max_batch_bytes}): {error.message}"
         )
         return self._halt("oversize", said, "raise max.message.bytes on the target topic and run again", offset, offset + 1)
 

@@ -128,8 +128,8 @@ class SourceSide:
             due = min((part.read_at for part in self._state.live() if part.unread), default=None)
         if at:
             self._state.source_down = ""
-        elif (problem := self.unread()) is not None:
-            self._state.source_down = problem.message
+        elif (error := self.unread()) is not None:
+            self._state.source_down = error.message
         poll = self._context.mirror.engine.poll_interval
         most = None if due is None else max(0.05, due - time.monotonic())
         seconds = min(MOST_NEWS_SECONDS, NEWS_SECONDS + len(at) / 1000)
@@ -215,13 +215,13 @@ class SourceSide:
             return None, True
         try:
             return diverged(self._client, part.source, part.mark, part.staged, compacted=compacted, within=self.within), True
-        except (BrokerError, ConnectionLost) as problem:
+        except (BrokerError, ConnectionLost) as error:
             self._note_silent()
             with self._state.lock:
-                if isinstance(problem, BrokerError):
-                    self._failed(part, problem)
+                if isinstance(error, BrokerError):
+                    self._failed(part, error)
                 else:
-                    self._put_off(part, problem.message)
+                    self._put_off(part, error.message)
             return None, False
 
     def _look_again(self, suspects: Mapping[TopicPartition, int]) -> None:
@@ -241,12 +241,12 @@ class SourceSide:
                 if part.source in told and told[part.source].last_stable_offset >= part.staged:
                     part.end, part.end_known = max(part.end, told[part.source].last_stable_offset), True
 
-    def _failed(self, part: PartitionState, problem: BrokerError) -> None:
+    def _failed(self, part: PartitionState, error: BrokerError) -> None:
         """A leader's error: it may pass, or ends the topic's copy; with the state locked."""
-        if lookup(problem.code).action in MAY_PASS:
-            self._put_off(part, problem.message)
+        if lookup(error.code).action in MAY_PASS:
+            self._put_off(part, error.message)
         else:
-            self._state.halt(part.source.topic, refused(part.source, problem), sendable=True)
+            self._state.halt(part.source.topic, refused(part.source, error), sendable=True)
 
     def _put_off(self, part: PartitionState, why: str) -> None:
         self._client.forget(part.source)

@@ -96,11 +96,11 @@ class SpanBuilder:
                 if (found := answer.batch(due)) is None:
                     break
                 header = self._look(*found, answer, ask)
-            except CorruptBatch as problem:
+            except CorruptBatch as error:
                 if ask is not None and not again:
                     self.take(ask(self.next), asked=self.next, ask=ask, again=True)
                     break
-                if not self._leave_out(answer, problem, ask):
+                if not self._leave_out(answer, error, ask):
                     break
             else:
                 answer.at, answer.floor = answer.at + header.size, header.next_offset
@@ -157,7 +157,7 @@ class SpanBuilder:
         if header.magic >= 2 and header.is_control and control_type(batch) is ControlType.ABORT:
             aborted[:] = [entry for entry in aborted if entry[0] != header.producer_id or entry[1] > header.base_offset]
 
-    def _leave_out(self, answer: Answer, problem: CorruptBatch, ask: Ask | None) -> bool:
+    def _leave_out(self, answer: Answer, error: CorruptBatch, ask: Ask | None) -> bool:
         """Go on at the next good batch, where a person, or ``on_loss``, allows it; whether that can be done with this answer."""
         start, wanted = self.next, self.rules.range
         good, end = answer.next_good(start), answer.stable
@@ -174,7 +174,7 @@ class SpanBuilder:
         if end <= start:
             return False
         if not self.rules.may_miss(start, end):
-            raise self.rules.corrupt(start, end, problem) from problem
+            raise self.rules.corrupt(start, end, error) from error
         stop = good[0] if good else len(answer.records)
         self._quarantine(start, end, "corrupt batch", bytes(answer.records[answer.at : stop]))
         self.bytes_read += stop - answer.at
@@ -281,10 +281,10 @@ class SpanBuilder:
                 continue
             try:
                 sealed = seal_runs([record], codec=codec, max_bytes=self.rules.max_batch_bytes)[0]
-            except RecordTooLarge as problem:
+            except RecordTooLarge as error:
                 self._close_compacted(record.offset)
                 if not self.rules.may_miss(record.offset, record.offset + 1):
-                    raise self.rules.oversize(record.offset, problem) from problem
+                    raise self.rules.oversize(record.offset, error) from error
                 whole = seal_runs([record], codec=codec, max_bytes=MAX_SEALED)[0]
                 self._quarantine(record.offset, record.offset + 1, "larger than the target takes", whole)
             else:

@@ -78,9 +78,9 @@ def run_read(task: ReadTask) -> ReadResult:
 class _Unwritten(Exception):
     """A range could not be written by a fault of ours: the task's file is no good."""
 
-    def __init__(self, source: TopicPartition, problem: Exception) -> None:
-        super().__init__(str(problem))
-        self.source, self.problem = source, problem
+    def __init__(self, source: TopicPartition, error: Exception) -> None:
+        super().__init__(str(error))
+        self.source, self.error = source, error
 
 
 class _TaskRun:
@@ -103,10 +103,10 @@ class _TaskRun:
             client = worker_cache.client_of(self._task.cluster, timeout=self._task.timeout)
             client.avoid(self._task.avoid)
             self._fetch_all(client, deadline)
-        except (ConnectionLost, ClusterUnreachable) as problem:
+        except (ConnectionLost, ClusterUnreachable) as error:
             worker_cache.forget(self._task.cluster)
             for source in self._open():
-                self._errors.setdefault(source, problem.message)
+                self._errors.setdefault(source, error.message)
         self._flush()
 
     def outcomes(self) -> tuple[RangeOutcome, ...]:
@@ -125,7 +125,7 @@ class _TaskRun:
 
     def nothing(self, fault: _Unwritten) -> tuple[RangeOutcome, ...]:
         """Outcomes of a task whose file was thrown away: nothing was read, but one topic has halted."""
-        halt = internal(fault.source, fault.problem)
+        halt = internal(fault.source, fault.error)
         rows = [(source, halt if source == fault.source else None) for source in self._builders]
         said = "its part file could not be written; it is read again"
         return tuple(
@@ -156,8 +156,8 @@ class _TaskRun:
     def _leaders(self, client: WireClient) -> dict[int, list[TopicPartition]]:
         """Partitions by leader; those without one, or whose leader is silent, are left to another time."""
         leaders, errors = client.leaders(list(self._builders), patience=0)
-        for source, problem in errors.items():
-            self._refused(client, source, problem)
+        for source, error in errors.items():
+            self._refused(client, source, error)
         by_leader: dict[int, list[TopicPartition]] = {}
         for source, node in leaders.items():
             if node in self._task.avoid:
@@ -174,8 +174,8 @@ class _TaskRun:
             patience = self._patience(client, node)
             try:
                 mine = [_Slot(node, client.connection(node, number, within=patience), half) for number, half in enumerate(halves)]
-            except WireError as problem:
-                self._lost(client, node, sources, problem)
+            except WireError as error:
+                self._lost(client, node, sources, error)
                 continue
             for slot in mine:
                 slot.connection.limit(patience)
@@ -185,19 +185,19 @@ class _TaskRun:
     def _patience(self, client: WireClient, node: int) -> float:
         return max(self._task.patience.get(node, SILENT_SECONDS), PATIENT_ROUND_TRIPS * client.round_trip)
 
-    def _lost(self, client: WireClient, node: int, sources: Sequence[TopicPartition], problem: WireError) -> None:
+    def _lost(self, client: WireClient, node: int, sources: Sequence[TopicPartition], error: WireError) -> None:
         """Nothing more comes of these in this task; the others go on. What no broker of the cluster will take is raised."""
-        if isinstance(problem, BrokerError) and lookup(problem.code).action is Action.FATAL:
-            raise problem
+        if isinstance(error, BrokerError) and lookup(error.code).action is Action.FATAL:
+            raise error
         client.take_silent()
         for source in set(sources) & set(self._open()):
             client.forget(source)
-            if isinstance(problem, BrokerError) and not problem.retryable:
-                self._halted[source] = refused(source, problem)
+            if isinstance(error, BrokerError) and not error.retryable:
+                self._halted[source] = refused(source, error)
             else:
-                self._errors[source] = problem.message
-        if isinstance(problem, ConnectionLost) and problem.timed_out:
-            self.silent[node] = problem.message
+                self._errors[source] = error.message
+        if isinstance(error, ConnectionLost) and error.timed_out:
+            self.silent[node] = error.message
 
     def _fetch_short(self, client: WireClient, slots: list[_Slot], deadline: float) -> None:
         """Keep one request per connection on the way while answers are worked on; each broker is waited for apart."""
@@ -232,8 +232,8 @@ class _TaskRun:
         """Take what has come over a connection; whether it can be asked again."""
         try:
             answers = receive_fetch(slot.connection)
-        except WireError as problem:
-            self._lost(client, slot.node, slot.sources, problem)
+        except WireError as error:
+            self._lost(client, slot.node, slot.sources, error)
             return False
         self.heard[slot.node] = max(self.heard.get(slot.node, 0.0), time.monotonic() - slot.asked)
         for source, data in answers.items():
@@ -275,10 +275,10 @@ class _TaskRun:
         source, builder = segment.source, self._builders[segment.source]
         if segment.fault is not None:
             self._halted.setdefault(source, internal(source, segment.fault))
-        if segment.problem is not None and not isinstance(segment.problem, MirrorError):
-            raise segment.problem
-        if segment.problem is not None:
-            self._errors.setdefault(source, str(segment.problem))
+        if segment.error is not None and not isinstance(segment.error, MirrorError):
+            raise segment.error
+        if segment.error is not None:
+            self._errors.setdefault(source, str(segment.error))
         if not segment.answers or source in self._errors or source in self._halted or builder.next < segment.start:
             return  # what lies before is missing: the next micro-batch reads on from there
         for place, answer in enumerate(segment.answers):
@@ -312,8 +312,8 @@ class _TaskRun:
         slot.asked = now
         try:
             send_fetch(slot.connection, wants, max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=self._task.fetch_bytes)
-        except WireError as problem:
-            self._lost(client, slot.node, slot.sources, problem)
+        except WireError as error:
+            self._lost(client, slot.node, slot.sources, error)
             return False
         return True
 
@@ -333,12 +333,12 @@ class _TaskRun:
                 self._errors[source] = f"the broker returned nothing for {source} at offset {builder.next}"
         except TopicHalted as halt:
             self._halted[source] = halt
-        except (WireError, ClusterUnreachable) as problem:  # asked again, the broker refuses or is silent
+        except (WireError, ClusterUnreachable) as error:  # asked again, the broker refuses or is silent
             client.forget(source)
-            self._errors[source] = problem.message
-        except CorruptBatch as problem:
+            self._errors[source] = error.message
+        except CorruptBatch as error:
             self._halted[source] = TopicHalted(
-                source.topic, f"{source} at offset {builder.next}: {problem.message}", partition=source.partition,
+                source.topic, f"{source} at offset {builder.next}: {error.message}", partition=source.partition,
                 hint="the source's log is damaged there, or a proxy changed the bytes; check the broker's disk", code="unreadable",
             )  # fmt: skip
         except MirrorError:
@@ -369,9 +369,9 @@ class _TaskRun:
         return answers[source]
 
     def _refused(
-        self, client: WireClient, source: TopicPartition, problem: BrokerError, data: FetchedPartition | None = None
+        self, client: WireClient, source: TopicPartition, error: BrokerError, data: FetchedPartition | None = None
     ) -> None:
-        action = lookup(problem.code).action
+        action = lookup(error.code).action
         if action is Action.RESEEK and data is not None:
             try:
                 self._out_of_range(client, source)
@@ -379,9 +379,9 @@ class _TaskRun:
                 self._refused(client, source, refusal)
         elif action in (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME):
             client.forget(source)
-            self._errors[source] = problem.message
+            self._errors[source] = error.message
         else:
-            self._halted[source] = refused(source, problem)
+            self._halted[source] = refused(source, error)
 
     def _out_of_range(self, client: WireClient, source: TopicPartition) -> None:
         """Deleted before it was read, or beyond the end? The end's word is not taken here: the run looks at it, and looks twice."""

@@ -178,8 +178,8 @@ class TopicStarter:
             self._state.unready[name] = error.message
         return True
 
-    def _refuse(self, name: str, problem: MirrorError) -> None:
-        halt = problem if isinstance(problem, TopicHalted) else TopicHalted(name, problem.message, hint=problem.hint)
+    def _refuse(self, name: str, error: MirrorError) -> None:
+        halt = error if isinstance(error, TopicHalted) else TopicHalted(name, error.message, hint=error.hint)
         self._put_off_since.pop(name, None)
         with self._state.lock:
             self._state.unready.pop(name, None)

@@ -89,10 +89,10 @@ class FirstSeen:
                 text = self._store.read_file(STARTS)
             try:
                 self._told = None if text is None else json.loads(text)
-            except ValueError as problem:
+            except ValueError as error:
                 raise BufferUnusable(
-                    f"{self._store.table(STARTS)} is damaged: {problem}", hint="remove it: topics that are not copied yet then begin anew"
-                ) from problem
+                    f"{self._store.table(STARTS)} is damaged: {error}", hint="remove it: topics that are not copied yet then begin anew"
+                ) from error
         return self._told
 
     def _write(self, told: dict[str, Any]) -> None:

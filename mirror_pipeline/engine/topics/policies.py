@@ -85,8 +85,8 @@ class RulesLook:
             return list(outcomes)
         try:
             policies = source_policies(sorted(holes), self._source_admin)
-        except MirrorError as problem:
-            policies = {name: SourcePolicy(compacted=False, unread=problem.message, passing=True) for name in holes}
+        except MirrorError as error:
+            policies = {name: SourcePolicy(compacted=False, unread=error.message, passing=True) for name in holes}
         mended = self._look(policies, large)
         resolved = []
         for outcome in outcomes:

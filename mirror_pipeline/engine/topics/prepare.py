@@ -71,17 +71,17 @@ class Preparation:
         self.update(topics)
         try:
             self.finish()
-        except (ClusterUnreachable, ConnectionLost) as problem:
+        except (ClusterUnreachable, ConnectionLost) as error:
             if topics and not self._state.topics:
                 raise
-            self._state.target_lost(problem.message)
+            self._state.target_lost(error.message)
 
     def rediscover(self, discover: Callable[[], list[LaneTopic]]) -> None:
         """Take in topics and partitions that appeared since; trouble with a cluster is left to the next time."""
         try:
             self.update(discover())
-        except (ClusterUnreachable, ConnectionLost) as problem:
-            log.info("looking for new topics: %s", problem.message)
+        except (ClusterUnreachable, ConnectionLost) as error:
+            log.info("looking for new topics: %s", error.message)
 
     def update(self, topics: Collection[LaneTopic]) -> None:
         """Look at ``topics`` on the source; known ones may be staged from here on, new and grown ones wait for the target."""
@@ -193,12 +193,12 @@ class Preparation:
             self._begin_successors()
             if self._starter.put_off:
                 self._begin_at = time.monotonic() + READY_AGAIN_SECONDS
-        except LaneBusy as problem:
-            log.info("new topics wait for another mirror that begins some: %s", problem.message)
-        except ClusterUnreachable as problem:
-            if problem.cluster != self._context.source.alias:
+        except LaneBusy as error:
+            log.info("new topics wait for another mirror that begins some: %s", error.message)
+        except ClusterUnreachable as error:
+            if error.cluster != self._context.source.alias:
                 raise
-            log.info("new topics wait for the source: %s", problem.message)
+            log.info("new topics wait for the source: %s", error.message)
             self._begin_at = time.monotonic() + BEGIN_AGAIN_SECONDS
 
     def _resume_resolved(self) -> None:
@@ -271,8 +271,8 @@ class Preparation:
             try:
                 if run.halted is None and self._start_over(known[run.topic]):
                     continue
-            except TopicHalted as problem:
-                halt = problem
+            except TopicHalted as error:
+                halt = error
             with self._state.lock:
                 self._apply_target_check(run, halt)
                 run.max_batch_bytes, policy = rules[run.topic]

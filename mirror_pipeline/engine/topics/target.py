@@ -197,12 +197,12 @@ def target_changed(known: Incarnation, found: TopicMetadata, cluster_id: str, al
             code="other_target_cluster",
         )
     if found.error:
-        problem = broker_error(found.error, known.target_topic)
-        if problem.retryable and found.error != UNKNOWN_TOPIC_OR_PARTITION:
-            raise problem
+        error = broker_error(found.error, known.target_topic)
+        if error.retryable and found.error != UNKNOWN_TOPIC_OR_PARTITION:
+            raise error
         return TopicHalted(
             known.topic,
-            f"target topic {known.target_topic} cannot be used any more: {problem.name}",
+            f"target topic {known.target_topic} cannot be used any more: {error.name}",
             hint="was it deleted? Create it again and accept it, or mirror into a new target topic",
             code="target_gone",
         )

@@ -51,12 +51,12 @@ class LedgerWriter:
         try:
             self._resolve_unknown()
             self._record(self._unwritten)
-        except BufferUnusable as problem:
-            if not problem.retryable:
+        except BufferUnusable as error:
+            if not error.retryable:
                 raise
-            log.warning("the ledger waits: %s", problem.message)
+            log.warning("the ledger waits: %s", error.message)
             with self._context.state.lock:
-                self._context.state.buffer_is(problem.message)
+                self._context.state.buffer_is(error.message)
             self._context.room_wanted.set()
             return False
         self._unwritten = []

@@ -60,15 +60,15 @@ class WriteLoop:
                 try:
                     if not self._turn():
                         break
-                except (ConnectionLost, ClusterUnreachable) as problem:
-                    self._target_lost(problem)
-                except BufferUnusable as problem:
-                    if not problem.retryable:
+                except (ConnectionLost, ClusterUnreachable) as error:
+                    self._target_lost(error)
+                except BufferUnusable as error:
+                    if not error.retryable:
                         raise
-                    self._buffer_unusable(problem)
+                    self._buffer_unusable(error)
             self._ledger_writer.write()
-        except Exception as problem:  # noqa: BLE001 - handed to the run's own thread, which raises it
-            self._context.fail(problem)
+        except Exception as error:  # noqa: BLE001 - handed to the run's own thread, which raises it
+            self._context.fail(error)
         finally:
             self._silent.end()
             worker_cache.close()
@@ -103,8 +103,8 @@ class WriteLoop:
             for part in unknown:
                 try:
                     sends += self._apply_tail(part, tails[part.target])
-                except Exception as problem:  # noqa: BLE001 - a fault of ours over one partition: the others go on
-                    self._suspect(part, internal(part.target, problem))
+                except Exception as error:  # noqa: BLE001 - a fault of ours over one partition: the others go on
+                    self._suspect(part, internal(part.target, error))
         self._ledger_writer.add(sends)
         refusals = [tail for tail in tails.values() if isinstance(tail, BrokerError | ConnectionLost)]
         if len(refusals) < len(tails):
@@ -147,9 +147,9 @@ class WriteLoop:
             before = part.position.ordinal
             sends = self._account(part, tail.records)
             self._count(part, part.position.ordinal - before)
-        except ValueError as problem:
+        except ValueError as error:
             hint = "was the buffer folder exchanged or emptied by hand?"
-            self._state.halt(topic, TopicHalted(topic, f"{part.target}: {problem}", hint=hint, code="buffer_gap"))
+            self._state.halt(topic, TopicHalted(topic, f"{part.target}: {error}", hint=hint, code="buffer_gap"))
             return []
         part.outcome_unknown, part.tail_read, part.suspect = False, True, None
         part.error, part.retry_at = "", 0.0
@@ -283,8 +283,8 @@ class WriteLoop:
     def _mark_unknown(self, lost: Sequence[tuple[Sequence[PartitionWork], TaskLost]]) -> TaskLost | None:
         """Workers died between reading and acknowledging: what they sent is for the target's log to tell."""
         with self._state.lock:
-            for share, problem in lost:
-                log.warning("producing: %s", problem.message)
+            for share, error in lost:
+                log.warning("producing: %s", error.message)
                 self._set_unknown(share)
         return lost[0][1] if lost else None
 
@@ -307,8 +307,8 @@ class WriteLoop:
                 part = run.partitions[source.partition]
                 try:
                     sends += self._account(part, outcome.records)
-                except Exception as problem:  # noqa: BLE001 - a fault of ours over one partition: the others go on
-                    self._suspect(part, internal(part.target, problem))
+                except Exception as error:  # noqa: BLE001 - a fault of ours over one partition: the others go on
+                    self._suspect(part, internal(part.target, error))
                     continue
                 acked += outcome.records
                 run.records += outcome.records
@@ -344,23 +344,23 @@ class WriteLoop:
         else:
             part.worked()
 
-    def _target_lost(self, problem: ConnectionLost | ClusterUnreachable) -> None:
+    def _target_lost(self, error: ConnectionLost | ClusterUnreachable) -> None:
         self._failures += 1
         with self._state.lock:
-            self._state.target_lost(problem.message)
+            self._state.target_lost(error.message)
             for part in self._state.sendable():
                 part.outcome_unknown = True
         self._patience.lost(
-            ClusterUnreachable(self._context.target.alias, problem.message, hint=problem.hint),
+            ClusterUnreachable(self._context.target.alias, error.message, hint=error.hint),
             forever=not self._context.once,
         )
         self._context.stop.wait(backoff(self._failures))
 
-    def _buffer_unusable(self, problem: BufferUnusable) -> None:
+    def _buffer_unusable(self, error: BufferUnusable) -> None:
         """Nothing can be read from the buffer, or it is not sure to be ours: wait, as for a full disk."""
-        log.warning("producing waits: %s", problem.message)
+        log.warning("producing waits: %s", error.message)
         with self._state.lock:
-            self._state.buffer_is(problem.message)
+            self._state.buffer_is(error.message)
         self._context.stop.wait(FULL_DISK_POLL_SECONDS)
 
     def _target_found(self) -> None:

@@ -33,7 +33,7 @@ POLL_SECONDS = 0.05
 ANSWER_SECONDS = 3.0
 """How long a leader may let a question pass before it counts as silent, unless it is known to be slow. Opening a connection over
 a long way takes half of it."""
-Problem = TopicHalted | BrokerError | ConnectionLost
+Failure = TopicHalted | BrokerError | ConnectionLost
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class _Look:
     at: int = field(init=False)
     end: int = 0
     deleted: bool = False
-    answer: Tail | Problem | None = None
+    answer: Tail | Failure | None = None
 
     def __post_init__(self) -> None:
         self.at = self.position.target_next
@@ -83,7 +83,7 @@ def read_tails(
     timeout: float,
     patience: float = ANSWER_SECONDS,
     epochs: Mapping[TopicPartition, int] | None = None,
-) -> dict[TopicPartition, Tail | Problem]:
+) -> dict[TopicPartition, Tail | Failure]:
     """Count our records on target partitions from ``position.target_next`` to the end of their logs.
 
     Args:
@@ -135,7 +135,7 @@ def _open(looks: Iterable[_Look]) -> list[_Look]:
     return [look for look in looks if look.answer is None]
 
 
-def _answer(client: WireClient, look: _Look) -> Tail | Problem:
+def _answer(client: WireClient, look: _Look) -> Tail | Failure:
     """The outcome; of a partition without a tail the leader is asked for anew next time."""
     assert look.answer is not None  # noqa: S101 - the loop ends only then
     if not isinstance(look.answer, Tail):
@@ -150,9 +150,9 @@ def _take_step(
         return
     try:
         step(client, looks, patience)
-    except BrokerError as problem:  # the whole question was refused, as by a broker too old for it
+    except BrokerError as error:  # the whole question was refused, as by a broker too old for it
         for look in looks:
-            look.answer = look.answer or problem
+            look.answer = look.answer or error
 
 
 def _find_leaders(client: WireClient, looks: Mapping[TopicPartition, _Look]) -> None:
@@ -238,9 +238,9 @@ def _scan_some(client: WireClient, leader: int, group: Collection[_Look], patien
         connection = client.connection(leader, within=patience)
         connection.limit(min(connection.timeout, patience))
         answers = fetch(connection, wants, max_wait_ms=100, min_bytes=1, max_bytes=FETCH_BYTES, isolation=0)
-    except (BrokerError, ConnectionLost) as problem:
+    except (BrokerError, ConnectionLost) as error:
         for look in group:
-            look.answer = problem
+            look.answer = error
         return set()
     moved = [_take(look, answers[look.target]) for look in group]
     return {look.target for look in group} if any(moved) else set()
@@ -258,12 +258,12 @@ def _take(look: _Look, data: FetchedPartition) -> bool:
                 look.at = header.next_offset
     except TopicHalted as halt:
         look.answer = halt
-    except CorruptBatch as problem:
-        said = f"{look.target} at offset {look.at}: {problem.message}"
+    except CorruptBatch as error:
+        said = f"{look.target} at offset {look.at}: {error.message}"
         hint = "the target's log is damaged there, or a proxy changed the bytes; check the broker's disk"
         look.answer = TopicHalted(look.target.topic, said, hint=hint, partition=look.target.partition, code="unreadable")
-    except Exception as problem:  # noqa: BLE001 - a fault of ours over one partition: the others go on
-        look.answer = internal(look.target, problem)
+    except Exception as error:  # noqa: BLE001 - a fault of ours over one partition: the others go on
+        look.answer = internal(look.target, error)
     return look.at > before
 
 

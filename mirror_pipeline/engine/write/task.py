@@ -119,9 +119,9 @@ def _send_all(task: ProduceTask, slots: list[_Slot], *, deadline: float) -> dict
     try:
         client = worker_cache.client_of(task.cluster, timeout=task.timeout)
         links = _links(client, slots, task, silent)
-    except (ConnectionLost, ClusterUnreachable) as problem:
+    except (ConnectionLost, ClusterUnreachable) as error:
         worker_cache.forget(task.cluster)
-        _stop_all(slots, problem.message)
+        _stop_all(slots, error.message)
         return silent
     active = list(links)
     while active:
@@ -132,13 +132,13 @@ def _send_all(task: ProduceTask, slots: list[_Slot], *, deadline: float) -> dict
                     _collect(link, task)
                 else:
                     active.remove(link)
-            except ConnectionLost as problem:
+            except ConnectionLost as error:
                 active.remove(link)
                 link.connection.close()
-                silent |= {link.node: problem.message} if problem.timed_out else {}
+                silent |= {link.node: error.message} if error.timed_out else {}
                 for slot in link.slots:
                     if slot.in_flight or not slot.empty:
-                        slot.stop(error=problem.message)
+                        slot.stop(error=error.message)
     for slot in slots:
         if slot.stopped and not slot.halted:
             client.forget(slot.work.target)
@@ -168,9 +168,9 @@ def _links(client: WireClient, slots: list[_Slot], task: ProduceTask, silent: di
     for leader, owned in by_leader.items():
         try:
             connection = client.connection(leader, within=min(OPEN_TIMEOUT, task.silence or OPEN_TIMEOUT))
-        except ConnectionLost as problem:
-            _stop_all(owned, problem.message)
-            silent |= {leader: problem.message} if problem.timed_out else {}
+        except ConnectionLost as error:
+            _stop_all(owned, error.message)
+            silent |= {leader: error.message} if error.timed_out else {}
             continue
         connection.limit(min(task.timeout, task.silence or task.timeout))
         links.append(_Link(connection, owned, node=leader))
@@ -220,9 +220,9 @@ def _next_request(link: _Link, request_bytes: int) -> dict[TopicPartition, tuple
             continue
         try:
             batch = next(slot.batches, None)
-        except CorruptBatch as problem:
+        except CorruptBatch as error:
             slot.stop(
-                halted=f"the buffer holds a damaged batch for {slot.work.target}: {problem.message}",
+                halted=f"the buffer holds a damaged batch for {slot.work.target}: {error.message}",
                 hint="check the buffer's disk; remove the lane's `spans` folder to read the rest from the source again",
                 code="buffer_damaged",
                 outcome_unknown=bool(slot.in_flight),
@@ -230,8 +230,8 @@ def _next_request(link: _Link, request_bytes: int) -> dict[TopicPartition, tuple
             continue
         except BufferUnusable:
             raise
-        except Exception as problem:  # noqa: BLE001 - a fault of ours over one partition: the others go on
-            _fault(slot, problem)
+        except Exception as error:  # noqa: BLE001 - a fault of ours over one partition: the others go on
+            _fault(slot, error)
             continue
         if batch is None:
             slot.empty = True
@@ -241,8 +241,8 @@ def _next_request(link: _Link, request_bytes: int) -> dict[TopicPartition, tuple
     return request
 
 
-def _fault(slot: _Slot, problem: Exception) -> None:
-    halt = internal(slot.work.target, problem)
+def _fault(slot: _Slot, error: Exception) -> None:
+    halt = internal(slot.work.target, error)
     slot.stop(halted=halt.message, hint=halt.hint, code=halt.code, outcome_unknown=bool(slot.in_flight))
     slot.trace = halt.trace
 
@@ -271,9 +271,9 @@ def _acknowledge(slot: _Slot, answer: ProduceAnswer | None, batch: SequencedBatc
     slot.remembered = batch.newest > forgotten_before
 
 
-def _refuse(slot: _Slot, problem: BrokerError) -> None:
-    action = after_produce(problem.code)
+def _refuse(slot: _Slot, error: BrokerError) -> None:
+    action = after_produce(error.code)
     if action in (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME):
-        slot.stop(error=problem.message)
+        slot.stop(error=error.message)
     else:
-        slot.stop(halted=problem.message, hint=problem.hint, code=problem.name.lower())
+        slot.stop(halted=error.message, hint=error.hint, code=error.name.lower())

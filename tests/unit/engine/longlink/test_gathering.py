@@ -203,7 +203,7 @@ def test_a_stretch_that_loses_every_connection_is_given_up_and_no_other(reader: 
 
     made.gathering._dialer._open_connection = open_next
     made.read(wanted)
-    assert isinstance(wanted[0].problem, ConnectionLost)
+    assert isinstance(wanted[0].error, ConnectionLost)
     assert_read(wanted[1:])
     assert len(made.lines) == LOSSES + 1
 
@@ -212,7 +212,7 @@ def test_when_no_connection_is_left_nobody_waits_for_ever(reader: Callable[..., 
     wanted = stretches(20)
     made = reader(lambda line, offset: ConnectionLost("gone"), 3)
     made.read(wanted)
-    assert all(isinstance(stretch.problem, ConnectionLost) for stretch in wanted)
+    assert all(isinstance(stretch.error, ConnectionLost) for stretch in wanted)
 
 
 def test_what_is_added_after_the_last_connection_was_lost_is_given_up(reader: Callable[..., Reader]) -> None:
@@ -222,7 +222,7 @@ def test_what_is_added_after_the_last_connection_was_lost_is_given_up(reader: Ca
     assert not made.gathering.reads
     more = stretches(3)
     made.gathering.add(more)
-    assert [str(stretch.problem) for stretch in more] == ["gone"] * 3
+    assert [str(stretch.error) for stretch in more] == ["gone"] * 3
 
 
 def test_the_next_micro_batch_opens_connections_for_those_that_were_lost(reader: Callable[..., Reader]) -> None:
@@ -257,7 +257,7 @@ def test_when_no_connection_can_be_opened_nobody_waits_for_ever() -> None:
         gathering.add(wanted)
         gathering.start(4)
         gathering._thread.join(10)
-        assert [str(stretch.problem) for stretch in wanted] == ["refused"] * 3
+        assert [str(stretch.error) for stretch in wanted] == ["refused"] * 3
 
 
 def test_a_fault_of_ours_is_handed_over_with_what_was_being_taken(reader: Callable[..., Reader]) -> None:
@@ -266,7 +266,7 @@ def test_a_fault_of_ours_is_handed_over_with_what_was_being_taken(reader: Callab
     made = reader(lambda line, offset: 0.001, 1)
     made.gathering.pause = lambda size: 1 // 0  # type: ignore[assignment,return-value]
     made.read(wanted)
-    assert all(isinstance(stretch.problem, ZeroDivisionError) for stretch in wanted)
+    assert all(isinstance(stretch.error, ZeroDivisionError) for stretch in wanted)
 
 
 def test_an_answer_that_cannot_be_walked_is_left_to_the_reader(reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch) -> None:

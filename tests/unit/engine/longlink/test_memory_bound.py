@@ -218,7 +218,7 @@ class Copy:
 
     def take(self, stretch: Segment, read: dict[int, int], batches: dict[int, int]) -> None:
         part = stretch.source.partition
-        assert stretch.problem is None
+        assert stretch.error is None
         assert stretch.start <= self.next[part], "one behind the other"
         largest = max(broker.largest for broker in self.brokers)
         assert sum(len(answer.records) for answer in stretch.answers) <= 4 * max(STRETCH, 8 * largest), "no stretch is large, nor a span"

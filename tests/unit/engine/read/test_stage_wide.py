@@ -30,7 +30,7 @@ def read(*stretches: Segment) -> tuple[_TaskRun, list[SpanDraft]]:
 
 
 def stretch(start: int, end: int, *, read: bool = True, problem: Exception | None = None) -> Segment:
-    made = Segment(SOURCE, start, end, 1000, 0, problem=problem)
+    made = Segment(SOURCE, start, end, 1000, 0, error=problem)
     if read and problem is None:
         made.answers.append(FetchedPartition(0, 30, 30, 0, [], memoryview(batch(start, end - start))))
     return made
@@ -46,7 +46,7 @@ def test_nothing_behind_a_missing_stretch_is_taken(lost: Segment) -> None:
     """Else its offsets would pass for compacted ones: lost without a word."""
     staging, spans = read(stretch(0, 10), lost, stretch(20, 30))
     assert [(s.start, s.end, s.records, s.holes) for s in spans] == [(0, 10, 10, ())]
-    assert [(o.next, bool(o.error)) for o in staging.outcomes()] == [(10, lost.problem is not None)]
+    assert [(o.next, bool(o.error)) for o in staging.outcomes()] == [(10, lost.error is not None)]
 
 
 def test_a_problem_that_is_a_fault_of_ours_is_raised() -> None:

@@ -1,4 +1,4 @@
-"""``Mirror``: the one thing that CLI, assets and people's own programs call."""
+"""``Mirror``: the interface that the CLI, the Dagster assets and other programs call."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Mirror:
         session: Session = None,
         drain: bool = False,
     ) -> RunReport:
-        """Copy. While the source does not answer, what is staged is delivered, and the error says how far the target is.
+        """Copy records. While the source is unreachable, staged records are delivered, and the error reports the target's position.
 
         Args:
             once: up to the end offsets seen at the start, then return.
@@ -88,9 +88,9 @@ class Mirror:
             lane: only this lane; None runs all lanes side by side.
             idle_seconds: return once nothing moved for this long.
             observer: called a few times a second, from the calling thread only.
-            stop: set it to end the run after the micro-batches at work.
+            stop: set it to end the run after the current micro-batches.
             session: a Spark session to use, or what starts one once it is needed; one is made otherwise.
-            drain: only deliver what is staged; the source is not asked.
+            drain: only deliver what is staged; the source is not contacted.
 
         Raises:
             NothingSelected: the selection matches no topic.
@@ -171,15 +171,15 @@ class Mirror:
         return [asdict(done) for done in evict(self.flow)]
 
     def halts(self) -> list[Halt]:
-        """Topics that cannot go on, with the command that accepts it where that is possible; asks no cluster."""
+        """Halted topics, each with the command that accepts the halt where that is possible; contacts no cluster."""
         return resolving.halts(self.flow)
 
     def resolve(self, topic: str, accept: str) -> Resolution:
-        """Accept the reason for which a topic has halted; a running lane goes on within half a minute, else the next run does.
+        """Accept a topic's halt; a running lane resumes it within half a minute, otherwise the next run does.
 
         Args:
             topic: source topic.
-            accept: the halt's code, as :meth:`halts` tells it; naming it guards against accepting something else.
+            accept: the halt's code, as returned by :meth:`halts`; it guards against accepting a different halt.
 
         Raises:
             UsageError: the topic is not halted for this, or this cannot be accepted.
@@ -222,7 +222,7 @@ class Mirror:
         stop: threading.Event | None = None,
         session: Session = None,
     ) -> RepairReport:
-        """Verify a source topic and write what is missing or altered on the target into a side topic, ``.repair`` behind its name.
+        """Verify a source topic and write what is missing or altered on the target into the side topic ``NAME.repair``.
 
         With ``dry_run`` nothing is written; a second repair adds nothing. The other arguments are as in :meth:`verify`.
 
@@ -231,5 +231,5 @@ class Mirror:
         return repair.repair(self.flow, topic, dry_run=dry_run, observer=observer, stop=stop or threading.Event(), session=session)
 
     def refresh_catalogue(self) -> Catalogue:
-        """Look at the source and save the selection for those who must not ask Kafka. Raises ClusterUnreachable."""
+        """Save the current topic selection for callers that must not contact Kafka. Raises ClusterUnreachable."""
         return catalogue.refresh(self.flow)

@@ -41,7 +41,7 @@ class SparkSessionResource(BoundResource, LazyPySparkResource):
             return self._spark_session
 
     def _init_session(self) -> None:
-        # `.spark_session` of the base class: for people's own assets that share the resource.
+        # `.spark_session` of the base class: for user-defined assets that share the resource.
         self.session_for(EngineConfig())
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:

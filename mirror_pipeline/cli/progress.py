@@ -213,4 +213,4 @@ def _troubled(sample: ProgressSample) -> bool:
 
 
 def _down(sample: ProgressSample) -> str:
-    return f"target down: {sample.target_down}; {plural(sample.staged_records, 'record')} staged so far, staging goes on"
+    return f"target down: {sample.target_down}; {plural(sample.staged_records, 'record')} staged so far, staging continues"

@@ -147,7 +147,7 @@ def _lane_notes(lane: LaneStatus, now: float) -> list[RenderableType]:
         lines += _lane_buffer(lane.lane, lane.buffer, now)
     if lane.target_down_since is not None:
         down = duration(max(0.0, now - lane.target_down_since))
-        lines.append(Text(f"{lane.lane}: target down for {down}; staging goes on", "yellow"))
+        lines.append(Text(f"{lane.lane}: target down for {down}; staging continues", "yellow"))
     return [*lines, *halts(lane.topics)]
 
 

@@ -1,4 +1,4 @@
-"""The answers of ``verify`` and ``repair`` for people, and one JSON document for several mirrors."""
+"""Render the answers of ``verify`` and ``repair``, and join several mirrors into one JSON document."""
 
 from __future__ import annotations
 

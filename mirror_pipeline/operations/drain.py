@@ -38,7 +38,7 @@ def _worth_it(lanes: LaneRuns) -> bool:
 
 
 def _without_source(lanes: LaneRuns, silent: ClusterUnreachable) -> RunReport:
-    """Drain; a continuous run goes on as usual once the source answers, within ``source_wait``."""
+    """Drain; a continuous run resumes normally when the source answers within ``source_wait``."""
     began = time.monotonic()
     watch = _Watch(lanes)
     drained = watch.drain()

@@ -13,7 +13,7 @@ from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.flow import Flow
 
 VERIFY_SECONDS = 600.0
-"""How long one lane's spans are compared with the target before they go; the next call goes on there."""
+"""How long one lane's spans are compared with the target before they are evicted; the next call continues there."""
 PATIENCE_SECONDS = 30.0
 """Wait for a running lane that keeps its own house at the moment."""
 

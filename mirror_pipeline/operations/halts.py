@@ -1,4 +1,4 @@
-"""Which topics of a mirror cannot go on: by the last run of each lane, and by what a look at the clusters shows now.
+"""Halted topics of a mirror, from the last run of each lane and from the current state of the clusters.
 
 A look costs a metadata request and, for lanes that do not run, one question for log starts and ends to each leader. It sees
 topics that were deleted, recreated, renamed or trimmed before any run does.
@@ -39,7 +39,7 @@ SEEN_NOW = "the next run stops here"
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A topic that a lane copies, by its ledger, with what people have decided about it; ``running`` while that lane runs."""
+    """A topic that a lane copies, by its ledger, with the decisions recorded for it; ``running`` while that lane runs."""
 
     store: LaneStore
     life: Incarnation

@@ -19,7 +19,7 @@ from mirror_pipeline.operations.halts import kept_topics, run_notes, with_halts
 from mirror_pipeline.operations.halts import look as look_at
 from mirror_pipeline.operations.lag import lag_of
 from mirror_pipeline.operations.standing import standing
-from mirror_pipeline.operations.warnings import first_times, retention_ms, with_outlook
+from mirror_pipeline.operations.warnings import first_times, retention_ms, with_warnings
 from mirror_pipeline.reports import MirrorPlan, TopicPlan
 from mirror_pipeline.topics import rights
 from mirror_pipeline.topics.claims import chained, of_claims
@@ -108,7 +108,7 @@ def _lag(flow: Flow, targets: Mapping[str, str], stores: list[LaneStore], source
     look, stand = look_at(flow, stores, targets), standing(stores)
     with WireClient(flow.source, timeout=timeout) as client, WireClient(flow.target, timeout=timeout) as other:
         lag = lag_of(flow.name, targets, client, stand, ages=False, start=flow.settings.start)
-        lag = with_outlook(lag, client, source)
+        lag = with_warnings(lag, client, source)
         look.source(client, flow.settings.source)
         look.target(other, flow.settings.target)
     return with_halts(lag, look, stand, run_notes(stores))

@@ -30,14 +30,14 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Halted:
-    """A halt as the lane's last run told it, and where."""
+    """A halt as the lane's last run reported it, and its lane."""
 
     store: LaneStore
     halt: Halt
 
 
 def halts(flow: Flow) -> list[Halt]:
-    """What has halted, as the last run of each lane told it, with the command that accepts it. Asks no cluster."""
+    """The halts that the last run of each lane reported, with the command that accepts each. Contacts no cluster."""
     return [found.halt for found in _halted(flow)]
 
 
@@ -196,8 +196,8 @@ def _truncated(flow: Flow, client: WireClient, found: _Halted, life: Incarnation
     behind a cut, the offsets it named.
 
     Raises:
-        UsageError: the log goes on from what was read.
-        BrokerError, ConnectionLost: it cannot be told.
+        UsageError: the log continues from what was read.
+        BrokerError, ConnectionLost: this cannot be determined.
     """
     nexts = _nexts(found.store, life)
     ends = _offsets(client, life.topic, nexts, LATEST)

@@ -1,4 +1,4 @@
-"""What may soon go wrong on the source: retention that overtakes the reader, transactions that nobody ends."""
+"""Warnings about the source: retention that is about to overtake the reader, and transactions that stay open."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def retention_ms(configs: Mapping[str, ConfigValue] | BrokerError | None) -> int
     return value if value is not None and value >= 0 else None
 
 
-def with_outlook(lag: MirrorLag, client: WireClient, admin: Admin, times: LogTimes | None = None) -> MirrorLag:
+def with_warnings(lag: MirrorLag, client: WireClient, admin: Admin, times: LogTimes | None = None) -> MirrorLag:
     """Add to each topic when retention may delete what is not read yet, and what an open transaction holds back.
 
     A broker deletes whole segments, none before its newest record is too old: the time named is the earliest possible.

@@ -175,8 +175,8 @@ def run_lane(
 def _closing(reporter: LaneReporter, last: Progress, selected: Collection[str], *, each: bool) -> list[TopicReport]:
     """The last word on the topics; with ``each`` also on selected ones that are idle, which otherwise stay silent."""
     closing = [said for topic in selected if (said := reporter.closing(last, topic)) is not None] if each else []
-    told = {said.topic for said in closing}
-    return closing + [said for said in reporter.final(last) if said.topic not in told]
+    reported = {said.topic for said in closing}
+    return closing + [said for said in reporter.final(last) if said.topic not in reported]
 
 
 def _results(
@@ -224,7 +224,7 @@ def _not_well(label: str, report: RunReport, selected: Collection[str]) -> dg.Fa
 def tag_run(context: dg.AssetExecutionContext, tags: dict[str, str]) -> None:
     """Tag the run that this step is in: runs started from an asset's page have none of their job's tags.
 
-    By these tags the lag sensor sees that a lane is at work, and Dagster how long the run may take.
+    These tags show the lag sensor that a lane is running, and Dagster how long the run may take.
     """
     if any(context.run.tags.get(key) != value for key, value in tags.items()):
         context.instance.add_run_tags(context.run.run_id, tags)

@@ -65,15 +65,15 @@ def verdict(key: dg.AssetKey, state: str, facts: metadata.Metadata) -> dg.AssetC
 
 
 def evaluation(key: dg.AssetKey, state: str, facts: metadata.Metadata) -> dg.AssetCheckEvaluation:
-    """The same as an event, for topics that the run did not select, and while it goes on."""
-    made = verdict(key, state, facts)
+    """The same result as an event, for topics that the run did not select, and during the run."""
+    result = verdict(key, state, facts)
     return dg.AssetCheckEvaluation(
         asset_key=key,
         check_name=names.COPYING_CHECK,
-        passed=made.passed,
-        metadata=made.metadata or {},
-        severity=made.severity,
-        description=made.description,
+        passed=result.passed,
+        metadata=result.metadata or {},
+        severity=result.severity,
+        description=result.description,
     )
 
 
@@ -96,24 +96,24 @@ def verify_checks(mirror: KnownMirror) -> dg.AssetChecksDefinition:
     def verify_step(
         context: dg.AssetCheckExecutionContext, mirrors: MirrorsResource, spark: SparkSessionResource
     ) -> Iterator[dg.AssetCheckResult]:
-        wanted = {names.topic_of(key.asset_key): key.asset_key for key in context.selected_asset_check_keys}
+        selected = {names.topic_of(key.asset_key): key.asset_key for key in context.selected_asset_check_keys}
 
         def compare(_: Observer, stop: threading.Event) -> VerifyReport:
-            only = None if len(wanted) == len(keys) else sorted(wanted)
+            only = None if len(selected) == len(keys) else sorted(selected)
             return mirrors.mirror(mirror.name).verify(
                 topics=only, since_verified=True, stop=stop, session=lambda: spark.session_for(mirrors.engine(mirror.name))
             )
 
         report = _wait(mirror.name, Worker(compare, name=f"verify {mirror.name}"))
         halted = halted_topics(mirrors.mirror(mirror.name).status())
-        for topic, key in sorted(wanted.items()):
+        for topic, key in sorted(selected.items()):
             yield _result(topic, key, report, halted.get(topic))
 
     return verify_step
 
 
 def _wait(mirror: str, worker: Worker[VerifyReport]) -> VerifyReport:
-    """Look on until the verification has ended; a terminated run ends it too."""
+    """Wait until the verification ends; terminating the run ends it too."""
     with worker:
         try:
             for _ in worker.watch():
@@ -131,14 +131,14 @@ def halted_topics(status: MirrorStatus) -> dict[str, TopicState]:
 
 
 def _result(topic: str, key: dg.AssetKey, report: VerifyReport, halt: TopicState | None) -> dg.AssetCheckResult:
-    mine = [verdict for verdict in report.topics if verdict.topic == topic]
-    different = any(verdict.verdict == DIFFERENT for verdict in mine)
+    verdicts = [verdict for verdict in report.topics if verdict.topic == topic]
+    different = any(verdict.verdict == DIFFERENT for verdict in verdicts)
     said = [f"halted: {halt.reason}" + (f" ({halt.hint})" if halt.hint else "")] if halt is not None else []
-    said += [verdict.note for verdict in mine if verdict.note] or ([] if mine else [NOT_YET])
-    said += [f"{v.repaired} records were repaired: they lie in {v.target_topic}.repair" for v in mine if v.repaired]
+    said += [verdict.note for verdict in verdicts if verdict.note] or ([] if verdicts else [NOT_YET])
+    said += [f"{v.repaired} records were repaired: they lie in {v.target_topic}.repair" for v in verdicts if v.repaired]
     return dg.AssetCheckResult(
         # The copy of a topic that is halted may be right, and is not what its source holds.
-        passed=halt is None and all(verdict.ok for verdict in mine),
+        passed=halt is None and all(verdict.ok for verdict in verdicts),
         asset_key=key,
         check_name=names.SAME_CHECK,
         # What could not be read, or is not copied, is no proof of a difference.

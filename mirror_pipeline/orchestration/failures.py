@@ -13,11 +13,11 @@ from mirror_pipeline.orchestration import metadata
 
 
 class PlainFailure(DagsterUserCodeProcessError, dg.Failure):
-    """A failure whose one line says it all: Dagster shows what a process told it in the place of a stack trace."""
+    """A failure without a stack trace: Dagster shows the error info of a user process in its place."""
 
     def __init__(self, description: str, metadata: dict[str, Any]) -> None:
-        told = SerializableErrorInfo(description, [], "Failure")
-        super().__init__(description, user_code_process_error_infos=[told])  # type: ignore[no-untyped-call]
+        info = SerializableErrorInfo(description, [], "Failure")
+        super().__init__(description, user_code_process_error_infos=[info])  # type: ignore[no-untyped-call]
         self.metadata = dg.Failure(metadata=metadata).metadata
         self.allow_retries = False
 

@@ -1,7 +1,7 @@
 """What the lag sensor does with what it saw: pure functions, no Kafka, no Dagster instance.
 
-A lane is started when it has lag and nobody works on it. A lane that failed is started again after a pause that
-doubles; a topic that halted does not keep its lane's other topics waiting.
+A lane is started when it has lag and no run in progress. A failed lane is restarted after a pause that doubles each
+time; a topic that halted does not keep its lane's other topics waiting.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def decide(
 
 
 def _shown(facts: LaneFacts, behind: Sequence[str]) -> tuple[str, ...]:
-    """The topics whose assets a run is started for: those behind that can go on, else others that can, else the halted ones."""
+    """The topics whose assets a run is started for: those with lag and no halt, else others without a halt, else the halted ones."""
     known = [topic for topic in behind if topic in facts.topics]
     halted = facts.halted
     well = [topic for topic in known if topic not in halted] or sorted(facts.topics - halted.keys())

@@ -1,4 +1,4 @@
-"""One sensor a mirror: looks at the lag, notes it on the source assets, starts the lanes that have work and no run."""
+"""One sensor per mirror: measures the lag, records it on the source assets, and starts lanes that have lag and no run."""
 
 # No `from __future__ import annotations`: Dagster reads the annotations of the sensor at run time.
 import zlib
@@ -19,11 +19,11 @@ from mirror_pipeline.reports import MirrorStatus
 
 INTERVAL_SECONDS = 10
 LOOK_SECONDS = 10.0
-"""Dagster gives a tick up after a minute; a look that takes longer than this is a reason to skip."""
+"""Dagster abandons a tick after a minute; the sensor skips when measuring the lag takes longer than this."""
 JITTER = 0.1
 
-_looking: set[str] = set()
-"""Mirrors whose last look has not come back; one process, so that looks do not pile up on a cluster that hangs."""
+_lag_requests: set[str] = set()
+"""Mirrors whose last lag request has not returned; prevents requests from piling up on a cluster that hangs."""
 
 
 def lag_sensor(mirror: KnownMirror, jobs: list[dg.JobDefinition]) -> dg.SensorDefinition:
@@ -31,8 +31,8 @@ def lag_sensor(mirror: KnownMirror, jobs: list[dg.JobDefinition]) -> dg.SensorDe
 
     @dg.sensor(
         name=mirror.called("lag"),
-        description=f"Looks at the lag of mirror `{mirror.name}` every {INTERVAL_SECONDS} s and starts the lanes that have work. "
-        "Stop it to keep the mirror from being run.",
+        description=f"Measures the lag of mirror `{mirror.name}` every {INTERVAL_SECONDS} s and starts the lanes that have lag. "
+        "Stop it to prevent the mirror from running.",
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         tags={names.MIRROR_TAG: mirror.name},
@@ -64,9 +64,9 @@ def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: Mirr
 
 
 def _look(mirror: KnownMirror, mirrors: MirrorsResource) -> tuple[MirrorLag, MirrorStatus, dict[str, str]]:
-    if mirror.name in _looking:
+    if mirror.name in _lag_requests:
         raise TimeoutError("the look before this one has not come back")
-    _looking.add(mirror.name)
+    _lag_requests.add(mirror.name)
 
     def look() -> tuple[MirrorLag, MirrorStatus, dict[str, str]]:
         try:
@@ -77,7 +77,7 @@ def _look(mirror: KnownMirror, mirrors: MirrorsResource) -> tuple[MirrorLag, Mir
             homes = {**known, **(mirrors.lanes_of(mirror.name, strangers) if strangers else {})}
             return lag, live.status(), homes
         finally:
-            _looking.discard(mirror.name)
+            _lag_requests.discard(mirror.name)
 
     return step_thread.bounded(look, LOOK_SECONDS, name=f"lag of {mirror.name}")
 
@@ -85,7 +85,7 @@ def _look(mirror: KnownMirror, mirrors: MirrorsResource) -> tuple[MirrorLag, Mir
 def _without_source(
     context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: MirrorsResource, error: Exception
 ) -> dg.SensorResult | dg.SkipReason:
-    """The source does not answer: lanes with something staged can still deliver that."""
+    """The source is unreachable: lanes with staged records can still deliver them."""
     unseen = _unseen(mirror, error)
     if not isinstance(error, TimeoutError) and not (isinstance(error, ClusterUnreachable) and error.cluster == mirror.config.source):
         return dg.SkipReason(unseen)
@@ -102,8 +102,8 @@ def _without_source(
     if not lag.lag_records:
         return dg.SkipReason(unseen)
     decision = decide(lag, gather(context.instance, mirror, status), homes=homes, now=step_thread.wall_clock())
-    told = Decision(decision.starts, (unseen, *decision.reasons))
-    return _result(mirror, told, [], context.cursor or "")
+    drain = Decision(decision.starts, (unseen, *decision.reasons))
+    return _result(mirror, drain, [], context.cursor or "")
 
 
 def _unseen(mirror: KnownMirror, error: Exception) -> str:
@@ -137,5 +137,5 @@ def _request(mirror: KnownMirror, start: Start) -> dg.RunRequest:
 
 
 def budget_of(label: str) -> float:
-    """A lane's time budget: up to a tenth less than the default, so that lanes do not all hand over at once."""
+    """A lane's time budget: up to a tenth less than the default, so that lanes do not all restart at once."""
     return round(BUDGET_SECONDS * (1 - JITTER * (zlib.crc32(label.encode()) % 1000) / 1000), 1)

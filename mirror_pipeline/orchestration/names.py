@@ -68,7 +68,7 @@ def distinct(wanted: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
 
 
 def lane_label(mirror: str, lane: str) -> str:
-    """How people and tags name a lane: ``east-to-west/0``."""
+    """The display name and tag value of a lane: ``east-to-west/0``."""
     return f"{mirror}/{lane.removeprefix('lane-')}"
 
 

@@ -143,7 +143,7 @@ def see_clusters(flow: Flow, topics: Sequence[CopiedTopic], source: WireClient, 
 
 
 def refresh_logs(topics: Sequence[CopiedTopic], source: WireClient, target: WireClient) -> None:
-    """Ask for log starts and ends again: retention goes on while we compare. Raises ClusterUnreachable, BrokerError."""
+    """Ask for log starts and ends again: retention continues during the comparison. Raises ClusterUnreachable, BrokerError."""
     parts = [(topic, part) for topic in topics for part in topic.partitions.values()]
     if not parts:
         return

@@ -86,7 +86,7 @@ class _Sides:
 
 
 def run_fold(task: FoldTask) -> FoldResult:
-    """Fold one chunk. Trouble with a cluster or a log is in the answer: the other chunks go on."""
+    """Fold one chunk. A cluster or log error is part of the answer; the other chunks continue."""
     began = time.monotonic()
     result = FoldResult(task.chunk, task.chunk.end)
     try:

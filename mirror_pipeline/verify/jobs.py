@@ -1,4 +1,4 @@
-"""Running the tasks of a verification: a few Spark jobs at a time, so that results come in while others are at work."""
+"""Run the tasks of a verification: a few Spark jobs at a time, so that results arrive while other jobs run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 JOBS_PER_TASK = 2
-"""Jobs at work for each task slot: one reads from the brokers while the other folds."""
+"""Concurrent jobs per task slot: one reads from the brokers while the other folds."""
 ATTEMPTS = 3
 GROUP_OFFSETS = 65_536
 """Small chunks go together into one task until they have so many source offsets: a Spark job costs 50 ms."""

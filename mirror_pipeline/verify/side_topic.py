@@ -22,7 +22,7 @@ READY_SECONDS = 30.0
 ATTEMPTS = 8
 PAUSE_SECONDS = 0.25
 KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-"""Nothing may vanish from a side topic before somebody has looked at it."""
+"""Records must not expire from a side topic before an operator has seen them."""
 
 
 class SideTopic:

@@ -11,7 +11,7 @@ from typing import Self
 from mirror_pipeline.errors import ProblemFound
 from mirror_pipeline.local.shapes.fill import produce_live
 
-# A producer that was told to stop finishes its last transaction and flushes.
+# A stopped producer finishes its last transaction and flushes.
 END_SECONDS = 180.0
 
 
@@ -42,7 +42,7 @@ class Live:
         self._thread.join(END_SECONDS)
 
     def count_down(self) -> None:
-        """The mirror is at work now: from here on the seconds count. Later calls change nothing."""
+        """The mirror is running: timing starts here. Later calls have no effect."""
         if self._began is None:
             self._began = time.monotonic()
             self._timer.start()
@@ -50,7 +50,7 @@ class Live:
     def _write(self) -> None:
         try:
             self._written = sum(produce_live(*self._arguments, self._stop).values())
-        except Exception as error:  # noqa: BLE001 - told to the thread that waits
+        except Exception as error:  # noqa: BLE001 - reported to the waiting thread
             self._error = error
 
     def finish(self) -> int:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from mirror_pipeline.local.demo.demo import DemoReport
 
 SHOWN_DIFFERENCES = 10
-# Columns when nobody looks: rich would cut lines at 80, and a file does not wrap.
+# Columns when the output is not a terminal: rich would cut lines at 80, and a file does not wrap.
 PIPE_WIDTH = 180
 
 
 class Step:
-    """One step as it goes on; ``done`` is what the finished line says."""
+    """One step in progress; ``done`` is the text of the finished line."""
 
     def __init__(self, bar: Progress | None, title: str) -> None:
         self._bar = bar

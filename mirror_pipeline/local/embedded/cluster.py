@@ -180,7 +180,7 @@ class LocalCluster:
             _end(chosen, grace=0)
 
     def pause(self, *, node: int | None = None) -> None:
-        """SIGSTOP: connections stay open and nobody answers."""
+        """SIGSTOP: connections stay open and no broker answers."""
         self.kill(signal.SIGSTOP, node=node)
 
     def resume(self, *, node: int | None = None) -> None:

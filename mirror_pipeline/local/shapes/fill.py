@@ -1,4 +1,4 @@
-"""Topics of every odd shape a Kafka log can have, for the demo and the tests."""
+"""Fill topics that cover every record-format edge case, for the demo and the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A producer that goes on writing while a mirror runs."""
+"""A producer that writes while a mirror runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRANSACTION_SECONDS = 60.0
 
 
 def produce_live(bootstrap: str, topics: Sequence[str], rate: float, stop_event: threading.Event) -> dict[str, int]:
-    """Write new, unique records to the topics in turn until told to stop; some in transactions, some of those aborted.
+    """Write new, unique records to the topics in turn until stopped; some in transactions, some of those aborted.
 
     Args:
         bootstrap: bootstrap servers of a cluster without security.
@@ -48,7 +48,7 @@ class _Live:
         self.written: Counter[str] = Counter()
 
     def write(self, rate: float, stop: threading.Event) -> dict[str, int]:
-        """Go on at an even pace until told to stop."""
+        """Write at an even pace until stopped."""
         began, sent, tick = time.monotonic(), 0, 0
         while not stop.wait(max(0.0, began + tick * TICK_SECONDS - time.monotonic())):
             tick += 1

@@ -31,7 +31,7 @@ CATALOGUE_SECONDS = 20.0
 START_SECONDS = 180.0
 """Three Python processes that import Dagster, on a busy machine."""
 RUNS_END_SECONDS = 60.0
-"""A lane ends after its micro-batches at work; what takes longer is cut off, which loses nothing."""
+"""A lane ends after its current micro-batches; one that takes longer is killed, which loses nothing."""
 SERVICE_END_SECONDS = 15.0
 SENSOR_SECONDS = "90"
 Say = Callable[[str], None]
@@ -159,7 +159,7 @@ class Up:
 
     def watch(self) -> int:
         """Stay until interrupted, or until a service ends by itself."""
-        import dagster  # noqa: F401 - ending the runs needs it; importing takes seconds that nobody should wait for then
+        import dagster  # noqa: F401 - ending the runs needs it; importing it later would delay shutdown by seconds
 
         services = [service for service in (self._code, self._web, self._daemon) if service is not None]
         while not self._interrupted.wait(0.5):

@@ -84,7 +84,7 @@ def test_lines_say_at_once_what_matters(paper: Console) -> None:
         view.observe(progress(target_down="west does not answer", staged_records=99, topics=dict(halted)))
         view.observe(progress(topics=dict(halted)))
     assert written(paper)[1:] == [
-        "m: target down: west does not answer; 9 records staged so far, staging goes on",
+        "m: target down: west does not answer; 9 records staged so far, staging continues",
         "m: pay halted: record too large",
         "m: the target is back",
     ]

@@ -145,7 +145,7 @@ def test_progress_goes_to_standard_error_only(cli: Cli) -> None:
         return run_report()
 
     ended = cli("run", "--once", "--json", mirrors=[FakeMirror(on_run=run)])
-    assert "m: target down: west does not answer; 700 records staged so far, staging goes on" in ended.err
+    assert "m: target down: west does not answer; 700 records staged so far, staging continues" in ended.err
     assert ended.json["mirrors"][0]["mirror"] == "m"
 
 

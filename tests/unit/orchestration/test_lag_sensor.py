@@ -125,7 +125,7 @@ def test_a_cluster_that_hangs_is_given_up_and_not_asked_twice_at_once(
     finally:
         release.set()
     deadline = time.monotonic() + 20
-    while NAME in module._looking and time.monotonic() < deadline:
+    while NAME in module._lag_requests and time.monotonic() < deadline:
         time.sleep(0.01)
     assert skip(instance) == "no lag in 1 topic"
 

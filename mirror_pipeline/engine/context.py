@@ -146,7 +146,7 @@ def backoff(failures: int) -> float:
 
 @dataclass(slots=True)
 class Losses:
-    """Workers that die again and again without anything done in between end the run: that is no accident."""
+    """Fails the run when workers keep dying without making progress."""
 
     count: int = 0
     since: float | None = None

@@ -1,4 +1,4 @@
-"""One run over one lane: staging and producing side by side, watched by the run's own thread."""
+"""One run over one lane: the read loop and the write loop in parallel, watched by the run's own thread."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Which stretch is begun next, and whether there is memory for it.
+"""Which segment is begun next, and whether there is memory for it.
 
     held = bytes that may come of the requests on their way
-         + bytes that have come of stretches which are not complete, or not taken over by their reader yet
+         + bytes that have come of segments which are not complete, or not taken over by their reader yet
 
 A request is counted before it is sent, as what was asked for, or as the largest batch known where that is more: brokers send a
-first batch whole, however little was asked for. Stretches of the micro-batch that is being read come before those read ahead
+first batch whole, however little was asked for. Segments of the micro-batch that is being read come before those read ahead
 of it and have more room. The one the reader waits for needs no room, so that memory full of what lies behind it never
 stops it: ``held`` stays below the room, that one request, and what batches larger than any seen before bring.
 """
@@ -23,15 +23,15 @@ ROOM_BYTES = 320 * 2**20
 AHEAD_SHARE = 0.85
 """The part of it that what is read ahead may fill."""
 FIRST_PROBES = 16
-"""Stretches on their way of all partitions of which nothing is known, until some have answered; then twice as many."""
+"""Segments on their way of all partitions of which nothing is known, until some have answered; then twice as many."""
 TOO_LARGE = 1.5
-"""A stretch of so many times the usual size is cut before it is begun."""
+"""A segment of so many times the usual size is cut before it is begun."""
 UNKNOWN_BATCH_MAX = 1_048_588
 """The largest batch of a topic with Kafka's own settings."""
 
 
 class Admission:
-    """The stretches of one broker's partitions that are not begun yet, and the memory of those that are.
+    """The segments of one broker's partitions that are not begun yet, and the memory of those that are.
 
     ``add``, ``passed`` and ``wait_for`` are called by the reader's thread, all else by the one that fetches.
     """
@@ -55,12 +55,12 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """Stretches that are not begun."""
+        """Segments that are not begun."""
         return len(self._needed) + len(self._ahead)
 
     @property
     def urgent(self) -> Segment | None:
-        """The stretch that the reader waits for, while it does."""
+        """The segment that the reader waits for, while it does."""
         urgent = self._urgent
         return None if urgent is None or urgent.ready else urgent
 
@@ -68,7 +68,7 @@ class Admission:
         """Read these as well, behind all others.
 
         Args:
-            stretches: in the order in which they will be taken over.
+            segments: in the order in which they will be taken over.
             stops: the offset of each partition up to which the reader needs them now; as before when None.
         """
         with self._lock:
@@ -78,11 +78,11 @@ class Admission:
             self._ahead = deque(segment for segment in rows if not self._is_needed(segment))
 
     def wait_for(self, segment: Segment) -> None:
-        """The reader waits for this stretch: it needs no room."""
+        """The reader waits for this segment: it needs no room."""
         self._urgent = segment
 
     def passed(self, segment: Segment) -> None:
-        """Nobody needs this stretch any more: its memory is free."""
+        """Nobody needs this segment any more: its memory is free."""
         with self._lock:
             segment.passed = True
             self._held -= segment.held
@@ -97,7 +97,7 @@ class Admission:
                 piece = piece.rest
 
     def next(self) -> Segment | None:
-        """The next stretch to begin; None when there is none, or no room for it now."""
+        """The next segment to begin; None when there is none, or no room for it now."""
         with self._lock:
             urgent = self.urgent
             for row, room in ((self._needed, self.room), (self._ahead, AHEAD_SHARE * self.room)):
@@ -111,7 +111,7 @@ class Admission:
             return None
 
     def may_repeat(self, segment: Segment) -> bool:
-        """Whether there is room to ask for a stretch once more."""
+        """Whether there is room to ask for a segment once more."""
         return segment is self._urgent or self._has_room(segment, self.room)
 
     def ask(self, attempt: Attempt) -> int:
@@ -128,7 +128,7 @@ class Admission:
             return size
 
     def came(self, attempt: Attempt, size: int) -> int:
-        """An answer has come, which the attempt has taken. How many stretches wait of a partition whose batches it shows first."""
+        """An answer has come, which the attempt has taken. How many segments wait of a partition whose batches it shows first."""
         with self._lock:
             self._uncharge(attempt)
             if attempt.segment.ready or attempt.segment.passed:
@@ -150,7 +150,7 @@ class Admission:
             self._uncharge(attempt)
 
     def complete(self, attempt: Attempt, *, cut: bool) -> int:
-        """Its stretch is read; with ``cut`` as far as this attempt came: what lies behind is begun next. How many stretches that makes."""
+        """Its segment is read; with ``cut`` as far as this attempt came: what lies behind is begun next. How many segments that makes."""
         segment, more = attempt.segment, 0
         with self._lock:
             if cut and not segment.passed:
@@ -167,7 +167,7 @@ class Admission:
         return more
 
     def close(self) -> list[Segment]:
-        """The stretches that nobody will begin."""
+        """The segments that nobody will begin."""
         with self._lock:
             left = [*self._needed, *self._ahead]
             self._needed.clear()
@@ -207,7 +207,7 @@ class Admission:
         return int(segment.slack / SLACK_BATCHES) if segment.known else self._largest
 
     def _fit(self, segment: Segment) -> None:
-        """Size a stretch that was not begun by what has been learnt since it was cut, and cut it if that is too much."""
+        """Size a segment that was not begun by what has been learnt since it was cut, and cut it if that is too much."""
         known = self._learnt.get(segment.source)
         if known is None:
             return
@@ -216,7 +216,7 @@ class Admission:
         segment.size, segment.slack = known.size(segment.end - segment.start), int(SLACK_BATCHES * known.batch)
 
     def _put(self, piece: Segment, *, behind: Segment) -> None:
-        """Before the stretches of its partition that follow, else behind all others: partitions take turns."""
+        """Before the segments of its partition that follow, else behind all others: partitions take turns."""
         row = self._needed if self._is_needed(piece) else self._ahead
         for place, each in enumerate(row):
             if each.source == piece.source and each is not behind:

@@ -10,9 +10,9 @@ from mirror_pipeline.engine.longlink.segments import Attempt, Segment
 from mirror_pipeline.kafka.connection import Connection
 
 LATE, LATE_WHILE_IDLE, LEAST_LATE_SECONDS = 3.0, 2.0, 0.25
-"""A stretch is late after so many times the usual time for its bytes, sooner where connections have nothing else to do."""
+"""A segment is late after so many times the usual time for its bytes, sooner where connections have nothing else to do."""
 MOST_ATTEMPTS = 3
-"""At once, of a stretch that is asked for before it is late because everything waits for it."""
+"""At once, of a segment that is asked for before it is late because everything waits for it."""
 LEARNING = 0.02
 """What is usual is the median: each answer moves it by so much."""
 
@@ -51,12 +51,12 @@ class Pace:
             self._usual *= 1 + LEARNING if seconds_per_byte > self._usual else 1 - LEARNING
 
     def is_late(self, attempt: Attempt, now: float, *, busy: bool) -> bool:
-        """Whether an answer takes so much longer than usual that the stretch should be asked for over another connection, too."""
+        """Whether an answer takes so much longer than usual that the segment should be asked for over another connection, too."""
         allowed = max(LEAST_LATE_SECONDS, (LATE if busy else LATE_WHILE_IDLE) * self._usual * attempt.segment.size)
         return bool(self._usual) and now - attempt.since > allowed * max(1, len(attempt.segment.attempts))
 
     def keeps_waiting(self, segment: Segment, now: float) -> bool:
-        """Whether a stretch that everything waits for has been asked for longer ago than one usually takes, wherever it stands."""
+        """Whether a segment that everything waits for has been asked for longer ago than one usually takes, wherever it stands."""
         if not self._usual or not 0 < len(segment.attempts) < MOST_ATTEMPTS:
             return False
         return now - segment.attempts[-1].asked > max(LEAST_LATE_SECONDS, self._usual * segment.size)

@@ -1,17 +1,24 @@
-"""Reading over a long link: many connections, each with another stretch of offsets, taken over in order.
+"""Reads over a long link: many connections, each with its own segment of offsets, delivered in offset order.
 
-A connection carries at most its send buffer per round trip (brokers set 100 KiB by default), whatever the line could
-do: 0.5 MB/s at 200 ms. So a partition's range is cut into stretches of offsets by an estimate of their size, many are
-read at once, and the reader gets them one behind the other, as if they had come over one connection.
+Invariant: the reader gets a partition's segments without a gap and in order, however the connections finish.
 
-One thread serves all connections to a broker: hundreds of threads would spend more on waiting for the interpreter than on
-what arrives. Some of many connections crawl for seconds, after a loss or a bad guess of the sender's congestion control, and
-everything would wait for their stretches: what takes much longer than usual is asked for again over another
-connection. One that was beaten is kept, as a new one would begin more slowly still; once it is silent it is replaced.
+    offsets      0 ........ 100 ........ 200 ........ 300
+    segments     [    A    ) [    B    ) [    C    )
+    connections   1: A       2: B, late  3: C, ready
+                             4: B again
+    reader       A, then B from 2 or 4 (whichever is first), then C
 
-What is begun is decided in ``admission.py``, by the memory there is. A stretch that brings more than was thought ends where it
-has come to; what lies behind it becomes stretches of their own. A broker that throttles answers at once, without records, and
-reads no more from that connection for a while (KIP-219): it is asked for nothing more until then, over whatever connection.
+A connection carries at most its send buffer per round trip (brokers set 100 KiB by default), whatever the capacity of the link:
+0.5 MB/s at 200 ms. So a partition's range is cut into segments by an estimate of their size, and many are read at once.
+
+One thread serves all connections to a broker: with hundreds of threads, waiting for the interpreter costs more than the work.
+Some connections are slow for seconds, after a loss or a bad guess of the sender's congestion control, and everything would wait for
+their segments. A segment that takes much longer than usual is requested again over another connection. An overtaken
+connection is kept, because a new one starts even more slowly; once it is silent it is replaced.
+
+``admission.py`` decides which segment starts, by the memory available. A segment that brings more bytes than expected ends where it
+has arrived; the rest becomes new segments. A broker that throttles answers at once, without records, and stops reading from that
+connection for a while (KIP-219). Until then it gets no request over any connection.
 """
 
 from __future__ import annotations
@@ -40,16 +47,16 @@ LOOK_SECONDS, IDLE_SECONDS = 0.1, 1.0
 SILENT_SECONDS = 2.0
 """Of a connection that was beaten, until it is replaced."""
 LOSSES = 3
-"""So many connections lost over its answer are the end of a stretch."""
+"""So many connections lost over its answer are the end of a segment."""
 
 
 class ParallelFetch:
-    """Reads the stretches of one broker's partitions over several connections, in a thread of its own.
+    """Reads the segments of one broker's partitions over several connections, in a thread of its own.
 
     Args:
         kept: connections that are open already.
         open_line: opens another; called in other threads.
-        news: is set whenever a stretch has become ready.
+        news: is set whenever a segment has become ready.
         pause: told how many bytes have come; may wait.
 
     ``muted_until`` is when (monotonic seconds) a broker that throttles us may be asked again.
@@ -99,7 +106,7 @@ class ParallelFetch:
     def resize(self, count: int) -> None:
         """Use so many connections: more are opened now, those that are too many are closed when they have nothing to do.
 
-        Where stretches turn out to be more than was thought, ``most`` connections at most are used.
+        Where segments turn out to be more than was thought, ``most`` connections at most are used.
         """
         more, self._count = count - self._count, count
         if more > 0:
@@ -115,13 +122,13 @@ class ParallelFetch:
         self._dialer.wake()
 
     def passed(self, segment: Segment, *, rest: bool = False) -> None:
-        """This stretch, with ``rest`` what was cut off it as well, has been taken over: there is room for another."""
+        """This segment, with ``rest`` what was cut off it as well, has been taken over: there is room for another."""
         (self.admission.passed_all if rest else self.admission.passed)(segment)
         if self._starved:
             self._dialer.wake()
 
     def prioritise(self, segment: Segment) -> None:
-        """The reader waits for this stretch: it is begun whether there is room or not, and while room runs out behind it, it is asked
+        """The reader waits for this segment: it is begun whether there is room or not, and while room runs out behind it, it is asked
         for again sooner than others are."""
         self.admission.wait_for(segment)
         if self._starved:
@@ -148,7 +155,7 @@ class ParallelFetch:
         try:
             while not self._over and (self._slots or self._dialer.busy):
                 self._turn()
-        except Exception as fault:  # noqa: BLE001 - raised by the thread that waits for a stretch
+        except Exception as fault:  # noqa: BLE001 - raised by the thread that waits for a segment
             self._error = fault
         finally:
             self._finish()
@@ -181,7 +188,7 @@ class ParallelFetch:
             self._repeat_urgent(now)
 
     def _finish(self) -> None:
-        """Whoever waits for a stretch that nobody reads any more shall see that."""
+        """Whoever waits for a segment that nobody reads any more shall see that."""
         self._dialer.end()
         self._selector.close()
         for slot in self._slots.values():
@@ -216,7 +223,7 @@ class ParallelFetch:
         for row in (self._idle, self._half):
             for slot in [*row]:
                 if slot not in row:
-                    continue  # a late stretch went to the fastest of them
+                    continue  # a late segment went to the fastest of them
                 if slot.slow or slot.connection.ends_soon:
                     self._rest(slot)
                     continue
@@ -298,7 +305,7 @@ class ParallelFetch:
         answer = answers[segment.source]
         try:
             over = attempt.take(answer)
-        except Exception as fault:  # noqa: BLE001 - that topic's trouble; whoever reads the stretch says so
+        except Exception as fault:  # noqa: BLE001 - that topic's trouble; whoever reads the segment says so
             segment.fault, over = fault, True
         size = len(answer.records)
         self._grow(self.admission.came(attempt, size))
@@ -336,7 +343,7 @@ class ParallelFetch:
         self._news.set()
 
     def _grow(self, more: int) -> None:
-        """There are so many more stretches than was thought when connections were opened."""
+        """There are so many more segments than was thought when connections were opened."""
         if more and self._count < self.most:
             self.resize(min(self.most, self._count + more))
 

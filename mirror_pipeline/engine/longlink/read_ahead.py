@@ -20,11 +20,11 @@ LOOK_SECONDS = 0.5
 
 
 class ReadAhead:
-    """The stretches of a lane's partitions, read by one :class:`ParallelFetch` for each broker.
+    """The segments of a lane's partitions, read by one :class:`ParallelFetch` for each broker.
 
     A micro-batch takes its share and leaves the rest on its way for the next: no connection stands still, and none has
     to start slowly again, while files are flushed and commits made. ``round_trip`` is the way's, in seconds.
-    The brokers' shares of the memory are as their shares of the partitions. Stretches of one partition are taken over in the
+    The brokers' shares of the memory are as their shares of the partitions. Segments of one partition are taken over in the
     order of their offsets, those of several in turn, as they become ready.
     """
 
@@ -104,7 +104,7 @@ class ReadAhead:
         return self._leaders[source]
 
     def next(self, deadline: float | None, *, patience: Callable[[int], float] = lambda node: math.inf) -> Segment | None:
-        """The next stretch of the share; None when all are taken over, or none is ready before it is too late (monotonic seconds).
+        """The next segment of the share; None when all are taken over, or none is ready before it is too late (monotonic seconds).
 
         A broker from which nothing has come for its ``patience`` seconds, while only it is waited for, is left out: it is ``silent``.
         """
@@ -150,7 +150,7 @@ class ReadAhead:
         self._stops[source] = min(at, self._stops[source])
 
     def taken(self, segment: Segment) -> None:
-        """This stretch of the share, as ``next`` gave it, has been taken over; what was cut off it takes its place."""
+        """This segment of the share, as ``next`` gave it, has been taken over; what was cut off it takes its place."""
         self._pass(segment)
         row = self._rows[segment.source]
         row.popleft()

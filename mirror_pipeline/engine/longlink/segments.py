@@ -1,4 +1,4 @@
-"""Stretches: ranges cut into pieces that are read at the same time and taken over one behind the other."""
+"""Segments: ranges cut into pieces that are read at the same time and taken over one behind the other."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mirror_pipeline.model import OffsetRange, TopicPartition
 
 SEGMENT_BYTES = 384 * 1024
 SEGMENT_BATCHES = 8
-"""A stretch has at least so many bytes, and batches: those at its edges are read twice."""
+"""A segment has at least so many bytes, and batches: those at its edges are read twice."""
 UNKNOWN_BATCH_BYTES = 32 * 1024
 MOST_OVER = 1.25
-"""A stretch with so many times the bytes that were expected of it ends where it has come to."""
+"""A segment with so many times the bytes that were expected of it ends where it has come to."""
 SLACK_BATCHES = 1.5
-"""Asked for on top of what is left of a stretch, so that its first and last batches come whole: that takes one on average, two at most."""
+"""Asked for on top of what is left of a segment, so that its first and last batches come whole: that takes one on average, two at most."""
 PROBES = 2
-"""Stretches by which a partition is looked at of which nothing is known."""
+"""Segments by which a partition is looked at of which nothing is known."""
 EMPTY_ANSWERS = 3
 
 
@@ -77,16 +77,16 @@ class Estimate:
 
     @property
     def usual(self) -> int:
-        """Bytes of a stretch."""
+        """Bytes of a segment."""
         return max(SEGMENT_BYTES, SEGMENT_BATCHES * self.batch)
 
     @property
     def step(self) -> int:
-        """Offsets of a stretch."""
+        """Offsets of a segment."""
         return max(1, round(self.usual / max(1.0, self.per_offset)))
 
     def steps(self, start: int, end: int) -> int:
-        """Stretches of so many offsets."""
+        """Segments of so many offsets."""
         return -(-(end - start) // self.step)
 
     def size(self, offsets: int) -> int:
@@ -94,13 +94,13 @@ class Estimate:
         return int(offsets * max(1.0, self.per_offset))
 
     def segment(self, source: TopicPartition, start: int, end: int) -> Segment:
-        """A stretch of so many offsets, whatever their bytes."""
+        """A segment of so many offsets, whatever their bytes."""
         return Segment(source, start, end, self.size(end - start), int(SLACK_BATCHES * self.batch), known=self.known)
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One connection's way through a stretch. The first attempt that comes to the end gives its answers to the stretch.
+    """One connection's way through a segment. The first attempt that comes to the end gives its answers to the segment.
 
     ``asked`` is when it was last asked for, ``since`` when its connection began to work on nothing else; ``late`` that
     others may try as well; ``batch`` the size of the largest batch that came, ``per_offset`` the bytes for each offset of the
@@ -122,11 +122,11 @@ class Attempt:
 
     @property
     def overflows(self) -> bool:
-        """Whether so much has come that the stretch should end here."""
+        """Whether so much has come that the segment should end here."""
         return self.next > self.segment.start and self.received >= MOST_OVER * self.segment.size
 
     def left(self, batch: float) -> int:
-        """Bytes to ask for next, by the estimate, if batches have so many (0: as was thought when the stretch was cut)."""
+        """Bytes to ask for next, by the estimate, if batches have so many (0: as was thought when the segment was cut)."""
         segment = self.segment
         share = (segment.end - self.next) / max(1, segment.end - segment.start)
         return int(segment.size * share) + (int(SLACK_BATCHES * batch) or segment.slack)
@@ -150,7 +150,7 @@ class Attempt:
 
 
 def in_turn(rows: Sequence[Sequence[Segment]]) -> list[Segment]:
-    """The order in which stretches are read: all partitions in turn."""
+    """The order in which segments are read: all partitions in turn."""
     return [row[turn] for turn in range(max(map(len, rows), default=0)) for row in rows if turn < len(row)]
 
 
@@ -165,7 +165,7 @@ def beyond(planned: OffsetRange, stop: int, room: int) -> int:
 
 
 def cut(planned: OffsetRange, start: int, stop: int) -> list[Segment]:
-    """Stretches of a range's partition that tile the offsets ``[start, stop)``; of one of which nothing is known a few of the
+    """Segments of a range's partition that tile the offsets ``[start, stop)``; of one of which nothing is known a few of the
     usual size, whose answers tell how to cut what is behind them."""
     known = planned.bytes_per_batch > 0
     batch = int(planned.bytes_per_batch) if known else UNKNOWN_BATCH_BYTES

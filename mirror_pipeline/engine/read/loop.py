@@ -1,4 +1,4 @@
-"""The staging side of a lane: plan, stage, commit, as fast as the source and the buffer allow."""
+"""The read loop of a lane: plans, reads and commits micro-batches as fast as the source and the buffer allow."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ class ReadLoop:
         self._context.stop.wait(self._losses.lost(error))
 
     def _buffer_unusable(self, error: BufferUnusable) -> None:
-        """Staging pauses. On a full disk producing goes on, and what it has sent may leave the buffer."""
+        """Reading pauses. On a full disk the write loop continues, and what it has sent may leave the buffer."""
         log.warning("staging waits: %s", error.message)
         with self._state.lock:
             self._state.buffer_is(error.message)

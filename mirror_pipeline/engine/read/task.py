@@ -249,8 +249,8 @@ class _TaskRun:
         try:
             ranges = [self._builders[source].rules.range for source in self._open()]
             for builder in self._builders.values():
-                builder.most_bytes = math.inf  # stretches are taken as a whole: what is left of one would be read again
-            until = None  # the first stretch is waited for unless its broker is silent: a slow link must not stand still
+                builder.most_bytes = math.inf  # segments are taken as a whole: what is left of one would be read again
+            until = None  # the first segment is waited for unless its broker is silent: a slow link must not stand still
             read_ahead.share(ranges, count=count, ahead=self._task.onward, pause=self._throttle.pause)
             while (segment := read_ahead.next(until, patience=lambda node: self._patience(client, node))) is not None:
                 self._take_segment(client, segment)

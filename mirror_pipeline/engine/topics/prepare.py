@@ -147,11 +147,8 @@ class Preparation:
             halt = self._state.refused.get(name) or (run.halted if run is not None else None)
         return name in self._successors or (halt is not None and halt.code in ("recreated", "source_gone"))
 
-    def finish(self) -> bool:
+    def finish(self) -> None:
         """Do what needs the target: create and check topics, begin new incarnations, get the producer id.
-
-        Returns:
-            Whether records may be sent.
 
         Raises:
             ClusterUnreachable, ConnectionLost: the target does not answer, or not for now.
@@ -160,7 +157,7 @@ class Preparation:
             unchecked = any(self._is_unchecked(run) for run in self._state.topics.values())
         # A look at a source one of whose brokers is silent takes its time; what is staged of topics that are checked goes out meanwhile.
         if not self._busy.acquire(blocking=unchecked or self._context.stamp is None):
-            return True
+            return
         try:
             self._finish()
         except BrokerError as error:
@@ -169,7 +166,6 @@ class Preparation:
             raise ConnectionLost(error.message, hint=error.hint) from error
         finally:
             self._busy.release()
-        return True
 
     @staticmethod
     def _is_unchecked(run: TopicRun) -> bool:

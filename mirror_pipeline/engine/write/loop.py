@@ -1,4 +1,4 @@
-"""The producing side of a lane: produce, record, and recovery from the target's tail."""
+"""The write loop of a lane: sends staged spans, records them, and recovers from the target's tail."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ REQUEST_BYTES = 2**20
 class WriteLoop:
     """Sends what is staged until the run ends. Runs in a thread of its own."""
 
-    def __init__(self, context: LaneContext, client: WireClient, ready: Callable[[], bool]) -> None:
+    def __init__(self, context: LaneContext, client: WireClient, prepare_topics: Callable[[], None]) -> None:
         self._context = context
         self._state = context.state
         self._client = client
-        self._ready = ready
+        self._prepare_topics = prepare_topics
         self._patience = Patience(context.mirror.engine.target_wait)
         self._losses = Losses()
         self._silent = SilentBrokers(prober(context.target), most=context.mirror.engine.request_timeout)
@@ -187,9 +187,7 @@ class WriteLoop:
         if self._ledger_writer.due and not self._ledger_writer.write():
             self._context.stop.wait(FULL_DISK_POLL_SECONDS)
             return True
-        if not self._ready():
-            self._context.stop.wait(backoff(1))
-            return True
+        self._prepare_topics()
         self.recover()
         with self._state.lock:
             parts = self._state.sendable()
@@ -212,7 +210,7 @@ class WriteLoop:
         return True
 
     def _over(self, parts: Sequence[PartitionState]) -> bool:
-        """Staging has ended and nothing is left to send."""
+        """Whether the read loop has ended and nothing is left to send."""
         state = self._state
         waiting = state.unready and state.source_lost is None  # without the source no topic can begin
         return state.staging_over and not any(p.pending or p.outcome_unknown for p in parts) and not waiting

@@ -1,4 +1,9 @@
-"""Reading target partitions' tails: the target's own log is the ledger of what it holds.
+"""Reads the tails of target partitions: the target's own log is the ledger of what it holds.
+
+    asked first:  DescribeProducers -> last sequence of ours (q)
+    then:         position |== our batches, sequence by sequence ==> high watermark
+    asked last:   log end of the leader (e)
+    Invariant: a tail counts only if the scan ended at e and reached q; otherwise it is scanned again.
 
 Stored batch headers carry producer id, epoch, base sequence and base offset (KIP-98). A fetch ends at the high
 watermark; what the leader appended and has not replicated yet is invisible to it. So a tail counts only when it ends

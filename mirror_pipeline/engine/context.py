@@ -36,7 +36,7 @@ class LaneContext:
     """Collaborators of one lane's run.
 
     ``once`` ends the run at the end offsets seen at its start; ``drain`` leaves the source alone and ends it when everything
-    staged is on the target; ``room_wanted`` calls the housekeeper.
+    staged is on the target; ``room_wanted`` wakes the maintenance thread.
     ``hold`` is asked before whatever only the lane's one run may do.
     ``claims`` knows what other mirrors write on the target; None where there is no other.
     ``verify_staged`` compares spans with the target (:func:`mirror_pipeline.verify.staged.verify_staged`); None where a run does

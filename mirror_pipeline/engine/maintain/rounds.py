@@ -65,9 +65,9 @@ Verify = Callable[[int], Verdict]
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """What one round of housekeeping did in one lane; bytes on disk.
+    """What one maintenance round did in one lane; bytes on disk.
 
-    ``kept_bytes`` should have left and are not verified yet; ``note`` says why, or who keeps the house at the moment.
+    ``kept_bytes`` should have left and are not verified yet; ``note`` says why, or that another process runs maintenance now.
     """
 
     lane: str
@@ -109,7 +109,7 @@ class Maintenance:
             excess: so many bytes should go, retention or not; 0 when there is room.
             upkeep: join and clean the tables too.
             seconds: how long spans are verified before they go, at most (a piece that is begun is ended).
-            patience: seconds to wait for somebody else who keeps the house.
+            patience: seconds to wait for another process that runs maintenance.
 
         Raises:
             BufferDamaged: what lies in the buffer is not what was written.
@@ -117,7 +117,7 @@ class Maintenance:
         """
         with maintenance_lock(self.store, patience=patience) as ours:
             if not ours:
-                return Eviction(self.store.lane, note="another process keeps the house")
+                return Eviction(self.store.lane, note="another process is running maintenance")
             try:
                 return self._run_round(excess, upkeep, seconds)
             except BufferUnusable as error:
@@ -212,7 +212,7 @@ class Maintenance:
 
 
 def damage(error: BaseException) -> bool:
-    """Whether an error of housekeeping must end the lane: all others leave the copy as it is.
+    """Whether a maintenance error must end the lane: all others leave the copy as it is.
 
     Without Spark nothing can be verified or leave: a lane that waits for room would never notice that Spark is gone.
     """

@@ -1,4 +1,4 @@
-"""The keeper of a running lane's house: a thread that evicts, joins and cleans while staging and producing go on."""
+"""The maintenance thread of a running lane: evicts, joins and cleans while both loops continue."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ URGENT_VERIFY_SECONDS = 5.0
 END_SECONDS = 30.0
 """How long the end of a run waits for a round at work; what it does is safe to be left at any moment."""
 OVERDUE_SECONDS = 600.0
-"""A run that ends keeps the house once more when nobody did for this long: short runs tidy too."""
+"""A run that ends runs one more round if the last one is this long ago, so short runs are maintained too."""
 
 
 @dataclass(slots=True)
 class MaintenanceFacts:
-    """What ``status`` shows of a lane's housekeeping; written by its thread alone."""
+    """What ``status`` shows of a lane's maintenance; written by its thread alone."""
 
     rounds: int = 0
     last: float | None = None
@@ -47,7 +47,7 @@ class MaintenanceFacts:
 
 @dataclass(slots=True)
 class MaintenanceThread:
-    """Keeps the house of one lane until it is told to end; its errors are shown, and end the lane only if the buffer is damaged."""
+    """Maintains one lane until ``end`` is called; shows errors, and ends the lane only if the buffer is damaged."""
 
     context: LaneContext
     facts: MaintenanceFacts = field(default_factory=MaintenanceFacts)

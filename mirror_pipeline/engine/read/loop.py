@@ -290,7 +290,7 @@ class ReadLoop:
         self._context.stop.wait(FULL_BUFFER_POLL_SECONDS)
 
     def _buffer_full(self) -> bool:
-        """Whether another micro-batch would not fit under the cap or on the disk; the housekeeper is called before it is so."""
+        """Whether another micro-batch would not fit under the cap or on the disk; the maintenance thread is woken before that happens."""
         room = self._room.cached(self._staged)
         self._staged = 0
         if room.near:

@@ -226,7 +226,7 @@ def test_two_do_not_maintain_one_lane_at_a_time(lane: Lane) -> None:
     lane.produce(2)
     with maintenance_lock(lane.store):
         done = lane.house(retention=-1).run_round()
-    assert (done.micro_batches, done.note) == (0, "another process keeps the house")
+    assert (done.micro_batches, done.note) == (0, "another process is running maintenance")
     assert lane.live() == [0, 1]
 
 

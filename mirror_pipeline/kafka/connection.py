@@ -130,6 +130,11 @@ class Connection:
         """True when the connection is closed, or idle and ended by the broker: open a new one."""
         return self.closed or (not self._pending and self._transport.stale())
 
+    @property
+    def received(self) -> bool:
+        """Whether a reply, or bytes of one, wait in this process: ``fileno`` need not become readable for them."""
+        return bool(self._backlog) or self._transport.buffered
+
     def fileno(self) -> int:
         """The socket's descriptor, to wait for a reply with ``select``."""
         return self._transport.fileno()

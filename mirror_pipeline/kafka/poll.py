@@ -13,9 +13,9 @@ def readable(connections: Collection[Connection], seconds: float) -> list[Connec
 
     Any number of descriptors may be open (``select`` ends at 1,024), and none is taken (``epoll`` would need one).
     """
-    ended = [connection for connection in connections if connection.closed]
-    if ended:
-        return ended
+    at_once = [connection for connection in connections if connection.closed or connection.received]
+    if at_once:
+        return at_once
     with selectors.PollSelector() as selector:
         for connection in connections:
             selector.register(connection.fileno(), selectors.EVENT_READ, connection)

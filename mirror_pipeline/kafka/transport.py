@@ -86,6 +86,11 @@ class Transport:
             return True
         return True
 
+    @property
+    def buffered(self) -> bool:
+        """Whether TLS holds bytes that are decrypted and not read."""
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+
     def fileno(self) -> int:
         """The socket's descriptor, for waiting until something arrives. Raises ConnectionLost when it is closed."""
         if self._socket is None:

@@ -305,7 +305,7 @@ def test_the_watch_waits_whatever_number_its_connections_have(monkeypatch: pytes
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2048) if hard > 0 else 2048, hard))
     ours, theirs = socket.socketpair()
     high = socket.socket(fileno=fcntl.fcntl(ours.fileno(), fcntl.F_DUPFD, 1100))
-    connection = SimpleNamespace(fileno=high.fileno, closed=False, limit=lambda seconds: None)
+    connection = SimpleNamespace(fileno=high.fileno, closed=False, received=False, limit=lambda seconds: None)
     client = SimpleNamespace(leaders=lambda tps, patience: (dict.fromkeys(tps, 1), {}), connection=lambda *_, **__: connection)
     answer = {PLACE: FetchedPartition(0, 9, 9, 0, [], memoryview(b""))}
     monkeypatch.setattr(source_watch, "send_fetch", lambda *_, **__: 1)

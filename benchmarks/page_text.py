@@ -15,6 +15,7 @@ make bench BENCH=--quick                    # four workloads, smaller, under 6 m
 make bench BENCH="--only 1kb,latency"       # some; --scale, --rounds, --sides, --resume: see --help
 sudo .venv/bin/python -m benchmarks.wan     # over an emulated long link; needs root, gcc, iproute2
 .venv/bin/python -m benchmarks.memory_peak  # the most memory a copy takes; --round-trip-ms 200: over such a link
+.venv/bin/python -m benchmarks.quota_rate   # copy, verify and lag under client quotas, against what the quotas allow
 ```
 A run prints a table and leaves every round, medians and ratios in `build/bench/*.json`, charts beside it.
 `python -m benchmarks.page build/bench/versus.json` makes this page of a full run.

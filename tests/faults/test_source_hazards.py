@@ -101,15 +101,22 @@ class Round:
         """``run --once`` of both mirrors; every topic must end as wanted."""
         began = time.time()
 
+        failures: list[Exception] = []
+
         def beside() -> None:
-            wait_for("the lane to run", lambda: self._started() > began, RUN_SECONDS)
-            if meanwhile is not None:
-                meanwhile()
+            try:
+                wait_for("the lane to run", lambda: self._started() > began, RUN_SECONDS)
+                if meanwhile is not None:
+                    meanwhile()
+            except Exception as error:  # noqa: BLE001 - raised below, in the campaign's own thread
+                failures.append(error)
 
         helper = threading.Thread(target=beside, daemon=True)
         helper.start()
         code, body, words = self._cli("run", "--once")
         helper.join(RUN_SECONDS)
+        if failures:
+            raise failures[0]
         found = {t["topic"]: t for m in body.get("mirrors", []) for t in m["topics"]}
         if not found:
             raise AssertionError(f"mirror run ended with {code}: {words}")
@@ -121,7 +128,7 @@ class Round:
                 self.ground.account.unexplain(f"{hazard.topic}: wanted {want or 'ok'}, the run says {told}")
 
     def _started(self) -> float:
-        status = [read_status(store) or {} for store in Mirror(load_config(self.config), "m").lane_stores()]
+        status = [read_status(store) or {} for store in Mirror(load_config(self.config), "m").flow.lane_stores()]
         return max((float(told.get("started", 0)) for told in status), default=0.0)
 
     def _accept(self) -> None:

@@ -40,7 +40,7 @@ def test_all_topics_are_copied_on_with_another_number_of_lanes(
     for name in topics:
         produce(east, name, 10, start=20)
     now = mirror(after)
-    open_lane(now.config.buffer, "m", "lane-7")  # a folder, and nothing in it
+    open_lane(now.flow.config.buffer, "m", "lane-7")  # a folder, and nothing in it
     assert sorted(t.topic for t in now.plan().topics) == sorted(topics)
     assert all(finding.ok for finding in now.check())
     assert now.lag().lag_records == 80

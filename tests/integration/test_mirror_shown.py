@@ -41,7 +41,7 @@ def shown(mirror: Mirror) -> tuple[dict[str, str], dict[str, str], set[str]]:
 
 def test_lag_plan_and_check_know_what_a_run_would_stop_at(mirror: tuple[Mirror, list[str]], clusters: ClusterPair) -> None:
     made, (told, trimmed, deleted, _) = mirror
-    east = made.source.bootstrap_servers[0]
+    east = made.flow.source.bootstrap_servers[0]
     admin = AdminClient({"bootstrap.servers": east})
     assert shown(made) == ({}, {}, set())
     produce(east, told, 100, start=50)

@@ -101,10 +101,10 @@ def test_keys_are_looked_for_up_to_the_end_as_it_is_by_then(clusters: ClusterPai
     config = make_mirror(tmp_path, source, target, [topic_name])
     place, key = TopicPartition(topic_name, 0), key_digest(b"key-9")
     terms = Terms(thin_target=True)
-    look = run_look(LookTask(config.target, config.target, place, place, (0, 5), 3, (), (key,), terms, 10.0))
+    look = run_look(LookTask(config.flow.target, config.flow.target, place, place, (0, 5), 3, (), (key,), terms, 10.0))
     assert (look.keys, look.last) == ({key}, {})
     earlier = key_digest(b"key-2")
-    look = run_look(LookTask(config.target, config.target, place, place, (0, 5), 3, (), (key, earlier), terms, 10.0))
+    look = run_look(LookTask(config.flow.target, config.flow.target, place, place, (0, 5), 3, (), (key, earlier), terms, 10.0))
     assert (look.keys, look.last) == ({key}, {earlier: 2})
 
 

@@ -263,7 +263,7 @@ FAST = (
         "engine/read/source.py",
         "                if part.source in told and told[part.source].last_stable_offset >= part.staged:\n",
         "                if part.source in told and told[part.source].last_stable_offset < part.staged:\n"
-        "                    halt = continuity.truncated(part.source, told[part.source].last_stable_offset, part.staged)\n"
+        "                    halt = divergence.truncated(part.source, told[part.source].last_stable_offset, part.staged)\n"
         "                    self._state.halt(part.source.topic, halt, sendable=True)\n"
         "                elif part.source in told:\n",
         MODEL, "the source's log was truncated",

@@ -54,7 +54,10 @@ def mirror(*include: str, naming: str = "prefix", manage: bool = True) -> Mirror
 
 
 def explicit(admin: Admin, topic: str) -> dict[str, str | None]:
-    answer = admin.topic_configs([topic])[topic]
+    """What is set for a topic; a broker that has not heard of a topic just created is asked again."""
+    deadline = time.monotonic() + 30.0
+    while isinstance(answer := admin.topic_configs([topic])[topic], BrokerError) and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert not isinstance(answer, BrokerError)
     return {key: entry.value for key, entry in answer.items() if entry.is_explicit}
 

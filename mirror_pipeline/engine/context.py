@@ -113,8 +113,8 @@ def open_context(
     *,
     once: bool,
     stop: threading.Event,
+    verify_staged: VerifyStaged,
     drain: bool = False,
-    verify_staged: VerifyStaged | None = None,
 ) -> LaneContext:
     """Collaborators of one run over one lane of a flow. Raises BufferUnusable."""
     buffer = flow.config.buffer

@@ -33,8 +33,8 @@ class LaneRuns:
     observer: Observer | None
     stop: threading.Event
     session: Session
+    verify_staged: VerifyStaged
     drain: bool = False
-    verify_staged: VerifyStaged | None = None
 
     def discover(self) -> None:
         """A wrong selection or an unreachable source shows before Spark starts."""

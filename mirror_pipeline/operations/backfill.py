@@ -32,6 +32,7 @@ from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.plan import backfill_blockers, filled_topics
 from mirror_pipeline.reports import BackfillReport, Progress
 from mirror_pipeline.topics.lanes import BACKFILL_PREFIX, LaneTopic, select_topics
+from mirror_pipeline.verify.staged import verify_staged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,7 +105,7 @@ def run(
     wanted = [LaneTopic(topic, target, manifest.ranges, {"retention.ms": "-1"}, filled=True)]
     runners = flow.runners(session)
     runners.prepare()
-    context = open_context(flow, lane, runners, once=True, stop=stop)
+    context = open_context(flow, lane, runners, once=True, stop=stop, verify_staged=verify_staged)
     report = LaneRun(context, lambda: wanted, observer=observer).run()
     return BackfillReport(flow.name, topic, target, from_time, to_time, manifest.ranges, report)
 

@@ -113,6 +113,24 @@ def test_a_copy_larger_than_the_cap_stays_under_it(
     assert_identical(mirror, [topic_name])
 
 
+def test_a_backfill_larger_than_the_cap_ends(
+    clusters: ClusterPair, tmp_path: Path, spark: SparkSession, topic_name: str, brisk: None
+) -> None:
+    """What is on the target leaves the buffer while a backfill runs, for it is compared beside the copy as in any run."""
+    source, target = (c.bootstrap_servers for c in clusters)
+    records = fill_bulk(source, topic_name, 4, 24 * MB)
+    mirror = make_mirror(tmp_path, source, target, [topic_name], engine=SMALL_STEPS, buffer={"max_bytes": "16MB", "retention": "24h"})
+    stop = threading.Event()
+    limit = threading.Timer(120, stop.set)
+    limit.start()
+    try:
+        report = mirror.backfill(topic_name, 0, int(time.time() * 1000) + 1, stop=stop, session=spark)
+    finally:
+        limit.cancel()
+    assert (report.run.state, report.run.records) == ("ok", records)
+    assert_identical(mirror, [topic_name])
+
+
 def test_a_difference_on_the_target_keeps_the_spans(clusters: ClusterPair, tmp_path: Path, spark: SparkSession, topic_name: str) -> None:
     source, target = (c.bootstrap_servers for c in clusters)
     create_topic(source, topic_name)

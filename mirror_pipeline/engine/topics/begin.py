@@ -87,6 +87,7 @@ class TopicStarter:
             run.max_batch_bytes, policy = rules[run.topic]
             apply_policy(run, policy, fresh=True)
             run.target_checked = True
+            self._put_off_since.pop(run.topic, None)
         return runs
 
     def _begin_some(self, topics: Sequence[LaneTopic], plans: dict[str, TargetPlan]) -> None:
@@ -104,7 +105,7 @@ class TopicStarter:
             except (ClusterUnreachable, ConnectionLost):
                 raise
             except MirrorError as error:
-                if not self._wait(topic.topic, error):
+                if not self.waits(topic.topic, error):
                     self._refuse(topic.topic, error)
                 continue
             generations.append(generation)
@@ -159,11 +160,10 @@ class TopicStarter:
                 run = self._state.topics.setdefault(made.topic, made)
                 for number in new[made.topic]:
                     run.partitions.setdefault(number, made.partitions[number])
-                self._put_off_since.pop(made.topic, None)
                 self._state.unready.pop(made.topic, None)
                 self._state.refused.pop(made.topic, None)
 
-    def _wait(self, name: str, error: MirrorError) -> bool:
+    def waits(self, name: str, error: MirrorError) -> bool:
         """Whether a topic is tried again later: its brokers refuse for now, as those of a topic just created do until it has leaders.
 
         A run with ``once`` waits for ``target_wait`` at most, any other as long as it lasts.

@@ -304,10 +304,8 @@ class Preparation:
             try:
                 self._start_successor(self._next_life(self._wanted[name], generations[name], run))
             except BrokerError as error:
-                if not error.retryable:
+                if not self._starter.waits(name, error):
                     raise
-                log.info("the next life of %s begins later: %s", name, error.message)
-                self._begin_at = time.monotonic() + READY_AGAIN_SECONDS
                 continue
             self._successors.discard(name)
 

@@ -11,6 +11,7 @@ import pytest
 
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.topics.begin import TopicStarter
+from mirror_pipeline.engine.topics.join import resumed_runs
 from mirror_pipeline.engine.topics.policies import SourcePolicy
 from mirror_pipeline.engine.topics.prepare import Preparation
 from mirror_pipeline.engine.topics.target import TargetSide
@@ -18,7 +19,7 @@ from mirror_pipeline.errors import ConnectionLost, MirrorError
 from mirror_pipeline.kafka.answers import ClusterMetadata, PartitionMetadata, TopicMetadata
 from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.topics.lanes import LaneTopic
-from tests.support.lane_context import context
+from tests.support.lane_context import LIFE, context
 
 __all__ = ["context"]
 
@@ -89,6 +90,31 @@ def test_only_a_run_with_an_end_gives_up(context: LaneContext, source: Any, once
     made.begin([NEW])
     assert set(context.state.refused) == halted
     assert made.put_off is not once
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_next_generation_waits_by_the_same_rule(context: LaneContext, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
+    context.once = once
+    context.state.topics |= resumed_runs(context, {"t": LIFE}, {"t": LaneTopic("t", "east.t")})
+    made = Preparation(context)
+    made._wanted["t"] = LaneTopic("t", "east.t")
+    made._successors.add("t")
+
+    def refuse(*_: Any) -> None:
+        raise broker_error(NOT_LEADER, "east.t[0]")
+
+    monkeypatch.setattr("mirror_pipeline.engine.topics.prepare.drained", lambda run: True)
+    monkeypatch.setattr(made, "_next_life", refuse)
+    made._begin_successors()
+    assert made._starter.put_off
+    assert context.state.unready == {"t": "east.t[0]: NOT_LEADER_OR_FOLLOWER"}
+    context.mirror = replace(context.mirror, engine=replace(context.mirror.engine, target_wait=0.0))
+    if once:
+        with pytest.raises(MirrorError, match="NOT_LEADER"):
+            made._begin_successors()
+    else:
+        made._begin_successors()
+    assert made._successors == {"t"}
 
 
 def test_a_refusal_for_now_does_not_end_the_lane(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 # make install | demo | test | ci, each from nothing but Python 3.11 and Java 17. What is done already is not done again.
 .DEFAULT_GOAL := help
-.PHONY: help install dev java demo jars test-jars checks test faults cluster-test bench ci lock jar-lock clean
+.PHONY: help install dev java demo jars test-jars checks test faults cluster-test bench ci docs lock jar-lock clean
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 VENV := .venv
@@ -22,6 +22,7 @@ help:
 	@echo "make cluster-test  a lane on a Spark cluster of two workers, one of which is killed"
 	@echo "make ci        what CI runs: make test, one slow test and a small part of the faults, another one every day"
 	@echo "make bench     beside MirrorMaker 2: about 40 minutes, BENCH=--quick under 6; see docs/benchmarks.md"
+	@echo "make docs      the generated pages of docs/: commands, settings, JSON Schema"
 	@echo "make lock      requirements*.lock from pyproject.toml;   make jar-lock   the pinned jars"
 	@echo "make clean     remove .venv and build folders (fetched jars stay in the user's cache)"
 
@@ -83,6 +84,9 @@ bench: java dev test-jars
 
 ci: checks
 	@PYTEST_ARGS="$(PYTEST_ARGS)" scripts/ci-tests
+
+docs: install
+	@$(BIN)/python -m scripts.generate_docs
 
 lock: dev
 	@echo "== requirements.lock and requirements-dev.lock (several minutes)"

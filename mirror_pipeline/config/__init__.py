@@ -1,8 +1,7 @@
-"""mirror.yaml: read it, check it, hand out settings. The public interface of this package."""
+"""Read and check mirror.yaml and return its settings. The public interface of this package."""
 
 from __future__ import annotations
 
-from mirror_pipeline.config.json_schema import json_schema
 from mirror_pipeline.config.load import DEFAULT_CONFIG, load_config
 from mirror_pipeline.config.secrets import SecretRef
 from mirror_pipeline.config.settings import (
@@ -33,7 +32,6 @@ __all__ = [
     "TopicSelection",
     "format_duration",
     "format_size",
-    "json_schema",
     "load_config",
     "nearest",
     "parse_duration",

@@ -48,7 +48,6 @@ TWICE = {
     "place": "of a buffer, and of a demo",
     "plan": "of a topic, of a micro-batch, of a mirror",
     "progress": "of a lane, and its bar",
-    "reference": "of mirror.yaml, and of the command",
     "resolve": "the operation and its command",
     "rules": "of reading, and of comparing",
     "settings": "of a mirror, and of an embedded broker",

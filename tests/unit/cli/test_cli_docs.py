@@ -10,8 +10,8 @@ import pytest
 import typer
 
 from mirror_pipeline import errors
-from mirror_pipeline.cli import reference
 from mirror_pipeline.cli.main import app
+from scripts import cli_page
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -24,7 +24,7 @@ FENCE = re.compile(r"^```.*?^```", re.M | re.S)
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Every command with its options, read from typer without the help of reference.py."""
+    """Every command with its options, read from typer without the help of cli_page.py."""
     waiting = [("", typer.main.get_command(app))]
     while waiting:
         path, command = waiting.pop()
@@ -41,7 +41,7 @@ def anchors(text: str) -> set[str]:
 
 
 def test_the_command_page_is_up_to_date() -> None:
-    assert (DOCS / "cli.md").read_text(encoding="utf-8") == reference.render(), "run: python -m mirror_pipeline.cli.reference"
+    assert (DOCS / "cli.md").read_text(encoding="utf-8") == cli_page.render(), "run: make docs"
 
 
 @pytest.mark.parametrize(("path", "options"), list(commands()), ids=lambda value: value if isinstance(value, str) else "")
@@ -52,7 +52,7 @@ def test_every_command_and_option_is_on_the_command_page(path: str, options: lis
 
 def test_every_command_that_takes_json_shows_its_shape() -> None:
     answering = {path for path, options in commands() if "--json" in options}
-    assert answering == set(reference._SHAPES)
+    assert answering == set(cli_page.SHAPES)
 
 
 @pytest.mark.parametrize("kind", [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.MirrorError)])

@@ -1,4 +1,4 @@
-"""What is written about mirror.yaml is made from what reads it."""
+"""The pages, the schema and the examples of mirror.yaml agree with the models that read it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import jsonschema
 import pytest
 import yaml
 
-from mirror_pipeline.config import json_schema, load_config
+from mirror_pipeline.config import load_config
 from mirror_pipeline.config.models import FileModel
-from mirror_pipeline.config.reference import render
 from mirror_pipeline.config.template import template
+from scripts import generate_docs
+from scripts.config_page import json_schema, render
 
 ROOT = Path(__file__).parents[3]
-AGAIN = "write them anew: python -m mirror_pipeline.config.reference"
+AGAIN = "run: make docs"
 
 
 def test_the_reference_is_up_to_date() -> None:
@@ -25,6 +26,11 @@ def test_the_reference_is_up_to_date() -> None:
 
 def test_the_schema_is_up_to_date() -> None:
     assert json.loads((ROOT / "docs/mirror.schema.json").read_text(encoding="utf-8")) == json_schema(), AGAIN
+
+
+@pytest.mark.parametrize("page", generate_docs.pages())
+def test_generating_again_changes_nothing(page: str) -> None:
+    assert (ROOT / "docs" / page).read_text(encoding="utf-8") == generate_docs.pages()[page], AGAIN
 
 
 def test_every_key_has_a_meaning_and_is_in_the_reference() -> None:

@@ -1,0 +1,1 @@
+"""Tools of the checkout: generated pages, pinned jars, the tests of CI. Not part of the installed package."""

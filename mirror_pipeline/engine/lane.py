@@ -131,10 +131,10 @@ class LaneRun:
         if context.drain:
             context.state.staging_over = True
             waiting = preparation.resume(self._discover())
-            return {"producing": WriteLoop(context, target, preparation.finish).run} if waiting else {}
+            return {"producing": WriteLoop(context, target, preparation).run} if waiting else {}
         read_loop = ReadLoop(context, source, preparation.rules.reconsider)
         preparation.start(self._discover())
-        write_loop = WriteLoop(context, target, preparation.finish)
+        write_loop = WriteLoop(context, target, preparation)
         read_loop.refresh_ends()
         return {"staging": read_loop.run, "producing": write_loop.run}
 

@@ -11,7 +11,7 @@ import pytest
 from mirror_pipeline.buffer.spans import spans
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.read import source as source_side
-from mirror_pipeline.engine.write import loop, task
+from mirror_pipeline.engine.write import outcomes, task
 from mirror_pipeline.engine.write.recovery import Tail
 
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -23,12 +23,12 @@ def no_tail_read(patch: pytest.MonkeyPatch) -> None:
     def pretend(client: object, wanted: Mapping[Any, Any], stamp: object, **_: object) -> dict[Any, Tail]:
         return {target: Tail(target, 0, position.target_next) for target, position in wanted.items()}
 
-    patch.setattr(loop, "read_tails", pretend)
+    patch.setattr(outcomes, "read_tails", pretend)
 
 
 def ledger_alone(patch: pytest.MonkeyPatch) -> None:
     """A new run trusts its ledger; only errors of its own make it read the tail."""
-    real = loop.WriteLoop.recover
+    real = outcomes.Outcomes.recover
 
     def recover(self: Any) -> None:
         for part in self._state.sendable():
@@ -36,7 +36,7 @@ def ledger_alone(patch: pytest.MonkeyPatch) -> None:
                 part.outcome_unknown = False
         real(self)
 
-    patch.setattr(loop.WriteLoop, "recover", recover)
+    patch.setattr(outcomes.Outcomes, "recover", recover)
 
 
 def window_of_five(patch: pytest.MonkeyPatch) -> None:

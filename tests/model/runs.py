@@ -50,7 +50,7 @@ class ModelRun:
         client = world.client(context.source)
         read_loop = ReadLoop(context, client, preparation.rules.reconsider)  # type: ignore[arg-type]
         preparation.start([LaneTopic(TOPIC, TARGET_TOPIC)])
-        write_loop = WriteLoop(context, world.client(context.target), preparation.finish)  # type: ignore[arg-type]
+        write_loop = WriteLoop(context, world.client(context.target), preparation)  # type: ignore[arg-type]
         read_loop.refresh_ends()
         self.threads += [world.spawn("staging", read_loop.run), world.spawn("producing", write_loop.run)]
 

@@ -28,7 +28,7 @@ class Mutant:
 FAST = (
     Mutant(
         "no tail read after an unknown outcome",
-        "engine/write/loop.py",
+        "engine/write/outcomes.py",
         "        if not any(p.retry_at <= now for p in unknown):\n            return\n",
         "        for part in unknown:\n            part.outcome_unknown = False\n        return\n",
         MODEL, r"I[1459]",
@@ -153,7 +153,7 @@ FAST = (
     ),
     Mutant(
         "positions move without an acknowledgement",
-        "engine/write/loop.py",
+        "engine/write/outcomes.py",
         "                sends += self._account(part, outcome.records)\n",
         "                sends += self._account(part, part.pending[0].records if part.pending else 0)\n",
         MODEL, r"I[1589]",

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.context import LaneContext
+from mirror_pipeline.engine.context import LaneContext, Losses
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.state import PartitionState, TopicRun
 from mirror_pipeline.engine.topics.join import resumed_runs
-from mirror_pipeline.engine.write.loop import SILENT_SECONDS, WriteLoop
+from mirror_pipeline.engine.write.ledger_writer import LedgerWriter
 from mirror_pipeline.engine.write.messages import PartitionOutcome, PartitionWork, ProduceResult
+from mirror_pipeline.engine.write.outcomes import Outcomes
 from mirror_pipeline.engine.write.recovery import NotReplicated, Tail
+from mirror_pipeline.engine.write.sender import SILENT_SECONDS, Sender
+from mirror_pipeline.engine.write.target_health import TargetHealth
 from mirror_pipeline.engine.write.task import _fill, _links
 from mirror_pipeline.errors import ConnectionLost, TopicHalted
 from mirror_pipeline.kafka.client import WireClient
@@ -45,9 +48,10 @@ class Client:
         return self._leaders.get(target.topic)
 
 
-def lane(context: LaneContext, client: Any = None) -> tuple[WriteLoop, PartitionState]:
+def lane(context: LaneContext, client: Any = None) -> tuple[Outcomes, PartitionState]:
     context.state.topics |= resumed_runs(context, {"t": LIFE}, {"t": LaneTopic("t", "east.t")})
-    return WriteLoop(context, client, lambda: True), context.state.topics["t"].partitions[0]
+    outcomes = Outcomes(context, client, TargetHealth(context, client), LedgerWriter(context), Losses())
+    return outcomes, context.state.topics["t"].partitions[0]
 
 
 def halted(code: str) -> TopicHalted:
@@ -61,37 +65,37 @@ def code_of(context: LaneContext) -> str:
 
 @pytest.mark.parametrize("code", ["target_truncated", "foreign_writer", "sequence_gap"])
 def test_no_topic_halts_by_one_answer_of_the_target(context: LaneContext, code: str) -> None:
-    producing, part = lane(context)
-    producing._apply_tail(part, halted(code))
+    outcomes, part = lane(context)
+    outcomes._apply_tail(part, halted(code))
     assert (code_of(context), part.outcome_unknown) == ("", True)
-    producing._apply_tail(part, ConnectionLost("nobody answers"))
-    producing._apply_tail(part, NotReplicated("not yet"))
+    outcomes._apply_tail(part, ConnectionLost("nobody answers"))
+    outcomes._apply_tail(part, NotReplicated("not yet"))
     assert code_of(context) == ""
-    producing._apply_tail(part, halted(code))
+    outcomes._apply_tail(part, halted(code))
     assert code_of(context) == code
 
 
 def test_a_second_answer_that_finds_nothing_clears_the_first(context: LaneContext) -> None:
-    producing, part = lane(context)
-    producing._apply_tail(part, halted("target_truncated"))
-    producing._apply_tail(part, Tail(TARGET, 0, part.position.target_next))
+    outcomes, part = lane(context)
+    outcomes._apply_tail(part, halted("target_truncated"))
+    outcomes._apply_tail(part, Tail(TARGET, 0, part.position.target_next))
     assert (part.suspect, part.outcome_unknown) == (None, False)
-    producing._apply_tail(part, halted("target_truncated"))
+    outcomes._apply_tail(part, halted("target_truncated"))
     assert code_of(context) == ""
 
 
 def test_an_offset_that_was_not_expected_is_for_the_log_to_judge(context: LaneContext) -> None:
-    producing, part = lane(context)
-    producing._apply_outcome(part, PartitionOutcome(TARGET, 0, 0, True, halted="offset 9", code="foreign_writer"), [])
+    outcomes, part = lane(context)
+    outcomes._apply_outcome(part, PartitionOutcome(TARGET, 0, 0, True, halted="offset 9", code="foreign_writer"), [])
     assert (code_of(context), part.outcome_unknown) == ("", True)
-    producing._apply_tail(part, halted("foreign_writer"))
+    outcomes._apply_tail(part, halted("foreign_writer"))
     assert code_of(context) == "foreign_writer"
 
 
 def test_what_retention_has_deleted_clears_nobody(context: LaneContext) -> None:
-    producing, part = lane(context)
-    producing._apply_outcome(part, PartitionOutcome(TARGET, 0, 0, True, halted="offset 9", code="foreign_writer"), [])
-    producing._apply_tail(part, Tail(TARGET, 5, part.position.target_next + 5, read=False))
+    outcomes, part = lane(context)
+    outcomes._apply_outcome(part, PartitionOutcome(TARGET, 0, 0, True, halted="offset 9", code="foreign_writer"), [])
+    outcomes._apply_tail(part, Tail(TARGET, 5, part.position.target_next + 5, read=False))
     assert code_of(context) == "foreign_writer"
 
 
@@ -111,43 +115,44 @@ def test_a_fault_of_ours_over_one_partition_halts_its_topic(
     _fill(line, task(), time.monotonic() + 60)
     assert (lanes[0].code, lanes[0].stopped, lanes[0].outcome_unknown) == ("internal", True, False)
     assert not lanes[1].stopped and len(connection.requests) == 1
-    producing, part = lane(context)
-    producing._apply_outcome(part, lanes[0].outcome(), [])
+    outcomes, part = lane(context)
+    outcomes._apply_outcome(part, lanes[0].outcome(), [])
     assert code_of(context) == "internal"
     assert "in fault" in caplog.text and "IndexError" in caplog.text
 
 
 def test_partitions_of_one_broker_wait_alone(context: LaneContext) -> None:
     """Only where no other broker is known to be well is the target lost."""
-    producing, part = lane(context, Client(**{"east.t": 1}))
+    outcomes, part = lane(context, Client(**{"east.t": 1}))
     part.outcome_unknown = False
-    assert producing._others_go_on({2, None})
-    assert not producing._others_go_on({1})
+    assert outcomes._health.others_well({2, None})
+    assert not outcomes._health.others_well({1})
     part.outcome_unknown = True
-    assert not producing._others_go_on({2})
+    assert not outcomes._health.others_well({2})
 
 
 def test_a_broker_may_be_silent_for_a_short_time_only_where_others_have_work(context: LaneContext) -> None:
-    producing, part = lane(context, Client(**{"east.t": 1, "east.u": 2}))
+    outcomes, part = lane(context, Client(**{"east.t": 1, "east.u": 2}))
+    sender = Sender(context, outcomes._client, outcomes, Losses())
     stage(context, 0, 10, 20, "now")
     work = PartitionWork(TARGET, tuple(context.spans.pending({part.source: 10})), part.position)
-    assert producing._silence([work]) is None
+    assert sender._silence([work]) is None
     context.state.topics["u"] = TopicRun("u", "east.u", "now", {0: replace(part, target=TopicPartition("east.u", 0))})
-    assert producing._silence([work]) == SILENT_SECONDS
+    assert sender._silence([work]) == SILENT_SECONDS
     part.failures = 2
-    assert producing._silence([work]) == 4 * SILENT_SECONDS
+    assert sender._silence([work]) == 4 * SILENT_SECONDS
 
 
 def test_a_broker_that_a_task_found_silent_is_not_asked_for_tails(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else healthy partitions would wait for it twice: in the task, and when the tails are read."""
     lost: dict[int, str] = {}
-    producing, part = lane(context, Client(**{"east.t": 1}))
-    monkeypatch.setattr(producing._silent, "lost", lambda node, why: lost.update({node: why}))
+    outcomes, part = lane(context, Client(**{"east.t": 1}))
+    monkeypatch.setattr(outcomes._health.silent, "lost", lambda node, why: lost.update({node: why}))
     stage(context, 0, 10, 20, "now")
     work = PartitionWork(TARGET, tuple(context.spans.pending({part.source: 10})), part.position)
     outcome = PartitionOutcome(TARGET, 0, 0, True, error="timed out")
     with pytest.raises(ConnectionLost):
-        producing._apply_results([work], [ProduceResult((outcome,), 3.0, {1: "timed out"})], time.monotonic())
+        outcomes.apply_results([work], [ProduceResult((outcome,), 3.0, {1: "timed out"})], time.monotonic())
     assert lost == {1: "timed out"}
 
 

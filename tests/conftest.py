@@ -21,8 +21,9 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from mirror_pipeline.local.embedded.start import LocalCluster, cluster_status, start_clusters, stop_clusters
-from tests.support.kafka_source import GivenCluster, choose, docker_answers, start_container
+from tests.support.kafka_source import ClusterPair, GivenCluster, choose, docker_answers, start_container
 from tests.support.object_store import ObjectStore
+from tests.support.slow_tests import chosen_slow
 
 # A machine that also runs brokers is slow now and then: no example fails for that.
 hypothesis_settings.register_profile("mirror", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,9 +32,6 @@ hypothesis_settings.load_profile("mirror")
 VERSIONS = ["4.3.0", "3.9.1"]
 BROKERS = 3
 """Of each cluster, as production has them; a test with a reason takes a single one by ``cluster_factory(brokers=1)``."""
-
-Cluster = LocalCluster | GivenCluster
-ClusterPair = tuple[Cluster, Cluster]
 
 # Set by the controlling process and inherited by xdist's workers: they share one pair of clusters.
 _FOLDER = "MIRROR_TEST_CLUSTERS"
@@ -63,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     choose(config.getoption("--brokers-a"), config.getoption("--brokers-b"), "embedded", lambda: False)  # refuses half a pair
     os.environ[_FOLDER] = tempfile.mkdtemp(prefix="mirror-test-")
     os.environ.setdefault(_DAY, str(date.today().toordinal()))
-    with contextlib.suppress(ValueError):  # not the main thread: somebody embeds pytest
+    with contextlib.suppress(ValueError):  # not the main thread: pytest is embedded
         signal.signal(signal.SIGTERM, _interrupt)
 
 
@@ -103,13 +101,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if out:
         config.hook.pytest_deselected(items=out)
         items[:] = [item for item in items if item not in out]
-
-
-def chosen_slow(names: list[str], how: str, day: int) -> list[str]:
-    """Which of the slow tests run: one after the other by the day's number, all, or none."""
-    if how == "rotate":
-        return [names[day % len(names)]] if names else []
-    return names if how == "all" else []
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -218,5 +209,5 @@ def new_topic_name(request: pytest.FixtureRequest) -> Callable[[], str]:
 
 @pytest.fixture
 def topic_name(new_topic_name: Callable[[], str]) -> str:
-    """A topic name nobody else uses."""
+    """An unused topic name."""
     return new_topic_name()

@@ -7,8 +7,11 @@ import errno
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.faults.campaign import Campaign
 
 FILLER = "filler"
 PIECE = 1 << 20
@@ -40,7 +43,7 @@ class SmallDisk:
         (self.folder / FILLER).unlink(missing_ok=True)
 
     def unmount(self) -> None:
-        """Remove it, also when somebody still has files open there."""
+        """Remove it, also while a process has files open there."""
         subprocess.run(["umount", "-l", str(self.folder)], check=False, capture_output=True)
 
 
@@ -58,9 +61,18 @@ def small_disk(folder: Path, size: str) -> Iterator[SmallDisk]:
     """Mounted for the length of the block. Raises OSError when the kernel refuses."""
     try:
         disk = SmallDisk(folder, size)
-    except subprocess.CalledProcessError as problem:
-        raise OSError(errno.EPERM, f"mount: {problem.stderr.decode(errors='replace').strip()}") from problem
+    except subprocess.CalledProcessError as error:
+        raise OSError(errno.EPERM, f"mount: {error.stderr.decode(errors='replace').strip()}") from error
     try:
         yield disk
     finally:
         disk.unmount()
+
+
+def fill_buffer(campaign: Campaign, disk: SmallDisk) -> None:
+    """For some seconds nothing can be staged, committed or recorded."""
+    seconds = campaign.chance.uniform(0.5, 5)
+    taken = disk.fill()
+    time.sleep(seconds)
+    disk.free()
+    campaign.report.fault("buffer full", f"{taken >> 10} KiB taken for {seconds:.1f} s")

@@ -43,6 +43,13 @@ DEFAULT_STREAMS = (
     Stream("load-zipped", codec="lz4", replicas=1),
     Stream("load-tx", partitions=2, transactional=True),
 )
+DAYS = 3 * 86400.0
+OLD_STREAMS = (
+    Stream("load-old", age=DAYS),
+    Stream("load-old-zipped", codec="zstd", age=2 * DAYS, replicas=1),
+    Stream("load-old-tx", partitions=2, transactional=True, age=DAYS),
+)
+"""Records this old make a forgetful target drop a producer's state at once."""
 
 
 class Load:
@@ -130,7 +137,7 @@ class Load:
             (self.failed if error else self.acked)[key] += 1
 
         # A broker takes any first sequence of a producer it does not know: were several batches under way and the first refused, the
-        # second would be taken, the first then be a "duplicate", and the producer told that records are safe which no log holds.
+        # second would be taken, the first then be a "duplicate", and the producer would count records as acknowledged that no log holds.
         for partition in range(stream.partitions):
             self._put_into(client, stream, partition, chance, delivered)
         client.flush(FLUSH_SECONDS)

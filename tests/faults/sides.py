@@ -25,6 +25,8 @@ QUICK = {
 """A broker that is not heard of for 6 s loses its leaders (Kafka's own default: 9 s)."""
 STEADY = {**QUICK, "broker.session.timeout.ms": "45000"}
 """Leaders stay where they are while a broker hangs."""
+FORGETFUL = {"producer.id.expiration.ms": "1000", "producer.id.expiration.check.interval.ms": "300"}
+"""Producers whose last record is older than a second are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Side:
         wait_for(f"replicas of {self.name} to be in sync", follow, IN_SYNC_SECONDS, poll=0.2)
 
     def leaders(self, topics: Sequence[str]) -> dict[tuple[str, int], int]:
-        """Who leads each partition, -1 for nobody; nothing while the cluster cannot be asked."""
+        """Who leads each partition, -1 for none; nothing while the cluster cannot be asked."""
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap_servers, "log_level": 0})
         with suppress(KafkaException):
             found = admin.list_topics(timeout=5).topics
@@ -91,14 +93,14 @@ class Side:
             }
             admin.alter_partition_reassignments(turned)
             admin.elect_leaders(0, {name: [tp.partition for tp in turned if tp.topic == name] for name in topics}, raise_errors=False)
-        except KafkaError as problem:
-            return 0, str(problem)
+        except KafkaError as error:
+            return 0, str(error)
         finally:
             admin.close()
         return len(turned), ""
 
     def hang(self, node: int, seconds: float, meanwhile: Callable[[float], None] | None = None) -> None:
-        """A broker gets SIGSTOP, and SIGCONT when ``seconds`` are over and ``meanwhile``, which is told until when, is done."""
+        """A broker gets SIGSTOP, and SIGCONT when ``seconds`` are over and ``meanwhile``, which gets the end time, has returned."""
         began = time.monotonic()
         self.cluster.pause(node=node)
         try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import Campaign, without_spark
+from tests.faults.pauses import pause_brokers
 from tests.faults.report import CampaignReport
 from tests.faults.sides import QUICK, Side
 
@@ -53,13 +54,10 @@ class Brokers:
         side.in_sync()
 
     def paused(self, side: Side) -> None:
-        """One broker hangs, or all of them, and goes on: fenced by the controller if it lasted."""
+        """One broker hangs, or all of them, for a while; the controller fences a broker that hangs for long."""
         node = self.chance.choice((*side.nodes, None))
         seconds = self.chance.uniform(0.3, LONGEST_PAUSE)
-        side.cluster.pause(node=node)
-        time.sleep(seconds)
-        side.cluster.resume(node=node)
-        self.campaign.report.fault(f"{side.name} pause", f"{f'broker {node}' if node else 'all'} of 3 for {seconds:.1f} s")
+        pause_brokers(self.campaign, side.name, side.cluster, node, seconds)
 
     def leaders_move(self, side: Side) -> None:
         """Leaders move under load."""

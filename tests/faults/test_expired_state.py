@@ -11,19 +11,14 @@ from mirror_pipeline.crash_points import CRASH, ONCE
 from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import Campaign, with_spark
 from tests.faults.child import Stuck, send_signal, wait_for
-from tests.faults.load import Stream
+from tests.faults.load import OLD_STREAMS
+from tests.faults.pauses import pause_brokers
 from tests.faults.report import CampaignReport
+from tests.faults.sides import FORGETFUL
 from tests.support.proxy import PRODUCE, Harm, Rule
 from tests.support.proxy_cluster import Proxies, proxied_cluster
 
-FORGETFUL = {"producer.id.expiration.ms": "1000", "producer.id.expiration.check.interval.ms": "300"}
 EXPIRED_SECONDS = 1.5
-DAYS = 3 * 86400.0
-OLD = (
-    Stream("load-old", age=DAYS),
-    Stream("load-old-zipped", codec="zstd", age=2 * DAYS, replicas=1),
-    Stream("load-old-tx", partitions=2, transactional=True, age=DAYS),
-)
 LOSING = (Harm.CUT_AFTER, Harm.CUT_AFTER, Harm.DROP_RESPONSE, Harm.CUT_RESPONSE_MIDDLE, Harm.CUT_REQUEST_MIDDLE, Harm.DELAY_RESPONSE)
 """A broker that has forgotten takes any sequence; duplicates on the wire itself do not happen with TCP and are left out here."""
 POINTS = ("produce.after_send", "produce.before_ack", "record.before", "record.after")
@@ -35,7 +30,7 @@ HANG_SHARE = 0.2
 
 
 def lose_an_answer(campaign: Campaign, proxy: Proxies) -> None:
-    """The outcome of a produce request is unknown, and the state is gone before anybody asks."""
+    """The outcome of a produce request is unknown, and the state is gone before the mirror asks."""
     harm = campaign.chance.choice(LOSING)
     rule = proxy.arm(Rule(harm, PRODUCE, campaign.chance.randrange(3), 5.0 if harm is Harm.DELAY_RESPONSE else 0.0))
     if rule.fired.wait(FIRE_SECONDS) or not proxy.disarm(rule):
@@ -51,7 +46,7 @@ def kill_a_worker(campaign: Campaign, _: Proxies) -> None:
 
 
 def kill_the_tree(campaign: Campaign, _: Proxies) -> None:
-    """All dies, and is started again when the state is gone."""
+    """Kill every process; the next run starts after the state has expired."""
     campaign.blame()
     campaign.running().kill_tree()
     campaign.report.fault("tree")
@@ -68,15 +63,15 @@ def crash_at_a_point(campaign: Campaign, _: Proxies) -> None:
     campaign.blame()
     try:
         wait_for(name, lambda: mark.exists() or not child.alive, POINT_SECONDS)
-    except Stuck as problem:
-        campaign.report.note(str(problem))
+    except Stuck as error:
+        campaign.report.note(str(error))
         return
     campaign.report.fault(f"point {name}")
     time.sleep(EXPIRED_SECONDS)
 
 
 def fall_silent(campaign: Campaign, _: Proxies) -> None:
-    """No load until everything is forgotten, then on: sequences go on where they were."""
+    """No load until everything is forgotten; after that, sequences continue where they were."""
     campaign.load.pause()
     time.sleep(campaign.chance.uniform(1.5, 3.5))
     campaign.load.go_on()
@@ -88,14 +83,11 @@ FAULTS: tuple[Callable[[Campaign, Proxies], None], ...] = (
 )  # fmt: skip
 
 
-def hang_the_broker(campaign: Campaign, target: LocalCluster) -> None:
-    """Requests wait in the broker's sockets, perhaps until the mirror has given them up; then it carries them out."""
+def hang_brokers(campaign: Campaign, target: LocalCluster) -> None:
+    """Requests wait in the broker's sockets, perhaps until the mirror has given them up; then the broker executes them."""
     seconds = campaign.chance.uniform(0.5, LONGEST_HANG)
     node = campaign.chance.choice((None, *(broker.node for broker in target.brokers)))
-    target.pause(node=node)
-    time.sleep(seconds)
-    target.resume(node=node)
-    campaign.report.fault("target pause", f"{f'broker {node}' if node else 'all brokers'} for {seconds:.1f} s")
+    pause_brokers(campaign, "target", target, node, seconds)
 
 
 def test_expired_state(plan: Callable[[str], CampaignReport], own_clusters: Callable[[LocalCluster], None], tmp_path: Path) -> None:
@@ -105,14 +97,14 @@ def test_expired_state(plan: Callable[[str], CampaignReport], own_clusters: Call
     target = proxied_cluster(tmp_path / "kafka" / "b", seed=report.seed, config=FORGETFUL)
     own_clusters(target.cluster)
     campaign = Campaign(
-        report, tmp_path / "mirror", source.direct, target.direct, via=(source.via, target.via), streams=OLD, engine=with_spark()
+        report, tmp_path / "mirror", source.direct, target.direct, via=(source.via, target.via), streams=OLD_STREAMS, engine=with_spark()
     )
 
     def step() -> None:
         campaign.running()
         campaign.pause()
         if campaign.chance.random() < HANG_SHARE:
-            hang_the_broker(campaign, target.cluster)
+            hang_brokers(campaign, target.cluster)
         else:
             campaign.chance.choice(FAULTS)(campaign, target.proxy)
         campaign.moving()

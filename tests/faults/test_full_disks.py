@@ -14,22 +14,13 @@ from mirror_pipeline.local.embedded.settings import ClusterSpec, new_cluster_id
 from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import Campaign, without_spark
 from tests.faults.child import wait_for
-from tests.faults.disks import SmallDisk, small_disk, why_not
+from tests.faults.disks import SmallDisk, fill_buffer, small_disk, why_not
 from tests.faults.report import CampaignReport
 
 BUFFER = "64m"
 LOG_DIR = "512m"
 SMALL_BUFFER = {"max_bytes": "24MB", "retention": "5s"}
 HALT_SECONDS = 20.0
-
-
-def fill_buffer(campaign: Campaign, disk: SmallDisk) -> None:
-    """For some seconds nothing can be staged, committed or recorded."""
-    seconds = campaign.chance.uniform(0.5, 5)
-    taken = disk.fill()
-    time.sleep(seconds)
-    disk.free()
-    campaign.report.fault("buffer full", f"{taken >> 10} KiB taken for {seconds:.1f} s")
 
 
 def fill_target(campaign: Campaign, disk: SmallDisk, target: LocalCluster) -> None:
@@ -41,7 +32,8 @@ def fill_target(campaign: Campaign, disk: SmallDisk, target: LocalCluster) -> No
     halted = not target.alive
     target.kill()
     disk.free()
-    campaign.report.fault("target full", f"{taken >> 10} KiB taken, the broker {'ended itself' if halted else 'went on and was killed'}")
+    end = "ended itself" if halted else "kept running and was killed"
+    campaign.report.fault("target full", f"{taken >> 10} KiB taken, the broker {end}")
     target.start()
 
 

@@ -13,8 +13,9 @@ import psutil
 from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import Campaign
 from tests.faults.child import connected, send_signal
+from tests.faults.load import OLD_STREAMS
 from tests.faults.report import CampaignReport
-from tests.faults.test_expired_state import FORGETFUL, OLD
+from tests.faults.sides import FORGETFUL
 from tests.support.proxy import PRODUCE, Harm, Rule
 from tests.support.proxy_cluster import ProxiedCluster, proxied_cluster
 
@@ -28,7 +29,7 @@ def begin(own: Callable[[LocalCluster], None], folder: Path, report: CampaignRep
     own(source.cluster)
     target = proxied_cluster(folder / "kafka" / "b", seed=report.seed, config=FORGETFUL)
     own(target.cluster)
-    return Campaign(report, folder / "mirror", source.direct, target.direct, via=(source.via, target.via), streams=OLD), target
+    return Campaign(report, folder / "mirror", source.direct, target.direct, via=(source.via, target.via), streams=OLD_STREAMS), target
 
 
 def holds(pid: int, port: int) -> bool:

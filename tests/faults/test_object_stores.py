@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.conftest import ClusterPair
 from tests.faults.campaign import LEASE_SECONDS, Campaign, without_spark
 from tests.faults.report import CampaignReport
+from tests.support.kafka_source import ClusterPair
 from tests.support.object_store import BUCKET, ObjectStore
 
 LONGEST = LEASE_SECONDS + 3

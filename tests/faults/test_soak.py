@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.faults import test_kills, test_zombies
 from tests.faults.campaign import Campaign, with_spark
-from tests.faults.disks import SmallDisk, small_disk, why_not
+from tests.faults.disks import SmallDisk, fill_buffer, small_disk, why_not
+from tests.faults.kills import kill_driver, kill_jvm, kill_tree, kill_worker
+from tests.faults.pauses import pause_brokers, pause_processes
 from tests.faults.report import CampaignReport
-from tests.faults.test_full_disks import fill_buffer
-from tests.faults.test_proxy_faults import proxy_step
+from tests.faults.wire import proxy_step
 from tests.support.proxy_cluster import ProxiedCluster, proxied_cluster
 
 BUFFER = "96m"
@@ -43,11 +43,11 @@ class Soak:
 
     def worker(self) -> None:
         """``kill -9`` of a worker."""
-        test_kills.kill_worker(self.campaign)
+        kill_worker(self.campaign)
 
     def restart(self) -> None:
         """``kill -9`` of something without which the run ends."""
-        self.campaign.chance.choice((test_kills.kill_jvm, test_kills.kill_driver, test_kills.kill_tree))(self.campaign)
+        self.campaign.chance.choice((kill_jvm, kill_driver, kill_tree))(self.campaign)
 
     def wire(self) -> None:
         """A proxy fault."""
@@ -55,7 +55,7 @@ class Soak:
 
     def pause(self) -> None:
         """SIGSTOP, SIGCONT."""
-        test_zombies.a_pause(self.campaign)
+        pause_processes(self.campaign)
 
     def broker(self) -> None:
         """A broker dies, or all of a cluster, and comes back."""
@@ -71,10 +71,7 @@ class Soak:
         side, cluster = self.campaign.chance.choice((("source", self.source.cluster), ("target", self.target.cluster)))
         seconds = self.campaign.chance.uniform(0.3, LONGEST_OUTAGE)
         node = self.campaign.chance.choice((1, 2, 3, None))
-        cluster.pause(node=node)
-        time.sleep(seconds)
-        cluster.resume(node=node)
-        self.campaign.report.fault(f"{side} pause", f"{f'broker {node}' if node else 'all brokers'} for {seconds:.1f} s")
+        pause_brokers(self.campaign, side, cluster, node, seconds)
 
     def full(self) -> None:
         """The buffer's disk is full for a while."""

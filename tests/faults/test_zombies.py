@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from mirror_pipeline.crash_points import ONCE, STOP
 from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import LEASE_SECONDS, Campaign, with_spark
 from tests.faults.child import MirrorChild, send_signal, wait_for
+from tests.faults.pauses import pause_processes
 from tests.faults.report import CampaignReport
 
 REACH_SECONDS = 150.0
@@ -19,24 +20,6 @@ REFUSED_SECONDS = 60.0
 AFTER_LEASE = LEASE_SECONDS + 1.0
 PLACES = ("produce.before_send", "produce.after_send", "produce.before_ack")
 DRIVER_PLACES = ("record.before", "record.after", "commit.before", "commit.after")
-
-
-def a_pause(campaign: Campaign) -> None:
-    """A worker, all workers, the driver or the JVM hang for a while, mostly shorter than the lease."""
-    child = campaign.running()
-    who = "driver" if campaign.inline else campaign.chance.choice(("worker", "worker", "worker", "workers", "driver", "jvm"))
-    worker = child.a_worker(campaign.chance, campaign.ports)
-    all_of_them: dict[str, Sequence[int | None]] = {
-        "worker": [worker], "workers": child.workers(), "driver": [child.pid], "jvm": [child.jvm()],
-    }  # fmt: skip
-    seconds = campaign.chance.uniform(0.1, 3.0) if campaign.chance.random() < 0.75 else campaign.chance.uniform(LEASE_SECONDS, 7.0)
-    chosen = [pid for pid in all_of_them[who] if pid is not None and send_signal(pid, signal.SIGSTOP)]
-    if not chosen:
-        return
-    time.sleep(seconds)
-    for pid in chosen:
-        send_signal(pid, signal.SIGCONT)
-    campaign.report.fault(f"pause {who}", f"{seconds:.1f} s, {len(chosen)} processes")
 
 
 def stop_at(campaign: Campaign, place: str) -> list[int]:
@@ -107,7 +90,7 @@ def kinds(campaign: Campaign) -> list[Callable[[Campaign], None]]:
     beside = late_in_its_own_run if campaign.inline else late_beside_another_run
     fixed: list[Callable[[Campaign], None]] = [beside] * max(1, wanted // 5)
     fixed += [late_in_its_own_run] * max(1, wanted // 6) + [two_runs] * max(1, wanted // 15)
-    chosen = fixed + [a_pause] * max(0, wanted - len(fixed))
+    chosen = fixed + [pause_processes] * max(0, wanted - len(fixed))
     campaign.chance.shuffle(chosen)
     return chosen
 
@@ -119,7 +102,7 @@ def test_zombies(plan: Callable[[str], CampaignReport], cluster_factory: Callabl
 
     def step() -> None:
         campaign.pause()
-        (todo.pop() if todo else a_pause)(campaign)
+        (todo.pop() if todo else pause_processes)(campaign)
         campaign.moving()
 
     campaign.drive(step)

@@ -19,8 +19,8 @@ from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.engine.maintain import thread
 from mirror_pipeline.local.shapes.bulk import fill_bulk
 from mirror_pipeline.reports import RunReport
-from tests.conftest import ClusterPair
 from tests.integration.processes import start_mirror, wait_until
+from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce
 
 MB = 10**6

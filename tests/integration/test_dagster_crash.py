@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mirror_pipeline.local.embedded.broker import has_stopped
-from tests.conftest import ClusterPair
 from tests.support.dagster_page import Up, configure, consume, end, family, prefix_of, produce, start, until
+from tests.support.kafka_source import ClusterPair
 
 pytestmark = pytest.mark.timeout(900)
 TOPIC = "first"

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from mirror_pipeline.orchestration import names
-from tests.conftest import ClusterPair
 from tests.support.dagster_page import (
     BACKFILL,
     BACKFILL_STATE,
@@ -25,6 +24,7 @@ from tests.support.dagster_page import (
     start,
     until,
 )
+from tests.support.kafka_source import ClusterPair
 
 pytestmark = pytest.mark.timeout(900)
 

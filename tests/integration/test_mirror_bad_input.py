@@ -19,7 +19,7 @@ from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.errors import BufferUnusable, LaneBusy
 from mirror_pipeline.local.embedded.start import LocalCluster
-from tests.conftest import ClusterPair
+from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, write_config
 
 

@@ -13,8 +13,8 @@ import pytest
 from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.engine import lane
 from mirror_pipeline.reports import RunReport
-from tests.conftest import ClusterPair
 from tests.integration.processes import wait_until
+from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, produce, values
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.local.shapes.fill import fill
-from tests.conftest import ClusterPair
+from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, verdicts
 
 

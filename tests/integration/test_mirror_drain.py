@@ -21,8 +21,8 @@ from mirror_pipeline.errors import ClusterUnreachable, UsageError
 from mirror_pipeline.local.embedded.ports import free_port
 from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.reports import RunReport
-from tests.conftest import ClusterPair
 from tests.integration.processes import wait_until
+from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce, values
 
 IN_PROCESS: dict[str, Any] = {"inline_bytes": "1GB", "target_wait": "8s", "source_wait": "8s"}

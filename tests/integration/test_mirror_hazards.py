@@ -21,8 +21,8 @@ from mirror_pipeline.kafka.records.batch import headers
 from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.model import HoleCause, TopicPartition
 from mirror_pipeline.reports import RunReport
-from tests.conftest import ClusterPair
 from tests.integration.processes import wait_until
+from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, values
 
 Case = Callable[..., Mirror]

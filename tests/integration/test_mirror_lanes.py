@@ -10,7 +10,7 @@ import pytest
 from mirror_pipeline import Mirror
 from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.errors import UsageError
-from tests.conftest import ClusterPair
+from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce
 
 IN_PROCESS = {"inline_bytes": "1GB"}

@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient
 from mirror_pipeline import Mirror
 from mirror_pipeline.cli.main import main
 from mirror_pipeline.local.embedded.start import LocalCluster
-from tests.conftest import ClusterPair
 from tests.integration.processes import wait_until
+from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, make_mirror, produce, write_config
 
 

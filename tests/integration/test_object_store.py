@@ -21,8 +21,8 @@ from mirror_pipeline.crash_points import ONCE, STOP
 from mirror_pipeline.engine.maintain import thread
 from mirror_pipeline.errors import LaneBusy
 from mirror_pipeline.local.shapes.bulk import fill_bulk
-from tests.conftest import ClusterPair
 from tests.integration.processes import document, kill_tree, start_mirror, wait_until
+from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, end_offsets, produce, write_config
 from tests.support.object_store import BUCKET, ObjectStore
 

@@ -23,8 +23,8 @@ from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.compare import TopicComparison, compare_topics
 from mirror_pipeline.verify.log_walk import is_abort_marker, log_range, read_log
 from mirror_pipeline.verify.pieces import Piece
-from tests.conftest import Cluster
 from tests.support.damage import DAMAGE, Copied
+from tests.support.kafka_source import Cluster
 
 pytestmark = pytest.mark.integration
 

@@ -31,8 +31,8 @@ from mirror_pipeline.verify.log_walk import read_log
 from mirror_pipeline.verify.pieces import contents, key_digest
 from mirror_pipeline.verify.record_tasks import LookTask, Terms, run_look
 from mirror_pipeline.verify.staged import StagedVerdict, verify_staged
-from tests.conftest import ClusterPair
 from tests.support.damage import DAMAGE
+from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, end_offsets, make_mirror, produce, write_config
 
 Outside = Callable[[dict[str, str]], VerifyReport]

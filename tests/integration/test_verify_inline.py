@@ -11,7 +11,7 @@ import pytest
 from mirror_pipeline import flow
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.verify.external import verify_external
-from tests.conftest import ClusterPair
+from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, make_mirror, produce
 
 

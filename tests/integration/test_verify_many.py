@@ -19,7 +19,7 @@ from mirror_pipeline import load_config
 from mirror_pipeline.kafka.records.batch import OpenRecord, seal, tail_of
 from mirror_pipeline.local.shapes.ground import Ground
 from mirror_pipeline.verify.external import verify_external
-from tests.conftest import ClusterPair
+from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import write_config
 
 RECORDS = int(os.environ.get("MIRROR_VERIFY_RECORDS", "1000000"))

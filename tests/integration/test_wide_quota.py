@@ -9,7 +9,7 @@ import pytest
 
 from mirror_pipeline.engine.longlink.parallel_fetch import ParallelFetch
 from mirror_pipeline.local.shapes.bulk import fill_bulk
-from tests.conftest import ClusterPair
+from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, make_mirror
 from tests.support.quotas import set_quotas
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from mirror_pipeline.engine.longlink.read_ahead import ReadAhead
 from mirror_pipeline.local.shapes.bulk import fill_bulk
 from mirror_pipeline.local.shapes.fill import fill
-from tests.conftest import ClusterPair
+from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, make_mirror
 
 

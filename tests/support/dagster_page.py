@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from mirror_pipeline.local.shapes.ground import known_everywhere, local_settings
 from mirror_pipeline.orchestration import names
 from mirror_pipeline.orchestration.up import graphql
-from tests.conftest import ClusterPair
+from tests.support.kafka_source import ClusterPair
 from tests.support.replicas import replicas_for
 
 MIRROR = Path(sys.executable).with_name("mirror")

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from mirror_pipeline.local.embedded.start import LocalCluster
+
 DOCKER_SECONDS = 5.0  # an engine that is there answers `docker info` in well under a second
 
 # testcontainers speaks to Confluent's images; the nearest release to each Kafka version.
@@ -24,6 +26,10 @@ class GivenCluster:
     bootstrap_servers: str
     version: str
     container: Any = field(default=None, repr=False, compare=False)
+
+
+Cluster = LocalCluster | GivenCluster
+ClusterPair = tuple[Cluster, Cluster]
 
 
 def choose(given_a: str | None, given_b: str | None, wish: str, docker: Callable[[], bool]) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import chosen_slow
 from tests.support.kafka_source import choose, docker_answers
+from tests.support.slow_tests import chosen_slow
 
 
 def never() -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
@@ -86,7 +86,6 @@ def align(
     target: Iterable[Piece],
     *,
     limit: int,
-    progress: Callable[[int, int], None] | None = None,
     budget: int | None = None,
 ) -> Alignment:
     """Match two streams in order (pass one).
@@ -95,7 +94,6 @@ def align(
         source: batches of one source partition, committed data only.
         target: batches of the target partition that must hold the same records.
         limit: stop once so many candidates are found.
-        progress: called with records and bytes matched so far, once per source batch.
         budget: pause after so many bytes of the source, at the next border of batches that both sides share.
     """
     left, right = Side(source), Side(target)
@@ -115,8 +113,6 @@ def align(
         else:
             return found
         found.bytes = left.bytes
-        if progress is not None:
-            progress(found.records, found.bytes)
     found.stopped = True
     return found
 

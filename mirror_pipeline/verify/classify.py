@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from mirror_pipeline.verify.align import Alignment, find_digests
-from mirror_pipeline.verify.pieces import Candidate, Piece, Trace
+from mirror_pipeline.verify.pieces import Candidate, Trace
 
 KINDS = ("missing", "extra", "altered", "duplicate", "order")
 
@@ -20,31 +19,6 @@ class Finding:
     source_offset: int | None
     target_offset: int | None
     detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What comparing one partition found; ``more`` says that there are further differences behind the last one."""
-
-    records: int
-    bytes: int
-    differences: tuple[Finding, ...]
-    more: bool = False
-
-
-def judge(alignment: Alignment, source: Callable[[], Iterable[Piece]], *, limit: int) -> Found:
-    """Turn candidates into differences; the source is read once more when the target has a surplus.
-
-    Args:
-        alignment: outcome of pass one.
-        source: opens the source stream anew.
-        limit: at most so many differences are returned, ordered as they lie in the log.
-    """
-    wanted = surplus(alignment.candidates)
-    known = find_digests(source(), wanted) if wanted else set()
-    findings = classify(alignment.candidates, known)
-    more = alignment.stopped or len(findings) > limit
-    return Found(alignment.records, alignment.bytes, tuple(findings[:limit]), more)
 
 
 def surplus(candidates: Iterable[Candidate]) -> list[Trace]:

@@ -1,32 +1,146 @@
-"""Compare mirrored topics with their source, record by record, independently of the engine that copied them.
+"""Compare topics with topics, record by record, with no ledger and independently of the engine that copied them.
 
 Both logs are read raw. Source records are those a read_committed consumer sees; target records those a
-read_uncommitted consumer sees, because that is what the mirror promises.
+read_uncommitted consumer sees, because that is what the mirror promises. ``compare_pairs`` is the one comparer:
+``compare_topics`` runs it in this process and without exceptions for compaction, ``verify --external`` also on Spark
+and by the topics' settings.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.execution import worker_cache
+from mirror_pipeline.execution.runner import InlineRunner
+from mirror_pipeline.execution.spark import Runner
 from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verdicts import DIFFERENT, IDENTICAL, UNREADABLE, Difference
 from mirror_pipeline.verify.align import align
-from mirror_pipeline.verify.classify import Found, judge
-from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED, log_range, read_log
+from mirror_pipeline.verify.fold_tasks import Chunk
+from mirror_pipeline.verify.jobs import run_each
+from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED
+from mirror_pipeline.verify.offset_runs import Runs
 from mirror_pipeline.verify.pieces import Piece
+from mirror_pipeline.verify.positional import compare_latest
+from mirror_pipeline.verify.record_tasks import DeepResult, Terms, source_pieces, target_pieces
+from mirror_pipeline.verify.settle import Settled, Whole, settle
 
-# A partition is given up after so many differences: the first ones tell what is wrong.
+# The first differences show what is wrong; a partition with more is not compared to its end.
 DIFFERENCES_PER_PARTITION = 50
+TASK_BYTES = 128 << 20
 
 Offsets = Mapping[TopicPartition, int]
+OffsetRange = tuple[int, int]
 ProgressCallback = Callable[[str, int, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PairTask:
+    """Offsets of one source partition and of one target partition that must hold the same records.
+
+    With ``strict`` records that are deleted during the comparison make the pair unreadable; without, they are missing.
+    """
+
+    left: ClusterSettings
+    right: ClusterSettings
+    source: TopicPartition
+    target: TopicPartition
+    ours: OffsetRange
+    theirs: OffsetRange
+    terms: Terms
+    limit: int
+    timeout: float
+    strict: bool = False
+
+
+@dataclass(slots=True)
+class ComparedPair:
+    """A pair of partitions and what has been compared of it so far; ``settled`` is set at the end."""
+
+    task: PairTask
+    records: int = 0
+    bytes: int = 0
+    settled: Settled = field(default_factory=Settled)
+
+
+@dataclass(frozen=True, slots=True)
+class PairStep:
+    """What one task has added to the comparison of a pair."""
+
+    offsets: int
+    records: int
+    bytes: int
+
+
+def run_pair(task: PairTask) -> tuple[PairTask, DeepResult, PairTask | None]:
+    """Align both streams up to ``TASK_BYTES``; the rest is returned as the next task."""
+    result = DeepResult(Chunk(task.source, task.target, task.ours[0], task.ours[1], Runs()))
+    following = None
+    try:
+        source, target = _streams(task)
+        if task.terms.positional:
+            result.alignment = compare_latest(source, target, limit=task.limit)
+        else:
+            result.alignment = align(source, target, limit=task.limit, budget=TASK_BYTES)
+        if result.alignment.resume is not None:
+            ours, theirs = (max(*pair) for pair in zip(result.alignment.resume, (task.ours[0], task.theirs[0]), strict=True))
+            left = task.limit - len(result.alignment.candidates)
+            following = replace(task, ours=(ours, task.ours[1]), theirs=(theirs, task.theirs[1]), limit=left)
+    except MirrorError as error:
+        worker_cache.forget(task.left)
+        worker_cache.forget(task.right)
+        result.unreadable = str(error)
+    return task, result, following
+
+
+def _streams(task: PairTask) -> tuple[Iterator[Piece], Iterator[Piece]]:
+    return (
+        source_pieces(task.left, task.source, *task.ours, task.terms, task.timeout, strict=task.strict),
+        target_pieces(task.right, task.target, *task.theirs, task.terms, task.timeout, strict=task.strict),
+    )
+
+
+def compare_pairs(
+    runner: Runner, right: ClusterSettings, tasks: Iterable[PairTask], *, timeout: float, seen: Callable[[ComparedPair, PairStep], None]
+) -> dict[TopicPartition, ComparedPair]:
+    """Compare pairs of partitions and name every difference.
+
+    Args:
+        runner: where the tasks run.
+        right: target cluster.
+        tasks: one for each source partition.
+        timeout: seconds a broker may stay silent.
+        seen: called from this thread after each task.
+    """
+    pairs = {task.source: ComparedPair(task) for task in tasks}
+    results: dict[TopicPartition, list[DeepResult]] = {}
+
+    def took(answer: tuple[PairTask, DeepResult, PairTask | None]) -> Iterable[PairTask]:
+        task, result, following = answer
+        results.setdefault(task.source, []).append(result)
+        pair, found = pairs[task.source], result.alignment
+        pair.records += found.records
+        pair.bytes += found.bytes
+        seen(pair, PairStep((following.ours[0] if following else task.ours[1]) - task.ours[0], found.records, found.bytes))
+        return [following] if following else []
+
+    def whole(source: TopicPartition) -> Whole:
+        task = pairs[source].task
+        return Whole(task.left, source, task.target, task.ours, task.theirs[0], task.terms)
+
+    largest_first = sorted((pair.task for pair in pairs.values()), key=lambda task: task.ours[0] - task.ours[1])
+    run_each(runner, run_pair, largest_first, name="verify external", took=took)
+    for source, settled in settle(runner, right, results, whole, timeout=timeout).items():
+        pairs[source].settled = settled
+    return pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +170,8 @@ class TopicComparison:
 class _Sides:
     source: WireClient
     target: WireClient
+    left: ClusterSettings
+    right: ClusterSettings
     source_from: Offsets
     source_to: Offsets
     target_from: Offsets
@@ -75,17 +191,17 @@ def compare_topics(
 ) -> list[TopicComparison]:
     """Compare each source topic with its target topic: key, value, headers, timestamp and order, per partition.
 
-    Memory stays bounded (some tens of megabytes for each side), whatever the size of the topics. Each partition is
-    compared up to the offsets found at its turn; with ``*_from`` and ``*_to`` from and up to (exclusive) those given.
+    Memory stays bounded (some tens of megabytes for each side), whatever the size of the topics. Each topic is
+    compared up to the ends that its logs have when its turn comes; ``*_from`` and ``*_to`` (exclusive) narrow that.
 
     Args:
         source: cluster that was copied.
         target: cluster that was copied to.
         pairs: source topic to target topic.
-        source_from: first source offset to look at, for the partitions named.
-        source_to: source offset to stop in front of.
-        target_from: first target offset to look at.
-        target_to: target offset to stop in front of.
+        source_from: first source offset to compare, for the partitions named.
+        source_to: source offset to stop at, exclusive.
+        target_from: first target offset to compare.
+        target_to: target offset to stop at, exclusive.
         progress: called with topic, partition, records and bytes compared so far in that partition.
 
     Returns:
@@ -95,7 +211,7 @@ def compare_topics(
         ClusterUnreachable: No broker of a cluster answers.
     """
     with closing(WireClient(source)) as left, closing(WireClient(target)) as right:
-        sides = _Sides(left, right, source_from or {}, source_to or {}, target_from or {}, target_to or {})
+        sides = _Sides(left, right, source, target, source_from or {}, source_to or {}, target_from or {}, target_to or {})
         partitions = _partition_counts(left, list(pairs)), _partition_counts(right, list(pairs.values()))
         return [
             _compare_topic(sides, topic, name, partitions[0].get(topic, 0), partitions[1].get(name, 0), progress)
@@ -115,39 +231,42 @@ def _compare_topic(
         side, name = ("source", topic) if not count else ("target", target)
         missing = Difference("missing", topic, -1, None, None, f"topic {name} does not exist on the {side}")
         return TopicComparison(topic, target, count, 0, 0, time.monotonic() - began, DIFFERENT, (missing,))
-    records = size = 0
-    differences: list[Difference] = []
-    verdict = IDENTICAL
-    try:
-        for partition in range(max(count, target_count)):
-            found = _compare_partition(sides, topic, target, partition, count, target_count, progress)
-            records, size = records + found.records, size + found.bytes
-            differences += [Difference(d.kind, topic, partition, d.source_offset, d.target_offset, d.detail) for d in found.differences]
-        verdict = DIFFERENT if differences else IDENTICAL
-    except MirrorError as error:
-        verdict = UNREADABLE
-        differences.append(Difference("missing", topic, -1, None, None, str(error)))
-    return TopicComparison(topic, target, count, records, size, time.monotonic() - began, verdict, tuple(differences))
 
-
-def _compare_partition(
-    sides: _Sides, topic: str, target: str, partition: int, count: int, target_count: int, progress: ProgressCallback | None
-) -> Found:
-    """A partition that one side lacks counts as empty there: then every record of the other is a difference."""
-    ours, theirs = TopicPartition(topic, partition), TopicPartition(target, partition)
-    start, end = log_range(sides.source, [ours], isolation=READ_COMMITTED)[ours] if partition < count else (0, 0)
-    low, high = log_range(sides.target, [theirs], isolation=READ_UNCOMMITTED)[theirs] if partition < target_count else (0, 0)
-    start, end = max(start, sides.source_from.get(ours, start)), min(end, sides.source_to.get(ours, end))
-    low, high = max(low, sides.target_from.get(theirs, low)), min(high, sides.target_to.get(theirs, high))
-
-    def source() -> Iterator[Piece]:
-        return read_log(sides.source, ours, start, end, isolation=READ_COMMITTED)
-
-    def other() -> Iterator[Piece]:
-        return read_log(sides.target, theirs, low, high, isolation=READ_UNCOMMITTED)
-
-    def tell(records: int, size: int) -> None:
+    def seen(pair: ComparedPair, _: PairStep) -> None:
         if progress is not None:
-            progress(topic, partition, records, size)
+            progress(topic, pair.task.source.partition, pair.records, pair.bytes)
 
-    return judge(align(source(), other(), limit=DIFFERENCES_PER_PARTITION, progress=tell), source, limit=DIFFERENCES_PER_PARTITION)
+    compared: dict[TopicPartition, ComparedPair] = {}
+    try:
+        tasks = _topic_tasks(sides, topic, target, count, target_count)
+        compared = compare_pairs(InlineRunner(), sides.right, tasks, timeout=sides.target.timeout, seen=seen)
+        unreadable = next((pair.settled.unreadable for pair in compared.values() if pair.settled.unreadable), "")
+    except MirrorError as error:
+        unreadable = str(error)
+    found = [difference for pair in compared.values() for difference in pair.settled.differences[:DIFFERENCES_PER_PARTITION]]
+    if unreadable:
+        found.append(Difference("missing", topic, -1, None, None, unreadable))
+    verdict = UNREADABLE if unreadable else DIFFERENT if found else IDENTICAL
+    records, size = sum(pair.records for pair in compared.values()), sum(pair.bytes for pair in compared.values())
+    return TopicComparison(topic, target, count, records, size, time.monotonic() - began, verdict, tuple(found))
+
+
+def _topic_tasks(sides: _Sides, topic: str, target: str, count: int, target_count: int) -> list[PairTask]:
+    """The partitions in order; one that a side lacks counts as empty there, so every record of the other is a difference."""
+    ours = log_range(sides.source, [TopicPartition(topic, n) for n in range(count)], isolation=READ_COMMITTED)
+    theirs = log_range(sides.target, [TopicPartition(target, n) for n in range(target_count)], isolation=READ_UNCOMMITTED)
+    tasks = []
+    for number in range(max(count, target_count)):
+        left, right = TopicPartition(topic, number), TopicPartition(target, number)
+        source = _cut(ours.get(left, (0, 0)), sides.source_from.get(left), sides.source_to.get(left))
+        other = _cut(theirs.get(right, (0, 0)), sides.target_from.get(right), sides.target_to.get(right))
+        tasks.append(
+            PairTask(
+                sides.left, sides.right, left, right, source, other, Terms(), DIFFERENCES_PER_PARTITION, sides.source.timeout, strict=True
+            )
+        )
+    return tasks
+
+
+def _cut(log: OffsetRange, start: int | None, end: int | None) -> OffsetRange:
+    return max(log[0], log[0] if start is None else start), min(log[1], log[1] if end is None else end)

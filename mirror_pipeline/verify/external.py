@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mirror_pipeline.config import ClusterSettings, Config, EngineConfig
-from mirror_pipeline.errors import MirrorError, ProblemFound, UsageError
-from mirror_pipeline.execution import worker_cache
+from mirror_pipeline.errors import ProblemFound, UsageError
 from mirror_pipeline.execution.placement import for_comparing
 from mirror_pipeline.execution.spark import Runner, SparkRunner, build_session
 from mirror_pipeline.kafka.answers import ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
+from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verdicts import (
     DIFFERENT,
@@ -28,74 +28,16 @@ from mirror_pipeline.verdicts import (
     VerifyProgress,
     VerifyReport,
 )
-from mirror_pipeline.verify.align import align
-from mirror_pipeline.verify.fold_tasks import Chunk
-from mirror_pipeline.verify.jobs import run_each
-from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED, log_range
-from mirror_pipeline.verify.offset_runs import Runs
-from mirror_pipeline.verify.pieces import Piece
-from mirror_pipeline.verify.positional import compare_latest
-from mirror_pipeline.verify.record_tasks import DeepResult, Terms, source_pieces, target_pieces
+from mirror_pipeline.verify.compare import ComparedPair, OffsetRange, PairStep, PairTask, compare_pairs
+from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED
+from mirror_pipeline.verify.record_tasks import Terms
 from mirror_pipeline.verify.rules import read_terms
-from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION, Settled, Whole, settle
+from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TASK_BYTES = 128 << 20
 LATEST_NOTE = "compacted: the last record of each key is compared"
-Span = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class PairTask:
-    """Offsets of one source partition and of one target partition that must hold the same records."""
-
-    left: ClusterSettings
-    right: ClusterSettings
-    source: TopicPartition
-    target: TopicPartition
-    ours: Span
-    theirs: Span
-    terms: Terms
-    limit: int
-    timeout: float
-
-
-def run_pair(task: PairTask) -> tuple[PairTask, DeepResult, PairTask | None]:
-    """Align both streams for a while; what is left to do comes back as the next task."""
-    result = DeepResult(Chunk(task.source, task.target, task.ours[0], task.ours[1], Runs()))
-    following = None
-    try:
-        source, target = _streams(task)
-        if task.terms.positional:
-            result.alignment = compare_latest(source, target, limit=task.limit)
-        else:
-            result.alignment = align(source, target, limit=task.limit, budget=TASK_BYTES)
-        if result.alignment.resume is not None:
-            ours, theirs = (max(*pair) for pair in zip(result.alignment.resume, (task.ours[0], task.theirs[0]), strict=True))
-            left = task.limit - len(result.alignment.candidates)
-            following = replace(task, ours=(ours, task.ours[1]), theirs=(theirs, task.theirs[1]), limit=left)
-    except MirrorError as error:
-        worker_cache.forget(task.left)
-        worker_cache.forget(task.right)
-        result.unreadable = str(error)
-    return task, result, following
-
-
-def _streams(task: PairTask) -> tuple[Iterator[Piece], Iterator[Piece]]:
-    return (
-        source_pieces(task.left, task.source, *task.ours, task.terms, task.timeout),
-        target_pieces(task.right, task.target, *task.theirs, task.terms, task.timeout),
-    )
-
-
-@dataclass(slots=True)
-class _Pair:
-    task: PairTask
-    records: int = 0
-    bytes: int = 0
-    settled: Settled = field(default_factory=Settled)
 
 
 class ExternalCheck:
@@ -110,8 +52,6 @@ class ExternalCheck:
         stop: set it to give up.
     """
 
-    _runner: Runner
-
     def __init__(
         self,
         source: ClusterSettings,
@@ -125,7 +65,7 @@ class ExternalCheck:
         self._source, self._target, self._start, self._timeout = source, target, runner, timeout
         self._observer, self._stop = observer, stop or threading.Event()
         self._progress = VerifyProgress(0, stage="records")
-        self._pairs: dict[TopicPartition, _Pair] = {}
+        self._tasks: dict[TopicPartition, PairTask] = {}
         self._problems: dict[str, str] = {}
 
     def run(self, topics: Mapping[str, str], from_time: int | None = None, to_time: int | None = None) -> VerifyReport:
@@ -143,12 +83,13 @@ class ExternalCheck:
                 if not self._problems[topic]:
                     counts = len(ours.topics[topic].partitions), len(theirs.topics[name].partitions)
                     self._plan(left, right, topic, name, *counts, terms[topic])
-            for pair in self._pairs.values() if from_time is not None or to_time is not None else ():
-                pair.task = _narrowed(pair.task, left, right, from_time, to_time)
-        self._runner = self._start(sum(max(end - start for start, end in (p.task.ours, p.task.theirs)) for p in self._pairs.values()))
+            if from_time is not None or to_time is not None:
+                self._tasks = {tp: _narrowed(task, left, right, from_time, to_time) for tp, task in self._tasks.items()}
+        runner = self._start(sum(max(end - start for start, end in (task.ours, task.theirs)) for task in self._tasks.values()))
         began = time.monotonic()
-        self._compare()
-        return self._report(topics, terms, time.monotonic() - began)
+        self._progress.total = sum(task.ours[1] - task.ours[0] for task in self._tasks.values())
+        pairs = compare_pairs(runner, self._target, self._tasks.values(), timeout=self._timeout, seen=self._seen)
+        return self._report(topics, terms, pairs, time.monotonic() - began)
 
     def _plan(self, left: WireClient, right: WireClient, topic: str, name: str, here: int, there: int, terms: Terms) -> None:
         """A partition that one side lacks counts as empty there: then every record of the other is a difference."""
@@ -156,46 +97,26 @@ class ExternalCheck:
         theirs = log_range(right, [TopicPartition(name, n) for n in range(there)], isolation=READ_UNCOMMITTED)
         for number in range(max(here, there)):
             source, target = TopicPartition(topic, number), TopicPartition(name, number)
-            self._pairs[source] = _Pair(
-                PairTask(
-                    self._source, self._target, source, target, ours.get(source, (0, 0)), theirs.get(target, (0, 0)), terms,
-                    DIFFERENCES_PER_PARTITION, self._timeout,
-                )
+            self._tasks[source] = PairTask(
+                self._source, self._target, source, target, ours.get(source, (0, 0)), theirs.get(target, (0, 0)), terms,
+                DIFFERENCES_PER_PARTITION, self._timeout,
             )  # fmt: skip
 
-    def _compare(self) -> None:
-        results: dict[TopicPartition, list[DeepResult]] = {}
-        self._progress.total = sum(pair.task.ours[1] - pair.task.ours[0] for pair in self._pairs.values())
+    def _seen(self, _: ComparedPair, step: PairStep) -> None:
+        if self._stop.is_set():
+            raise ProblemFound("verification was stopped before it ended")
+        self._progress.offsets += step.offsets
+        self._progress.records += step.records
+        self._progress.bytes += step.bytes
+        if self._observer is not None:
+            self._observer(self._progress)
 
-        def took(answer: tuple[PairTask, DeepResult, PairTask | None]) -> Sequence[PairTask]:
-            if self._stop.is_set():
-                raise ProblemFound("verification was stopped before it ended")
-            task, result, following = answer
-            results.setdefault(task.source, []).append(result)
-            pair = self._pairs[task.source]
-            pair.records += result.alignment.records
-            pair.bytes += result.alignment.bytes
-            self._progress.offsets += (following.ours[0] if following else task.ours[1]) - task.ours[0]
-            self._progress.records += result.alignment.records
-            self._progress.bytes += result.alignment.bytes
-            if self._observer is not None:
-                self._observer(self._progress)
-            return [following] if following else []
-
-        tasks = sorted((pair.task for pair in self._pairs.values()), key=lambda task: task.ours[0] - task.ours[1])
-        run_each(self._runner, run_pair, tasks, name="verify external", took=took)
-
-        def whole(source: TopicPartition) -> Whole:
-            task = self._pairs[source].task
-            return Whole(self._source, source, task.target, task.ours, task.theirs[0], task.terms)
-
-        for source, settled in settle(self._runner, self._target, results, whole, timeout=self._timeout).items():
-            self._pairs[source].settled = settled
-
-    def _report(self, topics: Mapping[str, str], terms: Mapping[str, Terms], seconds: float) -> VerifyReport:
+    def _report(
+        self, topics: Mapping[str, str], terms: Mapping[str, Terms], compared: Mapping[TopicPartition, ComparedPair], seconds: float
+    ) -> VerifyReport:
         verdicts, differences = [], []
         for topic, name in topics.items():
-            pairs = [pair for source, pair in sorted(self._pairs.items()) if source.topic == topic]
+            pairs = [pair for source, pair in sorted(compared.items()) if source.topic == topic]
             found: list[Difference] = [difference for pair in pairs for difference in pair.settled.differences]
             differences += found
             problem = self._problems[topic] or next((p.settled.unreadable for p in pairs if p.settled.unreadable), "")
@@ -206,7 +127,7 @@ class ExternalCheck:
                     sum(p.bytes for p in pairs), 0, len(found), rows, problem or (LATEST_NOTE if terms[topic].positional else ""),
                 )
             )  # fmt: skip
-        more = any(pair.settled.more for pair in self._pairs.values())
+        more = any(pair.settled.more for pair in compared.values())
         return VerifyReport(tuple(verdicts), tuple(differences), seconds, more=more)
 
 
@@ -226,7 +147,7 @@ def _narrowed(task: PairTask, left: WireClient, right: WireClient, from_time: in
     )
 
 
-def _between(client: WireClient, tp: TopicPartition, log: Span, from_time: int | None, to_time: int | None) -> Span:
+def _between(client: WireClient, tp: TopicPartition, log: OffsetRange, from_time: int | None, to_time: int | None) -> OffsetRange:
     """The part of a log from the first record at or after one time up to the first one at or after the other."""
     borders = []
     for when, otherwise in ((from_time, log[0]), (to_time, log[1])):

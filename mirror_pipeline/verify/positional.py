@@ -6,7 +6,7 @@ difference; one that is gone on the target is none when a later record with its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mirror_pipeline.kafka.records.batch import OpenRecord, Record, content
@@ -65,7 +65,6 @@ def join(
     thin_source: bool,
     thin_target: bool,
     limit: int,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Joined:
     """Match both streams by source offset.
 
@@ -76,7 +75,6 @@ def join(
         thin_source: the source topic is compacted.
         thin_target: the target topic is.
         limit: stop once so many candidates are found.
-        progress: called with records and bytes matched so far.
     """
     left, right = Side(source), Side(target)
     state = _Join(runs, thin_source, thin_target)
@@ -88,10 +86,6 @@ def join(
             break
         else:
             _step(left, right, state)
-            continue
-        found.bytes = left.bytes
-        if progress is not None:
-            progress(found.records, found.bytes)
     else:
         found.stopped = True
     state.flush()

@@ -105,22 +105,24 @@ def without(pieces: Iterable[Piece], gaps: tuple[tuple[int, int], ...]) -> Itera
 
 
 def source_pieces(
-    left: ClusterSettings | StagedSource, tp: TopicPartition, start: int, end: int, terms: Terms, timeout: float
+    left: ClusterSettings | StagedSource, tp: TopicPartition, start: int, end: int, terms: Terms, timeout: float, *, strict: bool = False
 ) -> Iterator[Piece]:
-    """The batches with committed data of the source, or those the buffer holds of it."""
+    """The batches with committed data of the source, or those the buffer holds of it; ``strict``: deletion meanwhile is an error."""
     if isinstance(left, StagedSource):
         return _staged_pieces(left, start, end, terms.timeless)
     client = worker_cache.client_of(left, timeout=timeout)
     return read_log(
-        client, tp, start, end, isolation=READ_COMMITTED, line=SOURCE_LINE, deleted=_ignore, timeless=terms.timeless
+        client, tp, start, end, isolation=READ_COMMITTED, line=SOURCE_LINE, deleted=None if strict else _ignore, timeless=terms.timeless
     )
 
 
-def target_pieces(right: ClusterSettings, tp: TopicPartition, low: int, high: int, terms: Terms, timeout: float) -> Iterator[Piece]:
-    """The batches with data of the target, whatever transaction they belong to."""
+def target_pieces(
+    right: ClusterSettings, tp: TopicPartition, low: int, high: int, terms: Terms, timeout: float, *, strict: bool = False
+) -> Iterator[Piece]:
+    """The batches with data of the target, whatever transaction they belong to; ``strict`` as for :func:`source_pieces`."""
     client = worker_cache.client_of(right, timeout=timeout)
     return read_log(
-        client, tp, low, high, isolation=READ_UNCOMMITTED, line=TARGET_LINE, deleted=_ignore, timeless=terms.timeless
+        client, tp, low, high, isolation=READ_UNCOMMITTED, line=TARGET_LINE, deleted=None if strict else _ignore, timeless=terms.timeless
     )
 
 

@@ -10,9 +10,9 @@ from crc32c import crc32c
 
 from mirror_pipeline.kafka.records.batch import OpenRecord, Record, headers, seal, tail_of
 from mirror_pipeline.kafka.records.header import CHECKED_FIELDS, HEAD
-from mirror_pipeline.verify.align import align, find_anchor
-from mirror_pipeline.verify.classify import Found, judge
+from mirror_pipeline.verify.align import find_anchor
 from mirror_pipeline.verify.pieces import Piece, difference_text, digest
+from tests.support.verify_samples import Found, found_between
 
 END = 1 << 40
 
@@ -40,8 +40,7 @@ def stream(records: Sequence[Record], *, per_batch: int = 10, codec: int = 0, lo
 
 
 def compare(source: Iterable[Piece], target: Iterable[Piece], limit: int = 20) -> Found:
-    ours, theirs = list(source), list(target)
-    return judge(align(ours, theirs, limit=limit), lambda: ours, limit=limit)
+    return found_between(list(source), list(target), limit=limit)
 
 
 def kinds(found: Found) -> list[tuple[str, int | None, int | None]]:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from mirror_pipeline.kafka.records.batch import OpenRecord, content, headers, seal
 from mirror_pipeline.verify.align import align, find_digests
-from mirror_pipeline.verify.classify import classify, judge
+from mirror_pipeline.verify.classify import classify
 from mirror_pipeline.verify.pieces import Candidate, Trace, trace
 from mirror_pipeline.verify.positional import compare_latest
-from tests.support.verify_samples import END, Piece, opened, pieces
+from tests.support.verify_samples import END, Piece, found_between, opened, pieces
 
 COUNT = 400
 KINDS = ("missing", "altered", "duplicate", "order", "extra")
@@ -54,7 +54,7 @@ def edited(edits: dict[int, str]) -> list[OpenRecord]:
 def test_single_edits_are_all_found_and_nothing_else(places: dict[int, str], per_batch: int) -> None:
     edits = {place * 10 + 3: kind for place, kind in places.items()}
     source, target = log([record(n) for n in range(COUNT)], 40), log(edited(edits), per_batch)
-    found = judge(align(source, target, limit=1000), lambda: source, limit=1000)
+    found = found_between(source, target, limit=1000)
     assert Counter(d.kind for d in found.differences) == Counter(edits.values())
     named = {d.source_offset for d in found.differences if d.kind in ("missing", "altered")}
     assert named == {at for at, kind in edits.items() if kind in ("missing", "altered")}

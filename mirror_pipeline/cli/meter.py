@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from mirror_pipeline.reports import Progress
 
+# Long enough to smooth over single micro-batches, short enough to show a stall.
 WINDOW_SECONDS = 15.0
-"""Long enough to smooth over single micro-batches, short enough to show a stall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +57,31 @@ class ProgressSample:
         return left / self.records_per_second if self.records_per_second > 0 else None
 
 
+class Window:
+    """The last seconds of some counters."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, tuple[int, ...]]] = deque()
+
+    def rates(self, now: float, *counters: int) -> tuple[float, ...]:
+        """Add one observation made at ``now`` (seconds of any steady clock); the growth of each counter per second."""
+        self._seen.append((now, counters))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW_SECONDS:
+            self._seen.popleft()
+        then, before = self._seen[0]
+        elapsed = now - then
+        return tuple((new - old) / elapsed if elapsed > 0 else 0.0 for new, old in zip(counters, before, strict=True))
+
+
 class Meter:
     """Keeps a few seconds of one lane's progress."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, int, int]] = deque()
+        self._window = Window()
 
     def read(self, progress: Progress, now: float) -> ProgressSample:
         """Add one observation made at ``now`` (seconds of any steady clock)."""
-        self._seen.append((now, progress.records, progress.bytes))
-        while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW_SECONDS:
-            self._seen.popleft()
-        then, records, size = self._seen[0]
-        elapsed = now - then
+        records_per_second, bytes_per_second = self._window.rates(now, progress.records, progress.bytes)
         return ProgressSample(
             mirror=progress.mirror,
             lane=progress.lane,
@@ -85,8 +97,8 @@ class Meter:
             buffer_full=progress.buffer_full,
             halts=_in_state(progress, "halted"),
             waiting=_in_state(progress, "behind"),
-            bytes_per_second=(progress.bytes - size) / elapsed if elapsed > 0 else 0.0,
-            records_per_second=(progress.records - records) / elapsed if elapsed > 0 else 0.0,
+            bytes_per_second=bytes_per_second,
+            records_per_second=records_per_second,
         )
 
 

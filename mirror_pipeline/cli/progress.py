@@ -1,15 +1,17 @@
-"""Progress of a run: bars on a terminal, otherwise one line every ten seconds.
+"""Progress of long commands: bars on a terminal, otherwise one line every ten seconds.
 
-The threads of several mirrors call observers concurrently; every view takes its own lock.
+Every command shows its work through ``view_for``. What differs between commands is the content: ``RunContent`` and
+``VerifyContent`` turn progress updates into bars and lines. Several threads may call ``observe``; the view holds a lock.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Generic, Protocol, Self, TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,62 +20,67 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from mirror_pipeline.cli.meter import Meter, ProgressSample
-from mirror_pipeline.reports import Progress
-from mirror_pipeline.text import count, duration, plural, rate, size
-
 QUIET_SECONDS = 10.0
-SHOWN_HALTS = 3
 
 Clock = Callable[[], float]
+P = TypeVar("P")
+Seen = TypeVar("Seen", contravariant=True)
 
 
-class View(Protocol):
-    """Shows the progress of runs."""
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar: ``left`` stands at its end, ``facts`` below it, then ``notes`` with their colours."""
+
+    label: str
+    fraction: float
+    left: str
+    facts: str
+    notes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What an observation means without a terminal: ``changes`` are printed at once, ``line`` when the interval of ``key`` is over."""
+
+    key: Hashable
+    line: str
+    changes: Sequence[str] = ()
+
+
+class Content(Protocol[Seen]):
+    """Turns the progress updates of one kind of command into bars and lines."""
+
+    def take(self, progress: Seen, now: float) -> Update:
+        """Store one update."""
+
+    def bars(self) -> list[Bar]:
+        """The bars now; none before the first update."""
+
+
+class View(Protocol[Seen]):
+    """Shows progress."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
 
-    def observe(self, progress: Progress) -> None:
+    def observe(self, progress: Seen) -> None:
         """Record one progress update; safe from any thread."""
 
     def note(self, text: str) -> None:
         """Print one line that stays on the screen."""
 
 
-def view_for(console: Console, starting: str) -> View:
-    """Bars when ``console`` is a terminal, lines otherwise."""
-    return Bars(console, starting) if console.is_terminal else Lines(console, starting)
+def view_for(console: Console, starting: str, content: Content[P]) -> View[P]:
+    """Bars when ``console`` is a terminal, lines otherwise; ``starting`` is shown before the first update."""
+    return Bars(console, starting, content) if console.is_terminal else Lines(console, starting, content)
 
 
-class _Samples:
-    """The latest sample of each lane, in order of first appearance."""
+class Bars(Generic[P]):
+    """Bars that rich redraws a few times a second."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.lock = threading.RLock()
-        self._meters: dict[tuple[str, str], Meter] = {}
-        self._latest: dict[tuple[str, str], ProgressSample] = {}
-
-    def take(self, progress: Progress) -> ProgressSample:
-        key = (progress.mirror, progress.lane)
-        sample = self._meters.setdefault(key, Meter()).read(progress, self.clock())
-        self._latest[key] = sample
-        return sample
-
-    def all(self) -> list[ProgressSample]:
-        return list(self._latest.values())
-
-    def label(self, sample: ProgressSample) -> str:
-        lanes = sum(1 for mirror, _ in self._latest if mirror == sample.mirror)
-        return f"{sample.mirror}/{sample.lane}" if lanes > 1 else sample.mirror
-
-
-class Bars:
-    """One bar per lane, redrawn by rich a few times a second."""
-
-    def __init__(self, console: Console, starting: str, clock: Clock = time.monotonic) -> None:
-        self._samples = _Samples(clock)
+    def __init__(self, console: Console, starting: str, content: Content[P], clock: Clock = time.monotonic) -> None:
+        self._content, self._clock = content, clock
+        self._lock = threading.Lock()
         self._starting = starting
         self._began = clock()
         self._spinner = Spinner("dots")
@@ -86,10 +93,10 @@ class Bars:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._live.stop()
 
-    def observe(self, progress: Progress) -> None:
-        """Store the sample; ``Live`` draws it."""
-        with self._samples.lock:
-            self._samples.take(progress)
+    def observe(self, progress: P) -> None:
+        """Store the update; ``Live`` draws it."""
+        with self._lock:
+            self._content.take(progress, self._clock())
 
     def note(self, text: str) -> None:
         """A line above the bars."""
@@ -97,47 +104,38 @@ class Bars:
 
     def render(self) -> RenderableType:
         """What the terminal shows now."""
-        with self._samples.lock:
-            samples = [(self._samples.label(sample), sample) for sample in self._samples.all()]
-        if not samples:
-            self._spinner.update(text=Text(f"{self._starting}, {self._samples.clock() - self._began:.0f} s", "dim"))
+        with self._lock:
+            bars = self._content.bars()
+        if not bars:
+            self._spinner.update(text=Text(f"{self._starting}, {self._clock() - self._began:.0f} s", "dim"))
             return self._spinner
-        return Group(*(block for label, sample in samples for block in _blocks(label, sample)))
+        return Group(*(block for bar in bars for block in _blocks(bar)))
 
 
-def _blocks(label: str, sample: ProgressSample) -> list[RenderableType]:
+def _blocks(bar: Bar) -> list[RenderableType]:
     head = Table.grid(padding=(0, 1), expand=True)
     head.add_column(no_wrap=True, overflow="ellipsis", max_width=32)
     head.add_column(ratio=1)
     head.add_column(no_wrap=True, justify="right")
     head.add_column(no_wrap=True, justify="right", min_width=13)
-    bar = ProgressBar(total=1.0, completed=sample.fraction, style="grey37", complete_style="cyan", finished_style="green")
-    head.add_row(Text(label, style="bold"), bar, Text(f"{sample.fraction:4.0%}"), Text(_left(sample)))
-    blocks: list[RenderableType] = [head, Text(f"  {_facts(sample)}", style="dim", no_wrap=True, overflow="ellipsis")]
-    if sample.target_down:
-        blocks.append(Text(f"  {_down(sample)}", style="yellow"))
-    if sample.source_down:
-        blocks.append(Text(f"  source down: {sample.source_down}", style="yellow"))
-    if sample.buffer_full:
-        blocks.append(Text(f"  {_full(sample)}", style="yellow"))
-    for halt in sample.halts[:SHOWN_HALTS]:
-        blocks.append(Text(f"  {halt.topic} halted: {halt.reason}", style="red"))
-    if len(sample.halts) > SHOWN_HALTS:
-        blocks.append(Text(f"  and {plural(len(sample.halts) - SHOWN_HALTS, 'more topic')} halted", style="red"))
-    return blocks
+    drawn = ProgressBar(total=1.0, completed=bar.fraction, style="grey37", complete_style="cyan", finished_style="green")
+    head.add_row(Text(bar.label, style="bold"), drawn, Text(f"{bar.fraction:4.0%}"), Text(bar.left))
+    facts = Text(f"  {bar.facts}", style="dim", no_wrap=True, overflow="ellipsis")
+    return [head, facts, *(Text(f"  {text}", style=style) for text, style in bar.notes)]
 
 
-class Lines:
-    """One line per lane every ten seconds, and one at once when a cluster becomes unreachable or recovers, or a topic halts."""
+class Lines(Generic[P]):
+    """Plain lines: the summary of each key every ten seconds, changes at once."""
 
-    def __init__(self, console: Console, starting: str, clock: Clock = time.monotonic, every: float = QUIET_SECONDS) -> None:
+    def __init__(
+        self, console: Console, starting: str, content: Content[P], clock: Clock = time.monotonic, every: float = QUIET_SECONDS
+    ) -> None:
         self._console = console
         self._starting = starting
-        self._samples = _Samples(clock)
+        self._content, self._clock = content, clock
+        self._lock = threading.Lock()
         self._every = every
-        self._said: dict[tuple[str, str], float] = {}
-        self._down: dict[tuple[str, str, str], str] = {}
-        self._halted: set[tuple[str, str]] = set()
+        self._printed: dict[Hashable, float] = {}
 
     def __enter__(self) -> Self:
         self.note(self._starting)
@@ -146,71 +144,18 @@ class Lines:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         return None
 
-    def observe(self, progress: Progress) -> None:
-        """Print what changed, and a summary when it is due."""
-        with self._samples.lock:
-            sample = self._samples.take(progress)
-            label = self._samples.label(sample)
-            self._changes(label, sample)
-            now, key = self._samples.clock(), (sample.mirror, sample.lane)
+    def observe(self, progress: P) -> None:
+        """Print what changed, and the summary when it is due."""
+        with self._lock:
+            now = self._clock()
+            update = self._content.take(progress, now)
+            for change in update.changes:
+                self.note(change)
             # The first observation only starts the interval.
-            if now - self._said.setdefault(key, now) >= self._every:
-                self._said[key] = now
-                self.note(f"{label}: {_facts(sample)}, {_left(sample)}")
+            if now - self._printed.setdefault(update.key, now) >= self._every:
+                self._printed[update.key] = now
+                self.note(update.line)
 
     def note(self, text: str) -> None:
         """One plain line."""
         self._console.out(text, highlight=False)
-
-    def _changes(self, label: str, sample: ProgressSample) -> None:
-        sides = (
-            ("the target is back", sample.target_down, _down(sample)),
-            ("the source is back", sample.source_down, f"source down: {sample.source_down}"),
-            ("the buffer has room again", sample.buffer_full, _full(sample)),
-        )
-        for side, down, said in sides:
-            key = (sample.mirror, sample.lane, side)
-            was = self._down.get(key, "")
-            if down and not was:
-                self.note(f"{label}: {said}")
-            elif was and not down:
-                self.note(f"{label}: {side}")
-            self._down[key] = down
-        for halt in sample.halts:
-            if (sample.mirror, halt.topic) not in self._halted:
-                self._halted.add((sample.mirror, halt.topic))
-                self.note(f"{label}: {halt.topic} halted: {halt.reason}")
-
-
-def _full(sample: ProgressSample) -> str:
-    return f"the buffer is full, reading waits: {sample.buffer_full}"
-
-
-def _facts(sample: ProgressSample) -> str:
-    none = "no known lag" if _troubled(sample) else "no lag"
-    lag = f"lag {count(sample.lag_records)}" if sample.lag_records else none
-    if sample.lag_records and sample.lag_seconds is not None:
-        lag += f" ({duration(sample.lag_seconds)})"
-    ahead = sample.staged_records - sample.records
-    staged = f", {count(ahead)} of them staged" if ahead > 0 else ""
-    return f"{plural(sample.records, 'record')}, {size(sample.bytes)}, {rate(sample.bytes_per_second)}, {lag}{staged}"
-
-
-def _left(sample: ProgressSample) -> str:
-    left = sample.seconds_left
-    if left:
-        return f"{duration(left)} left"
-    if sample.halts:
-        return f"{plural(len(sample.halts), 'topic')} halted"
-    if _troubled(sample) or left is None:
-        return f"{plural(len(sample.waiting), 'topic')} waiting" if sample.waiting else "waiting"
-    return "up to date"
-
-
-def _troubled(sample: ProgressSample) -> bool:
-    """Whether uncounted records may exist: a lag of zero does not mean up to date then."""
-    return bool(sample.halts or sample.waiting or sample.target_down or sample.source_down or sample.buffer_full)
-
-
-def _down(sample: ProgressSample) -> str:
-    return f"target down: {sample.target_down}; {plural(sample.staged_records, 'record')} staged so far, staging continues"

@@ -17,10 +17,11 @@ from mirror_pipeline.cli.errors import OK, PROBLEM, UNEXPECTED, UNREACHABLE, ans
 from mirror_pipeline.cli.jobs import Job, Outcome, run_jobs, signals_stop
 from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors, Settings
 from mirror_pipeline.cli.progress import View, view_for
+from mirror_pipeline.cli.run_progress import RunContent
 from mirror_pipeline.cli.spark_output import children_unheard
 from mirror_pipeline.cli.tables_status import each
 from mirror_pipeline.errors import ClusterUnreachable, UsageError
-from mirror_pipeline.reports import RunReport
+from mirror_pipeline.reports import Progress, RunReport
 from mirror_pipeline.text import parse_duration, parse_time
 
 T = TypeVar("T")
@@ -99,7 +100,7 @@ def run(
     # The first mirror that needs Spark starts it; the others share it.
     shared = SharedSession(opened.session) if len(names) > 1 else None
 
-    def job(name: str, view: View, stop: threading.Event) -> Job[RunReport]:
+    def job(name: str, view: View[Progress], stop: threading.Event) -> Job[RunReport]:
         return Job(name, lambda: _run_one(opened, name, options, shared, view, stop))
 
     settings: Settings = context.obj
@@ -108,7 +109,7 @@ def run(
 
 
 def _run_one(
-    opened: load.LoadedConfig, name: str, options: RunOptions, shared: SharedSession | None, view: View, stop: threading.Event
+    opened: load.LoadedConfig, name: str, options: RunOptions, shared: SharedSession | None, view: View[Progress], stop: threading.Event
 ) -> RunReport:
     return opened.mirror(name).run(
         once=options.once,
@@ -123,10 +124,11 @@ def _run_one(
 
 
 def _with_progress(
-    starting: str, names: list[str], job: Callable[[str, View, threading.Event], Job[T]], *, together: bool, debug: bool
+    starting: str, names: list[str], job: Callable[[str, View[Progress], threading.Event], Job[T]], *, together: bool, debug: bool
 ) -> list[Outcome[T]]:
     stop = threading.Event()
-    with children_unheard(wanted=not debug) as heard, view_for(notices(), starting) as view, signals_stop(stop, view.note):
+    shown = view_for(notices(), starting, RunContent())
+    with children_unheard(wanted=not debug) as heard, shown as view, signals_stop(stop, view.note):
         ended = run_jobs([job(name, view, stop) for name in names], together=together, stop=stop)
     if any(outcome.error is not None and describe(outcome.error).exit_code == UNEXPECTED for outcome in ended):
         for line in heard.lines():
@@ -155,7 +157,7 @@ def backfill(
         raise UsageError("--from is not before --to", hint="the range is from <= time < to; swap them or change one")
     opened = load.load(config)
 
-    def job(name: str, view: View, stop: threading.Event) -> Job[Any]:
+    def job(name: str, view: View[Progress], stop: threading.Event) -> Job[Any]:
         return Job(name, lambda: opened.mirror(name).backfill(topic, start, end, into=into, observer=view.observe, stop=stop))
 
     starting, settings = f"looking up the offsets of {topic}", context.obj

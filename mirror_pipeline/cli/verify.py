@@ -13,9 +13,10 @@ from mirror_pipeline.cli import load, tables_verify
 from mirror_pipeline.cli.errors import PROBLEM, UNEXPECTED, answers, describe, note, notices, print_json
 from mirror_pipeline.cli.jobs import Job, Outcome, run_jobs, signals_stop
 from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors, Settings
+from mirror_pipeline.cli.progress import view_for
 from mirror_pipeline.cli.run import OneMirror, OneTopic, SharedSession, Topics
 from mirror_pipeline.cli.spark_output import children_unheard
-from mirror_pipeline.cli.verify_progress import VerifyView
+from mirror_pipeline.cli.verify_progress import VerifyContent
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.text import parse_time
 
@@ -171,7 +172,7 @@ def _pairs(given: list[str] | None) -> dict[str, str]:
 def _with_progress(starting: str, jobs: Sequence[tuple[str, Work[T]]], debug: bool) -> list[Outcome[T]]:
     """Run the jobs one after another; the first error fails the command."""
     stop = threading.Event()
-    view = VerifyView(notices(), starting)
+    view = view_for(notices(), starting, VerifyContent())
 
     def stopping(_: str) -> None:
         view.note("stopping; Ctrl-C again ends at once")

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from mirror_pipeline.cli.progress import Lines
+from mirror_pipeline.cli.run_progress import RunContent
 from mirror_pipeline.reports import RunReport, TopicProgress, TopicState
 from tests.support.cli_fakes import Cli, FakeMirror, progress
 
@@ -43,7 +44,7 @@ def test_what_is_not_copied_is_on_the_last_screen(cli: Cli, report: RunReport, c
 def line(**facts: Any) -> str:
     """The quiet progress line of a run without lag."""
     paper, now = io.StringIO(), [0.0]
-    with Lines(Console(file=paper, width=140), "starting", lambda: now[0]) as view:
+    with Lines(Console(file=paper, width=140), "starting", RunContent(), lambda: now[0]) as view:
         for _ in range(2):
             view.observe(progress(records=500, total_records=500, lag_records=0, **facts))
             now[0] += 10.0
@@ -66,7 +67,7 @@ def test_up_to_date_is_said_only_when_all_is_well(facts: dict[str, Any], end: st
 
 def test_a_source_that_goes_and_comes_back_is_said_at_once() -> None:
     paper = io.StringIO()
-    with Lines(Console(file=paper, width=140), "starting") as view:
+    with Lines(Console(file=paper, width=140), "starting", RunContent()) as view:
         view.observe(progress(source_down="east is silent"))
         view.observe(progress())
     assert paper.getvalue().splitlines()[1:] == ["m: source down: east is silent", "m: the source is back"]

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from mirror_pipeline.cli.meter import Meter
 from mirror_pipeline.cli.progress import Bars, Lines, view_for
+from mirror_pipeline.cli.run_progress import RunContent
 from mirror_pipeline.reports import TopicProgress
 from tests.support.cli_fakes import progress
 
@@ -59,13 +60,13 @@ def test_nothing_to_do_is_done() -> None:
 
 
 def test_which_view(paper: Console, screen: Console) -> None:
-    assert isinstance(view_for(paper, ""), Lines)
-    assert isinstance(view_for(screen, ""), Bars)
+    assert isinstance(view_for(paper, "", RunContent()), Lines)
+    assert isinstance(view_for(screen, "", RunContent()), Bars)
 
 
 def test_lines_are_quiet(paper: Console) -> None:
     clock = Clock()
-    with Lines(paper, "starting", clock) as view:
+    with Lines(paper, "starting", RunContent(), clock) as view:
         for _ in range(101):  # 20 s at five observations a second
             view.observe(progress(records=500, total_records=1000, lag_records=500))
             clock.now += 0.2
@@ -78,7 +79,7 @@ def test_lines_are_quiet(paper: Console) -> None:
 def test_lines_say_at_once_what_matters(paper: Console) -> None:
     clock = Clock()
     halted = {"pay": TopicProgress("east.pay", state="halted", reason="record too large")}
-    with Lines(paper, "starting", clock) as view:
+    with Lines(paper, "starting", RunContent(), clock) as view:
         view.observe(progress())
         view.observe(progress(target_down="west does not answer", staged_records=9))
         view.observe(progress(target_down="west does not answer", staged_records=99, topics=dict(halted)))
@@ -92,7 +93,7 @@ def test_lines_say_at_once_what_matters(paper: Console) -> None:
 
 def test_bars(screen: Console) -> None:
     clock = Clock()
-    view = Bars(screen, "starting Spark", clock)
+    view = Bars(screen, "starting Spark", RunContent(), clock)
     screen.print(view.render())
     assert "starting Spark, 0 s" in written(screen)[-1]
     view.observe(progress(records=0, bytes=0))
@@ -109,7 +110,7 @@ def test_bars(screen: Console) -> None:
 
 
 def test_bars_show_trouble_and_not_too_much_of_it(screen: Console) -> None:
-    view = Bars(screen, "", Clock())
+    view = Bars(screen, "", RunContent(), Clock())
     topics = {f"t{i}": TopicProgress(f"east.t{i}", state="halted", reason=f"cause {i}") for i in range(5)}
     view.observe(progress(target_down="west does not answer", topics=topics))
     screen.print(view.render())
@@ -119,7 +120,7 @@ def test_bars_show_trouble_and_not_too_much_of_it(screen: Console) -> None:
 
 
 def test_one_bar_a_lane_named_apart_when_there_are_several(screen: Console) -> None:
-    view = Bars(screen, "", Clock())
+    view = Bars(screen, "", RunContent(), Clock())
     for lane in ("0", "1"):
         seen = progress("m")
         seen.lane = lane
@@ -134,7 +135,7 @@ def test_one_bar_a_lane_named_apart_when_there_are_several(screen: Console) -> N
 def test_observers_of_many_threads(terminal: bool) -> None:
     console = Console(file=io.StringIO(), width=100, force_terminal=terminal)
     clock = Clock()
-    view = Bars(console, "", clock) if terminal else Lines(console, "", clock, every=0.0)
+    view = Bars(console, "", RunContent(), clock) if terminal else Lines(console, "", RunContent(), clock, every=0.0)
     failures: list[BaseException] = []
 
     def watch(name: str) -> None:

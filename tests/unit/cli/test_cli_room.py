@@ -13,6 +13,7 @@ from rich.console import Console
 from mirror_pipeline import load_config
 from mirror_pipeline.buffer.place import space
 from mirror_pipeline.cli.progress import Bars, Lines
+from mirror_pipeline.cli.run_progress import RunContent
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.operations import check
 from mirror_pipeline.reports import Finding
@@ -54,7 +55,7 @@ def test_a_disk_with_room_is_fine(buffer: Callable[[float], Finding]) -> None:
 
 def written(view: Callable[..., Any], pictures: list[Any]) -> str:
     paper = io.StringIO()
-    with view(Console(file=paper, width=140, force_terminal=view is Bars, color_system=None), "starting") as shown:
+    with view(Console(file=paper, width=140, force_terminal=view is Bars, color_system=None), "starting", RunContent()) as shown:
         for picture in pictures:
             shown.observe(picture)
     return paper.getvalue()
@@ -63,7 +64,7 @@ def written(view: Callable[..., Any], pictures: list[Any]) -> str:
 def test_a_run_says_that_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     said = written(Lines, [progress(buffer_full=FULL), progress(buffer_full=FULL), progress()]).splitlines()
     assert said[1:] == [f"m: the buffer is full, reading waits: {FULL}", "m: the buffer has room again"]
-    view = Bars(Console(file=io.StringIO(), width=140), "")
+    view = Bars(Console(file=io.StringIO(), width=140), "", RunContent())
     view.observe(progress(buffer_full=FULL))
     paper = Console(file=io.StringIO(), width=140)
     paper.print(view.render())

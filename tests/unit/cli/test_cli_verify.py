@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from mirror_pipeline.cli.verify_progress import VerifyView
+from mirror_pipeline.cli.progress import Bars, Lines
+from mirror_pipeline.cli.verify_progress import VerifyContent
 from mirror_pipeline.verdicts import Difference, VerifyProgress
 from tests.support.cli_fakes import PROOF, REPAIR, VERDICT, Cli, FakeMirror
 
@@ -126,7 +127,7 @@ def test_repair_with_nothing_to_do_and_with_something_lost(cli: Cli) -> None:
 
 def test_a_line_every_ten_seconds_when_nobody_looks() -> None:
     paper, now = Console(file=io.StringIO(), width=200), [100.0]
-    view = VerifyView(paper, "starting", clock=lambda: now[0], every=10.0)
+    view = Lines(paper, "starting", VerifyContent(), clock=lambda: now[0], every=10.0)
     progress = VerifyProgress(1000)
     with view:
         for second in (0.0, 5.0, 10.0, 15.0):
@@ -139,7 +140,7 @@ def test_a_line_every_ten_seconds_when_nobody_looks() -> None:
 
 def test_bars_show_share_speed_and_suspects() -> None:
     screen, now = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None), [0.0]
-    view = VerifyView(screen, "starting", clock=lambda: now[0])
+    view = Bars(screen, "starting", VerifyContent(), clock=lambda: now[0])
     screen.print(view.render())
     progress = VerifyProgress(1000)
     view.observe(progress)

@@ -13,10 +13,10 @@ from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.answers import ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
-from mirror_pipeline.kafka.offsets import offsets_at
+from mirror_pipeline.kafka.offsets import log_range, offsets_at
 from mirror_pipeline.model import Gap, HoleCause, Incarnation, TopicPartition
 from mirror_pipeline.verify.fold_tasks import Chunk
-from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED, log_range
+from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED
 from mirror_pipeline.verify.offset_runs import Runs, runs_of
 from mirror_pipeline.verify.record_tasks import Terms
 from mirror_pipeline.verify.rules import read_terms

@@ -13,7 +13,7 @@ from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import THROTTLING_QUOTA_EXCEEDED, broker_error
 from mirror_pipeline.kafka.connection import Connection
 from mirror_pipeline.kafka.fetch import THROTTLE_PATIENCE, FetchedPartition, held_back, receive_fetch, send_fetch, throttled_error
-from mirror_pipeline.kafka.offsets import log_range as log_range
+from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.kafka.records.batch import HEADER_BYTES, BatchHeader, check, decode, headers
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.pieces import Piece

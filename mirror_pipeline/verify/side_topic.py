@@ -10,10 +10,11 @@ from mirror_pipeline.errors import BrokerError, ConnectionLost, TopicHalted, Wir
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import Action, after_produce, broker_error
+from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.kafka.produce import receive_produce, send_produce
 from mirror_pipeline.kafka.records.batch import HEADER_BYTES, OpenRecord, headers, restamp, seal
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.verify.log_walk import READ_UNCOMMITTED, log_range, read_log
+from mirror_pipeline.verify.log_walk import READ_UNCOMMITTED, read_log
 from mirror_pipeline.verify.pieces import contents
 
 BATCH_BYTES = 256 << 10

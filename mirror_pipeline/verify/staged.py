@@ -19,12 +19,13 @@ from mirror_pipeline.execution.spark import Runner
 from mirror_pipeline.kafka.answers import NO_TOPIC_ID
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
+from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.kafka.records.digest import LeafSums
 from mirror_pipeline.model import Incarnation, LeafDigest, SpanRef, TopicPartition, Verdict, Verification
 from mirror_pipeline.verdicts import Difference
 from mirror_pipeline.verify.fold_tasks import Chunk, FoldResult, FoldTask
 from mirror_pipeline.verify.jobs import grouped, run_each, run_folds
-from mirror_pipeline.verify.log_walk import READ_UNCOMMITTED, log_range
+from mirror_pipeline.verify.log_walk import READ_UNCOMMITTED
 from mirror_pipeline.verify.offset_runs import Runs, runs_of
 from mirror_pipeline.verify.record_tasks import DeepTask, StagedSource
 from mirror_pipeline.verify.rules import read_target_terms

@@ -16,12 +16,13 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.kafka.fetch import fetch
+from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.kafka.records.batch import BatchHeader, Record, headers, open_batch, seal
 from mirror_pipeline.local.shapes.fill import SeededTopic, fill, fill_bulk, local_settings, produce_live
 from mirror_pipeline.local.shapes.ground import Ground
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.compare import TopicComparison, compare_topics
-from mirror_pipeline.verify.log_walk import is_abort_marker, log_range, read_log
+from mirror_pipeline.verify.log_walk import is_abort_marker, read_log
 from mirror_pipeline.verify.pieces import Piece
 from tests.support.damage import DAMAGE, Copied
 from tests.support.kafka_source import Cluster

@@ -12,10 +12,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.local.shapes.ground import known_everywhere, local_settings
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.compare import TopicComparison, compare_topics
-from mirror_pipeline.verify.log_walk import log_range, read_log
+from mirror_pipeline.verify.log_walk import read_log
 from tests.support.replicas import replicas_for
 
 

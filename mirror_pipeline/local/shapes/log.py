@@ -11,9 +11,10 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from mirror_pipeline.errors import ProblemFound
+from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.local.shapes.ground import ADMIN_SECONDS, FOREVER, Ground, SeededTopic
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.verify.log_walk import READ_UNCOMMITTED, log_range, read_log
+from mirror_pipeline.verify.log_walk import READ_UNCOMMITTED, read_log
 
 TRANSACTION_SECONDS = 60.0
 ROUNDS = 30

@@ -25,7 +25,6 @@ from mirror_pipeline.engine.lane import LaneRun
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.answers import LATEST
-from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.kafka.offsets import offsets_at
 from mirror_pipeline.model import TopicPartition
@@ -127,16 +126,13 @@ def lane_name(topic: str, target: str, from_time: int, to_time: int) -> str:
 
 def time_ranges(flow: Flow, topic: str, from_time: int, to_time: int) -> dict[int, tuple[int, int]]:
     """Offset ranges of a time range, by partition; empty where the partition has no such records."""
-    client = WireClient(flow.source, timeout=flow.settings.engine.request_timeout)
-    try:
+    with flow.source_client() as client:
         found = client.metadata([topic]).topics[topic]
         if found.error:
             raise broker_error(found.error, topic)
         parts = [TopicPartition(topic, number) for number in sorted(found.partitions)]
         ends = offsets_at(client, parts, LATEST)
         first, last = (offsets_at(client, parts, at) for at in (from_time, to_time))
-    finally:
-        client.close()
 
     def bounds(tp: TopicPartition) -> tuple[int, int]:
         start = first[tp] if first[tp] >= 0 else ends[tp]
@@ -197,5 +193,3 @@ def _refuse_filled(flow: Flow, manifest: Manifest) -> None:
             + (" of a later or overlapping time range" if before else ""),
             hint=f"copy into another topic: --into {manifest.target_topic}{BESIDE}",
         )
-
-

@@ -139,5 +139,3 @@ def _ages(times: LogTimes, rows: Mapping[str, list[PartitionLag]]) -> dict[Topic
     first = times.first({TopicPartition(name, part.partition): part.position for _, name, part in behind}, isolation=1)
     now = time.time()
     return {tp: max(0.0, now - at) for tp, at in first.items()}
-
-

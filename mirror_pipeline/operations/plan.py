@@ -90,23 +90,19 @@ def _filled(count: int, target_topic: str) -> tuple[str, ...]:
 
 def filled_topics(flow: Flow, targets: Collection[str]) -> dict[str, int]:
     """Those of the target topics that hold records, with how many offsets they span."""
-    client = WireClient(flow.target, timeout=flow.settings.engine.request_timeout)
-    try:
+    with flow.target_client() as client:
         found = client.metadata(sorted(targets)).topics if targets else {}
         parts = [TopicPartition(t.name, number) for t in found.values() if not t.error for number in t.partitions]
         counts: dict[str, int] = {}
         for tp, (start, end) in log_bounds(client, parts).items():
             counts[tp.topic] = counts.get(tp.topic, 0) + end - start
         return {name: count for name, count in counts.items() if count}
-    finally:
-        client.close()
 
 
 def _lag(flow: Flow, targets: Mapping[str, str], stores: list[LaneStore], source: Admin) -> MirrorLag:
     """Offsets that are still to be copied, an upper bound of the records, with what may go wrong soon and what has halted."""
-    timeout = flow.settings.engine.request_timeout
     look, stand = look_at(flow, stores, targets), standing(stores)
-    with WireClient(flow.source, timeout=timeout) as client, WireClient(flow.target, timeout=timeout) as other:
+    with flow.source_client() as client, flow.target_client() as other:
         lag = lag_of(flow.name, targets, client, stand, ages=False, start=flow.settings.start)
         lag = with_warnings(lag, client, source)
         look.source(client, flow.settings.source)
@@ -125,7 +121,7 @@ def _too_old(flow: Flow, plans: Mapping[str, TargetPlan], lag: MirrorLag, target
     }
     at_risk = [topic for topic in lag.topics if kept.get(topic.topic) is not None]
     next_up = {TopicPartition(t.topic, p.partition): p.position for t in at_risk for p in t.partitions if p.lag}
-    with WireClient(flow.source, timeout=flow.settings.engine.request_timeout) as client:
+    with flow.source_client() as client:
         times = first_times(client, next_up, isolation=1)
     now = time.time()
     warnings: dict[str, tuple[str, ...]] = {}
@@ -136,24 +132,6 @@ def _too_old(flow: Flow, plans: Mapping[str, TargetPlan], lag: MirrorLag, target
             said = f"its oldest records are {ages[0]} old, {plans[name].target_topic} keeps records for {ages[1]} (retention.ms)"
             warnings[name] = (f"{said}: it may delete them once they are copied",)
     return warnings
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
 
 
 def backfill_blockers(flow: Flow, topic: str, target_topic: str, from_time: int) -> list[str]:

@@ -95,10 +95,7 @@ def _instead(flow: Flow, mine: list[_Halted]) -> str:
 
 
 def _decide(flow: Flow, found: _Halted, kind: DecisionKind, life: Incarnation) -> list[Decision]:
-    client = WireClient(
-        flow.target if kind is DecisionKind.TARGET else flow.source, timeout=flow.settings.engine.request_timeout
-    )
-    try:
+    with flow.target_client() if kind is DecisionKind.TARGET else flow.source_client() as client:
         if kind is DecisionKind.TARGET:
             _look_at_target(client, Ledger(found.store), life)
         if kind in (DecisionKind.RECREATED, DecisionKind.TARGET):
@@ -106,8 +103,6 @@ def _decide(flow: Flow, found: _Halted, kind: DecisionKind, life: Incarnation) -
         if kind is DecisionKind.SOURCE_GONE:
             return _of_gone(client, found.store, life)
         spans = _truncated(flow, client, found, life) if kind is DecisionKind.TRUNCATED else _spans(client, found, life)
-    finally:
-        client.close()
     return [_decision(life, kind, number, span) for number, span in sorted(spans.items())]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.engine.topics.first_seen import FirstSeen
-from mirror_pipeline.model import Gap, TopicPartition
+from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.buffer_status import ledger_of, span_table
 
 
@@ -21,7 +21,6 @@ class Standing:
     staged: dict[TopicPartition, int]
     staged_records: int
     staged_bytes: int
-    gaps: tuple[Gap, ...]
     starts: dict[TopicPartition, int] = field(default_factory=dict)
     first_seen: tuple[FirstSeen, ...] = ()
 
@@ -32,7 +31,6 @@ def standing(stores: list[LaneStore]) -> Standing:
     staged: dict[TopicPartition, int] = {}
     starts: dict[TopicPartition, int] = {}
     records = size = 0
-    gaps: list[Gap] = []
     for store in stores:
         ledger, spans = ledger_of(store), span_table(store)
         if not (ledger.exists() and spans.exists()):
@@ -46,5 +44,4 @@ def standing(stores: list[LaneStore]) -> Standing:
             staged[span.source] = max(staged.get(span.source, 0), span.end)
             records += span.records
             size += span.bytes
-        gaps += ledger.gaps()
-    return Standing(positions, staged, records, size, tuple(gaps), starts, tuple(map(FirstSeen, stores)))
+    return Standing(positions, staged, records, size, starts, tuple(map(FirstSeen, stores)))

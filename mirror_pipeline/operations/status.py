@@ -46,7 +46,8 @@ def status(flow: Flow) -> MirrorStatus:
 
 def gaps(flow: Flow) -> list[Gap]:
     """See ``Mirror.gaps``."""
-    return list(standing(find_lanes(flow.config.buffer, flow.name)).gaps)
+    ledgers = [ledger_of(store) for store in find_lanes(flow.config.buffer, flow.name)]
+    return [gap for ledger in ledgers if ledger.exists() for gap in ledger.gaps()]
 
 
 def verification(stores: list[LaneStore]) -> dict[str, Any]:

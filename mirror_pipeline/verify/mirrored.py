@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from mirror_pipeline.errors import ProblemFound, UsageError
 from mirror_pipeline.execution.spark import Runner
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.records.digest import LeafSums
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verdicts import (
@@ -75,8 +74,7 @@ class MirrorCheck:
     def __init__(self, flow: Flow, runner: Callable[[int], Runner], observer: Observer | None, stop: threading.Event) -> None:
         self._flow, self._start, self._observer, self._stop = flow, runner, observer, stop
         self._timeout = flow.settings.engine.request_timeout
-        self._source = WireClient(flow.source, timeout=self._timeout)
-        self._target = WireClient(flow.target, timeout=self._timeout)
+        self._source, self._target = flow.source_client(), flow.target_client()
         self._progress = VerifyProgress(0)
         self._parts: dict[tuple[Lives, TopicPartition], _Part] = {}
 

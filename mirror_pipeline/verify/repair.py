@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,11 +17,12 @@ from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.errors import MirrorError, UsageError
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.kafka.records.batch import OpenRecord, headers, open_batch
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verdicts import DIFFERENT, REPAIRED, Difference, TopicVerdict, VerifyProgress, VerifyReport
 from mirror_pipeline.verify.copies import CopiedTopic, copied_topics
-from mirror_pipeline.verify.log_walk import READ_COMMITTED, log_range, read_log
+from mirror_pipeline.verify.log_walk import READ_COMMITTED, read_log
 from mirror_pipeline.verify.mirrored import MirrorCheck
 from mirror_pipeline.verify.side_topic import SideTopic
 
@@ -92,10 +92,9 @@ def repair(
     if note:
         raise UsageError(f"{topic} cannot be repaired: {note}", hint="`mirror verify` must be able to read both sides")
     wanted = [d for d in found.differences if d.kind in MENDED and d.source_offset is not None]
-    timeout = flow.settings.engine.request_timeout
     records: list[RepairedRecord] = []
     name = copied.life.target_topic
-    with closing(WireClient(flow.source, timeout=timeout)) as source, closing(WireClient(flow.target, timeout=timeout)) as target:
+    with flow.source_client() as source, flow.target_client() as target:
         side = SideTopic(flow.target_admin(), target, name, name + SUFFIX)
         if wanted and not dry_run:
             side.ensure()
@@ -108,13 +107,12 @@ def repair(
 
 def with_repaired(flow: Flow, report: VerifyReport) -> VerifyReport:
     """The same report, in which records that earlier repairs put beside a topic are known and no differences."""
-    timeout = flow.settings.engine.request_timeout
     wanted = [verdict for verdict in report.topics if verdict.verdict == DIFFERENT]
     known: set[Difference] = set()
     notes: dict[str, str] = {}
     if not wanted:
         return report
-    with closing(WireClient(flow.source, timeout=timeout)) as source, closing(WireClient(flow.target, timeout=timeout)) as target:
+    with flow.source_client() as source, flow.target_client() as target:
         for verdict in wanted:
             mine = [d for d in report.differences if d.topic == verdict.topic and d.kind in MENDED and d.source_offset is not None]
             copied = _copied(flow, verdict.topic)

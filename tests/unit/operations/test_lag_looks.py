@@ -46,7 +46,7 @@ def lag(source: Source, stand: Standing, start: Any = "earliest", topic: str = "
     return [part.lag for part in found.topics[0].partitions], found.notes
 
 
-NOTHING = Standing({}, {}, 0, 0, ())
+NOTHING = Standing({}, {}, 0, 0)
 
 
 @pytest.mark.parametrize("failing", [("new", EARLIEST), ("new", LATEST)])
@@ -61,9 +61,9 @@ def test_a_copy_that_has_not_begun_lags_from_where_it_will_begin(start: Any, sin
 
 
 def test_a_copy_that_has_begun_lags_from_its_start_and_a_new_partition_of_it_from_the_first_record() -> None:
-    begun = Standing({}, {}, 0, 0, (), {OLD: 40})
+    begun = Standing({}, {}, 0, 0, {OLD: 40})
     assert lag(Source(), begun, "latest", "old") == ([60], ())
-    grown = Standing({}, {}, 0, 0, (), {TopicPartition("old", 1): 40})
+    grown = Standing({}, {}, 0, 0, {TopicPartition("old", 1): 40})
     assert lag(Source(), grown, "latest", "old") == ([90], ())
 
 
@@ -82,7 +82,7 @@ class Seen:
 
 @pytest.mark.parametrize(("told", "expected"), [({0: 80}, 20), ({}, 90), (None, 0)], ids=["seen then", "came later", "not told yet"])
 def test_latest_is_where_the_source_ended_at_the_lanes_first_look(told: dict[int, int] | None, expected: int) -> None:
-    stand = Standing({}, {}, 0, 0, (), {}, (Seen(told),))  # type: ignore[arg-type]
+    stand = Standing({}, {}, 0, 0, {}, (Seen(told),))  # type: ignore[arg-type]
     assert lag(Source(), stand, "latest") == ([expected], ())
     assert lag(Source(), stand, "earliest") == ([90], ())
 

@@ -36,11 +36,11 @@ class Source:
     def metadata(self, names: list[str]) -> ClusterMetadata:
         return ClusterMetadata("east-id", 1, {}, {name: TopicMetadata(name, self.topic_id, 0, False, {}) for name in names})
 
-    def close(self) -> None:
-        """Nothing is open."""
-
     def __enter__(self) -> Self:
         return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
 
 
 def accept(
@@ -51,12 +51,11 @@ def accept(
     said = {"state": "halted", "reason": "r", "hint": "", "code": code, "halted_partition": 0, "halted_span": span, "incarnation": "now"}
     write_status(context.store, {"state": "finished", "heartbeat": time.time(), "topics": {"t": {**said, "marks": {"0": [20, 7, 0]}}}})
     halt = TopicHalted("t", "another log") if diverged else None
-    monkeypatch.setattr(resolving, "WireClient", lambda *_, **__: source)
     monkeypatch.setattr(resolving, "find_lanes", lambda *_: [context.store])
     monkeypatch.setattr(resolving, "diverged", lambda *_, **__: halt)
     monkeypatch.setattr(resolving, "source_policies", lambda names, _: {name: SourcePolicy(compacted=False) for name in names})
     flow = SimpleNamespace(
-        name="m", source=context.source, target=context.target, settings=context.mirror, source_admin=lambda: None,
+        name="m", source_client=lambda: source, source_admin=lambda: None,
         config=SimpleNamespace(buffer=context.buffer),
     )  # fmt: skip
     return resolving.resolve(flow, "t", code).spans  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import contextlib
 import importlib.util
 import os
 import re
-import select
+import selectors
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
@@ -131,15 +131,17 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
     if process.stdout is None:
         return
     rest = b""
-    while True:
-        if not select.select([process.stdout], [], [], STALL_SECONDS)[0]:
-            raise FetchFailed(f"jars could not be fetched: nothing arrived for {STALL_SECONDS:.0f} s", hint=_where_from())
-        chunk = os.read(process.stdout.fileno(), 65536)
-        if not chunk:
-            break
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line + b"\n"
+    with selectors.PollSelector() as selector:  # select() ends at descriptor 1,023, and a driver may hold more connections
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            if not selector.select(STALL_SECONDS):
+                raise FetchFailed(f"jars could not be fetched: nothing arrived for {STALL_SECONDS:.0f} s", hint=_where_from())
+            chunk = os.read(process.stdout.fileno(), 65536)
+            if not chunk:
+                break
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                yield line + b"\n"
     if rest:
         yield rest
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import select
 import signal
 import subprocess
 import sys
@@ -14,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
+
+from tests.support.waiting import has_input
 
 KEEPER = Path(__file__).with_name("keeper.py")
 SPARK_DAEMON = "pyspark.daemon"
@@ -76,8 +77,7 @@ class MirrorChild:
 
     def _line(self, seconds: float) -> str:
         assert self._keeper.stdout is not None
-        ready = select.select([self._keeper.stdout], [], [], seconds)[0]
-        return self._keeper.stdout.readline().decode().strip() if ready else ""
+        return self._keeper.stdout.readline().decode().strip() if has_input(self._keeper.stdout, seconds) else ""
 
     def poll(self) -> int | None:
         """The exit code once it has ended, negative for a signal."""

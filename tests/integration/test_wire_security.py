@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import tempfile
 import time
 import traceback
@@ -22,6 +21,7 @@ from mirror_pipeline.kafka.security.tls import TlsFailed
 from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, stop_clusters
 from mirror_pipeline.model import TopicPartition
 from tests.support.certificates import authority, certificate
+from tests.support.waiting import has_input
 from tests.support.wire_tools import batch, new_topic, put, stamped
 
 USER, PASSWORD, KEY_PASSWORD = "mirror=user", "canary-pass-5d2e", "canary-key-77aa"
@@ -108,7 +108,7 @@ def client(cluster: LocalCluster, listener: str, security: Security, *, host: st
 def arrive(connection: Connection) -> dict[TopicPartition, FetchedPartition]:
     """The next answer, put together as a selector says that something came."""
     while (answer := arrived_fetch(connection)) is None:
-        assert select.select([connection.fileno()], [], [], 20)[0], "what TLS has taken from the socket is not handed out"
+        assert has_input(connection.fileno(), 20), "what TLS has taken from the socket is not handed out"
     return answer
 
 

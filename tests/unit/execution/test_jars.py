@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import resource
 import threading
 from pathlib import Path
 
@@ -60,6 +62,17 @@ def test_jars_arrive_once_and_are_counted(repository: Path, pin: JarKind, tmp_pa
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"one-1.0.jar": b"first jar", "two-2.0.jar": b"second jar"}
     assert seen == [("Example 1", 0, 2), ("Example 1", 1, 2), ("Example 1", 2, 2)]
     assert jars.ensure_jars("example", lambda *step: pytest.fail("fetched twice")) == folder
+
+
+def test_jars_arrive_in_a_process_with_thousands_of_descriptors(repository: Path, pin: JarKind) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if 0 < hard < 4096 else max(soft, 4096), hard))
+    with contextlib.ExitStack() as open_files:
+        while (number := os.dup(0)) < 1100:
+            open_files.callback(os.close, number)
+        open_files.callback(os.close, number)
+        assert len(list(jars.ensure_jars("example").iterdir())) == 2
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_wrong_checksum_is_an_error_and_nothing_stays(repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import struct
 import threading
@@ -21,6 +20,7 @@ from mirror_pipeline.kafka.connection import Connection
 from mirror_pipeline.kafka.messages import Api
 from mirror_pipeline.kafka.security.tls import TlsFailed
 from tests.support.scripted_broker import ScriptedBroker, api_versions, closed_port, negotiate, read_exactly, read_request, reply
+from tests.support.waiting import has_input
 
 pytestmark = pytest.mark.timeout(30)
 LONG = 30.0  # a limit that no test reaches
@@ -240,12 +240,12 @@ def test_after_a_large_answer_whoever_waits_for_the_next_wakes_with_its_first_by
         ask(connection)
         assert len(connection.receive().body) == 300_000
         ask(connection)
-        assert select.select([connection.fileno()], [], [], 10)[0]
+        assert has_input(connection.fileno(), 10)
         assert bytes(connection.receive().body) == b"small"
 
 
 def readable(connection: Connection) -> None:
-    assert select.select([connection.fileno()], [], [], 10)[0]
+    assert has_input(connection.fileno(), 10)
 
 
 def test_what_has_arrived_is_put_together_without_waiting() -> None:

@@ -9,7 +9,7 @@ from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config import ClusterSettings, Config, MirrorConfig
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.execution.java import find_java
-from mirror_pipeline.execution.placement import Runners, for_comparing, inline_bytes, spark_may_be_needed
+from mirror_pipeline.execution.placement import Placement, for_comparing, inline_bytes, spark_may_be_needed
 from mirror_pipeline.execution.spark import Runner, SparkRunner, build_session
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
@@ -76,12 +76,12 @@ class Flow:
         """The target cluster as an administrator sees it."""
         return Admin(self.target)
 
-    def runners(self, session: Session) -> Runners:
+    def placement(self, session: Session) -> Placement:
         """This process for small micro-batches, Spark for the others. Raises UsageError without Java where Spark may be needed."""
         engine = self.settings.engine
         if session is None and spark_may_be_needed(engine):
-            find_java()  # before anything is begun: Spark may be needed in the middle of a night
-        return Runners(lambda: self.spark(session), inline_bytes=inline_bytes(engine))
+            find_java()  # fails now rather than in the middle of the run
+        return Placement(lambda: self.spark(session), inline_bytes=inline_bytes(engine))
 
     def spark(self, session: Session) -> SparkRunner:
         """Spark behind a plain interface; the process's session if none is given."""

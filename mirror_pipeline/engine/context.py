@@ -18,7 +18,7 @@ from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig
 from mirror_pipeline.engine.state import LaneState
 from mirror_pipeline.errors import MirrorError
-from mirror_pipeline.execution.placement import Runners
+from mirror_pipeline.execution.placement import Placement
 from mirror_pipeline.model import Decision, DecisionKind, Send, Stamp, TopicPartition
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class LaneContext:
     spans: SpanTable
     ledger: Ledger
     cases: Decisions
-    runners: Runners
+    placement: Placement
     once: bool
     stop: threading.Event
     state: LaneState = field(default_factory=LaneState)
@@ -109,7 +109,7 @@ class LaneContext:
 def open_context(
     flow: Flow,
     lane: str,
-    runners: Runners,
+    placement: Placement,
     *,
     once: bool,
     stop: threading.Event,
@@ -129,7 +129,7 @@ def open_context(
         spans=SpanTable(store, durable=buffer.durable),
         ledger=Ledger(store, durable=buffer.durable),
         cases=Decisions(store, durable=buffer.durable),
-        runners=runners,
+        placement=placement,
         once=once,
         stop=stop,
         drain=drain,

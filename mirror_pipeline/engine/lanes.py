@@ -47,13 +47,13 @@ class LaneRuns:
             with lane_lock(open_lane(self.flow.config.buffer, self.flow.name, name)):
                 pass  # a lane that another run holds shows before Spark starts, too
         began = time.monotonic()
-        runners = self.flow.runners(self.session)
-        runners.prepare()
+        placement = self.flow.placement(self.session)
+        placement.prepare()
         session_seconds = time.monotonic() - began
 
         def lane_run(name: str, watch: Observer | None) -> LaneRun:
             context = open_context(
-                self.flow, name, runners, once=self.once, stop=self.stop, drain=self.drain, verify_staged=self.verify_staged
+                self.flow, name, placement, once=self.once, stop=self.stop, drain=self.drain, verify_staged=self.verify_staged
             )
             return LaneRun(context, self._discoverer(name), seconds=self.seconds, idle_seconds=self.idle_seconds, observer=watch)
 

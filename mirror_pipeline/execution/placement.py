@@ -11,16 +11,20 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from mirror_pipeline.config import EngineConfig
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.execution.spark import Runner
 from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET
 
+# Where Spark has cores that one process cannot fill.
 INLINE_BYTES = 32_000_000
-"""Where Spark has cores that one process cannot fill."""
+# One thread reads, one writes, and both spend most of their time outside the interpreter's lock.
 CORES_OF_ONE_PROCESS = 2
-"""One thread reads, one writes, and both spend most of their time outside the interpreter's lock."""
+# Over a long link each micro-batch costs round trips for its questions, so the one after a full one may be larger. Spark's tasks do not
+# read on into the next micro-batch: their connections take several round trips until all of them carry data.
+ONWARD_REACH, SPARK_REACH = 2, 8
 
 
 def inline_bytes(engine: EngineConfig) -> int:
@@ -52,7 +56,26 @@ def for_comparing(engine: EngineConfig, offsets: int, start: Callable[[], Runner
     return InlineRunner() if few else start()
 
 
-class Runners:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one micro-batch runs.
+
+    Args:
+        runner: runs its tasks.
+        in_process: ``runner`` is this process, whose read tasks continue into the next micro-batch.
+        small: the micro-batch would run in this process over any link.
+        most_bytes: maximum size of the micro-batch now; less than was asked for while Spark is starting for it.
+        reach: how many times the usual size the next micro-batch may have if this one is full.
+    """
+
+    runner: Runner
+    in_process: bool
+    small: bool
+    most_bytes: int
+    reach: int = 1
+
+
+class Placement:
     """The choice between this process and Spark, shared by the lanes of one run.
 
     Args:
@@ -70,41 +93,41 @@ class Runners:
         self._lock = threading.Lock()
 
     @classmethod
-    def only(cls, runner: Runner) -> Runners:
+    def only(cls, runner: Runner) -> Placement:
         """Every task goes to ``runner``."""
-        runners = cls(lambda: runner, inline_bytes=0)
-        runners._spark = runner
-        return runners
+        placement = cls(lambda: runner, inline_bytes=0)
+        placement._spark = runner
+        return placement
 
     def prepare(self) -> None:
-        """Wait for Spark where nothing is run here. Raises what its start raised."""
+        """Wait for Spark if every task needs it. Raises what its start raised."""
         if not self._inline_bytes:
             self._wait()
 
-    def reads_here(self, size: float, *, far: bool) -> bool:
-        """Whether ``size`` bytes are read in this process: small ones, and all that come over a long link, which it can fill alone."""
-        return self.small(size) or (far and self._inline_bytes > 0)
+    def for_read(self, size: int, *, far: bool) -> Place:
+        """The place for reading ``size`` bytes, ``far`` over a long link, which this process can fill alone.
 
-    def most_bytes(self, planned: int) -> int:
-        """Maximum bytes of a micro-batch now: ``planned``, or less while Spark is starting for it. Raises what Spark's start raised."""
-        return planned if planned <= self._inline_bytes or self._is_up() else self._inline_bytes
+        Raises what Spark's start raised.
+        """
+        place = self._here(size) if far and self._inline_bytes else self.for_write(size)
+        if not far:
+            return place
+        return replace(place, reach=ONWARD_REACH if place.in_process else SPARK_REACH)
 
-    def small(self, size: float) -> bool:
-        """Whether a micro-batch of ``size`` bytes is run here although Spark could."""
-        return size <= self._inline_bytes
-
-    def of(self, size: float) -> Runner:
-        """Who runs tasks of ``size`` bytes together. Raises what Spark's start raised."""
-        return self.here if self.small(size) or not self._is_up() else self._wait()
-
-    @property
-    def here(self) -> Runner:
-        """Runs tasks in this process, in the thread that asks."""
-        return self._inline
+    def for_write(self, size: int) -> Place:
+        """The place for sending ``size`` bytes. Raises what Spark's start raised."""
+        if size <= self._inline_bytes:
+            return self._here(size)
+        if self._is_up():
+            return Place(self._wait(), in_process=False, small=False, most_bytes=size)
+        return replace(self._here(size), most_bytes=self._inline_bytes)
 
     def beside(self) -> Runner:
-        """For work beside the copy: Spark if it is there, this process otherwise."""
+        """For work beside the copy: Spark if it runs, this process otherwise."""
         return self._spark or (self._inline if self._inline_bytes else self._wait())
+
+    def _here(self, size: int) -> Place:
+        return Place(self._inline, in_process=True, small=size <= self._inline_bytes, most_bytes=size)
 
     def _is_up(self) -> bool:
         """Whether Spark is there; starts it when not. Where nothing may be run here it is waited for."""

@@ -102,9 +102,9 @@ def run(
         manifest.save(open_lane(flow.config.buffer, flow.name, lane))
     # The copy of the past must not be deleted by the clock of the present.
     wanted = [LaneTopic(topic, target, manifest.ranges, {"retention.ms": "-1"}, filled=True)]
-    runners = flow.runners(session)
-    runners.prepare()
-    context = open_context(flow, lane, runners, once=True, stop=stop, verify_staged=verify_staged)
+    placement = flow.placement(session)
+    placement.prepare()
+    context = open_context(flow, lane, placement, once=True, stop=stop, verify_staged=verify_staged)
     report = LaneRun(context, lambda: wanted, observer=observer).run()
     return BackfillReport(flow.name, topic, target, from_time, to_time, manifest.ranges, report)
 

@@ -11,7 +11,7 @@ from mirror_pipeline.engine.read.loop import ReadLoop
 from mirror_pipeline.engine.state import LaneState, PartitionState
 from mirror_pipeline.engine.topics.prepare import Preparation
 from mirror_pipeline.engine.write.loop import WriteLoop
-from mirror_pipeline.execution.placement import Runners
+from mirror_pipeline.execution.placement import Placement
 from mirror_pipeline.model import Position
 from mirror_pipeline.topics.lanes import LaneTopic
 from tests.model.processes import ModelEvent, ModelLock, Process
@@ -35,7 +35,7 @@ class ModelRun:
             spans=SpanTable(world.store, durable=False),
             ledger=Ledger(world.store, durable=False),
             cases=Decisions(world.store, durable=False),
-            runners=Runners.only(self.runner),
+            placement=Placement.only(self.runner),
             once=once,
             stop=ModelEvent(world.clock),  # type: ignore[arg-type]
             state=LaneState(lock=ModelLock(world.clock)),  # type: ignore[arg-type]

@@ -178,7 +178,7 @@ def staged_verifier(context: LaneContext) -> Verify | None:
         return compare(
             ledger=context.ledger,
             spans=context.spans,
-            runner=OneAtATime(context.runners.beside()),
+            runner=OneAtATime(context.placement.beside()),
             target=context.target,
             timeout=context.mirror.engine.request_timeout,
             budget_bytes=budget,

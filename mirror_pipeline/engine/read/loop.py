@@ -32,9 +32,8 @@ QUIET_LOOK_SECONDS = 5.0
 TURN_SECONDS = 0.1
 """From one small micro-batch to the next of a run that keeps up: each costs a Delta commit and a file."""
 PARTITION_FETCH_BYTES = 4 * 2**20
-ONWARD_REACH, MOST_REACH, FULL_SHARE = 2, 8, 0.9
-"""Over a long link the micro-batch behind one that was full, to this share at least, may have so many times the usual size: each
-asks questions, and Spark's tasks, which do not read on into the next, take several round trips until all their connections flow."""
+# A micro-batch filled to this share is full: over a long link the next one may be larger.
+FULL_SHARE = 0.9
 TASK_MEMORY_BYTES = 64 * 2**20
 """Fetched bytes a task holds before it writes them out as spans."""
 
@@ -134,15 +133,10 @@ class ReadLoop:
         ranges = plan_ranges(views, budget_bytes=budget)
         size = planned_bytes(ranges)
         self._far = is_long(self._client.round_trip)
-        full = self._far and size >= FULL_SHARE * budget
-        if self._context.runners.reads_here(size, far=self._far):
-            self._behind = False
-            self._reach = ONWARD_REACH if full else 1
-            return ranges
-        self._reach = MOST_REACH if full else 1
-        most = self._context.runners.most_bytes(size)
-        self._behind = most < size
-        return plan_ranges(views, budget_bytes=most) if self._behind else ranges
+        place = self._context.placement.for_read(size, far=self._far)
+        self._reach = place.reach if size >= FULL_SHARE * budget else 1
+        self._behind = place.most_bytes < size
+        return plan_ranges(views, budget_bytes=place.most_bytes) if self._behind else ranges
 
     def _rules_of(self, planned: OffsetRange) -> RangeRules:
         run = self._state.topics[planned.topic]
@@ -156,10 +150,8 @@ class ReadLoop:
         began = time.monotonic()
         self._quiet = False
         size = planned_bytes([t.range for t in rules])
-        runners = self._context.runners
-        here = runners.reads_here(size, far=self._far)
-        runner = runners.here if here else runners.of(size)
-        shares = assign([(t, float(t.range.max_bytes)) for t in rules], runner.tasks)
+        place = self._context.placement.for_read(size, far=self._far)
+        shares = assign([(t, float(t.range.max_bytes)) for t in rules], place.runner.tasks)
         limit = engine.bandwidth_at(datetime.now().time())
         tasks = [
             ReadTask(
@@ -177,13 +169,13 @@ class ReadLoop:
                 connections=engine.connections,
                 tasks=len(shares),
                 bytes_per_second=limit / len(shares) if limit else None,
-                onward=runner is runners.here,
+                onward=place.in_process,
                 avoid=frozenset(self._source.brokers.now),
                 patience=self._source.brokers.patience(),
             )
             for index, share in enumerate(shares)
         ]
-        answers = runner.run_each(run_read, tasks, name=f"stage {self._micro_batch}")
+        answers = place.runner.run_each(run_read, tasks, name=f"stage {self._micro_batch}")
         results = [answer for answer in answers if not isinstance(answer, TaskLost)]
         self._source.take_results(results)
         self._commit(results, began)
@@ -191,7 +183,7 @@ class ReadLoop:
         if lost is not None:
             raise lost
         self._losses.done()
-        if not self._context.once and not self._behind and self._context.runners.small(size):
+        if not self._context.once and not self._behind and place.small:
             self._context.stop.wait(max(0.0, self._context.store.spaced(TURN_SECONDS) - (time.monotonic() - began)))
 
     def _commit(self, results: Sequence[ReadResult], began: float) -> None:

@@ -42,7 +42,7 @@ class Sender:
             return []
         work = _choose(ready, self._context.mirror.engine.micro_batch_bytes)
         size = sum(each.bytes for each in work)
-        most = self._context.runners.most_bytes(size)
+        most = self._context.placement.for_write(size).most_bytes
         return work if most >= size else _choose(ready, most)
 
     def send(self, work: Sequence[PartitionWork]) -> None:
@@ -56,7 +56,7 @@ class Sender:
         assert self._context.stamp is not None  # noqa: S101 - set before the first span can be sent
         began = time.monotonic()
         engine = self._context.mirror.engine
-        runner = self._context.runners.of(sum(w.bytes for w in work))
+        runner = self._context.placement.for_write(sum(w.bytes for w in work)).runner
         shares = assign([(w, float(w.bytes)) for w in work], runner.tasks)
         tasks = [
             ProduceTask(

@@ -21,7 +21,7 @@ from mirror_pipeline.engine.topics.first_seen import STARTS
 from mirror_pipeline.engine.topics.policies import SourcePolicy
 from mirror_pipeline.engine.topics.prepare import Preparation
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable
-from mirror_pipeline.execution.placement import Runners
+from mirror_pipeline.execution.placement import Placement
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
 from mirror_pipeline.model import Stamp, TopicPartition
@@ -96,7 +96,7 @@ def a_run(folder: Path, start: str = "latest") -> tuple[Preparation, LaneContext
         mirror=replace(MirrorConfig("m", "east", "west", TopicSelection((".*",))), start=start),  # type: ignore[arg-type]
         lane="lane-0", source=ClusterSettings("east", ("a:1",)), target=ClusterSettings("west", ("b:1",)), buffer=buffer, store=store,
         spans=SpanTable(store, durable=False), ledger=Ledger(store, durable=False), cases=Decisions(store, durable=False),
-        runners=Runners.only(InlineRunner()), once=True, stop=threading.Event(),
+        placement=Placement.only(InlineRunner()), once=True, stop=threading.Event(),
     )  # fmt: skip
     context.spans.ensure()
     context.ledger.ensure()

@@ -12,7 +12,7 @@ import pytest
 
 from mirror_pipeline.config import EngineConfig
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.execution.placement import Runners, inline_bytes
+from mirror_pipeline.execution.placement import ONWARD_REACH, SPARK_REACH, Placement, inline_bytes
 from mirror_pipeline.execution.runner import InlineRunner
 
 SMALL, LARGE = 1_000, 1_001
@@ -53,44 +53,46 @@ def test_how_much_one_process_does(monkeypatch: pytest.MonkeyPatch, cores: int, 
     assert inline_bytes(EngineConfig(**settings)) == expected
 
 
-def ran(runners: Runners, size: int) -> str:
-    return str(runners.of(size).run_each(lambda spec: "here", [1], name="x")[0])
+def ran(placement: Placement, size: int) -> str:
+    return str(placement.for_write(size).runner.run_each(lambda spec: "here", [1], name="x")[0])
 
 
 def test_spark_is_not_started_for_small_micro_batches() -> None:
     start = Starting()
-    runners = Runners(start, inline_bytes=SMALL)
-    runners.prepare()
-    assert (ran(runners, SMALL), runners.most_bytes(SMALL), start.count) == ("here", SMALL, 0)
+    placement = Placement(start, inline_bytes=SMALL)
+    placement.prepare()
+    assert (ran(placement, SMALL), placement.for_write(SMALL).most_bytes, start.count) == ("here", SMALL, 0)
 
 
 def test_while_spark_starts_micro_batches_are_kept_small_and_run_here() -> None:
     start = Starting()
-    runners = Runners(start, inline_bytes=SMALL)
-    assert runners.most_bytes(10**9) == SMALL  # a large one asks for Spark, and does not wait
-    assert (ran(runners, SMALL), ran(runners, LARGE)) == ("here", "here")
+    placement = Placement(start, inline_bytes=SMALL)
+    assert placement.for_write(10**9).most_bytes == SMALL  # a large one asks for Spark, and does not wait
+    assert placement.for_read(10**9, far=False).in_process
+    assert (ran(placement, SMALL), ran(placement, LARGE)) == ("here", "here")
     start.done.set()
-    while runners.most_bytes(10**9) == SMALL:
+    while placement.for_write(10**9).most_bytes == SMALL:
         pass
-    assert (ran(runners, SMALL), ran(runners, LARGE), start.count) == ("here", "spark", 1)
+    assert (ran(placement, SMALL), ran(placement, LARGE), start.count) == ("here", "spark", 1)
+    assert not placement.for_read(10**9, far=False).in_process
 
 
 def test_with_nothing_run_here_spark_is_waited_for() -> None:
     start = Starting()
     start.done.set()
-    runners = Runners(start, inline_bytes=0)
-    runners.prepare()
-    assert (ran(runners, 1), runners.most_bytes(1), runners.small(1), start.count) == ("spark", 1, False, 1)
+    placement = Placement(start, inline_bytes=0)
+    placement.prepare()
+    assert (ran(placement, 1), placement.for_write(1).most_bytes, placement.for_write(1).small, start.count) == ("spark", 1, False, 1)
 
 
 def test_work_beside_the_copy_takes_what_is_there() -> None:
     start = Starting()
-    runners = Runners(start, inline_bytes=SMALL)
-    assert isinstance(runners.beside(), InlineRunner)
+    placement = Placement(start, inline_bytes=SMALL)
+    assert isinstance(placement.beside(), InlineRunner)
     assert start.count == 0
-    runners.most_bytes(10**9)
+    placement.for_write(10**9)
     start.done.set()
-    while not isinstance(runners.beside(), Spark):
+    while not isinstance(placement.beside(), Spark):
         pass
 
 
@@ -98,14 +100,14 @@ def test_a_spark_that_does_not_start_ends_the_run_as_soon_as_it_is_needed() -> N
     def fail() -> Spark:
         raise UsageError("no Java")
 
-    runners = Runners(fail, inline_bytes=SMALL)
-    assert ran(runners, SMALL) == "here"
+    placement = Placement(fail, inline_bytes=SMALL)
+    assert ran(placement, SMALL) == "here"
     with pytest.raises(UsageError, match="no Java"):
         for _ in range(1000):
-            runners.most_bytes(10**9)
+            placement.for_write(10**9)
             threading.Event().wait(0.01)
     with pytest.raises(UsageError, match="no Java"):
-        Runners(fail, inline_bytes=0).prepare()
+        Placement(fail, inline_bytes=0).prepare()
 
 
 @pytest.mark.parametrize(
@@ -113,4 +115,17 @@ def test_a_spark_that_does_not_start_ends_the_run_as_soon_as_it_is_needed() -> N
     [(SMALL, SMALL, False, True), (SMALL, LARGE, False, False), (SMALL, LARGE, True, True), (0, SMALL, True, False)],
 )
 def test_what_comes_over_a_long_link_is_read_here_unless_all_is_sparks(limit: int, size: int, far: bool, here: bool) -> None:
-    assert Runners(Starting(), inline_bytes=limit).reads_here(size, far=far) is here
+    start = Starting()
+    start.done.set()
+    placement = Placement(start, inline_bytes=limit)
+    while size > limit and not far and placement.for_write(size).in_process:
+        pass  # Spark starts
+    place = placement.for_read(size, far=far)
+    assert (place.in_process, place.small, place.most_bytes) == (here, size <= limit, size)
+
+
+@pytest.mark.parametrize(("limit", "far", "reach"), [(SMALL, False, 1), (SMALL, True, ONWARD_REACH), (0, True, SPARK_REACH), (0, False, 1)])
+def test_only_over_a_long_link_micro_batches_grow(limit: int, far: bool, reach: int) -> None:
+    start = Starting()
+    start.done.set()
+    assert Placement(start, inline_bytes=limit).for_read(SMALL, far=far).reach == reach

@@ -213,7 +213,7 @@ FAST = (
     ),
     Mutant(
         "what lies behind a lost stretch is taken",
-        "engine/read/task.py", " or builder.next < segment.start:\n", ":\n",
+        "engine/read/parallel_read.py", " or builder.next < segment.start:\n", ":\n",
         "tests/unit/engine/read/test_stage_wide.py::test_nothing_behind_a_missing_stretch_is_taken",
     ),
     Mutant(

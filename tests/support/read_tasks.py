@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mirror_pipeline.buffer.spans.part_writer import SpanDraft
+from mirror_pipeline.engine.read.answer_handler import AnswerHandler
+from mirror_pipeline.engine.read.messages import ReadTask
+from mirror_pipeline.engine.read.range_outcomes import Outcomes
 from mirror_pipeline.model import TopicPartition
 
 SOURCE = TopicPartition("t", 0)
@@ -18,3 +21,9 @@ class Written:
 
     def add(self, span: SpanDraft, pieces: Any) -> None:
         self.spans.append(span)
+
+
+def handler_of(task: ReadTask, written: Any, client: object = None) -> tuple[AnswerHandler, Outcomes]:
+    """What both transports hand their answers to."""
+    outcomes = Outcomes(task.rules, written.add)
+    return AnswerHandler(task, client, outcomes), outcomes  # type: ignore[arg-type]

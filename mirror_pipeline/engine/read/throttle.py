@@ -11,11 +11,12 @@ class Throttle:
 
     def __init__(self, bytes_per_second: float | None) -> None:
         self._rate = bytes_per_second
+        self.limited = bool(bytes_per_second)
         self._free_at = time.monotonic()
         self._lock = threading.Lock()
 
     def pause(self, size: int) -> None:
-        """Account for ``size`` bytes that have come, and wait as long as they should have taken."""
+        """Account for ``size`` bytes received, and wait as long as they should have taken."""
         if not self._rate:
             return
         with self._lock:

@@ -19,9 +19,10 @@ from mirror_pipeline.engine import silent_brokers
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.progress import progress_of
 from mirror_pipeline.engine.read import source_watch
+from mirror_pipeline.engine.read.messages import RangeOutcome, ReadResult, ReadTask
 from mirror_pipeline.engine.read.rules import RangeRules
 from mirror_pipeline.engine.read.source_watch import SourceWatch
-from mirror_pipeline.engine.read.task import RangeOutcome, ReadResult, ReadTask, run_read
+from mirror_pipeline.engine.read.task import run_read
 from mirror_pipeline.engine.silent_brokers import SILENT_SECONDS, SilentBrokers
 from mirror_pipeline.engine.state import PartitionState
 from mirror_pipeline.engine.topics.prepare import Preparation

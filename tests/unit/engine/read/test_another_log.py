@@ -11,7 +11,7 @@ from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.read.loop import ReadLoop
-from mirror_pipeline.engine.read.task import RangeOutcome, ReadResult
+from mirror_pipeline.engine.read.messages import RangeOutcome, ReadResult
 from mirror_pipeline.engine.topics.join import resumed_runs
 from mirror_pipeline.kafka.answers import ClusterMetadata, TopicMetadata
 from mirror_pipeline.model import BatchMark, Quarantined

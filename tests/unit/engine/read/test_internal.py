@@ -10,20 +10,23 @@ from typing import Any
 import pytest
 
 from mirror_pipeline.buffer.place.place import LaneStore
-from mirror_pipeline.buffer.spans.part_writer import SpanDraft
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.longlink.segments import Segment
-from mirror_pipeline.engine.read import task as stage
+from mirror_pipeline.engine.read import task as read_task
+from mirror_pipeline.engine.read.answer_handler import AnswerHandler
+from mirror_pipeline.engine.read.messages import RangeOutcome, ReadResult, ReadTask
+from mirror_pipeline.engine.read.parallel_read import take_segment
 from mirror_pipeline.engine.read.rules import RangeRules
 from mirror_pipeline.engine.read.span_builder import SpanBuilder
-from mirror_pipeline.engine.read.task import RangeOutcome, ReadResult, ReadTask, _TaskRun, run_read
+from mirror_pipeline.engine.read.task import run_read
 from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.halts import internal
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.model import OffsetRange, TopicPartition
 from tests.support.lane_context import context
 from tests.support.read_lane import STAGED, Source, lane
+from tests.support.read_tasks import Written, handler_of
 from tests.support.source_batches import batch
 
 __all__ = ["context"]
@@ -57,40 +60,30 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SpanBuilder, "take", faulty)
 
 
-class Written:
-    """Stands in for the part file."""
-
-    def __init__(self) -> None:
-        self.spans: list[SpanDraft] = []
-
-    def add(self, span: SpanDraft, pieces: Any) -> None:
-        self.spans.append(span)
-
-
 @pytest.mark.usefixtures("faulty")
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_fault_over_one_range_halts_its_topic_alone(wide: bool) -> None:
     written = Written()
-    staging = _TaskRun(task(), written)  # type: ignore[arg-type]
+    handler, outcomes = handler_of(task(), written)
     for start in (0, 10):
         for place in (BAD, GOOD):
             if wide:
-                staging._take_segment(None, Segment(place, start, start + 10, 1, 0, [fetched(start)]))  # type: ignore[arg-type]
+                take_segment(Segment(place, start, start + 10, 1, 0, [fetched(start)]), handler, outcomes)
             else:
-                staging._answer(None, place, fetched(start))  # type: ignore[arg-type]
-    staging._flush()
+                handler.take(place, fetched(start))
+    handler.flush()
     assert [(span.topic, span.end) for span in written.spans] == [("good", 20)], "what a faulty reader holds is not written"
-    bad, good = (pickle.loads(pickle.dumps(found)) for found in staging.outcomes())  # noqa: S301 - our own
+    bad, good = (pickle.loads(pickle.dumps(found)) for found in outcomes.results())  # noqa: S301 - our own
     assert good.halt is None and bad.halt.code == "internal" and bad.mark is None
     assert bad.halt.message.startswith("bad[0]: unexpected IndexError: list index out of range (test_internal.py:")
     assert "Traceback" in bad.halt.trace and "\n" not in str(bad.halt)
 
 
 def test_a_fault_over_what_came_of_one_stretch_halts_its_topic() -> None:
-    staging = _TaskRun(task(), Written())  # type: ignore[arg-type]
+    handler, outcomes = handler_of(task(), Written())
     broken = Segment(BAD, 0, 10, 1, 0, [fetched(0)], fault=IndexError("x"))
-    staging._take_segment(None, broken)  # type: ignore[arg-type]
-    bad, good = staging.outcomes()
+    take_segment(broken, handler, outcomes)
+    bad, good = outcomes.results()
     assert bad.halt is not None and (bad.halt.code, bad.records, good.halt) == ("internal", 0, None)
 
 
@@ -104,12 +97,12 @@ def test_a_fault_of_writing_one_range_halts_its_topic_and_the_rest_is_read_again
             raise ZeroDivisionError
         flush(reader)
 
-    def fetch_all(staging: _TaskRun, client: object, deadline: float) -> None:
+    def fetch_both(task: ReadTask, client: object, handler: AnswerHandler, *_: Any) -> None:
         for place in (GOOD, BAD):
-            staging._answer(None, place, fetched(0))  # type: ignore[arg-type]
+            handler.take(place, fetched(0))
 
     monkeypatch.setattr(SpanBuilder, "flush", faulty)
-    monkeypatch.setattr(stage._TaskRun, "_fetch_all", fetch_all)
+    monkeypatch.setattr(read_task, "_fetch", fetch_both)
     result = run_read(task(context.store))
     worker_cache.close()
     codes = {outcome.topic: outcome.halt.code if outcome.halt else outcome.error for outcome in result.outcomes}

@@ -12,7 +12,7 @@ from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.read.loop import ReadLoop
-from mirror_pipeline.engine.read.task import RangeOutcome, ReadResult
+from mirror_pipeline.engine.read.messages import RangeOutcome, ReadResult
 from mirror_pipeline.kafka.answers import OffsetAnswer
 from mirror_pipeline.model import BatchMark, TopicPartition
 from tests.support.lane_context import context

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 import pytest
 
+from mirror_pipeline.engine.read.messages import RangeOutcome
 from mirror_pipeline.engine.read.rules import RangeRules
-from mirror_pipeline.engine.read.task import RangeOutcome
 from mirror_pipeline.engine.state import LaneState, TopicRun
 from mirror_pipeline.engine.topics.policies import RulesLook, SourcePolicy, apply_policy, source_policies
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, MirrorError, TopicHalted

@@ -14,8 +14,8 @@ from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.read.loop import ReadLoop
+from mirror_pipeline.engine.read.messages import RangeOutcome, ReadResult, ReadTask
 from mirror_pipeline.engine.read.rules import RangeRules
-from mirror_pipeline.engine.read.task import RangeOutcome, ReadResult, ReadTask, _TaskRun
 from mirror_pipeline.engine.topics.prepare import Preparation
 from mirror_pipeline.kafka.answers import EARLIEST, OffsetAnswer
 from mirror_pipeline.kafka.fetch import FetchedPartition
@@ -23,21 +23,14 @@ from mirror_pipeline.model import BatchMark, OffsetRange, TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic
 from tests.support.lane_context import context
 from tests.support.read_lane import PLACE, STAGED, Source, halt_code, lane
-from tests.support.read_tasks import Written
+from tests.support.read_tasks import Written, handler_of
 
 __all__ = ["context"]
-
-
-
 
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(divergence, "SECOND_LOOK_SECONDS", 0.0, raising=False)
-
-
-
-
 
 
 def fetched(stable: int, error: int = 0) -> dict[TopicPartition, FetchedPartition]:
@@ -104,9 +97,9 @@ class Leader(Source):
 def test_out_of_range_is_no_halt_of_the_task(start: int | str) -> None:
     rules = RangeRules(OffsetRange("t", 0, STAGED, STAGED + 9, 10**6, "id"), 10**6, False, False)
     task = ReadTask(LaneStore("/nowhere"), ClusterSettings("east", ("a:1",)), 0, 0, (rules,), 1, 1, 10**9, 5.0, 5.0, False)
-    staging = _TaskRun(task, Written())  # type: ignore[arg-type]
-    staging._answer(Leader(start), PLACE, fetched(STAGED - 9, 1)[PLACE])  # type: ignore[arg-type]
-    (found,) = staging.outcomes()
+    handler, outcomes = handler_of(task, Written(), Leader(start))
+    handler.take(PLACE, fetched(STAGED - 9, 1)[PLACE])
+    (found,) = outcomes.results()
     assert found.halt is None and found.error and found.beyond is (start == 0)
 
 

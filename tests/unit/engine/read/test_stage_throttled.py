@@ -9,11 +9,14 @@ import pytest
 
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.engine.read.answer_handler import EMPTY_ANSWERS_BEFORE_GIVING_UP
+from mirror_pipeline.engine.read.messages import ReadTask
 from mirror_pipeline.engine.read.rules import RangeRules
-from mirror_pipeline.engine.read.task import EMPTY_ANSWERS_BEFORE_GIVING_UP, ReadTask, _Slot, _TaskRun
+from mirror_pipeline.engine.read.short_fetch import ShortFetch
+from mirror_pipeline.engine.read.throttle import Throttle
 from mirror_pipeline.kafka.connection import Connection
 from mirror_pipeline.model import OffsetRange
-from tests.support.read_tasks import Written
+from tests.support.read_tasks import Written, handler_of
 from tests.support.scripted_broker import ScriptedBroker
 from tests.support.throttling import PLACE, Throttling
 
@@ -25,10 +28,12 @@ def test_answers_that_a_quota_holds_back_are_waited_for() -> None:
     rules = RangeRules(OffsetRange("t", 0, 0, 3, 10**6, "id"), 10**6, True, False)
     task = ReadTask(LaneStore("/nowhere"), ClusterSettings("east", ("a:1",)), 0, 0, (rules,), 1 << 20, 1 << 20, 10**9, 5.0, 5.0, False)
     written = Written()
-    staging = _TaskRun(task, written)  # type: ignore[arg-type]
-    client = SimpleNamespace(round_trip=0.0)
     with ScriptedBroker(broker.script) as served, Connection("127.0.0.1", served.port) as connection:
-        staging._fetch_short(client, [_Slot(4, connection, [PLACE])], time.monotonic() + 30)  # type: ignore[arg-type]
-    staging._flush()
-    (outcome,) = staging.outcomes()
+        client = SimpleNamespace(round_trip=0.0, connection=lambda *_, **__: connection)
+        handler, outcomes = handler_of(task, written, client)
+        transport = ShortFetch(task, client, handler, outcomes, Throttle(None))  # type: ignore[arg-type]
+        transport.open({4: [PLACE]})
+        transport.run(time.monotonic() + 30)
+    handler.flush()
+    (outcome,) = outcomes.results()
     assert (outcome.error, outcome.next, [(span.start, span.end) for span in written.spans]) == ("", 3, [(0, 3)])

@@ -7,12 +7,13 @@ import pytest
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.longlink.segments import Segment
+from mirror_pipeline.engine.read.messages import ReadTask
+from mirror_pipeline.engine.read.parallel_read import take_segment
 from mirror_pipeline.engine.read.rules import RangeRules
-from mirror_pipeline.engine.read.task import ReadTask, _TaskRun
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.kafka.records.batch import OpenRecord, seal, tail_of
 from mirror_pipeline.model import OffsetRange
-from tests.support.read_tasks import SOURCE, Written
+from tests.support.read_tasks import SOURCE, Written, handler_of
 
 
 @pytest.mark.parametrize("compacted", [False, True])
@@ -22,11 +23,11 @@ def test_what_lies_behind_a_record_that_is_too_large_is_not_taken(compacted: boo
     rules = RangeRules(OffsetRange("t", 0, 0, 10, 10**6, "id"), 1000, compacted, False)
     task = ReadTask(LaneStore("/nowhere"), ClusterSettings("east", ("a:1",)), 0, 0, (rules,), 1, 1, 10**9, 5.0, 5.0, False)
     written = Written()
-    staging = _TaskRun(task, written)  # type: ignore[arg-type]
+    handler, outcomes = handler_of(task, written)
     stretch = Segment(SOURCE, 0, 10, 6000, 0)
     stretch.answers += [FetchedPartition(0, 10, 10, 0, [], memoryview(piece)) for piece in (large, small)]
-    staging._take_segment(None, stretch)  # type: ignore[arg-type]
-    staging._flush()
-    (outcome,) = staging.outcomes()
+    take_segment(stretch, handler, outcomes)
+    handler.flush()
+    (outcome,) = outcomes.results()
     assert written.spans == []
     assert (outcome.next, outcome.halt.code if outcome.halt else "") == (0, "oversize")

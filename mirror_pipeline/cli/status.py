@@ -13,7 +13,7 @@ from rich.text import Text
 from mirror_pipeline.cli import load, tables, tables_status
 from mirror_pipeline.cli.errors import PROBLEM, answers, describe, print_json
 from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors
-from mirror_pipeline.errors import MirrorError, UsageError
+from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, MirrorError, UsageError
 from mirror_pipeline.operations.health import EXIT_CODES, health_of, worst
 from mirror_pipeline.reports import gap_json
 from mirror_pipeline.text import parse_duration
@@ -40,6 +40,8 @@ def lag(
 
     Lag counts source offsets between the position and the last stable offset; the staged part of it is already in the
     buffer. Halted topics are listed with their reason. Exit code 0 even when there is lag or a halt.
+
+    While the source is unreachable, only the staged records that are not on the target yet are shown; exit code 3.
     """
     if watch and as_json:
         raise UsageError("--watch and --json exclude each other", hint="--json answers with one document; call it as often as you like")
@@ -48,11 +50,30 @@ def lag(
     if watch:
         _watch(mirrors, every, partitions)
         return
-    found = [each.lag() for each in mirrors]
     if as_json:
-        print_json({"mirrors": [answer.to_json() for answer in found]})
-    else:
-        answers().print(tables_status.each([tables_status.lag(answer, partitions=partitions) for answer in found]))
+        print_json({"mirrors": [each.lag().to_json() for each in mirrors]})
+        return
+    shown: list[RenderableType] = []
+    unreachable: ClusterUnreachable | None = None
+    for each in mirrors:
+        try:
+            shown.append(tables_status.lag(each.lag(), partitions=partitions))
+        except ClusterUnreachable as error:
+            unreachable = unreachable or error
+            shown += _staged(each, partitions)
+    if shown:
+        answers().print(tables_status.each(shown))
+    if unreachable is not None:
+        raise unreachable
+
+
+def _staged(mirror: Mirror, partitions: bool) -> list[RenderableType]:
+    """What is known of a mirror without its source; empty before the first copy, and when the buffer cannot be read either."""
+    try:
+        found = mirror.undelivered()
+    except BufferUnusable:
+        return []
+    return [tables_status.undelivered(found, partitions=partitions)] if found.topics else []
 
 
 def _watch(mirrors: list[Mirror], every: float, partitions: bool) -> None:
@@ -65,6 +86,7 @@ def _watch(mirrors: list[Mirror], every: float, partitions: bool) -> None:
             try:
                 answer = mirror.lag()
             except MirrorError as error:  # a cluster may be unreachable for a moment: report it and retry
+                parts += _staged(mirror, partitions) if isinstance(error, ClusterUnreachable) else []
                 parts.append(Text(f"error: {describe(error).message}", "red"))
                 continue
             history.add(answer)

@@ -56,6 +56,20 @@ def lag(answer: MirrorLag, history: LagHistory | None = None, *, partitions: boo
     return Group(title(answer.mirror), grid, *_below(answer))
 
 
+def undelivered(answer: MirrorLag, *, partitions: bool = False) -> RenderableType:
+    """``lag`` of one mirror whose source is unreachable: positions and staged records by ledger and buffer."""
+    grid = table(["topic", "partition"], ["position", "staged to", "staged"]) if partitions else table(["topic", "target"], ["staged"])
+    for topic in answer.topics:
+        if partitions:
+            for row in topic.partitions:
+                numbers = (count(row.position), count(row.staged), _lagging(row.lag))
+                grid.add_row(*cells(topic.topic, str(row.partition), *numbers))
+        else:
+            grid.add_row(*cells(topic.topic, topic.target_topic, _lagging(topic.lag_records)))
+    staged = f"{plural(answer.lag_records, 'record')} staged and not on the target yet"
+    return Group(title(answer.mirror), grid, Text(f"{answer.mirror}: source unreachable, lag unknown; {staged}", "red"))
+
+
 def _lag_row(topic: TopicLag) -> list[str | Text]:
     behind = Text(HALTED, STYLES[HALTED]) if topic.state == HALTED else duration(topic.lag_seconds) if topic.lag_records else ""
     partitions, staged = count(len(topic.partitions)), count(_staged(topic))

@@ -70,6 +70,7 @@ class FakeMirror:
     findings: list[Finding] = field(default_factory=lambda: [Finding("java", True, "17.0.19")])
     the_proof: VerifyReport = PROOF
     the_repair: RepairReport = REPAIR
+    the_undelivered: MirrorLag = MirrorLag("m", (), None)
     the_gaps: list[Gap] = field(default_factory=list)
     on_run: Callable[..., RunReport] | None = None
     error: BaseException | None = None
@@ -89,6 +90,10 @@ class FakeMirror:
 
     def lag(self) -> MirrorLag:
         return self._answer("lag", LAG)
+
+    def undelivered(self) -> MirrorLag:
+        self.calls.append(("undelivered", {}))
+        return self.the_undelivered
 
     def status(self) -> MirrorStatus:
         return self._answer("status", STATUS)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mirror_pipeline.errors import ClusterUnreachable
+from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.reports import Excluded, Finding, TopicPlan
 from tests.support.cli_fakes import GAP, PLAN, Cli, FakeMirror
 
@@ -83,6 +85,23 @@ def test_lag_json(cli: Cli) -> None:
     (mirror,) = cli("lag", "--json", mirrors=[FakeMirror()]).json["mirrors"]
     assert (mirror["lag_records"], mirror["lag_seconds"]) == (100, 12.0)
     assert mirror["topics"][0]["partitions"][0] == {"partition": 0, "position": 10, "end": 110, "staged": 60, "lag": 100}
+
+
+def test_lag_without_the_source_shows_what_is_staged_and_the_error(cli: Cli) -> None:
+    parts = (PartitionLag(0, 10, 60, 60, 50), PartitionLag(1, 5, 5, 5, 0))
+    staged = MirrorLag("a", (TopicLag("orders", "east.orders", parts),), None)
+    down = FakeMirror("a", the_undelivered=staged, error=ClusterUnreachable("east", "east is silent", hint="start it"))
+    ended = cli("lag", mirrors=[down, FakeMirror("m")])
+    assert (ended.code, ended.err) == (3, "error: east is silent\nhint: start it\n")
+    assert "a: source unreachable, lag unknown; 50 records staged and not on the target yet" in ended.out
+    assert "east.orders" in ended.out and "100 records to go" in ended.out
+    rows = [line.split() for line in cli("lag", "--partitions", mirrors=[down]).out.splitlines()]
+    assert ["orders", "0", "10", "60", "50"] in rows
+
+
+def test_lag_json_without_the_source_is_the_error_alone(cli: Cli) -> None:
+    ended = cli("lag", "--json", mirrors=[FakeMirror(error=ClusterUnreachable("east", "east is silent"))])
+    assert (ended.code, ended.json) == (3, {"error": {"message": "east is silent", "hint": "", "exit_code": 3}})
 
 
 def test_status(cli: Cli) -> None:

@@ -41,7 +41,7 @@ class ReadAhead:
         self._measured = self._idle = 0.0
         self._received = 0
 
-    def goes_on(self, ranges: Sequence[OffsetRange]) -> bool:
+    def continues(self, ranges: Sequence[OffsetRange]) -> bool:
         """Whether what is on its way is what these ranges need next."""
         starts = {planned.source: planned.start for planned in ranges}
         for source, row in self._rows.items():

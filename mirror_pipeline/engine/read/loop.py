@@ -6,11 +6,13 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 
 from mirror_pipeline.config.checks import BATCHES_IN_BUFFER
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
 from mirror_pipeline.engine.longlink.connection_count import is_long
+from mirror_pipeline.engine.longlink.link import Link
 from mirror_pipeline.engine.read.messages import RangeOutcome, ReadResult, ReadTask
 from mirror_pipeline.engine.read.plan import assign, plan_ranges, planned_bytes
 from mirror_pipeline.engine.read.rules import RangeRules
@@ -52,6 +54,7 @@ class ReadLoop:
         self._quiet = self._behind = self._far = False
         self._reach = 1
         self._source = SourceSide(context, client)
+        self._link = Link()
         self._room = context.room
         self._staged = 0
         self._failures = 0
@@ -82,6 +85,7 @@ class ReadLoop:
         except Exception as error:  # noqa: BLE001 - handed to the run's own thread, which raises it
             self._context.fail(error)
         finally:
+            self._link.end()
             worker_cache.close()
             self._source.end()
             with self._state.lock:
@@ -169,13 +173,13 @@ class ReadLoop:
                 connections=engine.connections,
                 tasks=len(shares),
                 bytes_per_second=limit / len(shares) if limit else None,
-                onward=place.in_process,
                 avoid=frozenset(self._source.brokers.now),
                 patience=self._source.brokers.patience(),
             )
             for index, share in enumerate(shares)
         ]
-        answers = place.runner.run_each(run_read, tasks, name=f"stage {self._micro_batch}")
+        read = partial(run_read, link=self._link) if place.in_process else run_read
+        answers = place.runner.run_each(read, tasks, name=f"stage {self._micro_batch}")
         results = [answer for answer in answers if not isinstance(answer, TaskLost)]
         self._source.take_results(results)
         self._commit(results, began)

@@ -1,4 +1,4 @@
-"""What a stage task gets and what it gives back. Picklable: it crosses into Spark's workers."""
+"""What a read task gets and what it returns. Picklable: both cross into Spark's workers and back."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mirror_pipeline.model import BatchMark, PartFile, Quarantined
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Everything one stage task needs; picklable, free of secrets.
+    """Everything one read task needs; picklable, free of secrets.
 
-    ``seconds`` bounds how long the task goes on fetching, ``memory_bytes`` what it holds before it writes.
-    ``connections`` to each broker: None lets the round trip decide, and what ``tasks`` tasks that read at once bring.
-    ``bytes_per_second`` is the task's share of a limit. ``onward``: the next task of this thread goes on where this one ends.
-    ``avoid`` are brokers that are asked nothing, ``patience`` seconds for those that get more than ``SILENT_SECONDS`` to answer.
+    ``seconds`` bounds how long the task sends fetch requests, ``memory_bytes`` what it holds before it writes.
+    ``connections`` is the number for each broker; None lets the round trip and the throughput decide, shared by ``tasks`` tasks.
+    ``bytes_per_second`` is the task's share of a limit. ``avoid`` are brokers that get no request, ``patience`` the seconds
+    for those that get more than ``SILENT_SECONDS`` to answer.
     """
 
     store: LaneStore
@@ -36,7 +36,6 @@ class ReadTask:
     connections: int | None = None
     tasks: int = 1
     bytes_per_second: float | None = None
-    onward: bool = False
     avoid: frozenset[int] = frozenset()
     patience: Mapping[int, float] = field(default_factory=dict)
 
@@ -45,9 +44,9 @@ class ReadTask:
 class RangeOutcome:
     """How far one range came. ``halt`` is final for the topic; ``error`` may pass.
 
-    ``end`` is the last stable offset as the last answer told it, ``first_epoch`` the leader epoch of
-    the first batch read, ``mark`` the last batch read, ``batches`` how many were read: those of ``bytes``.
-    ``beyond`` says that the broker's log does not reach to ``next``: it was truncated, or the broker lags.
+    ``end`` is the last stable offset in the last answer, ``first_epoch`` the leader epoch of the first batch read,
+    ``mark`` the last batch read, ``batches`` the number of batches that ``bytes`` counts.
+    ``beyond`` says that the broker's log ends before ``next``: it was truncated, or the broker lags.
     """
 
     topic: str
@@ -69,7 +68,7 @@ class RangeOutcome:
 class ReadResult:
     """The task's part file (None when nothing was read) and one outcome for each range.
 
-    ``silent`` brokers did not answer in time, and how that showed; ``heard`` is how long the slowest answer of others took.
+    ``silent`` maps brokers that did not answer in time to the error, ``heard`` the others to the seconds of their slowest answer.
     """
 
     part: PartFile | None

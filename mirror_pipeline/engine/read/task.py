@@ -7,7 +7,7 @@ from functools import partial
 
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
 from mirror_pipeline.crash_points import crash_point
-from mirror_pipeline.engine.longlink.connection_count import ConnectionCount
+from mirror_pipeline.engine.longlink.link import Link, worker_connections
 from mirror_pipeline.engine.longlink.read_ahead import ReadAhead
 from mirror_pipeline.engine.read.answer_handler import AnswerHandler, Unwritten
 from mirror_pipeline.engine.read.messages import ReadResult, ReadTask
@@ -21,11 +21,15 @@ from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import TopicPartition
 
 
-def run_read(task: ReadTask) -> ReadResult:
+def run_read(task: ReadTask, link: Link | None = None) -> ReadResult:
     """Read all ranges of ``task`` and write them as spans.
 
     A broken connection, a moved leader or a silent broker ends its own ranges where they are; the next micro-batch
     continues there. A range that cannot be read at all halts its topic alone.
+
+    Args:
+        task: the ranges.
+        link: of the read loop whose thread runs this task; a long link is then read ahead for the next one. None in a Spark worker.
 
     Raises:
         BufferUnusable: the part file cannot be written.
@@ -35,7 +39,7 @@ def run_read(task: ReadTask) -> ReadResult:
     outcomes = Outcomes(task.rules, writer.add)
     try:
         crash_point("stage.before_fetch")
-        _read(task, outcomes, deadline=began + task.seconds)
+        _read(task, outcomes, link, deadline=began + task.seconds)
         crash_point("stage.before_close")
         part = writer.close()
     except Unwritten as fault:
@@ -47,30 +51,30 @@ def run_read(task: ReadTask) -> ReadResult:
     return ReadResult(part, outcomes.results(), time.monotonic() - began, outcomes.silent, outcomes.heard)
 
 
-def _read(task: ReadTask, outcomes: Outcomes, *, deadline: float) -> None:
+def _read(task: ReadTask, outcomes: Outcomes, link: Link | None, *, deadline: float) -> None:
     client = worker_cache.client_of(task.cluster, timeout=task.timeout)
     handler = AnswerHandler(task, client, outcomes)
     try:
         client.avoid(task.avoid)
-        _fetch(task, client, handler, outcomes, deadline)
+        _fetch(task, client, handler, outcomes, link, deadline)
     except (ConnectionLost, ClusterUnreachable) as error:
+        if link is not None:
+            link.end()
         worker_cache.forget(task.cluster)
         outcomes.fail_open(error.message)
     handler.flush()
 
 
-def _fetch(task: ReadTask, client: WireClient, handler: AnswerHandler, outcomes: Outcomes, deadline: float) -> None:
+def _fetch(
+    task: ReadTask, client: WireClient, handler: AnswerHandler, outcomes: Outcomes, link: Link | None, deadline: float
+) -> None:
     """Read over a few connections or over many, by the round trip."""
     by_leader = _leaders(task, client, handler, outcomes)
-    ranges = [outcomes.ranges[source].builder.rules.range for source in outcomes.open()]
-    read_ahead: ReadAhead | None = worker_cache.take(task.cluster)
-    if read_ahead is not None and not (task.onward and read_ahead.goes_on(ranges)):
-        read_ahead.end()
-        read_ahead = None
+    read_ahead = link.resume([outcomes.ranges[source].builder.rules.range for source in outcomes.open()]) if link else None
     throttle = Throttle(task.bytes_per_second)
     short = ShortFetch(task, client, handler, outcomes, throttle)
     round_trip = short.open(by_leader) if read_ahead is None else read_ahead.round_trip
-    learnt = worker_cache.remembered(task.cluster, ConnectionCount)
+    learnt = link.connections if link else worker_connections(task.cluster)
     count = learnt.now(round_trip, task.connections, tasks=task.tasks)
     if not count:
         short.run(deadline)
@@ -78,15 +82,15 @@ def _fetch(task: ReadTask, client: WireClient, handler: AnswerHandler, outcomes:
     read_ahead = read_ahead or ReadAhead(client, round_trip)
     try:
         read_parallel(
-            read_ahead, handler, outcomes, count=count, ahead=task.onward, pause=throttle.pause,
+            read_ahead, handler, outcomes, count=count, ahead=link is not None, pause=throttle.pause,
             patience=partial(patience, task, client), deadline=deadline,
         )  # fmt: skip
         learnt.brought(*read_ahead.brought())
     except BaseException:
         read_ahead.end()
         raise
-    if task.onward and read_ahead.unfinished and outcomes.clean:
-        worker_cache.keep(task.cluster, read_ahead)
+    if link is not None and read_ahead.unfinished and outcomes.clean:
+        link.keep(read_ahead)
     else:
         read_ahead.end()
 

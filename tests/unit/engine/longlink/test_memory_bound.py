@@ -188,7 +188,7 @@ class Copy:
         deadline = time.monotonic() + 60
         while ranges := self.ranges():
             assert time.monotonic() < deadline, "it does not come to an end"
-            if not self.reading.goes_on(ranges):
+            if not self.reading.continues(ranges):
                 self.reading.end()
                 self.reading = ReadAhead(Client(self.brokers), 0.2)  # type: ignore[arg-type]
                 self.readings += 1

@@ -127,7 +127,7 @@ def test_the_next_share_goes_on_where_the_last_one_ended(reading: ReadAhead) -> 
     assert first == {0: 40, 1: 40}
     ranges = [planned(0, 40, 4), planned(1, 40, 4)]
     assert reading.unfinished
-    assert reading.goes_on(ranges)
+    assert reading.continues(ranges)
     assert take(reading, ranges) == {0: 80, 1: 80}
 
 
@@ -135,7 +135,7 @@ def test_a_batch_over_the_edge_is_no_gap(reading: ReadAhead) -> None:
     """The last batch of a share reaches into the first stretch of the next, or over all of it."""
     take(reading, [planned(0, 0, 4)])
     for start in (43, 50, 57):
-        assert reading.goes_on([planned(0, start, 4)])
+        assert reading.continues([planned(0, start, 4)])
     assert take(reading, [planned(0, 57, 4)])[0] >= 90
 
 
@@ -150,17 +150,17 @@ def test_a_batch_over_the_edge_is_no_gap(reading: ReadAhead) -> None:
 )
 def test_what_does_not_fit_does_not_go_on(reading: ReadAhead, ranges: list[OffsetRange]) -> None:
     take(reading, [planned(0, 0, 4), planned(1, 0, 4)])
-    assert not reading.goes_on(ranges)
+    assert not reading.continues(ranges)
 
 
 def test_a_leader_that_moved_or_a_reader_that_ended_does_not_go_on(reading: ReadAhead) -> None:
     take(reading, [planned(0, 0, 4)])
-    assert reading.goes_on([planned(0, 40, 4)])
+    assert reading.continues([planned(0, 40, 4)])
     reading._client.moved.add(0)  # type: ignore[attr-defined]
-    assert not reading.goes_on([planned(0, 40, 4)])
+    assert not reading.continues([planned(0, 40, 4)])
     reading._client.moved.clear()  # type: ignore[attr-defined]
     reading._fetches[0].end()
-    assert not reading.goes_on([planned(0, 40, 4)])
+    assert not reading.continues([planned(0, 40, 4)])
 
 
 def test_without_ahead_nothing_is_read_behind_the_share(reading: ReadAhead) -> None:
@@ -190,7 +190,7 @@ def test_shares_of_any_size_follow_each_other_without_gap_or_standstill(budgets:
         at = {0: 0, 1: 0, 2: 0}
         for budget in budgets:
             ranges = [planned(part, at[part], size) for part, size in enumerate(budget)]
-            assert reading.goes_on(ranges) or not reading._fetches
+            assert reading.continues(ranges) or not reading._fetches
             reached = take(reading, ranges)
             for r in ranges:
                 assert reached[r.partition] >= min(END, r.start + 10 * budget[r.partition])

@@ -98,23 +98,23 @@ def test_a_next_generation_waits_by_the_same_rule(context: LaneContext, monkeypa
     context.state.topics |= resumed_runs(context, {"t": LIFE}, {"t": LaneTopic("t", "east.t")})
     made = Preparation(context)
     made._wanted["t"] = LaneTopic("t", "east.t")
-    made._successors.add("t")
+    made._successors.waiting.add("t")
 
     def refuse(*_: Any) -> None:
         raise broker_error(NOT_LEADER, "east.t[0]")
 
-    monkeypatch.setattr("mirror_pipeline.engine.topics.prepare.drained", lambda run: True)
-    monkeypatch.setattr(made, "_next_life", refuse)
-    made._begin_successors()
+    monkeypatch.setattr("mirror_pipeline.engine.topics.successors.drained", lambda run: True)
+    monkeypatch.setattr(made._successors, "_next_generation", refuse)
+    made._successors.begin()
     assert made._starter.put_off
     assert context.state.unready == {"t": "east.t[0]: NOT_LEADER_OR_FOLLOWER"}
     context.mirror = replace(context.mirror, engine=replace(context.mirror.engine, target_wait=0.0))
     if once:
         with pytest.raises(MirrorError, match="NOT_LEADER"):
-            made._begin_successors()
+            made._successors.begin()
     else:
-        made._begin_successors()
-    assert made._successors == {"t"}
+        made._successors.begin()
+    assert made._successors.waiting == {"t"}
 
 
 def test_a_refusal_for_now_does_not_end_the_lane(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 
 from benchmarks import bars, mm2, results, table
 from benchmarks.page_text import HEAD, HOW, MEANING, NOT_YET, WAN_HEAD, WAN_NOT_YET
+from mirror_pipeline.execution.placement import CORES_OF_ONE_PROCESS
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
 IMAGES = ROOT / "docs" / "images"
-TITLES = {"bulk": "Bulk copies", "latency": "Latency at a steady trickle", "idle": "Idle topics"}
+TITLES = {"bulk": "Bulk copies", "latency": "Latency at a constant low rate", "idle": "Idle topics"}
 PICTURES = {"bulk": ("wall", "cpu", "memory"), "latency": ("latency",), "idle": ("idle",)}
 
 Document = Mapping[str, Any]
@@ -41,9 +42,15 @@ def _machine(document: Document) -> str:
         f"Measured {document['started_at'][:10]} on {m['cores']} cores ({m['processor']}) with {m['memory_bytes'] / 1e9:.0f} GB of memory, "
         f"{m['system']}; Kafka {v['kafka']}, MirrorMaker {v['mirrormaker']}, Mirror Pipeline {v['mirror_pipeline']} "
         f"(commit {v['commit'] or 'unknown'}), Java {v['java']}, Python {v['python']}, PySpark {v['pyspark']}, deltalake {v['deltalake']}. "
-        f"{rounds}. "
-        "These cores ran both brokers as well."
+        f"{rounds}. Both brokers ran on the same cores. {_path(m['cores'])}"
     )
+
+
+def _path(cores: int) -> str:
+    """Which of its paths the lane took there, see docs/scaling.md."""
+    if cores <= CORES_OF_ONE_PROCESS:
+        return "The lane of Mirror Pipeline ran every task in its own Python process, **without Spark**, as it does on up to two cores."
+    return "The lane of Mirror Pipeline ran micro-batches of more than 32 MB **on Spark**, others in its own process."
 
 
 def _kind(kind: str, document: Document) -> str:
@@ -56,7 +63,7 @@ def _kind(kind: str, document: Document) -> str:
 def _floor(floor: Mapping[str, float]) -> str:
     return (
         f"\nWithout a mirror, from the producer to a consumer of the same topic: p50 {floor['p50_ms']:,.1f} ms, "
-        f"p99 {floor['p99_ms']:,.1f} ms. That much of each figure above is the measurement's own."
+        f"p99 {floor['p99_ms']:,.1f} ms. Each figure above includes this overhead of the measurement."
     )
 
 
@@ -104,12 +111,12 @@ def _wan(document: Document) -> str:
 
 
 def _settings(variants: Mapping[str, Mapping[str, Mapping[str, str]]]) -> str:
-    lines = ["## MirrorMaker 2's settings", "", "`default` has only those that it cannot do without here; `tuned` has all.", ""]
+    lines = ["## MirrorMaker 2's settings", "", "`default` has only the settings that this setup requires; `tuned` has all of them.", ""]
     lines += ["| property | value | side | why |", "|---|---|---|---|"]
     needed = variants["default"]
     rows = [*needed.items(), *((key, entry) for key, entry in variants["tuned"].items() if key not in needed)]
     lines += [f"| `{key}` | `{entry['value']}` | {'both' if key in needed else 'tuned'} | {entry['why']} |" for key, entry in rows]
-    return "\n".join([*lines, "", f"Java: `{' '.join([*mm2.HEAP, *mm2.JVM])}`, as `connect-mirror-maker.sh` starts it."])
+    return "\n".join([*lines, "", f"Java: `{' '.join([*mm2.HEAP, *mm2.JVM])}`, as in `connect-mirror-maker.sh`."])
 
 
 def wan_missing(document: Document) -> list[str]:

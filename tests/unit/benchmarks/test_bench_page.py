@@ -74,6 +74,13 @@ def test_page_with_results_has_their_figures_and_charts() -> None:
         assert ElementTree.fromstring(chart).tag.endswith("svg")  # noqa: S314 - our own
 
 
+def test_page_says_which_path_ran() -> None:
+    found = document()
+    assert "**without Spark**" in page.page(found, None)
+    found["machine"]["cores"] = 8
+    assert "**on Spark**" in page.page(found, None)
+
+
 @pytest.mark.parametrize("broken", [document(scale=0.5), document(sides=("ours", "tuned"))])
 def test_what_is_no_full_run_is_not_taken_over(broken: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results.save(tmp_path / "part.json", broken)

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its re-exports are not marked as such
+from confluent_kafka.admin import (
     ConfigResource,
     ConfigSource,
     DescribeClusterResult,

@@ -42,7 +42,7 @@ def read_values(bootstrap: str, topic: str, *, committed: bool) -> Values:
             for message in messages:
                 error = message.error()
                 if error is None:
-                    values[message.partition()].append((message.value() or b"")[:NAME_BYTES].split(b" ", 1)[0].decode())
+                    values[message.partition() or 0].append((message.value() or b"")[:NAME_BYTES].split(b" ", 1)[0].decode())
                 elif error.code() == KafkaError._PARTITION_EOF:
                     left.discard(message.partition())
         return values

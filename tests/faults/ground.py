@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
@@ -83,7 +84,7 @@ class Ground:
         """One record whose value begins with its name."""
         body = name.encode() + b" "
         body += os.urandom(size) if size > 1000 else b"x" * size
-        when = {"timestamp": int((time.time() - age) * 1000)} if age else {}
+        when: dict[str, Any] = {"timestamp": int((time.time() - age) * 1000)} if age else {}
         self._producer.produce(topic, body, key, partition, **when)
 
     def flush(self) -> None:

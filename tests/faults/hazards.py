@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from confluent_kafka import Producer
 
@@ -31,7 +31,7 @@ class Hazard:
     accept: ClassVar[bool] = False
     causes: ClassVar[frozenset[HoleCause]] = frozenset()
     partitions: ClassVar[int] = 2
-    configs: ClassVar[dict[str, str]] = {}
+    configs: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, ground: Ground, number: int, chance: random.Random) -> None:
         self.ground, self.chance = ground, chance

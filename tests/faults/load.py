@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -125,7 +126,7 @@ class Load:
     ) -> None:
         key = (stream.topic, partition)
         value = f"{stream.topic}/{partition}/{self.sent[key]} ".encode().ljust(chance.randrange(200, 2000), b"x")
-        when = {"timestamp": int((time.time() - stream.age) * 1000)} if stream.age else {}
+        when: dict[str, Any] = {"timestamp": int((time.time() - stream.age) * 1000)} if stream.age else {}
         client.produce(stream.topic, value, f"k{self.sent[key] % 50}".encode(), partition, on_delivery=delivered, **when)
         self.sent[key] += 1
 

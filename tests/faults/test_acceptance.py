@@ -109,7 +109,7 @@ class Acceptance:
 
 
 @pytest.mark.parametrize("steady", [False, True], ids=["leaders move", "leaders stay"])
-def test_acceptance(plan: Callable[..., CampaignReport], cluster_factory: Callable[..., list], tmp_path: Path, steady: bool) -> None:  # type: ignore[type-arg]
+def test_acceptance(plan: Callable[..., CampaignReport], cluster_factory: Callable[..., list], tmp_path: Path, steady: bool) -> None:
     """``leaders stay``: the source's controller takes 45 s to miss a broker, so a hanging one keeps its partitions."""
     report = plan("acceptance-steady" if steady else "acceptance", counted_as="acceptance")
     minutes, report.wanted = report.wanted, 1

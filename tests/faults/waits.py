@@ -115,7 +115,8 @@ class Arrivals:
             for message in self._consumer.consume(500, timeout=0.05):
                 if message.error() is None:
                     name = (message.value() or b"")[:NAME_BYTES].split(b" ", 1)[0].decode()
-                    self.seen[message.topic().removeprefix(self._prefix), message.partition()].setdefault(name, time.monotonic())
+                    place = (message.topic() or "").removeprefix(self._prefix), message.partition() or 0
+                    self.seen[place].setdefault(name, time.monotonic())
         self._consumer.close()
 
     def close(self) -> None:

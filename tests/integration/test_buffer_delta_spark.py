@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 @dataclass(frozen=True)
 class Settings:
     uri: str
+    lease: float = 30.0
 
 
 @pytest.fixture

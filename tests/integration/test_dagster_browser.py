@@ -148,7 +148,7 @@ def test_a_name_that_leads_here_by_a_trick_is_refused(up: Up, browser: Browser) 
     assert evictions(up) == before
 
 
-def status(url: str, *, method: str = "GET", body: bytes | None = None, **headers: str) -> tuple[int, str]:
+def status(url: str, *, method: str = "GET", body: bytes | None = None, **headers: Any) -> tuple[int, str]:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(url, body, named, method=method)  # noqa: S310 - our own server
     try:
@@ -163,11 +163,12 @@ def test_what_once_ran_foreign_code_is_refused_by_the_server_itself(up: Up) -> N
     before = evictions(up)
     query = f"{up.url}/graphql?query={quote(LAUNCH)}"
     assert status(query, accept="image/*", referer="https://evil.example.com/")[0] == 401
-    bearer = {"authorization": f"Bearer {up.token}"}
+    bearer: dict[str, Any] = {"authorization": f"Bearer {up.token}"}
     assert status(query, accept="image/*", **bearer)[0] == 405
     assert status(query, method="POST", body=b"", content_type="text/plain", **bearer)[0] == 415
     json_body = json.dumps({"query": LAUNCH}).encode()
-    for foreign in ({"host": EVIL}, {"origin": f"http://{EVIL}"}, {"sec_fetch_site": "cross-site"}):
+    others: tuple[dict[str, Any], ...] = ({"host": EVIL}, {"origin": f"http://{EVIL}"}, {"sec_fetch_site": "cross-site"})
+    for foreign in others:
         assert status(f"{up.url}/graphql", method="POST", body=json_body, content_type="application/json", **foreign, **bearer)[0] == 403
     assert evictions(up) == before
     assert status(f"{up.url}/healthz") == (200, "ok\n")

@@ -43,7 +43,7 @@ def values_of(bootstrap: str, topic: str, count: int, **security: str) -> list[b
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"{topic}-reader", "auto.offset.reset": "earliest", **security})
     consumer.subscribe([topic])
     try:
-        return [message.value() for message in consumer.consume(count, timeout=60)]
+        return [message.value() or b"" for message in consumer.consume(count, timeout=60)]
     finally:
         consumer.close()
 
@@ -170,9 +170,11 @@ def test_additional_listener_with_scram(cluster_factory: Factory, topic_name: st
         },
         storage_args=["--add-scram", "SCRAM-SHA-256=[name=alice,password=wonderland]"],
     )
-    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "alice", "log_level": "0"}
+    login: dict[str, Any] = {
+        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "alice", "log_level": "0",
+    }  # fmt: skip
     address = cluster.listener("SECURE")
-    make_topic(address, topic_name, **login, **{"sasl.password": "wonderland"})
+    make_topic(address, topic_name, **login | {"sasl.password": "wonderland"})
     with pytest.raises(KafkaException):
         AdminClient({"bootstrap.servers": address, **login, "sasl.password": "looking-glass"}).list_topics(timeout=5)
 

@@ -62,7 +62,7 @@ def test_a_lane_of_little_traffic_needs_no_spark_and_a_busy_one_starts_it(
         assert process.wait(60) == 0, (tmp_path / "stderr.txt").read_text()[-2000:]
     finally:
         kill_tree(process)
-    (row,) = document(config)["mirrors"]  # type: ignore[misc, attr-defined]
+    (row,) = document(config)["mirrors"]  # type: ignore[misc]
     assert (row["state"], row["records"]) == ("ok", 2_000 + records)
     assert_identical(mirror, [*names, "bulk"])
     for store in mirror.flow.lane_stores():

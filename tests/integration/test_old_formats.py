@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError
 from confluent_kafka import TopicPartition as Place
@@ -14,7 +15,7 @@ from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, s
 from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce
 from tests.support.old_log import FIRST_TIME, GZIP, LZ4, NONE, SNAPPY, old_batch, put_into_log
 
-FOREVER = {"retention__ms": "-1", "message__timestamp__before__max__ms": "9223372036854775807"}
+FOREVER: dict[str, Any] = {"retention__ms": "-1", "message__timestamp__before__max__ms": "9223372036854775807"}
 APPENDED = FIRST_TIME + 5_000_000
 CODECS = (GZIP, SNAPPY, LZ4)
 
@@ -43,7 +44,7 @@ def read_all(servers: str, topic: str, partition: int) -> list[tuple[int, bytes 
         }
     )
     consumer.assign([Place(topic, partition, 0)])
-    rows = []
+    rows: list[tuple[int, bytes | None, bytes | None, int]] = []
     try:
         while True:
             found = consumer.poll(30)
@@ -53,7 +54,7 @@ def read_all(servers: str, topic: str, partition: int) -> list[tuple[int, bytes 
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 return rows
             kind, at = found.timestamp()
-            rows.append((found.offset(), found.key(), found.value(), -1 if kind == TIMESTAMP_NOT_AVAILABLE else at))
+            rows.append((found.offset() or 0, found.key(), found.value(), -1 if kind == TIMESTAMP_NOT_AVAILABLE else at))
     finally:
         consumer.close()
 

@@ -89,9 +89,10 @@ def test_the_rights_that_check_prints_are_these_and_no_others(granted: set[tuple
         ("east", "Read", "pay."), ("east", "DescribeConfigs", "pay."),
         ("west", "Create", TARGET), ("west", "Read", TARGET), ("west", "Write", TARGET), ("west", "DescribeConfigs", TARGET),
     }  # fmt: skip
+    any_name: Any = None
     for alias in ("east", "west"):
         anything = AclBindingFilter(
-            ResourceType.ANY, None, ResourcePatternType.ANY, f"User:{USER}", None, AclOperation.ANY, AclPermissionType.ANY
+            ResourceType.ANY, any_name, ResourcePatternType.ANY, f"User:{USER}", any_name, AclOperation.ANY, AclPermissionType.ANY
         )
         found = place.operator(alias).describe_acls(anything).result(30)
         assert {acl.restype for acl in found} == {ResourceType.TOPIC}, "no right on the cluster"

@@ -92,7 +92,7 @@ def consumed(bootstrap: str, topics: list[SeededTopic]) -> Counter[str]:
             if message.error():
                 waiting.discard((message.topic(), message.partition()))
             else:
-                count[message.topic()] += 1
+                count[message.topic() or ""] += 1
     consumer.close()
     return count
 

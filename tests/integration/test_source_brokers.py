@@ -105,7 +105,7 @@ def stop(config: Path, process: Any, code: int = 0) -> dict[str, Any]:
     """End a run that has no end of its own; the mirror in its JSON document."""
     process.terminate()
     assert process.wait(120) == code, (config.parent / "stderr.txt").read_text()[-3000:]
-    (mirror,) = document(config)["mirrors"]  # type: ignore[misc, attr-defined]
+    (mirror,) = document(config)["mirrors"]  # type: ignore[misc]
     return dict(mirror)
 
 
@@ -221,8 +221,11 @@ def test_partitions_without_a_leader_cost_the_others_nothing(
         wait_until(lambda: process.poll() is not None or there(), SECONDS, "the first records")
         whole = Writer(source, "t", range(24), count=20)
         source.kill(node=3)
-        led = lambda: [part.leader for part in admin.list_topics("t", timeout=20).topics["t"].partitions.values()]  # noqa: E731
-        wait_until(lambda: min(led()) < 0, SECONDS, "partitions without a leader")
+
+        def leaderless() -> bool:
+            return min(part.leader for part in admin.list_topics("t", timeout=20).topics["t"].partitions.values()) < 0
+
+        wait_until(leaderless, SECONDS, "partitions without a leader")
         for _ in range(3):
             Writer(source, "t", theirs, count=30).end()
             there = arrived(mirror, "t", theirs)

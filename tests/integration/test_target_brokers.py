@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,11 @@ def ends(client: WireClient, numbers: list[int]) -> int:
     return sum(answer.offset for answer in client.list_offsets(wanted, isolation=0).values())
 
 
+def reached(client: WireClient, numbers: list[int], records: int) -> bool:
+    """Whether these target partitions hold exactly so many records."""
+    return ends(client, numbers) == records
+
+
 @contextmanager
 def running(tmp_path: Path, east: str, west: str) -> Iterator[Mirror]:
     config = write_config(tmp_path, east, west, ["t"], engine=INLINE)
@@ -68,7 +74,7 @@ def test_partitions_of_healthy_brokers_go_on(cluster_factory: Start, tmp_path: P
         target.pause(node=node) if trouble == "paused" else target.kill(node=node)
         for turn in range(1, 5):  # again and again: nobody waits for the broker twice
             produce(east, "t", 300, partitions=PARTITIONS, start=300 * turn)
-            wait_until(lambda turn=turn: ends(client, well) == len(well) * 10 * (turn + 1), 40, f"healthy partitions, turn {turn}")
+            wait_until(partial(reached, client, well, len(well) * 10 * (turn + 1)), 40, f"healthy partitions, turn {turn}")
         target.resume(node=node) if trouble == "paused" else target.start()
         wait_until(lambda: ends(client, everywhere) == 1500, SECONDS, "all records")
     assert_identical(mirror, ["t"])

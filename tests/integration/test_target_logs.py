@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_END, Producer
@@ -94,7 +95,7 @@ def test_a_target_cleaned_before_the_ledger_was_written_has_no_gap(
 ) -> None:
     source, target = pair
     east, west = source.bootstrap_servers, target.bootstrap_servers
-    compacted = {"cleanup__policy": "compact", "min__cleanable__dirty__ratio": "0.01", "segment__bytes": "1048576"}
+    compacted: dict[str, Any] = {"cleanup__policy": "compact", "min__cleanable__dirty__ratio": "0.01", "segment__bytes": "1048576"}
     create_topic(east, "t", cleanup__policy="compact")
     create_topic(west, "east.t", **compacted)
     producer = Producer({"bootstrap.servers": east, "linger.ms": 5, "batch.num.messages": 20})

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -156,8 +157,8 @@ def batched(records: list[OpenRecord]) -> Iterator[list[OpenRecord]]:
 @pytest.fixture(scope="module")
 def outside(clusters: ClusterPair, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Outside:
     """``mirror verify --external`` inside the source cluster."""
-    folder, addresses = tmp_path_factory.mktemp("external"), [cluster.bootstrap_servers for cluster in clusters]
-    config = load_config(write_config(folder, *addresses, ["x"]))
+    folder, addresses = tmp_path_factory.mktemp("external"), tuple(cluster.bootstrap_servers for cluster in clusters)
+    config = load_config(write_config(folder, addresses[0], addresses[1], ["x"]))
     return lambda pairs: verify_external(config, "east", "east", pairs, session=spark)
 
 
@@ -266,7 +267,8 @@ def test_compaction_after_the_copy_is_no_difference(clusters: ClusterPair, tmp_p
     """Twelve rounds of the same keys are copied whole; then both brokers take away what they like."""
     source, target = (c.bootstrap_servers for c in clusters)
     held = {"cleanup.policy": "compact", "segment.ms": "1000", "segment.jitter.ms": "0", "min.cleanable.dirty.ratio": "0.01"}
-    create_topic(source, topic_name, 1, **{key.replace(".", "__"): value for key, value in held.items()}, min__compaction__lag__ms=FOREVER)
+    settings: dict[str, Any] = {key.replace(".", "__"): value for key, value in held.items()}
+    create_topic(source, topic_name, 1, **settings, min__compaction__lag__ms=FOREVER)
     began = int(time.time() * 1000) - 3_600_000
     with closing(Ground(source)) as here:
         for number in range(12):

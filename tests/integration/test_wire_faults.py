@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.model import TopicPartition
 from tests.support.wire_tools import batch, new_topic, put, read_values, settings, stamped
 
-LIMITS = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20}
+LIMITS: dict[str, Any] = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20}
 
 
 def test_a_broker_that_hangs_and_one_that_is_killed(cluster_factory: Callable[..., list[LocalCluster]]) -> None:

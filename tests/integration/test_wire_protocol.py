@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
@@ -18,7 +18,7 @@ from mirror_pipeline.model import Stamp, TopicPartition
 from tests.support.wire_tools import NOW, batch, new_topic, put, read_values, settings, stamped
 
 OUT_OF_ORDER, INVALID_EPOCH = 45, 47
-LIMITS = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 8 << 20}
+LIMITS: dict[str, Any] = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 8 << 20}
 
 
 class Broker(NamedTuple):
@@ -147,7 +147,7 @@ def test_bytes_go_in_and_come_out_unchanged(broker: Broker, tp: TopicPartition, 
 
 
 def test_a_batch_of_many_megabytes(broker: Broker, stamp: Stamp) -> None:
-    tp = TopicPartition(new_topic(broker.servers, **{"max.message.bytes": str(32 << 20)}), 0)
+    tp = TopicPartition(new_topic(broker.servers, config={"max.message.bytes": str(32 << 20)}), 0)
     body = batch([bytes([i]) * (1 << 20) for i in range(20)])
     assert put(broker.client, tp, body, stamp, 0)[:2] == (0, 0)
     connection = broker.client.connection(broker.client.leader(tp))
@@ -156,13 +156,13 @@ def test_a_batch_of_many_megabytes(broker: Broker, stamp: Stamp) -> None:
 
 
 def test_a_record_larger_than_the_topic_takes_is_refused(broker: Broker, stamp: Stamp) -> None:
-    tp = TopicPartition(new_topic(broker.servers, **{"max.message.bytes": "1000"}), 0)
+    tp = TopicPartition(new_topic(broker.servers, config={"max.message.bytes": "1000"}), 0)
     assert put(broker.client, tp, batch([bytes(2000)]), stamp, 0).error == 10
     assert put(broker.client, tp, batch([b"small"]), stamp, 0)[:2] == (0, 0)
 
 
 def test_a_refusal_says_why(broker: Broker, stamp: Stamp) -> None:
-    tp = TopicPartition(new_topic(broker.servers, **{"cleanup.policy": "compact"}), 0)
+    tp = TopicPartition(new_topic(broker.servers, config={"cleanup.policy": "compact"}), 0)
     answer = put(broker.client, tp, batch([b"no key"]), stamp, 0)
     assert answer.error == 87 and answer.message is not None and "key" in answer.message
 

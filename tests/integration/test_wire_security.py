@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -28,7 +28,7 @@ USER, PASSWORD, KEY_PASSWORD = "mirror=user", "canary-pass-5d2e", "canary-key-77
 PLAIN_USER = "plainuser"
 RIGHT, WRONG = "${env:WIRE_PASSWORD}", "${env:WIRE_WRONG}"
 SESSION_MS = 3000
-LIMITS = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 64 << 20}
+LIMITS: dict[str, Any] = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 64 << 20}
 
 
 class Certificates(NamedTuple):
@@ -114,7 +114,7 @@ def arrive(connection: Connection) -> dict[TopicPartition, FetchedPartition]:
 
 def copy_something(using: WireClient, servers: str) -> None:
     """Small and large batches in and out again: partial TLS records, pipelining, several lanes."""
-    topic = new_topic(servers, partitions=2, **{"max.message.bytes": str(32 << 20)})
+    topic = new_topic(servers, partitions=2, config={"max.message.bytes": str(32 << 20)})
     small, large = TopicPartition(topic, 0), TopicPartition(topic, 1)
     stamp = using.init_producer_id()
     body = batch([bytes([i]) * (1 << 20) for i in range(9)])
@@ -156,7 +156,8 @@ def test_tls_alone(cluster: LocalCluster, certificates: Certificates) -> None:
 
 
 def test_tls_with_a_client_certificate(cluster: LocalCluster, certificates: Certificates) -> None:
-    files = {"ca_file": certificates.ca, "cert_file": certificates.client, "key_file": str(certificates.folder / "client-key.pem")}
+    key = str(certificates.folder / "client-key.pem")
+    files: dict[str, Any] = {"ca_file": certificates.ca, "cert_file": certificates.client, "key_file": key}
     with client(cluster, "MUTUAL", Security(protocol="SSL", key_password=SecretRef("${env:WIRE_KEY}"), **files)) as using:
         copy_something(using, cluster.bootstrap_servers)
     wrong = Security(protocol="SSL", key_password=SecretRef(WRONG), **files)

@@ -12,6 +12,7 @@ from mirror_pipeline.buffer.spans import spans
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.read import source as source_side
 from mirror_pipeline.engine.write import outcomes, task
+from mirror_pipeline.engine.write.messages import PartitionWork
 from mirror_pipeline.engine.write.recovery import Tail
 
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -53,7 +54,7 @@ def stamp_used_again(patch: pytest.MonkeyPatch) -> None:
     """Every task counts its sequences from 0."""
     real = task._sequenced
 
-    def sequenced(work: task.PartitionWork, *rest: Any) -> Iterator[Any]:
+    def sequenced(work: PartitionWork, *rest: Any) -> Iterator[Any]:
         return real(replace(work, position=replace(work.position, ordinal=0)), *rest)
 
     patch.setattr(task, "_sequenced", sequenced)
@@ -63,9 +64,10 @@ def errors_are_success(patch: pytest.MonkeyPatch) -> None:
     """Whatever the broker refuses counts as written."""
     real = task._acknowledge
 
-    def acknowledge(lane: Any, answer: Any, records: int, size: int) -> None:
-        expected = lane.work.position.target_next + lane.acked
-        real(lane, answer._replace(error=0, base_offset=expected) if answer is not None and answer.error else answer, records, size)
+    def acknowledge(slot: Any, answer: Any, batch: Any, forgotten_before: int) -> None:
+        expected = slot.work.position.target_next + slot.acked
+        answer = answer._replace(error=0, base_offset=expected) if answer is not None and answer.error else answer
+        real(slot, answer, batch, forgotten_before)
 
     patch.setattr(task, "_acknowledge", acknowledge)
 

@@ -150,7 +150,8 @@ class ModelLock:
     """Stands in for ``threading.Condition``."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock, self._owner, self._depth = clock, None, 0
+        self._clock, self._depth = clock, 0
+        self._owner: Process | None = None
 
     def __enter__(self) -> ModelLock:
         me = current()

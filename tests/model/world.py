@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ class ModelRunner:
         self.workers: list[Process] = []
 
     def run_each(self, function: Callable[[Any], Any], specs: Sequence[Any], *, name: str) -> list[Any]:
-        mine = [self._world.spawn(f"{name}/{n}", lambda s=spec: function(s)) for n, spec in enumerate(specs)]
+        mine = [self._world.spawn(f"{name}/{n}", partial(function, spec)) for n, spec in enumerate(specs)]
         self.workers += mine
         self._world.workers += mine
         pause(name, until=lambda: all(p.done or p.lost for p in mine))
@@ -144,7 +145,7 @@ class World:
                     patch.setattr(module, "readable", ModelReadable(self.clock))
                 if getattr(module, "DeltaLog", None) is not None and module is not sys.modules[ModelLog.__mro__[1].__module__]:
                     patch.setattr(module, "DeltaLog", ModelLog)
-        assert ledger_module.DeltaLog is spans_module.DeltaLog is ModelLog
+        assert vars(ledger_module)["DeltaLog"] is vars(spans_module)["DeltaLog"] is ModelLog
         patch.setattr(ModelLog, "tables", {})
         for module in (prepare, target, worker_cache):
             patch.setattr(module, "WireClient", self.client)

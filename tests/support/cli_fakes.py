@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from mirror_pipeline import Mirror
 from mirror_pipeline.cli.load import LoadedConfig
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Gap, HoleCause
@@ -125,7 +126,8 @@ class FakeMirror:
 
 def opened(*mirrors: FakeMirror, session: Callable[[], Any] = lambda: "spark") -> LoadedConfig:
     by_name = {mirror.name: mirror for mirror in mirrors}
-    return LoadedConfig(Path("mirror.yaml"), tuple(by_name), by_name.__getitem__, session, mirrors[0].external)
+    get = cast(Callable[[str], Mirror], by_name.__getitem__)
+    return LoadedConfig(Path("mirror.yaml"), tuple(by_name), get, session, mirrors[0].external)
 
 
 def until_stopped(stop: threading.Event, timeout: float = 30.0) -> bool:

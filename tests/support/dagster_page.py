@@ -186,7 +186,7 @@ def produce(servers: str, topic: str, values: list[str], *, at: datetime | None 
         known_everywhere(local_settings(servers), topic, partitions)
     producer = Producer({"bootstrap.servers": servers})
     for number, value in enumerate(values):
-        stamp = {"timestamp": int(at.timestamp() * 1000) + number} if at else {}
+        stamp: dict[str, Any] = {"timestamp": int(at.timestamp() * 1000) + number} if at else {}
         producer.produce(topic, value.encode(), f"key {number}".encode(), partition=number % partitions, **stamp)
     assert producer.flush(30) == 0
 
@@ -206,8 +206,10 @@ def consume(servers: str, topic: str) -> list[str]:
             message = consumer.poll(0.5)
             if message is not None and not message.error():
                 values.append((message.value() or b"").decode())
-                if message.offset() + 1 >= left[message.partition()]:
-                    left[message.partition()] = 0
+                offset, partition = message.offset(), message.partition()
+                assert offset is not None and partition is not None
+                if offset + 1 >= left[partition]:
+                    left[partition] = 0
         return values
     except KafkaException:
         return []

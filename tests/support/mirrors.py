@@ -57,7 +57,7 @@ def produce(bootstrap: str, topic: str, count: int, *, partitions: int = 1, star
     """Put records with unique values into a topic, one after the other over its partitions."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "queue.buffering.max.messages": 1_000_000})
     for number in range(start, start + count):
-        extra = {} if at is None else {"timestamp": at + number - start}
+        extra: dict[str, Any] = {} if at is None else {"timestamp": at + number - start}
         producer.produce(topic, f"value-{number}".encode().ljust(size, b"."), f"key-{number}".encode(), number % partitions, **extra)
         if number % 10_000 == 0:
             producer.poll(0)

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import obstore
 from obstore.store import S3Store
@@ -79,7 +80,7 @@ class ObjectStore:
 
     def bucket(self) -> S3Store:
         """The bucket, to look at it and to damage it."""
-        keys = {"access_key_id": "test", "secret_access_key": "test"}
+        keys: dict[str, Any] = {"access_key_id": "test", "secret_access_key": "test"}
         return S3Store(BUCKET, endpoint=self.endpoint, region="us-east-1", client_options={"allow_http": True}, **keys)
 
 

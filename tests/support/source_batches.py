@@ -53,7 +53,7 @@ class Taken:
         rules = RangeRules(OffsetRange("t", 0, start, end, size, "id", hard_end), limit, compacted, gaps, approved)
         self.reader = SpanBuilder(rules, self._emit)
 
-    def _emit(self, span: SpanDraft, pieces: Sequence[memoryview | bytes]) -> None:
+    def _emit(self, span: SpanDraft, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
         assert span.digests == digests_of(pieces)
         self.spans.append(span)
         self.payload += b"".join(bytes(piece) for piece in pieces)

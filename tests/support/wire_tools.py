@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
@@ -25,11 +26,11 @@ def settings(servers: str, security: Security | None = None, alias: str = "test"
     return ClusterSettings(alias, tuple(servers.split(",")), security or Security())
 
 
-def new_topic(servers: str, *, partitions: int = 1, **config: str) -> str:
+def new_topic(servers: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
     """A topic of the test's own."""
     name = f"wire-{uuid.uuid4().hex[:10]}"
     admin = AdminClient({"bootstrap.servers": servers})
-    for done in admin.create_topics([NewTopic(name, partitions, replicas_for(servers, name), config=config)]).values():
+    for done in admin.create_topics([NewTopic(name, partitions, replicas_for(servers, name), config=dict(config or {}))]).values():
         done.result(60)
     known_everywhere(settings(servers), name, partitions)
     with WireClient(settings(servers)) as client:  # a leader that metadata names may not serve the partition yet
@@ -69,5 +70,5 @@ def read_values(servers: str, tp: TopicPartition, **more: str) -> list[tuple[int
         if message.error():
             consumer.close()
             return got
-        got.append((message.offset(), message.value()))
+        got.append((message.offset() or 0, message.value()))
     raise AssertionError(f"no end of {tp} within 60 s, {len(got)} records so far")

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from mirror_pipeline.errors import ProblemFound
 from mirror_pipeline.kafka.offsets import log_range

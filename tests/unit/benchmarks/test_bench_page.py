@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import bars, mm2, page, results
+from benchmarks import bars, mm2, page, results, table
 from benchmarks.workloads import WORKLOADS
 
 
@@ -36,7 +36,7 @@ def test_page_without_results_shows_no_figure() -> None:
 
 def test_every_figure_of_the_tables_is_explained() -> None:
     text = page.page(None, None)
-    for columns in page.table.COLUMNS.values():
+    for columns in table.COLUMNS.values():
         for heading in columns:
             assert heading.removesuffix(" ms") in text, heading
 

@@ -17,7 +17,7 @@ TREE = [kind for kind in vars(errors).values() if isinstance(kind, type) and iss
 
 def _made(kind: type[errors.MirrorError]) -> errors.MirrorError:
     extra = {errors.TopicHalted: ("orders",), errors.ClusterUnreachable: ("east",), errors.BrokerError: (29, "TOPIC_AUTHORIZATION_FAILED")}
-    return kind(*extra.get(kind, ()), "it\nbroke", hint="mend it")  # type: ignore[arg-type]
+    return kind(*extra.get(kind, ()), "it\nbroke", hint="mend it")  # type: ignore[arg-type, misc]
 
 
 @pytest.mark.parametrize("kind", TREE, ids=lambda kind: kind.__name__)

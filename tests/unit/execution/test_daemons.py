@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from functools import partial
+from operator import mul
 
 import pytest
 
@@ -13,7 +15,7 @@ from mirror_pipeline.execution.daemon_pool import DaemonPool
 
 def test_results_and_errors_come_back_and_threads_are_kept() -> None:
     pool = DaemonPool(4, "t")
-    assert [pool.submit(lambda n=n: n * 2).result(10) for n in range(20)] == [n * 2 for n in range(20)]
+    assert [pool.submit(partial(mul, n, 2)).result(10) for n in range(20)] == [n * 2 for n in range(20)]
     with pytest.raises(ZeroDivisionError):
         pool.submit(lambda: 1 // 0).result(10)
     assert len(pool._threads) <= 2

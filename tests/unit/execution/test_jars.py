@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mirror_pipeline import files
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.execution import ivy, jars
 from mirror_pipeline.execution.jars import JarKind, WrongChecksum
@@ -145,7 +146,7 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, environment: dict[s
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert jars.cache_folder() == Path(folder)
+    assert files.cache_folder() == Path(folder)
 
 
 def test_pin_list_is_whole_and_names_no_host() -> None:

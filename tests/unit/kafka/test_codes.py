@@ -20,7 +20,8 @@ def test_every_code_of_kafka_4_3_has_an_entry_with_a_hint(code: int) -> None:
 
 
 def test_codes_agree_with_kafka_python() -> None:
-    theirs = {kind.errno for kind in vars(kafka.errors).values() if isinstance(kind, type) and getattr(kind, "errno", None) is not None}
+    kinds = [kind for kind in vars(kafka.errors).values() if isinstance(kind, type)]
+    theirs = {number for kind in kinds if (number := getattr(kind, "errno", None)) is not None}
     assert theirs >= set(range(-1, 128))
     assert theirs <= set(CODES)
 

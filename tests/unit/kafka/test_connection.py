@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
@@ -15,7 +16,6 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateRespons
 
 from mirror_pipeline.config import SecretRef, Security
 from mirror_pipeline.errors import BrokerError, ConfigError, ConnectionLost, WireError
-from mirror_pipeline.kafka import connection as connection_module
 from mirror_pipeline.kafka.connection import Connection
 from mirror_pipeline.kafka.messages import Api
 from mirror_pipeline.kafka.security.tls import TlsFailed
@@ -399,7 +399,7 @@ def test_something_that_is_not_kafka_is_named(greeting: bytes) -> None:
 
 def test_throttling_holds_back_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(connection_module.time, "sleep", slept.append)
+    monkeypatch.setattr(time, "sleep", slept.append)
 
     def script(client: socket.socket) -> None:
         negotiate(client)
@@ -427,7 +427,7 @@ def test_an_unknown_name() -> None:
 
 def test_a_silent_server_does_not_hold_up_the_opening() -> None:
     released = threading.Event()
-    with ScriptedBroker(lambda client: released.wait(20) and None) as broker:
+    with ScriptedBroker(lambda client: (released.wait(20), None)[1]) as broker:
         with pytest.raises(ConnectionLost, match="timed out"):
             Connection("127.0.0.1", broker.port, timeout=LONG, open_timeout=0.3)
         released.set()
@@ -527,7 +527,7 @@ def test_tls_towards_a_plain_listener_is_explained() -> None:
 @pytest.mark.parametrize("key", ["ca_file", "cert_file", "key_file"])
 def test_a_missing_pem_file_is_a_configuration_error(key: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"{key}: no such file"):
-        Connection("127.0.0.1", 1, Security(protocol="SSL", **{key: str(tmp_path / "none.pem")}))
+        Connection("127.0.0.1", 1, Security(protocol="SSL", **dict[str, Any]({key: str(tmp_path / "none.pem")})))
 
 
 def test_a_file_that_is_not_pem_is_a_configuration_error(tmp_path: Path) -> None:

@@ -76,5 +76,5 @@ def test_lanes_do_not_run_the_checks_and_a_schedule_does(tmp_path: Path) -> None
     lane = next(job for name, job in jobs.items() if name.startswith("lane_job_"))
     assert [node.name for node in verify.nodes] == ["verify_east_to_west"]
     assert [node.name for node in lane.nodes] == ["lane_east_to_west_0"]
-    schedule = next(s for s in defs.schedules or () if s.name.startswith("verify_hourly"))  # type: ignore[union-attr]
+    schedule = next(s for s in defs.schedules or () if s.name.startswith("verify_hourly"))
     assert schedule.job_name == verify.name  # type: ignore[union-attr]

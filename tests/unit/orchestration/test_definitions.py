@@ -12,6 +12,8 @@ import yaml
 
 from mirror_pipeline.orchestration import definitions, names
 from mirror_pipeline.orchestration.definitions import build
+from mirror_pipeline.orchestration.project import read_project
+from mirror_pipeline.orchestration.resource_types import MirrorsResource
 from tests.support.orchestration_fakes import NAME, write_project
 
 ROOT = Path(__file__).parents[3]
@@ -78,17 +80,17 @@ def test_everything_that_must_run_by_itself_is_on(tmp_path: Path) -> None:
     sensors = {sensor.name.rsplit("_east", 1)[0]: sensor for sensor in defs.sensors or ()}
     assert set(sensors) == {"lag", "catalogue", "reaper"}
     assert all(sensor.default_status is dg.DefaultSensorStatus.RUNNING for sensor in sensors.values())
-    assert all(schedule.default_status is dg.DefaultScheduleStatus.RUNNING for schedule in defs.schedules or ())  # type: ignore[union-attr]
-    assert sorted(s.name.rsplit("_east", 1)[0] for s in defs.schedules or ()) == ["evict_hourly", "prune_nightly", "verify_hourly"]  # type: ignore[union-attr]
+    assert all(schedule.default_status is dg.DefaultScheduleStatus.RUNNING for schedule in defs.schedules or ())
+    assert sorted(s.name.rsplit("_east", 1)[0] for s in defs.schedules or ()) == ["evict_hourly", "prune_nightly", "verify_hourly"]
 
 
 def test_without_a_configuration_a_sensor_says_so(tmp_path: Path) -> None:
-    defs = build(definitions.read_project(tmp_path / "mirror.yaml"))
+    defs = build(read_project(tmp_path / "mirror.yaml"))
     dg.Definitions.validate_loadable(defs)
     (sensor,) = defs.sensors or ()
     assert isinstance(sensor, dg.SensorDefinition)
     assert "no such file" in (sensor.description or "")
-    result = sensor(**{"mirrors": definitions.MirrorsResource(config_path=str(tmp_path / "mirror.yaml"))})
+    result = sensor(**{"mirrors": MirrorsResource(config_path=str(tmp_path / "mirror.yaml"))})
     assert isinstance(result, dg.SkipReason)
     assert "mirror init" in (result.skip_message or "")
 
@@ -100,7 +102,8 @@ def test_without_a_catalogue_everything_loads_and_the_sensor_says_so(tmp_path: P
     dg.Definitions.validate_loadable(defs)
     lag = next(sensor for sensor in defs.sensors or () if sensor.name.startswith("lag_"))
     with dg.build_sensor_context() as context:
-        result = lag(context, mirrors=definitions.MirrorsResource(config_path=str(project.path)))  # type: ignore[operator]
+        result = lag(context, mirrors=MirrorsResource(config_path=str(project.path)))
+    assert isinstance(result, dg.SkipReason)
     assert "no catalogue of topics yet" in (result.skip_message or "")
 
 

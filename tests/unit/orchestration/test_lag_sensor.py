@@ -12,7 +12,7 @@ import pytest
 
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable
 from mirror_pipeline.orchestration import lag_sensor as module
-from mirror_pipeline.orchestration import names
+from mirror_pipeline.orchestration import names, step_thread
 from mirror_pipeline.orchestration.lag_decision import LONGEST_PAUSE_SECONDS, decide
 from mirror_pipeline.orchestration.lag_memory import LagMemory
 from mirror_pipeline.orchestration.lane_facts import LaneFacts, RunFact
@@ -252,7 +252,7 @@ def test_observations_are_spaced_and_follow_changes(
     fake: FakeMirror, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1_000_000.0
-    monkeypatch.setattr(module.step_thread, "wall_clock", lambda: now)
+    monkeypatch.setattr(step_thread, "wall_clock", lambda: now)
     fake.lag_answer = mirror_lag(orders=3)
     first = tick(instance, "orders")
     fake.lag_answer = mirror_lag(orders=4)

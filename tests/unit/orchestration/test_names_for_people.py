@@ -29,7 +29,7 @@ def called(defs: dg.Definitions) -> set[str]:
     """Every name that people see beside the assets."""
     jobs = [job for job in defs.resolve_all_job_defs() if not job.name.startswith("__")]
     found = {job.name for job in jobs} | {node.name for job in jobs for node in job.nodes}
-    return found | {s.name for s in defs.sensors or ()} | {s.name for s in defs.schedules or ()}  # type: ignore[union-attr]
+    return found | {s.name for s in defs.sensors or ()} | {s.name for s in defs.schedules or ()}
 
 
 def test_names_are_words() -> None:

@@ -24,7 +24,7 @@ DAGSTER = {
     "loggers/console/config/name",
 }
 """A word for the event log, what a failed step means for the next one, how much is logged: no file, no address, no code."""
-EVIL = {
+EVIL: dict[str, dict[str, Any]] = {
     "spark": {"spark_config": {"spark.jars": "http://127.0.0.1:1/evil.jar", "spark.plugins": "Evil"}},
     "mirrors": {"config_path": "/tmp/of-mine.yaml"},
     "io_manager": {"base_dir": "/tmp/of-mine"},

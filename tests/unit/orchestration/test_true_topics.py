@@ -207,7 +207,7 @@ def test_runs_of_the_lag_sensor_hold_no_verification(tmp_path: Path, instance: d
     job = build(project).resolve_job_def(str(request.job_name))
     subset = job.get_subset(asset_selection=set(request.asset_selection or ()), asset_check_selection=set(request.asset_check_keys))
     assert [node.name for node in subset.nodes] == ["lane_east_to_west_0"]
-    pools = {pool for node in subset.nodes for pool in node.definition.pools}  # type: ignore[attr-defined]
+    pools = {pool for node in subset.nodes for pool in node.definition.pools}
     assert pools == {names.lane_pool(NAME, "lane-0")}
 
 

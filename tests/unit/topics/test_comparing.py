@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from mirror_pipeline.config import BufferConfig, ClusterSettings, Config, EngineConfig, MirrorConfig, TopicSelection
-from mirror_pipeline.execution import placement
 from mirror_pipeline.execution.placement import COMPARED_HERE_BYTES, for_comparing, spark_may_be_needed
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.execution.spark import Runner
@@ -32,10 +32,10 @@ def test_little_is_compared_in_this_process(inline_bytes: int | None, offsets: i
 
 
 def test_java_is_demanded_where_spark_may_be_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     assert not spark_may_be_needed(EngineConfig()) and not spark_may_be_needed(EngineConfig(inline_bytes=sys.maxsize))
     assert spark_may_be_needed(EngineConfig(inline_bytes=0)) and spark_may_be_needed(EngineConfig(spark_master="spark://m:7077"))
-    monkeypatch.setattr(placement.os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
     assert spark_may_be_needed(EngineConfig())
 
 

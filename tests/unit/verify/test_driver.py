@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mirror_pipeline.errors import BrokerError, CorruptBatch, TaskLost
+from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.kafka.cluster_info import ConfigValue
 from mirror_pipeline.verify.align import align
 from mirror_pipeline.verify.jobs import ATTEMPTS, GROUP_OFFSETS, grouped, run_each
@@ -16,7 +17,7 @@ from mirror_pipeline.verify.rules import terms_of
 from tests.support.verify_samples import opened, pieces
 
 
-class Threads:
+class Threads(InlineRunner):
     """Runs tasks in the caller's thread; the first ``failures`` attempts end with ``problem``."""
 
     def __init__(self, failures: int = 0, problem: Exception | None = None) -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from mirror_pipeline.kafka.records.batch import OpenRecord, content, headers, seal
 from mirror_pipeline.verify.align import align, find_digests
 from mirror_pipeline.verify.classify import classify
-from mirror_pipeline.verify.pieces import Candidate, Trace, trace
+from mirror_pipeline.verify.pieces import Candidate, Piece, Trace, trace
 from mirror_pipeline.verify.positional import compare_latest
-from tests.support.verify_samples import END, Piece, found_between, opened, pieces
+from tests.support.verify_samples import END, found_between, opened, pieces
 
 COUNT = 400
 KINDS = ("missing", "altered", "duplicate", "order", "extra")

@@ -11,6 +11,7 @@ import pytest
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import ProblemFound
+from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.kafka.records.batch import OpenRecord
 from mirror_pipeline.model import TopicPartition
@@ -20,7 +21,7 @@ from mirror_pipeline.verify.pieces import Piece
 from mirror_pipeline.verify.record_tasks import Terms
 from tests.support.verify_samples import opened, pieces
 
-EAST, WEST = ClusterSettings("east", {}), ClusterSettings("west", {})
+EAST, WEST = ClusterSettings("east", ()), ClusterSettings("west", ())
 LOGS = dict[TopicPartition, list[OpenRecord]]
 
 
@@ -36,7 +37,7 @@ def logs(monkeypatch: pytest.MonkeyPatch) -> LOGS:
         return iter([replace(piece, timeless=timeless) for piece in pieces(within)])
 
     monkeypatch.setattr(record_tasks, "read_log", read_log)
-    monkeypatch.setattr(record_tasks.worker_cache, "client_of", lambda cluster, *, timeout: SimpleNamespace(cluster=cluster))
+    monkeypatch.setattr(worker_cache, "client_of", lambda cluster, *, timeout: SimpleNamespace(cluster=cluster))
     return found
 
 

@@ -42,7 +42,7 @@ class Reader:
         self.answer = answer
         self.lines: list[Line] = []
         self.news = threading.Event()
-        self.gathering = ParallelFetch([], self.open, news=self.news, pause=lambda size: None)  # type: ignore[arg-type]
+        self.gathering = ParallelFetch([], self.open, news=self.news, pause=lambda size: None)
         self.count = count
 
     def open(self) -> Any:
@@ -264,7 +264,7 @@ def test_a_fault_of_ours_is_handed_over_with_what_was_being_taken(reader: Callab
     """Not taken for a lost connection, and the stretch it happened in is not forgotten."""
     wanted = stretches(10)
     made = reader(lambda line, offset: 0.001, 1)
-    made.gathering.pause = lambda size: 1 // 0  # type: ignore[assignment,return-value]
+    made.gathering.pause = lambda size: 1 // 0  # type: ignore[assignment]
     made.read(wanted)
     assert all(isinstance(stretch.error, ZeroDivisionError) for stretch in wanted)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -199,7 +200,7 @@ def test_shares_of_any_size_follow_each_other_without_gap_or_standstill(budgets:
 
 def test_what_was_brought_is_measured_while_connections_had_something_to_do(reading: ReadAhead, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = 0.0
-    monkeypatch.setattr(module.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
     reading.share([planned(0, 0, 4), planned(1, 0, 4)], count=4, ahead=True, pause=lambda size: None)
     flows = [gathering.throughput for gathering in reading._fetches.values()]
     clock = 9.0

@@ -29,7 +29,7 @@ class Quota:
         self.asked: list[float] = []
         self.until = 0.0
         self.news = threading.Event()
-        self.gathering = ParallelFetch([], self.open, news=self.news, pause=lambda size: None)  # type: ignore[arg-type]
+        self.gathering = ParallelFetch([], self.open, news=self.news, pause=lambda size: None)
 
     def open(self) -> Any:
         self.lines.append(Line(lambda line, offset: 0.001))

@@ -93,7 +93,7 @@ def a_run(folder: Path, start: str = "latest") -> tuple[Preparation, LaneContext
     buffer = BufferConfig(str(folder / "buffer"), durable=False)
     store = open_lane(buffer, "m", "lane-0")
     context = LaneContext(
-        mirror=replace(MirrorConfig("m", "east", "west", TopicSelection((".*",))), start=start),  # type: ignore[arg-type]
+        mirror=replace(MirrorConfig("m", "east", "west", TopicSelection((".*",))), start=start),
         lane="lane-0", source=ClusterSettings("east", ("a:1",)), target=ClusterSettings("west", ("b:1",)), buffer=buffer, store=store,
         spans=SpanTable(store, durable=False), ledger=Ledger(store, durable=False), cases=Decisions(store, durable=False),
         placement=Placement.only(InlineRunner()), once=True, stop=threading.Event(),

@@ -7,15 +7,8 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.engine.write.task import (
-    MEMORY_SECONDS,
-    PartitionWork,
-    _fill,
-    _Link,
-    _next_request,
-    _sequenced,
-    _Slot,
-)
+from mirror_pipeline.engine.write.messages import PartitionWork
+from mirror_pipeline.engine.write.task import MEMORY_SECONDS, _fill, _Link, _next_request, _sequenced, _Slot
 from mirror_pipeline.errors import CorruptBatch
 from mirror_pipeline.kafka.codes import CODES, Action, after_produce
 from mirror_pipeline.kafka.produce import ProduceAnswer

@@ -36,7 +36,7 @@ def given(path: Path) -> None:
     os.chown(path, STRANGER, -1)
 
 
-FORGED = {
+FORGED: dict[str, Callable[[Path, Path], object]] = {
     "file, group": lambda file, cache: file.chmod(0o664),
     "file, others": lambda file, cache: file.chmod(0o646),
     "folder, group": lambda file, cache: file.parent.chmod(0o770),

@@ -39,8 +39,12 @@ TUNED: dict[str, tuple[str, str]] = {
     "tasks.max": ("{tasks}", "one task per core (default 1), each with a consumer and a producer for a share of the partitions"),
     "{b}.producer.batch.size": ("262144", "16 KiB by default: larger batches, fewer requests, less work for client and broker"),
     "{b}.producer.linger.ms": ("{linger}", "gives a batch time to fill; Kafka 4's default, 5, where latency is measured"),
-    "{b}.producer.max.in.flight.requests.per.connection": ("5", "Connect sets 1: the connection is idle between a response and the next request"),
-    "{b}.producer.enable.idempotence": ("true", "Connect sets false; keeps the order with five requests in flight, as Mirror Pipeline does"),
+    "{b}.producer.max.in.flight.requests.per.connection": (
+        "5", "Connect sets 1: the connection is idle between a response and the next request",
+    ),
+    "{b}.producer.enable.idempotence": (
+        "true", "Connect sets false; keeps the order with five requests in flight, as Mirror Pipeline does",
+    ),
     "{b}.producer.buffer.memory": ("134217728", "32 MiB by default: space for 256 KiB batches of many partitions"),
     "{b}.producer.max.request.size": ("4194304", "1 MiB by default: several batches in one request"),
     "{b}.producer.compression.type": ("{codec}", "the source's codec (default none), so both targets hold the same amount of data"),

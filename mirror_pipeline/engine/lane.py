@@ -24,7 +24,7 @@ from mirror_pipeline.engine.topics.prepare import Preparation
 from mirror_pipeline.engine.write.loop import WriteLoop
 from mirror_pipeline.errors import BufferUnusable, LaneLost, MirrorError, exit_code_of
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.reports import Progress, RunReport, TopicProgress
+from mirror_pipeline.reports import Observer, Progress, RunReport, TopicProgress
 from mirror_pipeline.topics.lanes import LaneTopic
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,6 @@ DISCOVER_SECONDS, RAREST_DISCOVER_SECONDS = 30.0, 120.0
 LAST_JOB_SECONDS = 120.0
 """How long a stopped run waits for its running Spark jobs before it leaves them to end alone."""
 
-Observer = Callable[[Progress], None]
 Discover = Callable[[], list[LaneTopic]]
 
 

@@ -13,9 +13,8 @@ from mirror_pipeline.engine.context import VerifyStaged, open_context
 from mirror_pipeline.engine.lane import Discover, LaneRun
 from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.flow import Flow, Session
-from mirror_pipeline.reports import Progress, RunReport
+from mirror_pipeline.reports import Observer, Progress, RunReport
 
-Observer = Callable[[Progress], None]
 LOOK_SECONDS = 0.2
 WORST_FIRST = ("halted", "behind", "ok")
 

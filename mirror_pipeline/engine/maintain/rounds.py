@@ -20,8 +20,10 @@ from mirror_pipeline.buffer.place.usage import free_bytes, total_bytes
 from mirror_pipeline.buffer.spans.eviction import SpanKey, safe_ends
 from mirror_pipeline.buffer.spans.spans import JOIN_FILES, ORPHAN_AGE, SpanTable
 from mirror_pipeline.buffer.tables.upkeep import MIN_AGE, READER_GRACE, Upkeep
+from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.errors import BufferDamaged, BufferUnusable, MirrorError, SparkGone
+from mirror_pipeline.execution.spark import Runner
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +62,32 @@ class Verdict(Protocol):
 
 
 Verify = Callable[[int], Verdict]
-"""Compares the oldest spans on the target that are not verified yet, about so many bytes of them, and writes it down."""
+"""Compares the oldest unverified spans with the target, about so many bytes of them, and records the verdict."""
+
+
+def staged_verifier(
+    compare: Callable[..., Verdict],
+    ledger: Ledger,
+    spans: SpanTable,
+    target: ClusterSettings,
+    *,
+    runner: Callable[[], Runner],
+    timeout: float,
+) -> Verify:
+    """The verification of one lane's spans.
+
+    Args:
+        compare: :func:`mirror_pipeline.verify.staged.verify_staged`, handed in because the engine does not know that room.
+        ledger, spans: the lane's tables.
+        target: the cluster whose records are compared.
+        runner: asked before each verification for the place where its tasks run.
+        timeout: of requests to the target, in seconds.
+    """
+
+    def verify(budget: int) -> Verdict:
+        return compare(ledger=ledger, spans=spans, runner=runner(), target=target, timeout=timeout, budget_bytes=budget)
+
+    return verify
 
 
 @dataclass(frozen=True, slots=True)

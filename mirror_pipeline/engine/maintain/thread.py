@@ -12,7 +12,7 @@ from typing import Any
 from mirror_pipeline.buffer.place.lock import create_maintenance_mark, last_maintenance
 from mirror_pipeline.buffer.place.space import lay_reserved_file
 from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.maintain.rounds import Differing, Eviction, Maintenance, Verify, damage
+from mirror_pipeline.engine.maintain.rounds import Differing, Eviction, Maintenance, Verify, damage, staged_verifier
 from mirror_pipeline.errors import BufferUnusable, MirrorError, TopicHalted
 from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.execution.runner import OneAtATime
@@ -142,9 +142,23 @@ class MaintenanceThread:
 
     def _maintenance(self) -> Maintenance:
         context = self.context
-        buffer, verify = context.buffer, staged_verifier(context)
+        buffer, verify = context.buffer, self._verifier()
         return Maintenance(
             context.store, context.spans, context.ledger, buffer.retention, buffer.max_bytes, verify=verify, differs=self._halt
+        )
+
+    def _verifier(self) -> Verify | None:
+        """Verification of the running lane's spans, one task at a time so that the copy keeps its slots."""
+        context = self.context
+        if context.verify_staged is None:
+            return None
+        return staged_verifier(
+            context.verify_staged,
+            context.ledger,
+            context.spans,
+            context.target,
+            runner=lambda: OneAtATime(context.placement.beside()),
+            timeout=context.mirror.engine.request_timeout,
         )
 
     def _halt(self, differences: Collection[Differing]) -> None:
@@ -166,22 +180,3 @@ def copy_differs(mirror: str, topic: str, differences: Collection[Differing]) ->
         partition=first.partition,
         code="copy_differs",
     )
-
-
-def staged_verifier(context: LaneContext) -> Verify | None:
-    """Verification of a running lane's spans, one task at a time beside the copy."""
-    compare = context.verify_staged
-    if compare is None:
-        return None
-
-    def verify(budget: int) -> Any:
-        return compare(
-            ledger=context.ledger,
-            spans=context.spans,
-            runner=OneAtATime(context.placement.beside()),
-            target=context.target,
-            timeout=context.mirror.engine.request_timeout,
-            budget_bytes=budget,
-        )
-
-    return verify

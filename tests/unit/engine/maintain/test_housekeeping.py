@@ -27,8 +27,9 @@ from mirror_pipeline.buffer.place.usage import buffer_use
 from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
 from mirror_pipeline.buffer.spans.spans import JOIN_FILES, SpanTable
+from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.maintain import rounds
-from mirror_pipeline.engine.maintain.rounds import Differing, Maintenance, damage
+from mirror_pipeline.engine.maintain.rounds import Differing, Maintenance, damage, staged_verifier
 from mirror_pipeline.engine.maintain.thread import copy_differs
 from mirror_pipeline.errors import BufferDamaged, BufferUnusable, ClusterUnreachable, SparkGone
 from mirror_pipeline.execution.runner import InlineRunner, OneAtATime
@@ -364,3 +365,17 @@ def test_tasks_run_inline_one_after_the_other() -> None:
     assert seen == [1, 2, 1, 2]
 
 
+def test_each_verification_asks_anew_where_its_tasks_run(lane: Lane) -> None:
+    """Spark may have started since the last one."""
+    ledger, spans, target = Ledger(lane.store), SpanTable(lane.store), ClusterSettings("west", ("b:1",))
+    runners = [InlineRunner(), InlineRunner()]
+    left, asked = list(runners), []
+
+    def compare(**arguments: object) -> Found:
+        asked.append(arguments)
+        return Found({}, 0, 0)
+
+    verify = staged_verifier(compare, ledger, spans, target, runner=lambda: left.pop(0), timeout=3.0)
+    assert (verify(7).records, verify(8).records) == (0, 0)
+    same = {"ledger": ledger, "spans": spans, "target": target, "timeout": 3.0}
+    assert asked == [{**same, "runner": runners[0], "budget_bytes": 7}, {**same, "runner": runners[1], "budget_bytes": 8}]

@@ -1,7 +1,7 @@
-"""From fetched bytes to spans: what of a source partition is copied, and how. No sockets, no files.
+"""From fetched bytes to spans: what is copied of a source partition, and how. No sockets, no files.
 
-A batch goes into the span untouched unless it must be opened: it straddles the edge of a range, has holes
-inside (compaction), is of magic 0 or 1, carries log-append times, or is larger than the target takes.
+A batch goes into the span unchanged unless it must be opened: it crosses the edge of a range, has holes (compaction), is of
+magic 0 or 1, has log-append times, or is larger than the target accepts.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from mirror_pipeline.buffer.spans.part_writer import SpanDraft
 from mirror_pipeline.engine.read.damage import Answer, Ask
 from mirror_pipeline.engine.read.plain_run import PlainRun, plain_run
+from mirror_pipeline.engine.read.reseal import TooLarge, reseal
 from mirror_pipeline.engine.read.rules import RangeRules
 from mirror_pipeline.errors import CorruptBatch
 from mirror_pipeline.kafka.fetch import FetchedPartition
@@ -19,11 +20,10 @@ from mirror_pipeline.kafka.records.batch import BatchHeader, Buffer, check, head
 from mirror_pipeline.kafka.records.control import ControlType, control_type
 from mirror_pipeline.kafka.records.digest import LeafSums
 from mirror_pipeline.kafka.records.merge import merge, worth_merging
-from mirror_pipeline.kafka.records.records import OpenRecord, RecordTooLarge, open_batch, open_parts, seal_runs
+from mirror_pipeline.kafka.records.records import OpenRecord, open_batch, open_parts
 from mirror_pipeline.model import BatchMark, Hole, HoleCause, Quarantined
 
 NO_TIMESTAMP = -1
-MAX_SEALED = 2**31 - 1
 
 
 @dataclass(slots=True)
@@ -55,13 +55,8 @@ class SpanBuilder:
         self.next = self._span_start = self.rules.range.start
         self.most_bytes = self.rules.range.max_bytes
 
-    @property
-    def fetch_offset(self) -> int:
-        """The offset to ask the broker for."""
-        return self.next
-
     def skip_trimmed(self, log_start: int) -> None:
-        """The source deleted everything below ``log_start`` before it was read: a gap, or the end of this topic's copy."""
+        """The source deleted everything below ``log_start`` before it was read: record a gap, or end this topic's copy."""
         if log_start <= self.next:
             return
         if not self.rules.may_miss(self.next, log_start):
@@ -71,18 +66,18 @@ class SpanBuilder:
         self.done = self.next >= self.rules.range.end
 
     def take(self, data: FetchedPartition, *, asked: int = -1, ask: Ask | None = None, again: bool = False) -> None:
-        """Take over what one fetch response holds of this partition.
+        """Take over what one fetch answer holds of this partition.
 
         Args:
             data: the answer; it begins at or before :attr:`next`.
-            asked: the offset that it was asked for from, where that is known.
-            ask: gives the answer from an offset on, asked for anew. A batch that is damaged is looked at a second time
-                before anything is decided: it may have been damaged on its way.
-            again: this is that second time.
+            asked: the offset it was requested from, where that is known.
+            ask: fetches again from an offset. A damaged batch is fetched a second time before anything is decided: it may have
+                been damaged in transit.
+            again: this is the second time.
 
         Raises:
-            CorruptBatch: records cannot be unpacked although their batch is as it was written.
-            TopicHalted: source offsets are missing without an explanation, or a batch is damaged.
+            CorruptBatch: records cannot be unpacked although their batch has its checksum.
+            TopicHalted: source offsets are missing for no known reason, or a batch is damaged.
         """
         answer, due = Answer.of(data), self.next if asked == self.next else None
         while not self.done:
@@ -92,6 +87,8 @@ class SpanBuilder:
                 self.batches += run.batches
                 self._keep(run, answer.records[answer.at : run.stop])
                 answer.at, answer.floor, answer.passed, self._at_batch = run.stop, self.next, None, True
+                if answer.at == len(answer.records):
+                    break
             try:
                 if (found := answer.batch(due)) is None:
                     break
@@ -108,16 +105,16 @@ class SpanBuilder:
             self.done = True
 
     def _look(self, header: BatchHeader, batch: memoryview, answer: Answer, ask: Ask | None) -> BatchHeader:
-        """A batch that is not plain, or not in its turn; returns its header, with the offset of its first record.
+        """Take over a batch that is not plain, or not at the next offset; returns its header, with the offset of its first record.
 
         Raises:
-            CorruptBatch: it is damaged; nothing was taken of it.
+            CorruptBatch: it is damaged; nothing of it was taken over.
         """
         opened = open_batch(batch) if header.magic < 2 and header.next_offset > self.next else None
-        if opened:  # only inside stands where a compressed wrapper begins
+        if opened:  # only the records inside say where a compressed wrapper begins
             header = header._replace(base_offset=opened[0].offset, last_offset_delta=opened[-1].offset - opened[0].offset)
         if header.base_offset < answer.floor:
-            raise CorruptBatch(f"batch at offset {header.base_offset} stands behind offset {answer.floor - 1}")
+            raise CorruptBatch(f"batch at offset {header.base_offset} comes after offset {answer.floor - 1}")
         if header.next_offset <= self.next and header.base_offset < self.next:
             self._passed(header, batch, answer.aborted)
             answer.passed = answer.at
@@ -142,7 +139,7 @@ class SpanBuilder:
         return header
 
     def _in_place(self, header: BatchHeader, answer: Answer, ask: Ask | None) -> None:
-        """Does a batch that is not the one due stand where it says? Its checksum does not cover its offset. Raises CorruptBatch."""
+        """Check that a batch belongs where its offset says: the checksum does not cover the offset. Raises CorruptBatch."""
         if header.base_offset > self.next:
             if doubt := answer.doubt(header, self.next, ask):
                 raise CorruptBatch(doubt)
@@ -153,15 +150,15 @@ class SpanBuilder:
 
     @staticmethod
     def _passed(header: BatchHeader, batch: memoryview, aborted: list[tuple[int, int]]) -> None:
-        """A batch that was taken over before may end a transaction that the broker, asked from before there, names again."""
+        """A batch that was taken over before may end a transaction that the answer lists as aborted."""
         if header.magic >= 2 and header.is_control and control_type(batch) is ControlType.ABORT:
             aborted[:] = [entry for entry in aborted if entry[0] != header.producer_id or entry[1] > header.base_offset]
 
     def _leave_out(self, answer: Answer, error: CorruptBatch, ask: Ask | None) -> bool:
-        """Go on at the next good batch, where a person, or ``on_loss``, allows it; whether that can be done with this answer."""
-        start, wanted = self.next, self.rules.range
+        """Continue at the next good batch where a decision, or ``on_loss``, allows it; whether this answer suffices for that."""
+        start, planned = self.next, self.rules.range
         good, end = answer.next_good(start), answer.stable
-        for said in answer.ends(start) if good is None else ():  # the last one of a segment, or of the log: no answer has more
+        for said in answer.ends(start) if good is None else ():  # no later batch in this answer: fetch where it may be
             if ask is None:
                 end = said
             elif answer.join(ask(said)):
@@ -169,8 +166,8 @@ class SpanBuilder:
             if good is not None:
                 break
         end = good[1] if good else end
-        if wanted.hard_end:
-            end = min(end, wanted.end)
+        if planned.hard_end:
+            end = min(end, planned.end)
         if end <= start:
             return False
         if not self.rules.may_miss(start, end):
@@ -179,33 +176,25 @@ class SpanBuilder:
         self._quarantine(start, end, "corrupt batch", bytes(answer.records[answer.at : stop]))
         self.bytes_read += stop - answer.at
         answer.at, answer.floor, answer.passed, self._at_batch = stop, end, None, True
-        # A transaction may have ended in what is left out: the broker, asked from here on, tells which are aborted.
+        # A transaction may have ended in what is left out: the broker, asked from here, lists those that are aborted.
         return good is not None and not answer.aborted and not answer.open_aborts
 
     def _quarantine(self, start: int, end: int, reason: str, payload: bytes) -> None:
-        wanted = self.rules.range
-        self.quarantined.append(Quarantined(wanted.topic, wanted.partition, wanted.incarnation, start, end, reason, payload))
+        planned = self.rules.range
+        self.quarantined.append(Quarantined(planned.topic, planned.partition, planned.incarnation, start, end, reason, payload))
         self._miss(end, HoleCause.QUARANTINED)
 
     def flush(self) -> None:
-        """Hand what was collected since the last flush to ``emit`` as one span, if it is anything."""
+        """Hand what was collected since the last flush to ``emit`` as one span, if there is any."""
         if self.next == self._span_start:
             return
-        wanted = self.rules.range
+        planned = self.rules.range
         self.emit(
             SpanDraft(
-                topic=wanted.topic,
-                partition=wanted.partition,
-                incarnation=wanted.incarnation,
-                start=self._span_start,
-                end=self.next,
-                records=self._span_records,
-                batches=self._batches,
-                min_timestamp=self._oldest,
-                max_timestamp=self._newest,
-                holes=_joined(self._holes),
+                planned.topic, planned.partition, planned.incarnation, self._span_start, self.next, records=self._span_records,
+                batches=self._batches, min_timestamp=self._oldest, max_timestamp=self._newest, holes=tuple(self._holes),
                 digests=self._sums.digests(),
-            ),
+            ),  # fmt: skip
             self._pieces,
         )
         self._span_start = self.next
@@ -214,7 +203,7 @@ class SpanBuilder:
         self._oldest = self._newest = NO_TIMESTAMP
 
     def _keep(self, run: PlainRun, piece: memoryview) -> None:
-        """Take over a plain run as it is, unless its batches are small."""
+        """Take over a plain run unchanged, unless its batches are small."""
         pieces: list[Buffer] = [piece]
         small = worth_merging(run.batches, run.records, len(piece), packed=run.packed)
         if small:
@@ -232,13 +221,6 @@ class SpanBuilder:
         self._batches += len(pieces) if small else run.batches
         self._pieces += pieces
         self._saw(run.oldest, run.newest)
-
-    def _count(self, header: BatchHeader) -> None:
-        self.next = header.next_offset
-        self.records += header.records
-        self._span_records += header.records
-        self._batches += 1
-        self._saw(header.base_timestamp, header.max_timestamp)
 
     def _saw(self, oldest: int, newest: int) -> None:
         self._oldest = oldest if self._oldest == NO_TIMESTAMP else min(self._oldest, oldest)
@@ -261,34 +243,26 @@ class SpanBuilder:
             self._open(header, open_parts(batch, checked=True) if opened is None else [opened])
 
     def _open(self, header: BatchHeader, parts: Iterable[list[OpenRecord]]) -> None:
-        wanted = self.rules.range
-        stop = min(header.next_offset, wanted.end) if wanted.hard_end else header.next_offset
+        planned = self.rules.range
+        stop = min(header.next_offset, planned.end) if planned.hard_end else header.next_offset
         codec = header.attributes & 0x07
         for records in parts:
             kept = [record for record in records if self.next <= record.offset < stop]
-            try:
-                for sealed in seal_runs(kept, codec=codec, max_bytes=self.rules.max_batch_bytes):
-                    self._take_sealed(sealed)
-            except RecordTooLarge:
-                self._oversize(kept, codec)
+            for batch in reseal(kept, codec=codec, max_bytes=self.rules.max_batch_bytes):
+                if isinstance(batch, TooLarge):
+                    self._oversize(batch)
+                else:
+                    self._take_sealed(batch)
         if self.next < stop:
             self._miss(stop, HoleCause.COMPACTION)
 
-    def _oversize(self, kept: Sequence[OpenRecord], codec: int) -> None:
-        """A single record is larger than the target's ``max.message.bytes``: quarantine, or the end of this topic's copy."""
-        for record in kept:
-            if record.offset < self.next:
-                continue
-            try:
-                sealed = seal_runs([record], codec=codec, max_bytes=self.rules.max_batch_bytes)[0]
-            except RecordTooLarge as error:
-                self._close_compacted(record.offset)
-                if not self.rules.may_miss(record.offset, record.offset + 1):
-                    raise self.rules.oversize(record.offset, error) from error
-                whole = seal_runs([record], codec=codec, max_bytes=MAX_SEALED)[0]
-                self._quarantine(record.offset, record.offset + 1, "larger than the target takes", whole)
-            else:
-                self._take_sealed(sealed)
+    def _oversize(self, large: TooLarge) -> None:
+        """Quarantine a record that the target does not accept, or end this topic's copy."""
+        offset = large.record.offset
+        self._close_compacted(offset)
+        if not self.rules.may_miss(offset, offset + 1):
+            raise self.rules.oversize(offset, large.error) from large.error
+        self._quarantine(offset, offset + 1, "larger than the target takes", large.sealed())
 
     def _close_compacted(self, to: int) -> None:
         if to > self.next:
@@ -297,12 +271,16 @@ class SpanBuilder:
     def _take_sealed(self, sealed: bytes) -> None:
         for _, header in headers(memoryview(sealed)):
             self._close_compacted(header.base_offset)
-            self._count(header)
+            self.next = header.next_offset
+            self.records += header.records
+            self._span_records += header.records
+            self._batches += 1
+            self._saw(header.base_timestamp, header.max_timestamp)
         self._pieces.append(sealed)
         self._sums.add_all([sealed])
 
     def _close_hole(self, to: int) -> None:
-        """Offsets ``[next, to)`` were not in the log the broker answered from."""
+        """Offsets ``[next, to)`` are not in the log that the broker answered from."""
         if to <= self.next:
             return
         if self.rules.holes_expected:
@@ -313,15 +291,9 @@ class SpanBuilder:
             raise self.rules.hole(self.next, to)
 
     def _miss(self, to: int, cause: HoleCause) -> None:
-        self._holes.append(Hole(self.next, to, cause))
-        self.next = to
-
-
-def _joined(holes: Sequence[Hole]) -> tuple[Hole, ...]:
-    joined: list[Hole] = []
-    for hole in holes:
-        if joined and joined[-1].end == hole.start and joined[-1].cause is hole.cause:
-            joined[-1] = Hole(joined[-1].start, hole.end, hole.cause)
+        last = self._holes[-1] if self._holes else None
+        if last is not None and last.end == self.next and last.cause is cause:
+            self._holes[-1] = Hole(last.start, to, cause)
         else:
-            joined.append(hole)
-    return tuple(joined)
+            self._holes.append(Hole(self.next, to, cause))
+        self.next = to

@@ -61,8 +61,8 @@ class TopicLag:
         if self.expires_seconds is not None and self.expires_seconds < EXPIRES_SOON_SECONDS:
             texts.append(f"source deletes unread data in {_words(self.expires_seconds)}")
         if self.held_seconds is not None and self.held_seconds > LONG_TRANSACTION_SECONDS:
-            hangs = "; it hangs: see kafka-transactions.sh find-hanging" if self.held_seconds > HANGING_SECONDS else ""
-            texts.append(f"an open transaction holds back {self.held_records:,} offsets since {_words(self.held_seconds)}{hangs}")
+            hangs = "; it is hanging: see kafka-transactions.sh find-hanging" if self.held_seconds > HANGING_SECONDS else ""
+            texts.append(f"an open transaction has held back {self.held_records:,} offsets for {_words(self.held_seconds)}{hangs}")
         return tuple(texts)
 
 

@@ -23,7 +23,7 @@ __all__ = ["INTERRUPTED", "OK", "PROBLEM", "UNEXPECTED", "UNREACHABLE", "USAGE",
 
 OK, PROBLEM, USAGE, UNREACHABLE = 0, 1, 2, 3
 INTERRUPTED = 130
-"""128 + SIGINT, as shells have it."""
+"""128 + SIGINT, as in shells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ def describe(error: BaseException, command: str = "mirror") -> Failure:
         return Failure("interrupted", "", INTERRUPTED)
     if isinstance(error, TyperException):
         message = getattr(error, "format_message", lambda: str(error))()
-        return Failure(_one_line(message).rstrip("."), f"{command} --help shows what can be written", USAGE)
+        return Failure(_one_line(message).rstrip("."), f"{command} --help lists the options", USAGE)
     text = _one_line(str(error))
     name = type(error).__name__
-    message = f"unexpected {name}: {text}" if text else f"unexpected {name}"
-    return Failure(message, "run it again with --debug to see where it happened", UNEXPECTED)
+    message = f"internal error: {name}: {text}" if text else f"internal error: {name}"
+    return Failure(message, "run it again with --debug and report the output", UNEXPECTED)
 
 
 def report(error: BaseException, *, as_json: bool, debug: bool, command: str = "mirror") -> int:

@@ -77,7 +77,7 @@ def signals_stop(stop: threading.Event, say: Callable[[str], None], leave: Calla
         if not asked:
             asked = True
             try:
-                say("stopping: the records under way are finished first; Ctrl-C again ends at once")
+                say("stopping: finishing the records in progress; Ctrl-C again exits at once")
             finally:
                 stop.set()
         elif number == signal.SIGINT:

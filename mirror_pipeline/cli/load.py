@@ -54,7 +54,7 @@ def load(path: Path) -> LoadedConfig:
         ConfigError: the file is missing or wrong.
     """
     if not path.is_file():
-        raise ConfigError(f"{path}: no such file", hint="'mirror init' writes one to start from; -c FILE names another")
+        raise ConfigError(f"{path}: no such file", hint="'mirror init' writes a starter file; -c FILE names another file")
     from mirror_pipeline import Mirror, load_config
 
     config = load_config(path)

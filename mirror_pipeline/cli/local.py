@@ -121,7 +121,7 @@ def up(
     The printed address contains an access token, which the page requires. It is new at each start unless `$MIRROR_UP_TOKEN` sets one.
     """
     if not config.is_file():
-        raise UsageError(f"{config}: no such file", hint="'mirror init' writes one to start from; -c FILE names another")
+        raise UsageError(f"{config}: no such file", hint="'mirror init' writes a starter file; -c FILE names another file")
     from mirror_pipeline.orchestration.up.supervisor import run_up
 
     raise typer.Exit(run_up(config, host=host, port=port, allow_hosts=allow_host or (), with_token=not no_token))

@@ -22,7 +22,7 @@ FIRST, COPY, LOOK, HERE = "Before copying", "Copying", "Monitoring and verificat
 
 
 Before = Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="The configuration file; may also follow the command.")]
-Debug = Annotated[bool, typer.Option("--debug", metavar=NO_VALUE, help="Print the traceback of an error; may stand anywhere on the line.")]
+Debug = Annotated[bool, typer.Option("--debug", metavar=NO_VALUE, help="Print the traceback of an error; valid anywhere on the line.")]
 
 
 def _version(asked: bool) -> None:

@@ -56,7 +56,7 @@ def _owner(opened: load.LoadedConfig, names: list[str], topic: str) -> str:
     """The mirror to which the command applies when none is named."""
     halted = [name for name in names if any(halt.topic == topic for halt in opened.mirror(name).halts())]
     if len(names) > 1 and len(halted) != 1:
-        raise UsageError(f"several mirrors could be meant: {', '.join(halted or names)}", hint="add --mirror NAME")
+        raise UsageError(f"several mirrors match: {', '.join(halted or names)}", hint="add --mirror NAME")
     return (halted or names)[0]
 
 

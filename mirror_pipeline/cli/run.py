@@ -91,9 +91,9 @@ def run(
     it was down at the end of a run without --once.
     """
     if drain and (once or for_ is not None):
-        raise UsageError("--drain goes with neither --once nor --for", hint="it ends when everything staged is on the target")
+        raise UsageError("--drain cannot be combined with --once or --for", hint="it ends when everything staged is on the target")
     if once and for_ is not None:
-        raise UsageError("--once and --for exclude each other", hint="--once copies what is there now, --for 30m copies for half an hour")
+        raise UsageError("--once and --for cannot be combined", hint="--once copies what is there now, --for 30m copies for half an hour")
     options = RunOptions(once, parse_duration(for_) if for_ is not None else None, topic or None, lane, drain)
     opened = load.load(config)
     names = opened.pick(mirror)
@@ -165,7 +165,7 @@ def backfill(
     if ended.error is not None:
         raise ended.error
     if ended.result is None:
-        note("stopped before it began")
+        note("stopped before it started")
         raise typer.Exit(PROBLEM)
     if as_json:
         print_json(ended.result.to_json())
@@ -230,6 +230,6 @@ def _failure(outcome: Outcome[RunReport], prefix: str, debug: bool) -> int:
         say(failure, prefix)
         return failure.exit_code
     if outcome.result is None:
-        note(f"{prefix}stopped before it began")
+        note(f"{prefix}stopped before it started")
         return PROBLEM
     return OK

@@ -48,9 +48,9 @@ def _write(path: Path, text: str, force: bool) -> None:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise UsageError(f"{path} exists and is left as it is", hint="--force replaces it, -c FILE writes another one") from None
+        raise UsageError(f"{path} already exists and was not changed", hint="--force replaces it; -c FILE writes another file") from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="choose another place with -c FILE") from None
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="choose another path with -c FILE") from None
 
 
 def check(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 Watch = Annotated[bool, typer.Option("--watch", "-w", metavar=NO_VALUE, help="Refresh until Ctrl-C and show a history.")]
 Every = Annotated[float, typer.Option("--every", min=0.5, metavar="SECONDS", help="Refresh interval of --watch, in seconds.")]
-ExitCode = Annotated[bool, typer.Option("--exit-code", metavar=NO_VALUE, help="End with the exit code of `mirror health`.")]
-MaxAge = Annotated[str | None, typer.Option("--max-age", metavar="TIME", help="A lane is stale when it has not run for this long: 5m.")]
+ExitCode = Annotated[bool, typer.Option("--exit-code", metavar=NO_VALUE, help="Exit with the exit code of `mirror health`.")]
+MaxAge = Annotated[
+    str | None, typer.Option("--max-age", metavar="TIME", help="Report a mirror as stale after this long without a heartbeat, such as 5m.")
+]
 Partitions = Annotated[bool, typer.Option("--partitions", "-p", metavar=NO_VALUE, help="Show one row per partition, with its offsets.")]
 
 
@@ -36,7 +38,7 @@ def lag(
     partitions: Partitions = False,
     as_json: AsJson = False,
 ) -> None:
-    """How far each target is behind its source, in records and in time.
+    """Show how far each target lags its source, in records and in time.
 
     Lag counts source offsets between the position and the last stable offset; the staged part of it is already in the
     buffer. Halted topics are listed with their reason. Exit code 0 even when there is lag or a halt.
@@ -44,7 +46,7 @@ def lag(
     While the source is unreachable, only the staged records that are not on the target yet are shown; exit code 3.
     """
     if watch and as_json:
-        raise UsageError("--watch and --json exclude each other", hint="--json answers with one document; call it as often as you like")
+        raise UsageError("--watch and --json cannot be combined", hint="--json prints one document; run the command repeatedly instead")
     opened = load.load(config)
     mirrors = [opened.mirror(name) for name in opened.pick(mirror)]
     if watch:
@@ -91,7 +93,7 @@ def _watch(mirrors: list[Mirror], every: float, partitions: bool) -> None:
                 continue
             history.add(answer)
             parts.append(tables_status.lag(answer, history, partitions=partitions, width=console.width))
-        return tables_status.each([*parts, Text(f"{time.strftime('%H:%M:%S')}, again every {every:g} s; Ctrl-C ends", "dim")])
+        return tables_status.each([*parts, Text(f"{time.strftime('%H:%M:%S')}, refreshed every {every:g} s; Ctrl-C exits", "dim")])
 
     try:
         if not console.is_terminal:
@@ -109,7 +111,7 @@ def _watch(mirrors: list[Mirror], every: float, partitions: bool) -> None:
 def status(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, exit_code: ExitCode = False, as_json: AsJson = False) -> None:
     """Show the state of each lane, buffer usage, and the number of gaps.
 
-    Contacts no cluster. Exit code 0 whatever the state; with --exit-code that of `mirror health`.
+    Contacts no cluster. Exit code 0 in every state; with --exit-code, that of `mirror health`.
     """
     opened = load.load(config)
     found = [opened.mirror(name).status() for name in opened.pick(mirror)]

@@ -51,7 +51,7 @@ def state(word: str) -> Text:
 
 def findings(found: Sequence[tuple[str, Finding]]) -> RenderableType:
     """``check``: what was looked at in each mirror, and the hints of what is wrong."""
-    grid = table(["mirror", "looked at", ""], last=["found"])
+    grid = table(["mirror", "check", ""], last=["finding"])
     for mirror, finding in found:
         detail = f"{finding.detail}\n{finding.hint}" if finding.hint and not finding.ok else finding.detail
         grid.add_row(*cells(mirror, finding.what, Text("ok", "green") if finding.ok else Text("wrong", "red"), detail))
@@ -204,7 +204,7 @@ def evicted(rows: Sequence[tuple[str, list[dict[str, Any]]]]) -> RenderableType:
             facts = [f"{key.replace('_', ' ')} {_fact(key, value)}" for key, value in answer.items() if key != "lane" and value != ""]
             lines.append(Text(f"{mirror}, {answer.get('lane', '?')}: {', '.join(facts)}"))
         if not lanes:
-            lines.append(Text(f"{mirror}: nothing was copied yet, so there is nothing to remove"))
+            lines.append(Text(f"{mirror}: nothing has been copied yet, so there is nothing to remove"))
     return Group(*lines)
 
 

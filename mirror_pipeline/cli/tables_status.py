@@ -131,7 +131,7 @@ def _lag_sum(answer: MirrorLag) -> Text:
 
 def status(answer: MirrorStatus, now: float) -> RenderableType:
     """``status`` of one mirror: its lanes, buffer and gaps; ``now`` in seconds since the epoch."""
-    grid = table(["lane", "state"], ["last sign", "micro-batches", "records", "size", "speed"])
+    grid = table(["lane", "state"], ["heartbeat", "micro-batches", "records", "size", "speed"])
     for lane in answer.lanes:
         seen = f"{duration(max(0.0, now - lane.heartbeat))} ago" if lane.heartbeat is not None else "never"
         speed = rate(lane.bytes_per_second) if lane.state == "running" else ""
@@ -169,7 +169,7 @@ def _lane_buffer(lane: str, use: BufferUse, now: float) -> list[RenderableType]:
     """The disk a lane takes, and what keeps it from taking less."""
     lines: list[RenderableType] = []
     if use.full_since is not None:
-        waits = f"{lane}: buffer full, staging waits since {duration(max(0.0, now - use.full_since))}: {use.full_reason}"
+        waits = f"{lane}: buffer full, staging has waited for {duration(max(0.0, now - use.full_since))}: {use.full_reason}"
         lines.append(Text(waits, "red"))
     if use.disk_bytes:
         facts = [
@@ -183,7 +183,7 @@ def _lane_buffer(lane: str, use: BufferUse, now: float) -> list[RenderableType]:
             facts.append(f"oldest {duration(max(0.0, now - use.oldest_staged))} old")
         lines.append(Text(f"{lane}: {', '.join(facts)}", "dim"))
     if use.upkeep_error:
-        lines.append(Text(f"{lane}: housekeeping: {use.upkeep_error}", "yellow"))
+        lines.append(Text(f"{lane}: maintenance: {use.upkeep_error}", "yellow"))
     return lines
 
 
@@ -207,7 +207,7 @@ def _buffer(answer: MirrorStatus) -> RenderableType:
 
 def _verified(answer: MirrorStatus, now: float) -> Text:
     if answer.verified_at is None:
-        return Text("nothing was verified yet: see 'mirror verify'", "dim")
+        return Text("nothing has been verified yet: see 'mirror verify'", "dim")
     last = f"last verification {duration(max(0.0, now - answer.verified_at))} ago"
     if not answer.different:
         return Text(f"{last}: no differences", "green")

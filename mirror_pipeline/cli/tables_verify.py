@@ -42,7 +42,7 @@ def verdict(document: dict[str, Any], *, everything: bool = False) -> Renderable
     if len(found) > len(lines):
         lines.append(Text(f"… and {count(len(found) - len(lines))} more: --all or --json", "red"))
     if document["more"]:
-        lines.append(Text("and more: only the first of each partition are listed", "red"))
+        lines.append(Text("there are more: only the first of each partition are listed", "red"))
     return Group(grid, *lines, _sum(document))
 
 
@@ -80,8 +80,8 @@ def _sum(document: dict[str, Any]) -> Text:
     sampled = f" (a sample of {document['sampled']:.1%})" if document["sampled"] < 1 else ""
     facts = f"{plural(document['records'], 'record')}{sampled}, {size(document['bytes'])} in {duration(seconds)}{speed}"
     if document["ok"]:
-        but = f", but for {plural(len(document['repaired']), 'record')} that a repair put beside" if document["repaired"] else ""
-        return Text(f"{facts}: the same on both sides{but}", "green")
+        but = f", except for {plural(len(document['repaired']), 'record')} in side topics" if document["repaired"] else ""
+        return Text(f"{facts}: identical on both sides{but}", "green")
     return Text(f"{facts}: {plural(len(document['differences']), 'difference')}", "red")
 
 
@@ -90,9 +90,9 @@ def repaired(document: dict[str, Any], *, everything: bool = False) -> Renderabl
     records = document["records"]
     if not records and document["others"]:
         others = plural(document["others"], "difference")
-        return Text(f"nothing of {document['topic']} is missing or altered; {others} of other kinds cannot be mended by writing", "yellow")
+        return Text(f"no record of {document['topic']} is missing or altered; its {others} of other kinds cannot be repaired", "yellow")
     if not records:
-        return Text(f"nothing to repair: every record of {document['topic']} is on the target as it was", "green")
+        return Text(f"nothing to repair: every record of {document['topic']} is unaltered on the target", "green")
     lines = []
     for record in records if everything else records[:SHOWN_DIFFERENCES]:
         place = "" if record["target_offset"] is None else f" at offset {record['target_offset']}"

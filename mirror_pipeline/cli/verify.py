@@ -70,7 +70,7 @@ def verify(
     if external:
         jobs = _external(opened, _clusters(source, target, mirror, sample), _pairs(topic), start, end)
     elif source is not None or target is not None:
-        raise UsageError("--source and --target require --external", hint="a mirror knows its clusters; --mirror names it")
+        raise UsageError("--source and --target require --external", hint="the configuration names a mirror's clusters; use --mirror")
     else:
         jobs = _mirrors(opened, opened.pick(mirror), topic, start, end, 1.0 if sample is None else sample)
     ended = _with_progress("reading the ledger", jobs, settings.debug)
@@ -145,7 +145,7 @@ def _external(
 
 def _clusters(source: str | None, target: str | None, mirrors: list[str] | None, sample: float | None) -> tuple[str, str]:
     if mirrors or sample is not None:
-        raise UsageError("--external goes with neither --mirror nor --sample", hint="it takes --source, --target and --topic SRC=DST")
+        raise UsageError("--external cannot be combined with --mirror or --sample", hint="it takes --source, --target and --topic SRC=DST")
     return _given("--source", source), _given("--target", target)
 
 
@@ -160,7 +160,7 @@ def _pairs(given: list[str] | None) -> dict[str, str]:
     for text in given or ():
         ours, equals, theirs = text.partition("=")
         if not (ours and equals and theirs):
-            raise UsageError(f"--topic {text}: no pair of topics", hint="write it as --topic orders=east.orders")
+            raise UsageError(f"--topic {text} is not a pair of topics", hint="write it as --topic orders=east.orders")
         if ours in pairs:
             raise UsageError(f"--topic {ours}= is given twice", hint="compare it with one topic at a time")
         pairs[ours] = theirs
@@ -175,7 +175,7 @@ def _with_progress(starting: str, jobs: Sequence[tuple[str, Work[T]]], debug: bo
     view = view_for(notices(), starting, VerifyContent())
 
     def stopping(_: str) -> None:
-        view.note("stopping; Ctrl-C again ends at once")
+        view.note("stopping; Ctrl-C again exits at once")
 
     def job(name: str, work: Work[T]) -> Job[T]:
         return Job(name, lambda: work(view.observe, stop))
@@ -189,6 +189,6 @@ def _with_progress(starting: str, jobs: Sequence[tuple[str, Work[T]]], debug: bo
                 note(f"spark: {line}")
         raise error
     if any(outcome.result is None for outcome in ended):
-        note("stopped before it began")
+        note("stopped before it started")
         raise typer.Exit(PROBLEM)
     return ended

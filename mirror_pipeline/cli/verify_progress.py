@@ -45,5 +45,5 @@ class VerifyContent:
 
 def _left(progress: Verification, pace: float) -> str:
     if progress.suspects:
-        return f"looking at {plural(progress.suspects, 'record')} one by one"
+        return f"comparing {plural(progress.suspects, 'record')} one by one"
     return f"{duration((progress.total - progress.offsets) / pace)} left" if pace > 0 else "waiting"

@@ -90,7 +90,7 @@ def run(
     if from_time >= to_time:
         raise UsageError("the time range is empty: --from is not before --to", hint="the end is exclusive")
     if from_time > time.time() * 1000:
-        raise UsageError("the time range lies in the future", hint="a backfill copies the past; `mirror run` copies what comes")
+        raise UsageError("the time range lies in the future", hint="a backfill copies past records; `mirror run` copies new ones")
     target = into or _selected(flow, topic)
     lane = lane_name(topic, target, from_time, to_time)
     store = next((s for s in find_lanes(flow.config.buffer, flow.name) if s.lane == lane), None)
@@ -147,7 +147,7 @@ def _selected(flow: Flow, topic: str) -> str:
     selected = select_topics(flow.config, flow.settings, list(flow.source_admin().topics())).topics
     if topic not in selected:
         raise UsageError(
-            f"mirror {flow.name} does not select topic {topic}", hint="`mirror plan` shows what is selected and what is left out, and why"
+            f"mirror {flow.name} does not select topic {topic}", hint="`mirror plan` shows which topics are excluded, and why"
         )
     return selected[topic]
 
@@ -166,7 +166,7 @@ def _manifests(flow: Flow) -> list[Manifest]:
 def _refuse_live(flow: Flow, topic: str, target: str) -> None:
     if _live(flow, topic, target):
         raise UsageError(
-            f"{target} is mirrored live: records of the past would lie behind newer ones",
+            f"{target} is mirrored continuously: old records would be appended after newer ones",
             hint=f"copy into another topic: --into {target}{BESIDE}",
         )
 
@@ -189,7 +189,7 @@ def _refuse_filled(flow: Flow, manifest: Manifest) -> None:
     before = [made for made in _manifests(flow) if made.target_topic == manifest.target_topic]
     if not before or any(m.topic != manifest.topic or m.to_time > manifest.from_time for m in before):
         raise UsageError(
-            f"target topic {manifest.target_topic} holds records already"
+            f"target topic {manifest.target_topic} already holds records"
             + (" of a later or overlapping time range" if before else ""),
             hint=f"copy into another topic: --into {manifest.target_topic}{BESIDE}",
         )

@@ -43,7 +43,7 @@ def _buffer(flow: Flow) -> Finding:
         room = SpaceWatch(store, cap=cap, micro_batch=flow.settings.engine.micro_batch_bytes).measure()
     except MirrorError as error:
         return _failed("buffer", error)
-    hint = "free space on its disk, choose another by buffer.uri, or lower buffer.max_bytes"
+    hint = "free space on its disk, choose another with buffer.uri, or lower buffer.max_bytes"
     if room.why_full:
         return Finding("buffer", False, f"{store.uri} is full: {room.why_full}", hint)
     detail = f"{store.uri} can be written"
@@ -55,7 +55,7 @@ def _buffer(flow: Flow) -> Finding:
 
 def _java(flow: Flow) -> str:
     if not spark_may_be_needed(flow.settings.engine):
-        return "not needed to copy: everything runs in this process (engine.inline_bytes); to compare much, `mirror verify` starts Spark"
+        return "not needed for copying: everything runs in this process (engine.inline_bytes); large verifications start Spark"
     return f"found {find_java()}"
 
 
@@ -84,8 +84,8 @@ def _selection(flow: Flow, names: list[str], selected: Selected) -> Finding:
     detail = "; ".join([f"{count} of {len(names)} topics selected", *silent])
     hidden = rights.unseen(flow.source, flow.settings.topics.include, names)
     if not names and hidden:
-        return Finding("topics", False, f"cluster {flow.source.alias} has no topics, or shows this principal none", hidden)
-    hint = hidden or ("" if count else "regexes match whole names; `mirror plan` shows why each topic is left out")
+        return Finding("topics", False, f"cluster {flow.source.alias} has no topics, or none that this principal may describe", hidden)
+    hint = hidden or ("" if count else "regexes match whole names; `mirror plan` shows why each topic is excluded")
     return Finding("topics", bool(count), detail, hint)
 
 

@@ -90,7 +90,7 @@ def run_notes(stores: Iterable[LaneStore]) -> tuple[str, ...]:
         if body.get("state") == "failed":
             lines.append(f"{store.lane}: the last run failed: {body.get('message') or 'no reason given'}")
         elif body.get("state") == "running" and time.time() - body["heartbeat"] > STALE_SECONDS:
-            lines.append(f"{store.lane}: the last run was cut off, its last sign of life is {time.time() - body['heartbeat']:,.0f} s old")
+            lines.append(f"{store.lane}: the last run was interrupted, its last heartbeat is {time.time() - body['heartbeat']:,.0f} s old")
         elif body.get("target_down"):
             lines.append(f"{store.lane}: target down: {body['target_down']}")
         elif body.get("source_down"):

@@ -40,14 +40,14 @@ def health_of(status: MirrorStatus, now: float, max_age: float | None = None) ->
     Args:
         status: from :meth:`Mirror.status`.
         now: seconds since the epoch.
-        max_age: a mirror whose newest sign of life is older than this is stale, in seconds; None takes a run that ended for well.
+        max_age: a mirror whose last heartbeat is older than this is stale, in seconds; None: a run that has ended is not stale.
     """
     found = [finding for lane in status.lanes for finding in _of_lane(lane, now)]
     signs = [lane.heartbeat for lane in status.lanes if lane.heartbeat is not None]
     if not signs:
         found.append((STALE, "it has never run"))
     elif max_age is not None and now - max(signs) > max_age:
-        found.append((STALE, f"no lane gave a sign of life for {_age(now - max(signs))}"))
+        found.append((STALE, f"no lane has sent a heartbeat for {_age(now - max(signs))}"))
     return Health(
         status.mirror, worst(state for state, _ in found), tuple(text for _, text in found),
         len(status.lanes), sum(len(lane.topics) for lane in status.lanes),
@@ -62,7 +62,7 @@ def worst(states: Iterator[str] | Sequence[str]) -> str:
 
 def _of_lane(lane: LaneStatus, now: float) -> Iterator[tuple[str, str]]:
     if lane.state == "stale" and lane.heartbeat is not None:
-        yield STALE, f"{lane.lane} gave no sign of life for {_age(now - lane.heartbeat)}"
+        yield STALE, f"{lane.lane} has sent no heartbeat for {_age(now - lane.heartbeat)}"
     if lane.state == "failed":
         state = UNREACHABLE if lane.exit_code == EXIT_CODES[UNREACHABLE] else PROBLEM
         yield state, f"{lane.lane} failed: {lane.message or 'no reason given'}"

@@ -76,10 +76,10 @@ def resolve(flow: Flow, topic: str, accept: str) -> Resolution:
         raise UsageError(f"topic {topic} of mirror {flow.name} is not halted for {accept!r}", hint=_instead(flow, mine))
     kind = ACCEPTABLE.get(accept)
     if kind is None:
-        raise UsageError(f"{accept} cannot be accepted, only mended: {found.halt.reason}", hint=found.halt.hint)
+        raise UsageError(f"{accept} cannot be accepted; fix its cause: {found.halt.reason}", hint=found.halt.hint)
     life = Ledger(found.store).incarnations().get(topic)
     if life is None:
-        raise UsageError(f"topic {topic} has no copy yet in lane {found.store.lane}", hint="`mirror plan` shows what stands in its way")
+        raise UsageError(f"topic {topic} has no copy yet in lane {found.store.lane}", hint="`mirror plan` shows what prevents it")
     decided = _decide(flow, found, kind, life)
     if kind is DecisionKind.SOURCE_GONE:
         _name_lost(flow, found.store, decided)
@@ -112,13 +112,13 @@ def _of_topic(client: WireClient, kind: DecisionKind, life: Incarnation) -> Deci
     if answer.error:
         raise broker_error(answer.error, name)
     if kind is DecisionKind.RECREATED and answer.topic_id == life.topic_id:
-        raise _not_so(f"source topic {name} has the topic id {answer.topic_id}, as what was copied")
+        raise _not_so(f"source topic {name} still has the topic id that was copied, {answer.topic_id}")
     return _decision(life, kind, -1, (0, 0), subject=answer.topic_id)
 
 
 def _not_so(seen: str) -> UsageError:
-    """The halt's reason is gone: accepting it would give up, or copy twice, what is well."""
-    return UsageError(f"{seen}: it is not so any more, and nothing was changed", hint="the next run goes on by itself")
+    """The halt's cause is gone: accepting it would give up, or copy twice, records that are in order."""
+    return UsageError(f"{seen}: the halt no longer applies, and nothing was changed", hint="the next run resumes the topic")
 
 
 def _of_gone(client: WireClient, store: LaneStore, life: Incarnation) -> list[Decision]:
@@ -126,8 +126,8 @@ def _of_gone(client: WireClient, store: LaneStore, life: Incarnation) -> list[De
     answer = client.metadata([life.topic]).topics[life.topic]
     if answer.error != UNKNOWN_TOPIC_OR_PARTITION:
         raise UsageError(
-            f"source topic {life.topic} exists, or may not be seen: it is not gone" + (f" ({answer.topic_id})" if answer.topic_id else ""),
-            hint="run again: the topic goes on, or is `recreated`",
+            f"source topic {life.topic} exists, or may not be described" + (f" ({answer.topic_id})" if answer.topic_id else ""),
+            hint="run the mirror again: the topic resumes, or halts as `recreated`",
         )
     stand = standing([store])
     nexts = _nexts(store, life)
@@ -164,8 +164,8 @@ def _look_at_target(client: WireClient, ledger: Ledger, life: Incarnation) -> No
     ends = offsets_at(client, stands, LATEST, isolation=0)
     if all(ends[place] >= at for place, at in stands.items()):
         raise UsageError(
-            f"target topic {life.target_topic} holds what was copied to it: it is the same topic, and no partition ends too early",
-            hint="there is nothing to accept any more: run the mirror again",
+            f"target topic {life.target_topic} holds what was copied: its topic id is unchanged, and no partition ends too early",
+            hint="there is nothing left to accept; run the mirror again",
         )
 
 
@@ -201,7 +201,7 @@ def _truncated(flow: Flow, client: WireClient, found: _Halted, life: Incarnation
     spans |= {n: span for n, span in told.items() if n not in spans and n in nexts and _diverged(flow, client, found, life, n, nexts[n])}
     if not spans:
         number = found.halt.partition if found.halt.partition in nexts else min(nexts)
-        seen = f"{life.topic}[{number}] ends at offset {ends[number]}, not before the next offset to copy ({nexts[number]})"
+        seen = f"{life.topic}[{number}] ends at offset {ends[number]}, which is not before the next offset to copy ({nexts[number]})"
         raise _not_so(seen)
     return spans
 

@@ -92,7 +92,7 @@ def lane_status(store: LaneStore) -> LaneStatus:
 def _topic_state(store: LaneStore, name: str, said: Mapping[str, Any], at: float) -> TopicState:
     state, hint, code = said["state"], said["hint"], said.get("code", "")
     if state == HALTED and accepted_since(store, name, code, at):
-        state, hint = ACCEPTED, "the next run goes on"
+        state, hint = ACCEPTED, "the next run resumes the topic"
     return TopicState(name, state, said["reason"], hint, said["target_topic"], said["records"], said["bytes"], code)
 
 

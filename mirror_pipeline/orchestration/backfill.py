@@ -34,7 +34,7 @@ class BackfillConfig(dg.Config):
     into: str = Field(
         default="",
         description="Target topic. Empty: the mirrored name while that is empty on the target, else the mirrored name with `.backfill` "
-        "behind it. A topic that the mirror keeps up to date is refused: records of the past would lie behind newer ones.",
+        "appended. A topic that the mirror keeps up to date is refused: old records would be appended after newer ones.",
     )
 
 

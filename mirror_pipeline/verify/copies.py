@@ -161,7 +161,7 @@ def _changed(side: str, cluster: ClusterMetadata, name: str, topic_id: str, clus
         code = broker_error(found.error, name).message if found is not None else name
         return f"the {side} topic cannot be read: {code}"
     if topic_id and found.topic_id and found.topic_id != topic_id:
-        return f"the {side} topic was deleted and created anew since it was copied"
+        return f"the {side} topic has been recreated since it was copied"
     return ""
 
 

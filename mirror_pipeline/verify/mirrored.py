@@ -236,7 +236,7 @@ class MirrorCheck:
         found = sum(len(part.settled.differences) for part in parts)
         problem = topic.problem or next((part.unreadable for part in parts if part.unreadable), "")
         rows = tuple(part.verdict() for part in parts)
-        timeless = "the target stamps records itself: times are not compared" if topic.terms.timeless else ""
+        timeless = "the target sets record timestamps itself (LogAppendTime), so they are not compared" if topic.terms.timeless else ""
         return TopicVerdict(
             self._flow.name,
             topic.life.topic,

@@ -30,8 +30,8 @@ SUFFIX = ".repair"
 MENDED = ("missing", "altered")
 READ_BYTES = 256 << 10
 WHY = (
-    "in the middle of the target's log nothing can be inserted without breaking the order, and its end belongs to the running mirror: "
-    "the records are beside it, in the same partitions, in the order of their source offsets"
+    "nothing can be inserted into the middle of the target's log without breaking the order, and only the mirror may append to it: "
+    "the records are in the side topic, in the same partitions and in the order of their source offsets"
 )
 WRITTEN, THERE, PLANNED, LOST = "written", "already there", "would be written", "lost"
 
@@ -123,7 +123,7 @@ def with_repaired(flow: Flow, report: VerifyReport) -> VerifyReport:
             try:
                 known |= _beside(source, side, copied, mine) if mine and side.exists() else set()
             except MirrorError as error:
-                notes[verdict.topic] = f"whether {verdict.target_topic}{SUFFIX} holds them cannot be seen now: {error.message}"
+                notes[verdict.topic] = f"cannot tell whether {verdict.target_topic}{SUFFIX} holds them: {error.message}"
     return _judged(report, known, notes)
 
 

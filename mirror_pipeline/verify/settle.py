@@ -125,7 +125,7 @@ def _candidates(found: Iterable[DeepResult]) -> list[Candidate]:
 
 def _settle(source: TopicPartition, found: Sequence[DeepResult], look: LookResult | None) -> Settled:
     left = [record for record in _unsettled(found) if look is None or not look.excuses(record)]
-    gone = [Candidate(record, None, "its key does not come again") for record in left]
+    gone = [Candidate(record, None, "its key does not occur again") for record in left]
     findings = classify([*_candidates(found), *gone], look.known if look is not None else ())
     differences = [
         Difference(f.kind, source.topic, source.partition, f.source_offset, f.target_offset, f.detail)

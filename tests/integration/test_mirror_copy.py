@@ -114,6 +114,6 @@ def test_backfill_copies_exactly_its_range(
 
     assert mirror.run(once=True, session=spark).records == 1000
     assert mirror.backfill_target(topic_name) == f"east.{topic_name}.backfill"
-    with pytest.raises(UsageError, match="mirrored live"):
+    with pytest.raises(UsageError, match="mirrored continuously"):
         mirror.backfill(topic_name, began, began + 50, session=spark)
     assert verdicts(mirror, [topic_name])[0].verdict == "identical"

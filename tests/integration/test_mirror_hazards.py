@@ -219,7 +219,7 @@ def test_lag_tells_of_a_transaction_that_nobody_ends(case: Case, topic_name: str
     assert once(mirror, spark).state == "ok"
     (topic,) = mirror.lag().topics
     assert (topic.lag_records, topic.held_records) == (0, 6)
-    assert "an open transaction holds back 6 offsets since 30 m; it hangs" in topic.warnings[0]
+    assert "an open transaction has held back 6 offsets for 30 m; it is hanging" in topic.warnings[0]
     producer.abort_transaction(30)
     assert once(mirror, spark).state == "ok"
     assert values(mirror, f"east.{topic_name}") == [f"value-{n}".ljust(20, ".") for n in range(10)]

@@ -253,7 +253,7 @@ def test_staged_digests_find_a_target_that_differs(clusters: ClusterPair, tmp_pa
     assert found.verified == {}
     assert [row[4] for row in verdicts_of(mirror)] == ["different"]
     (topic,) = mirror.verify(session=spark).topics
-    assert (topic.verdict, "created anew" in topic.note) == ("unreadable", True)
+    assert (topic.verdict, "has been recreated" in topic.note) == ("unreadable", True)
 
 
 def eventually(true: Callable[[], bool], seconds: float = 15.0) -> None:

@@ -112,8 +112,8 @@ def test_status(cli: Cli) -> None:
     assert "45.0 GB of 50.0 GB, 77 records (7.7 kB) not yet on the target" in ended.out
     assert "2 gaps: see 'mirror gaps'" in ended.out
     for said in (
-        "buffer full, staging waits since", "the cap is reached", "spans 1.5 MB in 12 files, ledger 20.0 kB, logs 300.0 kB in 60 files",
-        "700.0 kB to be verified", "housekeeping: not verified: no broker",
+        "buffer full, staging has waited for", "the cap is reached", "spans 1.5 MB in 12 files, ledger 20.0 kB, logs 300.0 kB in 60 files",
+        "700.0 kB to be verified", "maintenance: not verified: no broker",
     ):  # fmt: skip
         assert said in " ".join(ended.out.split())
     (mirror,) = cli("status", "--json", mirrors=[FakeMirror()]).json["mirrors"]
@@ -172,7 +172,7 @@ def test_init_leaves_a_file_alone_unless_forced(cli: Cli, tmp_path: Path) -> Non
     path = tmp_path / "mirror.yaml"
     path.write_text("mine")
     refused = cli("init", "-c", str(path))
-    assert refused.code == 2 and "exists and is left as it is" in refused.err and "--force" in refused.err
+    assert refused.code == 2 and "already exists and was not changed" in refused.err and "--force" in refused.err
     assert path.read_text() == "mine"
     assert json.loads(cli("init", "-c", str(path), "--force", "--json").out) == {"path": str(path)}
     assert "mirrors:" in path.read_text()

@@ -45,7 +45,7 @@ def test_with_json_the_error_is_also_the_document(cli: Cli) -> None:
 def test_the_unexpected_is_one_line_and_points_at_debug(cli: Cli) -> None:
     ended = cli("lag", mirrors=[FakeMirror(error=ZeroDivisionError("by zero"))])
     assert ended.code == UNEXPECTED == 70
-    assert ended.err == "error: unexpected ZeroDivisionError: by zero\nhint: run it again with --debug to see where it happened\n"
+    assert ended.err == "error: internal error: ZeroDivisionError: by zero\nhint: run it again with --debug and report the output\n"
 
 
 @pytest.mark.parametrize("words", [("--debug", "lag"), ("lag", "--debug")])
@@ -62,9 +62,9 @@ def test_debug_shows_the_traceback_wherever_it_stands(cli: Cli, words: tuple[str
         (("nonsense",), "nonsense"),
         (("backfill", "--mirror", "m"), "Missing option"),
         (("run", "--lane", "x"), "valid integer"),
-        (("run", "--once", "--for", "30m"), "exclude each other"),
+        (("run", "--once", "--for", "30m"), "cannot be combined"),
         (("run", "--for", "soon"), "not a duration"),
-        (("lag", "--watch", "--json"), "exclude each other"),
+        (("lag", "--watch", "--json"), "cannot be combined"),
         (("plan", "-c", "nowhere.yaml"), "nowhere.yaml: no such file"),
         (("-c", "elsewhere.yaml", "plan"), "elsewhere.yaml: no such file"),
         (("plan",), "mirror.yaml: no such file"),

@@ -34,7 +34,7 @@ def of(*lanes: LaneStatus) -> MirrorStatus:
         ({"state": "failed", "message": "west is silent", "exit_code": 3}, "unreachable", 3, "lane-0 failed: west is silent"),
         ({"topics": (BEHIND,), "target_down_since": NOW - 300}, "unreachable", 3, "lane-0: target down for 5 m"),
         ({"source_down": "east is silent"}, "unreachable", 3, "lane-0: source down: east is silent"),
-        ({"state": "stale"}, "stale", 3, "lane-0 gave no sign of life for 100 s"),
+        ({"state": "stale"}, "stale", 3, "lane-0 has sent no heartbeat for 100 s"),
         ({"state": "never run", "heartbeat": None}, "stale", 3, "it has never run"),
     ],
 )

@@ -110,7 +110,7 @@ def test_a_signal_stops_cleanly(cli: Cli, number: signal.Signals) -> None:
     second = FakeMirror("b")
     ended = cli("run", "--once", mirrors=[FakeMirror("a", on_run=run), second])
     assert seen == [True] and second.calls == []
-    assert "stopping: " in ended.err and "b: stopped before it began" in ended.err
+    assert "stopping: " in ended.err and "b: stopped before it started" in ended.err
     assert ended.code == 1 and "1,234,567" in ended.out
 
 

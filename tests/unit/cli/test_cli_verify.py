@@ -22,7 +22,7 @@ def test_a_sound_copy(cli: Cli) -> None:
     ended = cli("verify", mirrors=[FakeMirror()])
     assert ended.code == 0
     assert "identical; 7 records deleted by the target's retention" in ended.out
-    assert "900 records, 90.0 MB in 2.0 s, 45.0 MB/s: the same on both sides" in ended.out
+    assert "900 records, 90.0 MB in 2.0 s, 45.0 MB/s: identical on both sides" in ended.out
 
 
 def test_differences_are_a_line_each_and_exit_code_1(cli: Cli) -> None:
@@ -38,7 +38,7 @@ def test_many_differences_are_cut_short_for_people_only(cli: Cli) -> None:
     assert "… and 1,214 more: --all or --json\n" in cli("verify", mirrors=[FakeMirror(the_proof=many)]).out
     assert cli("verify", "--all", mirrors=[FakeMirror(the_proof=many)]).out.count("missing   orders[3]") == 1234
     assert len(cli("verify", "--json", mirrors=[FakeMirror(the_proof=many)]).json["differences"]) == 1234
-    assert "and more: only the first of each partition" in cli("verify", mirrors=[FakeMirror(the_proof=replace(BAD, more=True))]).out
+    assert "there are more: only the first of each partition" in cli("verify", mirrors=[FakeMirror(the_proof=replace(BAD, more=True))]).out
 
 
 def test_what_was_repaired_is_no_difference_and_is_named(cli: Cli) -> None:
@@ -46,7 +46,7 @@ def test_what_was_repaired_is_no_difference_and_is_named(cli: Cli) -> None:
     ended = cli("verify", mirrors=[FakeMirror(the_proof=replace(PROOF, topics=(row,), repaired=(LOST,)))])
     assert ended.code == 0
     assert "repaired; 1 record in east.orders.repair" in ended.out
-    assert "the same on both sides, but for 1 record that a repair put beside" in ended.out
+    assert "identical on both sides, except for 1 record in side topics" in ended.out
 
 
 def test_json_of_several_mirrors_is_one_document(cli: Cli) -> None:
@@ -88,10 +88,10 @@ def test_external_takes_pairs_of_topics(cli: Cli) -> None:
     ("words", "said"),
     [
         (("--external", "--source", "x", "--target", "y"), "at least one --topic SRC=DST"),
-        (("--external", "--source", "x", "--target", "y", "--topic", "a"), "no pair of topics"),
+        (("--external", "--source", "x", "--target", "y", "--topic", "a"), "is not a pair of topics"),
         (("--external", "--source", "x", "--target", "y", "--topic", "a=b", "--topic", "a=c"), "given twice"),
         (("--external", "--topic", "a=b"), "--external needs --source"),
-        (("--external", "--mirror", "m", "--topic", "a=b"), "neither --mirror nor --sample"),
+        (("--external", "--mirror", "m", "--topic", "a=b"), "cannot be combined with --mirror or --sample"),
         (("--source", "east"), "require --external"),
         (("--from", "-1h", "--to", "-2h"), "--from is not before --to"),
     ],
@@ -116,7 +116,7 @@ def test_repair_with_nothing_to_do_and_with_something_lost(cli: Cli) -> None:
     sound = cli(*words, mirrors=[FakeMirror(the_repair=replace(REPAIR, records=()))])
     assert (sound.code, "nothing to repair" in sound.out) == (0, True)
     other = cli(*words, mirrors=[FakeMirror(the_repair=replace(REPAIR, records=(), others=3))])
-    assert "3 differences of other kinds cannot be mended by writing" in other.out
+    assert "its 3 differences of other kinds cannot be repaired" in other.out
     lost = replace(REPAIR, records=(replace(REPAIR.records[0], state="lost", target_offset=None),))
     ended = cli(*words, "--json", mirrors=[FakeMirror(the_repair=lost)])
     assert (ended.code, ended.json["ok"], ended.json["lost"]) == (1, False, 1)
@@ -149,5 +149,5 @@ def test_bars_show_share_speed_and_suspects() -> None:
     screen.print(view.render())
     assert isinstance(screen.file, io.StringIO)
     shown = screen.file.getvalue()
-    for said in ("starting, 0 s", "50%", "2.0 MB/s", "looking at 12 records one by one"):
+    for said in ("starting, 0 s", "50%", "2.0 MB/s", "comparing 12 records one by one"):
         assert said in shown

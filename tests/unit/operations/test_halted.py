@@ -184,7 +184,7 @@ def test_a_deleted_topic_stays_in_the_lag_with_what_is_staged(store: LaneStore) 
 
 @pytest.mark.parametrize(
     ("state", "age", "said"),
-    [("failed", 0, "lane-0: the last run failed: no broker"), ("running", 90, "lane-0: the last run was cut off"), ("finished", 0, "")],
+    [("failed", 0, "lane-0: the last run failed: no broker"), ("running", 90, "lane-0: the last run was interrupted"), ("finished", 0, "")],
 )
 def test_how_the_last_runs_ended(store: LaneStore, state: str, age: float, said: str) -> None:
     ran(store, state, age=age, message="no broker")

@@ -63,9 +63,9 @@ def accept(
 
 @pytest.mark.parametrize(("source", "code"), [(Source(NEXT), "truncated"), (Source(NEXT + 9), "truncated"), (Source(5), "recreated")])
 def test_what_is_not_so_any_more_is_not_accepted(context: LaneContext, monkeypatch: pytest.MonkeyPatch, source: Source, code: str) -> None:
-    with pytest.raises(UsageError, match="not so any more, and nothing was changed") as caught:
+    with pytest.raises(UsageError, match="no longer applies, and nothing was changed") as caught:
         accept(context, monkeypatch, source, code, [21, NEXT])
-    assert "the next run goes on" in caught.value.hint
+    assert "the next run resumes" in caught.value.hint
     assert Decisions(context.store, durable=False).all() == ()
 
 

@@ -30,6 +30,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mirror_pipeline.halts import Halt
     from mirror_pipeline.reports import RunReport
 
 
@@ -104,29 +105,11 @@ class LaneLost(ProblemFound):
 
 
 class TopicHalted(ProblemFound):
-    """One topic cannot continue; the others do.
+    """One topic cannot continue; the others do. Made by :meth:`mirror_pipeline.halts.Halt.error`."""
 
-    ``code`` is a short stable word for the reason (docs/troubleshooting.md), ``span`` the source offsets it is about,
-    ``trace`` the traceback of an internal error.
-    """
-
-    def __init__(
-        self,
-        topic: str,
-        message: str,
-        *,
-        hint: str = "",
-        partition: int | None = None,
-        code: str = "",
-        span: tuple[int, int] | None = None,
-        trace: str = "",
-    ) -> None:
-        super().__init__(message, hint=hint)
-        self.topic = topic
-        self.trace = trace
-        self.partition = partition
-        self.code = code
-        self.span = span
+    def __init__(self, halt: Halt) -> None:
+        super().__init__(halt.message, hint=halt.hint)
+        self.halt = halt
 
 
 class TaskLost(MirrorError):

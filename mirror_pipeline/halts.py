@@ -1,14 +1,20 @@
-"""The reasons for which a topic halts, and which of them a person can accept. docs/troubleshooting.md explains each."""
+"""Every reason for which a topic halts: one function each, with its code, message and hint; and which halts can be accepted.
+
+A code never changes; docs/troubleshooting.md explains each. Halts of topics whose copy cannot begin have no code.
+
+Over 300 lines: all halts stand in one file.
+"""
 
 from __future__ import annotations
 
 import logging
 import shlex
 import traceback
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mirror_pipeline.errors import BrokerError, TopicHalted
-from mirror_pipeline.model import DecisionKind, TopicPartition
+from mirror_pipeline.errors import BrokerError, MirrorError, TopicHalted
+from mirror_pipeline.model import DecisionKind, TopicPartition, topic_id_of
 
 log = logging.getLogger(__name__)
 
@@ -38,42 +44,302 @@ MEANING = {
 }
 """What accepting a halt means, in words."""
 
+RECORD_GAP = "`on_loss: record_gap` continues by itself and records the gap"
+FILLED_HINT = (
+    "was the buffer moved or deleted? It holds the ledger: point buffer.uri at it again, or restore it as it was after the last run;"
+    " without it mirror under another target name (`naming`), or delete the target topic: the copy then starts over"
+)
+CLAIMED_HINT = "use `naming: prefix`, or select the topic in one of the two mirrors only"
 
-def internal(place: TopicPartition, error: Exception, *, topic: str = "") -> TopicHalted:
-    """The halt for an internal error in one partition's work: the others continue.
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """Why one topic cannot continue; the others do. Plain values: it crosses into Spark's workers and back.
+
+    ``code`` is a short stable word for the reason, ``span`` the source offsets it is about, ``trace`` the traceback of an
+    internal error. What a target task reports names the target's partition until :meth:`at` names the source's.
+    """
+
+    topic: str
+    message: str
+    hint: str = ""
+    code: str = ""
+    partition: int | None = None
+    span: tuple[int, int] | None = None
+    trace: str = ""
+
+    def at(self, source: TopicPartition) -> Halt:
+        """The same halt, of a source partition."""
+        return replace(self, topic=source.topic, partition=source.partition)
+
+    def error(self) -> TopicHalted:
+        """The exception that carries this halt."""
+        return TopicHalted(self)
+
+
+def _at(place: TopicPartition, code: str, message: str, hint: str, span: tuple[int, int] | None = None) -> Halt:
+    return Halt(place.topic, message, hint, code, place.partition, span)
+
+
+# The source.
+
+
+def trimmed(source: TopicPartition, start: int, end: int) -> Halt:
+    """The source deleted offsets before they were copied: retention or DeleteRecords was faster."""
+    message = f"the source deleted offsets [{start}, {end}) of {source} before they were copied"
+    return _at(source, "trimmed", message, RECORD_GAP, (start, end))
+
+
+def unexplained_hole(source: TopicPartition, start: int, end: int, settings_unread: str = "") -> Halt:
+    """The source's log skips offsets without a known reason; ``settings_unread``: why compaction cannot be ruled out."""
+    missing = f"source offsets [{start}, {end}) of {source} are missing"
+    if settings_unread:
+        message = f"{missing}, and whether the topic is compacted is unknown: {settings_unread}"
+        return _at(source, "unexplained_hole", message, f"grant DESCRIBE_CONFIGS on the topic; {RECORD_GAP}", (start, end))
+    message = f"{missing} and the topic is not compacted"
+    return _at(source, "unexplained_hole", message, f"was the topic compacted before? {RECORD_GAP}", (start, end))
+
+
+def oversize(source: TopicPartition, offset: int, max_batch_bytes: int, error: MirrorError) -> Halt:
+    """A single record does not fit into any batch that the target topic takes."""
+    message = (
+        f"the record of {source} at offset {offset} is larger than the target topic's"
+        f" max.message.bytes ({max_batch_bytes}): {error.message}"
+    )
+    hint = "raise max.message.bytes on the target topic and run again"
+    return _at(source, "oversize", message, hint, (offset, offset + 1))
+
+
+def corrupt(source: TopicPartition, start: int, end: int, error: MirrorError) -> Halt:
+    """A batch of the source fails its checksum; ``end`` is the next healthy batch."""
+    return _at(source, "corrupt", f"{source} at offset {start}: {error.message}", _damaged("source"), (start, end))
+
+
+def unreadable(place: TopicPartition, offset: int, error: MirrorError, *, cluster: str) -> Halt:
+    """What a log of the ``cluster`` ("source" or "target") holds at an offset cannot be read."""
+    return _at(place, "unreadable", f"{place} at offset {offset}: {error.message}", _damaged(cluster))
+
+
+def _damaged(cluster: str) -> str:
+    return f"the {cluster}'s log is damaged there, or a proxy changed the bytes; check the broker's disk"
+
+
+def truncated(source: TopicPartition, end: int, staged: int) -> Halt:
+    """The source's log ends before the next offset to copy."""
+    return _truncated(source, f"{source} ends at offset {end}, before the next offset to copy ({staged})", "was truncated", (end, staged))
+
+
+def rewritten(source: TopicPartition, offset: int, staged: int) -> Halt:
+    """The source's log holds another batch than the one that was read last."""
+    message = f"{source} holds other records at offset {offset} than those that were copied"
+    return _truncated(source, message, "was truncated and written again", (offset, staged))
+
+
+def _truncated(source: TopicPartition, seen: str, what: str, span: tuple[int, int]) -> Halt:
+    message = f"{seen}: the source's log {what} (unclean leader election?)"
+    return _at(source, "truncated", message, "compare both sides with `mirror verify`", span)
+
+
+def recreated(topic: str, incarnation: str, topic_id: str) -> Halt:
+    """The source topic has another topic id than the ``incarnation`` that was copied."""
+    return Halt(
+        topic,
+        f"source topic {topic} was recreated: its topic id is {topic_id}, the copy so far is of {topic_id_of(incarnation)}",
+        "the target holds the old topic's records; mirror the new one under another target name, or append it to them",
+        "recreated",
+    )
+
+
+def source_gone(topic: str, alias: str) -> Halt:
+    """The source topic was deleted, or is hidden from this user."""
+    return Halt(
+        topic,
+        f"source topic {topic} does not exist any more on cluster {alias}, or this user may not see it",
+        "was it deleted? What was read of it is delivered, and its copy stays; exclude it from the mirror, or create it again",
+        "source_gone",
+    )
+
+
+def source_missing(topic: str) -> Halt:
+    """A source topic that was selected does not exist; nothing of it was copied."""
+    return Halt(topic, f"source topic {topic} does not exist")
+
+
+def other_cluster(topic: str, alias: str, known_id: str, cluster_id: str) -> Halt:
+    """The source's alias leads to another cluster than before."""
+    return Halt(
+        topic,
+        f"cluster {alias} is another cluster than before: its id is {cluster_id}, {topic} was copied from {known_id}",
+        "check bootstrap_servers; a new cluster needs a new mirror name",
+        "other_cluster",
+    )
+
+
+def renamed(topic: str, known: str, configured: str) -> Halt:
+    """The configuration has changed the target topic's name."""
+    return Halt(
+        topic,
+        f"{topic} has been mirrored to {known} so far, the configuration now says {configured}",
+        "keep `naming`, or give the mirror a new name to start over",
+        "renamed",
+    )
+
+
+# The target.
+
+
+def other_target_cluster(topic: str, alias: str, known_id: str, cluster_id: str) -> Halt:
+    """The target's alias leads to another cluster than before."""
+    return Halt(
+        topic,
+        f"cluster {alias} is another cluster than before: its id is {cluster_id}, {topic} was copied to {known_id}",
+        "check bootstrap_servers; a new target cluster needs a new mirror name",
+        "other_target_cluster",
+    )
+
+
+def target_gone(topic: str, target_topic: str, error: BrokerError) -> Halt:
+    """The target topic was deleted, or cannot be used."""
+    hint = "was it deleted? Create it again and accept it, or mirror into a new target topic"
+    return Halt(topic, f"target topic {target_topic} cannot be used any more: {error.name}", hint, "target_gone")
+
+
+def target_recreated(topic: str, target_topic: str, known_id: str, topic_id: str) -> Halt:
+    """The target topic has another topic id than the one that the copy went to."""
+    message = f"target topic {target_topic} was recreated: its topic id is {topic_id}, the copy went to {known_id}"
+    return Halt(topic, message, "mirror into a new target topic, or start over in this one", "target_recreated")
+
+
+def target_truncated(target: TopicPartition, end: int, position: int) -> Halt:
+    """The target's log ends before the offset up to which it has acknowledged records."""
+    message = (
+        f"{target} ends at offset {end}, but {position - end} records more were acknowledged there:"
+        " the target topic was truncated or recreated"
+    )
+    return _at(target, "target_truncated", message, "restore the target topic, or mirror into a new one")
+
+
+def target_filled(topic: str, target_topic: str, records: int) -> Halt:
+    """A copy would begin in a topic that holds records."""
+    return Halt(topic, filled_message(target_topic, records), FILLED_HINT, "target_filled")
+
+
+def filled_message(target_topic: str, records: int) -> str:
+    """Why a copy does not begin in a topic that is not empty."""
+    return f"target topic {target_topic} holds {records:,} records already, and this mirror's ledger knows nothing of them"
+
+
+def target_claimed(topic: str, message: str) -> Halt:
+    """Another mirror writes the target topic; the ``message`` names both."""
+    return Halt(topic, message, CLAIMED_HINT, "target_claimed")
+
+
+def foreign_writer(target: TopicPartition, offset: int) -> Halt:
+    """The target's log holds records of another writer."""
+    message = f"{target} holds records at offset {offset} that this mirror did not write"
+    hint = "mirrored topics take no other records: stop the other writer and mirror into a new topic"
+    return _at(target, "foreign_writer", message, hint)
+
+
+def displaced(target: TopicPartition, offset: int, expected: int) -> Halt:
+    """The target has acknowledged a batch at another offset than expected: it holds records of another writer."""
+    message = f"{target} put a batch at offset {offset} where {expected} was expected: another writer writes to the target topic"
+    return _at(target, "foreign_writer", message, "stop the other writer; mirrored topics take no other records")
+
+
+def sequence_gap(target: TopicPartition, offset: int, sequence: int, expected: int) -> Halt:
+    """The target's log lacks a batch between others of this mirror."""
+    message = (
+        f"{target} holds a batch with sequence {sequence} at offset {offset} where {expected} was expected:"
+        " batches before it are missing"
+    )
+    return _at(target, "sequence_gap", message, "mirror into a new topic and report this")
+
+
+def copy_differs(mirror: str, place: TopicPartition, source_offset: int | None, kind: str, count: int) -> Halt:
+    """The target's records are not those that were staged; ``place`` and ``source_offset`` are those of the first difference."""
+    where = "" if source_offset is None else f" at source offset {source_offset}"
+    message = (
+        f"the copy of {place.topic} differs from what was read: partition {place.partition}{where} is {kind} on the target"
+        f" ({count} differences found); its spans stay in the buffer"
+    )
+    options = f"--mirror {mirror} --topic {place.topic}"
+    return _at(place, "copy_differs", message, f"mirror verify {options} lists them, mirror repair {options} mends them")
+
+
+# Target topics that cannot be made or are not ready.
+
+
+def blocked(topic: str, blockers: tuple[str, ...]) -> Halt:
+    """The topic's plan has blockers."""
+    return Halt(topic, "; ".join(blockers))
+
+
+def settings_refused(topic: str, target_topic: str, alias: str) -> Halt:
+    """The target refuses every form of the topic's settings."""
+    return Halt(topic, f"cluster {alias} refuses every form of the settings of topic {target_topic}")
+
+
+def target_smaller(topic: str, target_topic: str, partitions: int, wanted: int) -> Halt:
+    """The target topic has fewer partitions than its source."""
+    message = f"topic {target_topic} has {partitions} partitions, its source {wanted}: another process has just created it"
+    return Halt(topic, message, "run again")
+
+
+def without_leaders(topic: str, target_topic: str, alias: str, seconds: float) -> Halt:
+    """Partitions of a target topic have no leader in time."""
+    message = f"topic {target_topic} on cluster {alias} has partitions without a leader after {seconds:.0f} s"
+    return Halt(topic, message, "check the brokers of that cluster")
+
+
+def not_begun(topic: str, error: MirrorError) -> Halt:
+    """A topic's copy cannot begin, for the reason that an error names."""
+    return error.halt if isinstance(error, TopicHalted) else Halt(topic, error.message, error.hint)
+
+
+# The buffer, brokers, this program.
+
+
+def buffer_gap(topic: str, target: TopicPartition, error: ValueError) -> Halt:
+    """The buffer does not hold what the target's log says was sent."""
+    return Halt(topic, f"{target}: {error}", "was the buffer folder exchanged or emptied by hand?", "buffer_gap")
+
+
+def buffer_damaged(target: TopicPartition, error: MirrorError) -> Halt:
+    """A staged batch fails its checksum."""
+    message = f"the buffer holds a damaged batch for {target}: {error.message}"
+    hint = "check the buffer's disk; remove the lane's `spans` folder to read the rest from the source again"
+    return _at(target, "buffer_damaged", message, hint)
+
+
+def refused(place: TopicPartition, error: BrokerError) -> Halt:
+    """A broker permanently refuses a partition; the code is the error's name in lower case."""
+    return _at(place, error.name.lower(), f"{place}: {error.message}", error.hint)
+
+
+def refused_by_target(topic: str, error: BrokerError) -> Halt:
+    """The same on the target, where the error names the partition itself."""
+    return Halt(topic, error.message, error.hint, error.name.lower())
+
+
+def internal(place: TopicPartition, error: Exception) -> Halt:
+    """An internal error in one partition's work: the others continue.
 
     Call it where the exception is handled. The halt carries the traceback from a task to the driver, which logs it
     with :func:`log_internal`.
-
-    Args:
-        place: the source or target partition.
-        error: the exception.
-        topic: the source topic; by default that of ``place``.
     """
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     text = " ".join(str(error).split())
-    return TopicHalted(
-        topic or place.topic,
-        f"{place}: unexpected {type(error).__name__}{': ' if text else ''}{text}{where}",
-        hint="an error in mirror-pipeline: report it with the traceback in the log; the next run tries again",
-        partition=place.partition,
-        code="internal",
-        trace="".join(traceback.format_exception(error)),
-    )
+    message = f"{place}: unexpected {type(error).__name__}{': ' if text else ''}{text}{where}"
+    hint = "an error in mirror-pipeline: report it with the traceback in the log; the next run tries again"
+    return replace(_at(place, "internal", message, hint), trace="".join(traceback.format_exception(error)))
 
 
-def log_internal(halt: TopicHalted) -> None:
+def log_internal(halt: Halt) -> None:
     """Log the traceback of an ``internal`` halt; other halts explain themselves."""
     if halt.trace:
         log.error("topic_halted topic=%s code=%s: %s\n%s", halt.topic, halt.code, halt.message, halt.trace)
-
-
-def refused(place: TopicPartition, error: BrokerError) -> TopicHalted:
-    """The halt for a partition that a broker refuses permanently."""
-    return TopicHalted(
-        place.topic, f"{place}: {error.message}", hint=error.hint, partition=place.partition, code=error.name.lower()
-    )
 
 
 def accept_command(mirror: str, topic: str, code: str) -> str:

@@ -6,8 +6,7 @@ import time
 
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.state import LaneState, TopicRun
-from mirror_pipeline.errors import TopicHalted
-from mirror_pipeline.halts import accept_hint
+from mirror_pipeline.halts import Halt, accept_hint
 from mirror_pipeline.reports import Progress, RunReport, TopicProgress, TopicState
 
 
@@ -82,7 +81,7 @@ def _waits_for(state: LaneState, run: TopicRun, lag: int) -> str:
     return ""
 
 
-def _halted(progress: TopicProgress, context: LaneContext, halt: TopicHalted) -> TopicProgress:
+def _halted(progress: TopicProgress, context: LaneContext, halt: Halt) -> TopicProgress:
     progress.state, progress.reason, progress.code = "halted", halt.message, halt.code
     progress.hint = "; ".join(part for part in (halt.hint, accept_hint(context.mirror.name, halt.topic, halt.code)) if part)
     progress.halted_partition, progress.halted_span = halt.partition, halt.span

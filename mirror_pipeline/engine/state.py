@@ -8,7 +8,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from mirror_pipeline.engine.read.plan import PartitionView
-from mirror_pipeline.errors import ClusterUnreachable, MirrorError, TopicHalted
+from mirror_pipeline.errors import ClusterUnreachable, MirrorError
+from mirror_pipeline.halts import Halt
 from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, BatchMark, Position, SpanRef, TopicPartition
 
 DEFAULT_MAX_MESSAGE_BYTES = 1048588
@@ -40,7 +41,7 @@ class PartitionState:
     end_known: bool = False
     hard_end: int | None = None
     producer_epoch: int = 0
-    suspect: TopicHalted | None = None
+    suspect: Halt | None = None
     pending: deque[SpanRef] = field(default_factory=deque)
     bytes_per_offset: float = UNKNOWN_BYTES_PER_OFFSET
     bytes_per_batch: float = 0.0
@@ -119,7 +120,7 @@ class TopicRun:
     compacted: bool = False
     settings_unread: str = ""
     target_checked: bool = False
-    halted: TopicHalted | None = None
+    halted: Halt | None = None
     sendable: bool = True
     draining: bool = False
     left_out: bool = False
@@ -136,7 +137,7 @@ class LaneState:
 
     topics: dict[str, TopicRun] = field(default_factory=dict)
     unready: dict[str, str] = field(default_factory=dict)
-    refused: dict[str, TopicHalted] = field(default_factory=dict)
+    refused: dict[str, Halt] = field(default_factory=dict)
     lock: threading.Condition = field(default_factory=threading.Condition)
     staging_over: bool = False
     staged_records: int = 0
@@ -172,7 +173,7 @@ class LaneState:
         """Partitions whose staged spans go on being sent."""
         return [p for t in self.topics.values() if t.sendable for p in t.partitions.values()]
 
-    def halt(self, topic: str, halt: TopicHalted, *, sendable: bool = False) -> None:
+    def halt(self, topic: str, halt: Halt, *, sendable: bool = False) -> None:
         """Take one topic out of the run; the others go on. With ``sendable`` what is staged is still sent."""
         run = self.topics.get(topic)
         if run is None:

@@ -13,13 +13,10 @@ from dataclasses import dataclass, replace
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.place.status import read_status
-from mirror_pipeline.engine.read.divergence import recreated, truncated
-from mirror_pipeline.engine.read.rules import trimmed
-from mirror_pipeline.engine.topics.join import other_cluster, renamed, source_gone
 from mirror_pipeline.engine.topics.target import target_changed
-from mirror_pipeline.errors import BrokerError, TopicHalted
+from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.halts import accept_hint
+from mirror_pipeline.halts import Halt, accept_hint, other_cluster, recreated, renamed, source_gone, trimmed, truncated
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
@@ -136,7 +133,7 @@ class Look:
         if not self.copied:
             return
         metadata = client.metadata(sorted({topic.life.target_topic for topic in self.copied.values()}))
-        seen: dict[str, TopicHalted | None] = {}
+        seen: dict[str, Halt | None] = {}
         for name, topic in self.copied.items():
             found = metadata.topics[topic.life.target_topic]
             try:
@@ -146,7 +143,7 @@ class Look:
             seen[name] = None if halt is not None and topic.accepted(DecisionKind.TARGET, found.topic_id) else halt
         self._settle(seen, SETTLED_BY_TARGET)
 
-    def _on_source(self, topic: Copied, metadata: ClusterMetadata, alias: str) -> TopicHalted | None:
+    def _on_source(self, topic: Copied, metadata: ClusterMetadata, alias: str) -> Halt | None:
         life, found = topic.life, metadata.topics.get(topic.life.topic)
         if life.source_cluster_id != metadata.cluster_id:
             return other_cluster(life.topic, alias, life.source_cluster_id, metadata.cluster_id)
@@ -160,7 +157,7 @@ class Look:
         wanted = self._targets[life.topic]
         return renamed(life.topic, life.target_topic, wanted) if wanted != life.target_topic else None
 
-    def _offsets(self, client: WireClient, names: Collection[str]) -> dict[str, TopicHalted | None]:
+    def _offsets(self, client: WireClient, names: Collection[str]) -> dict[str, Halt | None]:
         """Logs that begin after, or end before, the next offset to read; a lane that runs sees and says it itself."""
         idle = [self.copied[name] for name in names if not self.copied[name].running]
         nexts = _next_offsets(idle, standing(self._stores)) if idle else {}
@@ -173,14 +170,14 @@ class Look:
             client.forget(tp)
         ends |= offsets_or_errors(client, odd, LATEST, isolation=0)  # once more, of the leader that there is now
         nexts = _next_offsets(idle, standing(self._stores))  # a lane may have been started and have read on meanwhile
-        found: dict[str, TopicHalted | None] = {}
+        found: dict[str, Halt | None] = {}
         for tp in odd:
             halt = self._of_bounds(tp, nexts[tp], starts[tp], ends[tp])
             if halt is not None:
                 found.setdefault(tp.topic, halt)
         return found
 
-    def _of_bounds(self, tp: TopicPartition, at: int, start: int | BrokerError, end: int | BrokerError) -> TopicHalted | None:
+    def _of_bounds(self, tp: TopicPartition, at: int, start: int | BrokerError, end: int | BrokerError) -> Halt | None:
         topic = self.copied[tp.topic]
         if isinstance(end, int) and end < at:
             return None if topic.accepted(DecisionKind.TRUNCATED) else truncated(tp, end, at)
@@ -189,7 +186,7 @@ class Look:
             return None if allowed else trimmed(tp, at, start)
         return None
 
-    def _settle(self, seen: Mapping[str, TopicHalted | None], settled: frozenset[str]) -> None:
+    def _settle(self, seen: Mapping[str, Halt | None], settled: frozenset[str]) -> None:
         for name, halt in seen.items():
             known = self.halts.get(name)
             if halt is not None and (known is None or known.code != halt.code):
@@ -197,7 +194,7 @@ class Look:
             elif halt is None and known is not None and known.code in settled:
                 del self.halts[name]
 
-    def _state(self, name: str, halt: TopicHalted) -> TopicState:
+    def _state(self, name: str, halt: Halt) -> TopicState:
         accept = accept_hint(self._mirror, name, halt.code)
         hint = "; ".join(part for part in (halt.hint, f"{SEEN_NOW}, then {accept}" if accept else "") if part)
         return TopicState(name, HALTED, halt.message, hint, self._targets[name], code=halt.code)

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import LaneStore
-from mirror_pipeline.engine.topics.target import FILLED_HINT, filled_message, log_bounds
+from mirror_pipeline.engine.topics.target import log_bounds
 from mirror_pipeline.flow import Flow
+from mirror_pipeline.halts import FILLED_HINT, filled_message
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS

@@ -16,7 +16,8 @@ from mirror_pipeline.buffer.place.lock import buffer_lock
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config import Config, MirrorConfig
 from mirror_pipeline.config.naming import template_of
-from mirror_pipeline.errors import MirrorError, TopicHalted
+from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.halts import CLAIMED_HINT, Halt, target_claimed
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.topics.catalogue import load_catalogue
 from mirror_pipeline.topics.lanes import known_topics, select_topics
@@ -27,7 +28,6 @@ log = logging.getLogger(__name__)
 # Only names are requested; for a cluster that takes longer the saved catalogue is used.
 LIST_SECONDS = 5.0
 LOCK_SECONDS = 5.0
-HINT = "use `naming: prefix`, or select the topic in one of the two mirrors only"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Claims:
                     found[name] = claim
         return found
 
-    def refused(self, targets: Mapping[str, str], *, any_claim: Collection[str] = ()) -> dict[str, TopicHalted]:
+    def refused(self, targets: Mapping[str, str], *, any_claim: Collection[str] = ()) -> dict[str, Halt]:
         """Topics, with their targets, that this mirror must not begin: another mirror has begun them or is first in the file.
 
         Args:
@@ -101,7 +101,7 @@ class Claims:
         for topic, target in targets.items():
             claim = claims.get(target)
             if claim is not None and (claim.begun or claim.first or topic in any_claim):
-                halts[topic] = TopicHalted(topic, self.words(topic, target, claim), hint=HINT, code="target_claimed")
+                halts[topic] = target_claimed(topic, self.words(topic, target, claim))
         return halts
 
     def words(self, topic: str, target: str, claim: Claim) -> str:
@@ -165,7 +165,7 @@ def of_claims(claims: Claims | None, targets: Mapping[str, str], begun: Collecti
         if claim is None:
             continue
         ahead = (topic in begun and not claim.begun) or not _ahead(claim)
-        text = f"{claims.words(topic, target, claim)}; " + (f"{claim.mirror} is refused it" if ahead else HINT)
+        text = f"{claims.words(topic, target, claim)}; " + (f"{claim.mirror} is refused it" if ahead else CLAIMED_HINT)
         (warnings if ahead else blockers)[topic] = (text,)
     return ClaimNotices(blockers, warnings)
 

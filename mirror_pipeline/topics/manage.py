@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from mirror_pipeline.config import ClusterSettings, MirrorConfig
 from mirror_pipeline.errors import BrokerError, MirrorError, TopicHalted
+from mirror_pipeline.halts import blocked, not_begun, settings_refused, target_smaller, without_leaders
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.cluster_info import TopicInfo
 from mirror_pipeline.topics import rights
@@ -168,9 +169,13 @@ def ensure_target_topics(
     waiting = [plan for plan in plans if plan.target_topic in done]
     infos = _await_ready(admin, waiting, timeout)
     for plan in waiting:
-        info = infos.get(plan.target_topic)
-        halt = _not_ready(admin, plan, timeout) if info is None else _smaller(plan, info) if info.partitions < plan.partitions else None
-        results[plan.target_topic] = halt or Ensured(infos[plan.target_topic], tuple(done[plan.target_topic]))
+        name, info = plan.target_topic, infos.get(plan.target_topic)
+        if info is None:
+            results[name] = without_leaders(plan.topic, name, admin.cluster.alias, timeout).error()
+        elif info.partitions < plan.partitions:
+            results[name] = target_smaller(plan.topic, name, info.partitions, plan.partitions).error()
+        else:
+            results[name] = Ensured(info, tuple(done[name]))
     return results
 
 
@@ -185,28 +190,12 @@ def _create_together(admin: Admin, plans: Sequence[TargetPlan]) -> dict[str, lis
 
 def _carry_out(admin: Admin, plan: TargetPlan) -> list[str]:
     if plan.blockers:
-        raise TopicHalted(plan.topic, "; ".join(plan.blockers))
+        raise blocked(plan.topic, plan.blockers).error()
     if plan.create:
         return _attempt(plan, "TOPIC_ALREADY_EXISTS", lambda: _create(admin, plan))
     if plan.grow:
         return _attempt(plan, "INVALID_PARTITIONS", lambda: _grow(admin, plan))
     return []
-
-
-def _smaller(plan: TargetPlan, info: TopicInfo) -> TopicHalted:
-    return TopicHalted(
-        plan.topic,
-        f"topic {plan.target_topic} has {info.partitions} partitions, its source {plan.partitions}: another process has just created it",
-        hint="run again",
-    )
-
-
-def _not_ready(admin: Admin, plan: TargetPlan, timeout: float) -> TopicHalted:
-    return TopicHalted(
-        plan.topic,
-        f"topic {plan.target_topic} on cluster {admin.cluster.alias} has partitions without a leader after {timeout:.0f} s",
-        hint="check the brokers of that cluster; the run continues with the other topics",
-    )
 
 
 def _attempt(plan: TargetPlan, already: str, act: Callable[[], list[str]]) -> list[str]:
@@ -218,7 +207,7 @@ def _attempt(plan: TargetPlan, already: str, act: Callable[[], list[str]]) -> li
             return []
         if error.retryable:
             raise
-        raise TopicHalted(plan.topic, error.message, hint=error.hint) from None
+        raise not_begun(plan.topic, error).error() from None
 
 
 def _grow(admin: Admin, plan: TargetPlan) -> list[str]:
@@ -237,7 +226,7 @@ def _create(admin: Admin, plan: TargetPlan) -> list[str]:
             if not note:
                 raise
             notes.append(note)
-    raise TopicHalted(plan.topic, f"cluster {admin.cluster.alias} refuses every form of the settings of topic {plan.target_topic}")
+    raise settings_refused(plan.topic, plan.target_topic, admin.cluster.alias).error()
 
 
 def adjust(configs: dict[str, str], refusal: str) -> str:

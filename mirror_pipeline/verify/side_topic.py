@@ -6,7 +6,8 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from mirror_pipeline.errors import BrokerError, ConnectionLost, TopicHalted, WireError
+from mirror_pipeline.errors import BrokerError, ConnectionLost, WireError
+from mirror_pipeline.halts import without_leaders
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import Action, after_produce, broker_error
@@ -68,7 +69,7 @@ class SideTopic:
             if not topic.error and len(topic.partitions) >= partitions and all(p.leader >= 0 for p in topic.partitions.values()):
                 return
             if time.monotonic() > deadline:
-                raise TopicHalted(self._name, f"topic {self._name} has no leaders after {READY_SECONDS:.0f} s")
+                raise without_leaders(self._name, self._name, self._admin.cluster.alias, READY_SECONDS).error()
             time.sleep(PAUSE_SECONDS)
 
     def places(self, partition: int, records: Sequence[OpenRecord]) -> list[int | None]:

@@ -169,7 +169,7 @@ def test_fewer_partitions_on_the_target(admins: Admins, topic_name: str) -> None
     halted = plan_targets(mirror(".*", naming="identity", manage=False), east, west, names)[topic_name]
     with pytest.raises(TopicHalted, match=r"has 2 partitions, its source .* has 5.*kafka-topics\.sh .*--partitions 5") as caught:
         ensure_target_topic(west, halted)
-    assert caught.value.topic == topic_name
+    assert caught.value.halt.topic == topic_name
     assert west.topics([topic_name])[topic_name].partitions == 2
     plan = plan_targets(mirror(".*", naming="identity"), east, west, names)[topic_name]
     assert plan.actions == (f"add partitions to {topic_name} on west: from 2 to 5",)

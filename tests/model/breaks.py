@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from mirror_pipeline.buffer.spans import spans
-from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.read import source as source_side
 from mirror_pipeline.engine.write import outcomes, task
 from mirror_pipeline.engine.write.messages import PartitionWork
 from mirror_pipeline.engine.write.recovery import Tail
+from mirror_pipeline.halts import truncated
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -80,7 +80,7 @@ def an_old_answer_is_the_end(patch: pytest.MonkeyPatch) -> None:
             for part in self._state.live():
                 answer = told.get(part.source)
                 if answer is not None and 0 <= answer.last_stable_offset < part.staged and part.hard_end is None:
-                    halt = divergence.truncated(part.source, answer.last_stable_offset, part.staged)
+                    halt = truncated(part.source, answer.last_stable_offset, part.staged)
                     self._state.halt(part.source.topic, halt, sendable=True)
                 elif answer is not None and answer.last_stable_offset >= 0:
                     part.end, part.end_known = answer.last_stable_offset, True
@@ -92,7 +92,7 @@ def one_look_is_enough(patch: pytest.MonkeyPatch) -> None:
     """A log that seems to end too early halts its topic without being looked at again."""
 
     def halt(self: Any, doubtful: Mapping[Any, int]) -> None:
-        self._halt([divergence.truncated(source, staged - 1, staged) for source, staged in doubtful.items()])
+        self._halt([truncated(source, staged - 1, staged) for source, staged in doubtful.items()])
 
     patch.setattr(source_side.SourceSide, "_look_again", halt)
 

@@ -77,7 +77,8 @@ FAST = (
     ),
     Mutant(
         "later answers count after a refusal",
-        "engine/write/task.py", "    if slot.stopped and (slot.outcome_unknown or slot.halted):\n", "    if slot.halted:\n",
+        "engine/write/task.py", "    if slot.stopped and (slot.outcome_unknown or slot.halt is not None):\n",
+        "    if slot.halt is not None:\n",
         f"{SENDING}::test_after_a_refusal_later_answers_count_for_nothing",
     ),
     Mutant(

@@ -13,9 +13,11 @@ from mirror_pipeline.buffer.place.lock import create_maintenance_mark, last_main
 from mirror_pipeline.buffer.place.space import lay_reserved_file
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.maintain.rounds import Differing, Eviction, Maintenance, Verify, damage, staged_verifier
-from mirror_pipeline.errors import BufferUnusable, MirrorError, TopicHalted
+from mirror_pipeline.errors import BufferUnusable, MirrorError
 from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.execution.runner import OneAtATime
+from mirror_pipeline.halts import Halt, copy_differs
+from mirror_pipeline.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -165,18 +167,10 @@ class MaintenanceThread:
         """Topics whose copy is not what was staged stop; their spans stay in the buffer."""
         with self.context.state.lock:
             for topic in sorted({d.topic for d in differences}):
-                self.context.state.halt(topic, copy_differs(self.context.mirror.name, topic, [d for d in differences if d.topic == topic]))
+                self.context.state.halt(topic, halt_of(self.context.mirror.name, [d for d in differences if d.topic == topic]))
 
 
-def copy_differs(mirror: str, topic: str, differences: Collection[Differing]) -> TopicHalted:
-    """The halt for a topic whose records on the target are not those that were staged."""
+def halt_of(mirror: str, differences: Collection[Differing]) -> Halt:
+    """The halt for a topic with these differences; it names the first one."""
     first = min(differences, key=lambda d: (d.partition, d.source_offset if d.source_offset is not None else -1))
-    at = "" if first.source_offset is None else f" at source offset {first.source_offset}"
-    return TopicHalted(
-        topic,
-        f"the copy of {topic} differs from what was read: partition {first.partition}{at} is {first.kind} on the target"
-        f" ({len(differences)} differences found); its spans stay in the buffer",
-        hint=f"mirror verify --mirror {mirror} --topic {topic} lists them, mirror repair --mirror {mirror} --topic {topic} mends them",
-        partition=first.partition,
-        code="copy_differs",
-    )
+    return copy_differs(mirror, TopicPartition(first.topic, first.partition), first.source_offset, first.kind, len(differences))

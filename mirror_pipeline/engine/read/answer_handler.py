@@ -9,7 +9,7 @@ from mirror_pipeline.engine.read.messages import ReadTask
 from mirror_pipeline.engine.read.range_outcomes import Outcomes, RangeState
 from mirror_pipeline.engine.silent_brokers import SILENT_SECONDS
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch, MirrorError, TopicHalted, WireError
-from mirror_pipeline.halts import internal, refused
+from mirror_pipeline.halts import internal, refused, unreadable
 from mirror_pipeline.kafka.answers import EARLIEST
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import Action, broker_error, lookup
@@ -65,13 +65,13 @@ class AnswerHandler:
             state.empty = 0 if builder.next > before else state.empty + 1
             if state.empty > EMPTY_ANSWERS_BEFORE_GIVING_UP:
                 state.error = f"the broker returned nothing for {source} at offset {builder.next}"
-        except TopicHalted as halt:
-            state.halt = halt
+        except TopicHalted as error:
+            state.halt = error.halt
         except (WireError, ClusterUnreachable) as error:  # of the second fetch
             self._client.forget(source)
             state.error = error.message
         except CorruptBatch as error:
-            state.halt = _unreadable(source, builder.next, error)
+            state.halt = unreadable(source, builder.next, error, cluster="source")
         except MirrorError:
             raise
         except Exception as fault:  # noqa: BLE001 - halts this topic alone
@@ -158,9 +158,3 @@ class AnswerHandler:
         self._client.forget(source)
         state.beyond = True
         state.error = f"the broker holds nothing of {source} at offset {builder.next}"
-
-
-def _unreadable(source: TopicPartition, offset: int, error: CorruptBatch) -> TopicHalted:
-    hint = "the source's log is damaged there, or a proxy changed the bytes; check the broker's disk"
-    message = f"{source} at offset {offset}: {error.message}"
-    return TopicHalted(source.topic, message, partition=source.partition, hint=hint, code="unreadable")

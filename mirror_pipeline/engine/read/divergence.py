@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from mirror_pipeline.errors import TopicHalted
+from mirror_pipeline.halts import Halt, rewritten, truncated
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
@@ -26,7 +26,7 @@ LOOK_BYTES = 64 * 1024
 SECOND_LOOK_SECONDS = 1.5
 
 
-def cut_off(client: WireClient, staged: Mapping[TopicPartition, int], *, within: float | None = None) -> list[TopicHalted]:
+def cut_off(client: WireClient, staged: Mapping[TopicPartition, int], *, within: float | None = None) -> list[Halt]:
     """The second look at logs that seemed to end before ``staged``: the halts of those that do, by answers asked for now.
 
     Only ListOffsets can tell: after a leader change it is refused until the new leader knows how far its replicas are
@@ -55,7 +55,7 @@ def other_ids(client: WireClient, known: Mapping[str, str], names: Collection[st
 
 def diverged(
     client: WireClient, source: TopicPartition, mark: BatchMark, staged: int, *, compacted: bool, within: float | None = None
-) -> TopicHalted | None:
+) -> Halt | None:
     """Look for the batch read last in the source's log as it is now; the halt when it is not there any more.
 
     Args:
@@ -83,8 +83,8 @@ def diverged(
     found = _batch_at(client, source, mark.offset, within)
     if found is not None and found.base_offset == mark.offset:
         same = found.crc == mark.crc or (compacted and found.leader_epoch == mark.epoch)
-        return None if same else _another(source, mark.offset, staged)
-    return None if compacted else _another(source, mark.offset, staged)
+        return None if same else rewritten(source, mark.offset, staged)
+    return None if compacted else rewritten(source, mark.offset, staged)
 
 
 def _batch_at(client: WireClient, source: TopicPartition, offset: int, within: float | None) -> BatchHeader | None:
@@ -96,30 +96,3 @@ def _batch_at(client: WireClient, source: TopicPartition, offset: int, within: f
         client.forget(source)
         raise broker_error(data.error, str(source))
     return next((header for _, header in headers(data.records) if header.next_offset > offset), None)
-
-
-def truncated(source: TopicPartition, end: int, staged: int) -> TopicHalted:
-    """The halt for a log that ends before what was read of it."""
-    said = f"{source} ends at offset {end}, before the next offset to copy ({staged}): the source's log was truncated"
-    return _truncated(source, said, (end, staged))
-
-
-def _another(source: TopicPartition, offset: int, staged: int) -> TopicHalted:
-    said = f"{source} holds other records at offset {offset} than those that were copied: the source's log was truncated and written again"
-    return _truncated(source, said, (offset, staged))
-
-
-def _truncated(source: TopicPartition, said: str, span: tuple[int, int]) -> TopicHalted:
-    hint = "compare both sides with `mirror verify`"
-    said = f"{said} (unclean leader election?)"
-    return TopicHalted(source.topic, said, hint=hint, partition=source.partition, code="truncated", span=span)
-
-
-def recreated(topic: str, known: str, found: str) -> TopicHalted:
-    """The halt for a topic whose id is not the one the lane has copied so far."""
-    return TopicHalted(
-        topic,
-        f"source topic {topic} was recreated: its topic id is {found}, the copy so far is of {topic_id_of(known)}",
-        hint="the target holds the old topic's records; mirror the new one under another target name, or behind them",
-        code="recreated",
-    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.read.rules import RangeRules
-from mirror_pipeline.errors import TopicHalted
+from mirror_pipeline.halts import Halt
 from mirror_pipeline.model import BatchMark, PartFile, Quarantined
 
 
@@ -55,7 +55,7 @@ class RangeOutcome:
     records: int
     bytes: int
     error: str = ""
-    halt: TopicHalted | None = None
+    halt: Halt | None = None
     end: int = -1
     first_epoch: int = -1
     mark: BatchMark | None = None

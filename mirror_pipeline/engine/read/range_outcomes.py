@@ -9,8 +9,7 @@ from mirror_pipeline.buffer.spans.part_writer import SpanDraft
 from mirror_pipeline.engine.read.messages import RangeOutcome
 from mirror_pipeline.engine.read.rules import RangeRules
 from mirror_pipeline.engine.read.span_builder import SpanBuilder
-from mirror_pipeline.errors import TopicHalted
-from mirror_pipeline.halts import internal
+from mirror_pipeline.halts import Halt, internal
 from mirror_pipeline.kafka.records.batch import Buffer
 from mirror_pipeline.model import TopicPartition
 
@@ -27,7 +26,7 @@ class RangeState:
 
     builder: SpanBuilder
     error: str = ""
-    halt: TopicHalted | None = None
+    halt: Halt | None = None
     end: int = -1
     empty: int = 0
     beyond: bool = False

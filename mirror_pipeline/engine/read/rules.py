@@ -1,13 +1,12 @@
-"""How one range is to be read, and the words in which its reading ends when it cannot go on."""
+"""How one range is read, and the halts that end its reading."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mirror_pipeline import halts
 from mirror_pipeline.errors import MirrorError, TopicHalted
-from mirror_pipeline.model import OffsetRange, TopicPartition
-
-GOES_ON = "`on_loss: record_gap` would go on by itself and record the gap"
+from mirror_pipeline.model import OffsetRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,37 +31,17 @@ class RangeRules:
         return self.record_gaps or any(low <= start and end <= high for low, high in self.approved)
 
     def trimmed(self, start: int, end: int) -> TopicHalted:
-        """The source's retention, or somebody with DeleteRecords, was faster than this mirror."""
-        return trimmed(self.range.source, start, end)
+        """See :func:`halts.trimmed`."""
+        return halts.trimmed(self.range.source, start, end).error()
 
     def corrupt(self, start: int, end: int, error: MirrorError) -> TopicHalted:
-        """A batch that fails its checksum."""
-        hint = "the source's log is damaged there, or a proxy changed the bytes; check the broker's disk"
-        return self._halt("corrupt", f"{self.range.source} at offset {start}: {error.message}", hint, start, end)
+        """See :func:`halts.corrupt`."""
+        return halts.corrupt(self.range.source, start, end, error).error()
 
     def oversize(self, offset: int, error: MirrorError) -> TopicHalted:
-        """A single record that no batch for the target can hold."""
-        said = (
-            f"the record of {self.range.source} at offset {offset} is larger than the target topic's"
-            f" max.message.bytes ({self.max_batch_bytes}): {error.message}"
-        )
-        return self._halt("oversize", said, "raise max.message.bytes on the target topic and run again", offset, offset + 1)
+        """See :func:`halts.oversize`."""
+        return halts.oversize(self.range.source, offset, self.max_batch_bytes, error).error()
 
     def hole(self, start: int, end: int) -> TopicHalted:
-        """Offsets that the source's log skips without a reason that is known."""
-        said = f"source offsets [{start}, {end}) of {self.range.source} are missing"
-        if self.settings_unread:
-            said = f"{said}, and whether the topic is compacted cannot be told: {self.settings_unread}"
-            return self._halt("unexplained_hole", said, f"grant DESCRIBE_CONFIGS on the topic; {GOES_ON}", start, end)
-        said = f"{said} and the topic is not compacted"
-        return self._halt("unexplained_hole", said, f"was the topic compacted before? {GOES_ON}", start, end)
-
-    def _halt(self, code: str, said: str, hint: str, start: int, end: int) -> TopicHalted:
-        wanted = self.range
-        return TopicHalted(wanted.topic, said, hint=hint, partition=wanted.partition, code=code, span=(start, end))
-
-
-def trimmed(source: TopicPartition, start: int, end: int) -> TopicHalted:
-    """The halt for offsets that the source deleted before they were copied."""
-    said = f"the source deleted offsets [{start}, {end}) of {source} before they were copied"
-    return TopicHalted(source.topic, said, hint=GOES_ON, partition=source.partition, code="trimmed", span=(start, end))
+        """See :func:`halts.unexplained_hole`."""
+        return halts.unexplained_hole(self.range.source, start, end, self.settings_unread).error()

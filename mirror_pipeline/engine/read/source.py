@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from mirror_pipeline.engine.context import LaneContext, backoff
 from mirror_pipeline.engine.read import divergence
-from mirror_pipeline.engine.read.divergence import cut_off, diverged, other_ids, recreated
+from mirror_pipeline.engine.read.divergence import cut_off, diverged, other_ids
 from mirror_pipeline.engine.read.messages import RangeOutcome, ReadResult
 from mirror_pipeline.engine.read.source_watch import SourceWatch
 from mirror_pipeline.engine.silent_brokers import PATIENT_ROUND_TRIPS, SilentBrokers, prober
 from mirror_pipeline.engine.state import PartitionState
-from mirror_pipeline.errors import BrokerError, ConnectionLost, TopicHalted
-from mirror_pipeline.halts import log_internal, refused
+from mirror_pipeline.errors import BrokerError, ConnectionLost
+from mirror_pipeline.halts import Halt, log_internal, recreated, refused
 from mirror_pipeline.kafka.answers import LATEST
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import Action, broker_error, lookup
@@ -207,7 +207,7 @@ class SourceSide:
         mark = self._state.topics[outcome.topic].partitions[outcome.partition].mark
         return mark is not None and 0 <= outcome.first_epoch != mark.epoch  # an earlier one: damage, which no checksum tells
 
-    def _diverged(self, part: PartitionState) -> tuple[TopicHalted | None, bool]:
+    def _diverged(self, part: PartitionState) -> tuple[Halt | None, bool]:
         """The halt if the log is another one, and whether that could be told."""
         run = self._state.topics[part.source.topic]
         compacted = run.compacted or bool(run.settings_unread)
@@ -229,7 +229,7 @@ class SourceSide:
         if suspects and not self._context.stop.wait(divergence.SECOND_LOOK_SECONDS):
             self._halt(cut_off(self._client, suspects, within=self.within))
 
-    def _halt(self, halts: Iterable[TopicHalted]) -> None:
+    def _halt(self, halts: Iterable[Halt]) -> None:
         with self._state.lock:
             for halt in halts:
                 self._state.halt(halt.topic, halt, sendable=True)

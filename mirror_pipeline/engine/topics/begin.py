@@ -14,7 +14,8 @@ from mirror_pipeline.engine.topics.first_seen import FirstSeen
 from mirror_pipeline.engine.topics.join import Ranges, first_offsets, run_of
 from mirror_pipeline.engine.topics.policies import apply_policy
 from mirror_pipeline.engine.topics.target import TargetSide
-from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, MirrorError, TopicHalted
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, MirrorError
+from mirror_pipeline.halts import Halt, not_begun, source_missing
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.answers import ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
@@ -63,7 +64,7 @@ class TopicStarter:
             chunk = topics[start : start + TOGETHER]
             for topic in chunk:
                 if topic.topic not in plans:
-                    self._refuse(topic.topic, TopicHalted(topic.topic, f"source topic {topic.topic} does not exist any more"))
+                    self._refuse(topic.topic, source_missing(topic.topic))
             with claims.held(self._context.store) if claims is not None else nullcontext():
                 self._begin_some(self._unclaimed([topic for topic in chunk if topic.topic in plans]), plans)
 
@@ -106,7 +107,7 @@ class TopicStarter:
                 raise
             except MirrorError as error:
                 if not self.waits(topic.topic, error):
-                    self._refuse(topic.topic, error)
+                    self._refuse(topic.topic, not_begun(topic.topic, error))
                 continue
             generations.append(generation)
             new[topic.topic] = numbers
@@ -178,8 +179,7 @@ class TopicStarter:
             self._state.unready[name] = error.message
         return True
 
-    def _refuse(self, name: str, error: MirrorError) -> None:
-        halt = error if isinstance(error, TopicHalted) else TopicHalted(name, error.message, hint=error.hint)
+    def _refuse(self, name: str, halt: Halt) -> None:
         self._put_off_since.pop(name, None)
         with self._state.lock:
             self._state.unready.pop(name, None)

@@ -8,7 +8,6 @@ from datetime import datetime
 from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.state import PartitionState, TopicRun
-from mirror_pipeline.errors import TopicHalted
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.offsets import offsets_at
@@ -91,33 +90,3 @@ def begins_at(start: str | datetime) -> int:
     if isinstance(start, datetime):
         return int(start.timestamp() * 1000)
     return {"earliest": EARLIEST, "latest": LATEST}[start]
-
-
-def other_cluster(topic: str, alias: str, known: str, found: str) -> TopicHalted:
-    """The halt for a cluster alias that leads to another cluster than before."""
-    return TopicHalted(
-        topic,
-        f"cluster {alias} is another cluster than before: its id is {found}, {topic} was copied from {known}",
-        hint="check bootstrap_servers; a new cluster needs a new mirror name",
-        code="other_cluster",
-    )
-
-
-def source_gone(topic: str, alias: str) -> TopicHalted:
-    """The halt for a source topic that is there no more."""
-    return TopicHalted(
-        topic,
-        f"source topic {topic} does not exist any more on cluster {alias}, or this user may not see it",
-        hint="was it deleted? What was read of it is delivered, and its copy stays; exclude it from the mirror, or create it again",
-        code="source_gone",
-    )
-
-
-def renamed(topic: str, known: str, found: str) -> TopicHalted:
-    """The halt for a target name that the configuration has changed."""
-    return TopicHalted(
-        topic,
-        f"{topic} has been mirrored to {known} so far, the configuration now says {found}",
-        hint="keep `naming`, or give the mirror a new name to start over",
-        code="renamed",
-    )

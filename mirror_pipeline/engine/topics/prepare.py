@@ -14,16 +14,16 @@ from dataclasses import replace
 
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
-from mirror_pipeline.engine.read.divergence import recreated
 from mirror_pipeline.engine.state import TopicRun
 from mirror_pipeline.engine.topics.begin import TopicStarter
 from mirror_pipeline.engine.topics.first_seen import FirstSeen
 from mirror_pipeline.engine.topics.generations import follows
-from mirror_pipeline.engine.topics.join import other_cluster, renamed, resumed_runs, source_gone
+from mirror_pipeline.engine.topics.join import resumed_runs
 from mirror_pipeline.engine.topics.policies import RulesLook, apply_policy, source_policies
 from mirror_pipeline.engine.topics.successors import Successors
 from mirror_pipeline.engine.topics.target import TargetSide
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, LaneBusy, TopicHalted
+from mirror_pipeline.halts import Halt, not_begun, other_cluster, recreated, renamed, source_gone, source_missing
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.answers import ClusterMetadata, TopicMetadata
 from mirror_pipeline.kafka.client import WireClient
@@ -222,8 +222,7 @@ class Preparation:
             if known is not None and reason is not None and reason.code == UNKNOWN_TOPIC_OR_PARTITION:
                 self._state.halt(name, source_gone(name, self._context.source.alias), sendable=True)
             elif fresh and not (reason is not None and reason.retryable):
-                message = reason.message if reason else f"source topic {name} does not exist"
-                self._state.halt(name, TopicHalted(name, message, hint=reason.hint if reason else ""), sendable=True)
+                self._state.halt(name, not_begun(name, reason) if reason is not None else source_missing(name), sendable=True)
             return
         self._is_back(name)
         if known is None:
@@ -262,13 +261,13 @@ class Preparation:
                 if run.halted is None and self._successors.start_over(known[run.topic]):
                     continue
             except TopicHalted as error:
-                halt = error
+                halt = error.halt
             with self._state.lock:
                 self._apply_target_check(run, halt)
                 run.max_batch_bytes, policy = rules[run.topic]
                 apply_policy(run, policy)
 
-    def _apply_target_check(self, run: TopicRun, halt: TopicHalted | None) -> None:
+    def _apply_target_check(self, run: TopicRun, halt: Halt | None) -> None:
         """Take over the check of a target topic; its halt also stops staged spans; with the state locked."""
         run.target_checked = True
         if halt is not None:

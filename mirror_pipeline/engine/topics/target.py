@@ -9,7 +9,8 @@ from dataclasses import replace
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.topics.policies import SourcePolicy, largest_batches, source_policies
-from mirror_pipeline.errors import BrokerError, MirrorError, TopicHalted
+from mirror_pipeline.errors import BrokerError, MirrorError
+from mirror_pipeline.halts import Halt, other_target_cluster, target_filled, target_gone, target_recreated
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, TopicMetadata
 from mirror_pipeline.kafka.client import WireClient
@@ -64,7 +65,7 @@ class TargetSide:
             found = None
         return (found or PRODUCER_EXPIRATION_MS) / 1000
 
-    def changed(self, generations: Sequence[Incarnation]) -> dict[str, TopicHalted]:
+    def changed(self, generations: Sequence[Incarnation]) -> dict[str, Halt]:
         """Why the target topics of copies that exist are not the ones they went to, by source topic; those that are, are left out.
 
         One broker's word is not enough, for it may not have heard of a change: the topics in question are asked about twice.
@@ -76,7 +77,7 @@ class TargetSide:
         self._client.ask_elsewhere()
         return self._changed([generation for generation in generations if generation.topic in halts])
 
-    def _changed(self, generations: Sequence[Incarnation]) -> dict[str, TopicHalted]:
+    def _changed(self, generations: Sequence[Incarnation]) -> dict[str, Halt]:
         metadata = self._client.metadata([generation.target_topic for generation in generations]).topics if generations else {}
         alias = self._context.target.alias
         halts = ((each.topic, target_changed(each, metadata[each.target_topic], self.cluster_id, alias)) for each in generations)
@@ -129,7 +130,7 @@ class TargetSide:
         """A copy begins in an empty topic: records of unknown origin may be this very copy, its ledger lost. Raises TopicHalted."""
         count = sum(end - start for start, end in bounds.values())
         if count and not topic.filled:
-            raise TopicHalted(topic.topic, filled_message(topic.target_topic, count), hint=FILLED_HINT, code="target_filled")
+            raise target_filled(topic.topic, topic.target_topic, count).error()
 
     def rules(self, pairs: list[tuple[str, str]], source_admin: Admin) -> dict[str, tuple[int, SourcePolicy]]:
         """For source topics with their target topics: largest batch the target takes, whether the source is compacted."""
@@ -140,17 +141,6 @@ class TargetSide:
 
 def _planned(plan: TargetPlan, topic: LaneTopic) -> TargetPlan:
     return replace(plan, configs={**plan.configs, **topic.configs}) if topic.configs and plan.create else plan
-
-
-FILLED_HINT = (
-    "was the buffer moved or deleted? It holds the ledger: point buffer.uri at it again, or restore it as it was after the last run;"
-    " without it mirror under another target name (`naming`), or delete the target topic: the copy then begins anew"
-)
-
-
-def filled_message(target_topic: str, count: int) -> str:
-    """Why a copy does not begin in a topic that is not empty."""
-    return f"target topic {target_topic} holds {count:,} records already, and this mirror's ledger knows nothing of them"
 
 
 def known_topics(client: WireClient, names: Sequence[str]) -> dict[str, TopicMetadata]:
@@ -177,7 +167,7 @@ def log_bounds(client: WireClient, parts: list[TopicPartition]) -> dict[TopicPar
     return log_range(client, parts, isolation=0)
 
 
-def target_changed(known: Incarnation, found: TopicMetadata, cluster_id: str, alias: str) -> TopicHalted | None:
+def target_changed(known: Incarnation, found: TopicMetadata, cluster_id: str, alias: str) -> Halt | None:
     """Why a target topic is not the one that a copy went to; None when it is.
 
     Args:
@@ -189,29 +179,12 @@ def target_changed(known: Incarnation, found: TopicMetadata, cluster_id: str, al
         BrokerError: the topic cannot be looked at now.
     """
     if known.target_cluster_id != cluster_id:
-        return TopicHalted(
-            known.topic,
-            f"cluster {alias} is another cluster than before: its id is {cluster_id},"
-            f" {known.topic} was copied to {known.target_cluster_id}",
-            hint="check bootstrap_servers; a new target cluster needs a new mirror name",
-            code="other_target_cluster",
-        )
+        return other_target_cluster(known.topic, alias, known.target_cluster_id, cluster_id)
     if found.error:
         error = broker_error(found.error, known.target_topic)
         if error.retryable and found.error != UNKNOWN_TOPIC_OR_PARTITION:
             raise error
-        return TopicHalted(
-            known.topic,
-            f"target topic {known.target_topic} cannot be used any more: {error.name}",
-            hint="was it deleted? Create it again and accept it, or mirror into a new target topic",
-            code="target_gone",
-        )
+        return target_gone(known.topic, known.target_topic, error)
     if found.topic_id != known.target_topic_id:
-        return TopicHalted(
-            known.topic,
-            f"target topic {known.target_topic} was recreated: its topic id is {found.topic_id},"
-            f" the copy went to {known.target_topic_id}",
-            hint="mirror into a new target topic, or start over in this one",
-            code="target_recreated",
-        )
+        return target_recreated(known.topic, known.target_topic, known.target_topic_id, found.topic_id)
     return None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.halts import Halt
 from mirror_pipeline.model import Position, SpanRef, Stamp, TopicPartition
 
 
@@ -52,8 +53,8 @@ class ProduceTask:
 class PartitionOutcome:
     """Records of the work that the target acknowledged, counted from the work's position.
 
-    ``outcome_unknown`` says the target's tail must be read before anything is sent again; ``halted`` is final for the topic;
-    ``trace`` is the traceback of a fault of ours.
+    ``outcome_unknown`` says the target's tail must be read before anything is sent again; ``halt`` is final for the topic
+    and names the target's partition.
     """
 
     target: TopicPartition
@@ -61,10 +62,7 @@ class PartitionOutcome:
     bytes: int
     outcome_unknown: bool = False
     error: str = ""
-    halted: str = ""
-    hint: str = ""
-    code: str = ""
-    trace: str = ""
+    halt: Halt | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from mirror_pipeline.engine.write.messages import PartitionOutcome, PartitionWor
 from mirror_pipeline.engine.write.offset_map import advance, trailing_holes_only
 from mirror_pipeline.engine.write.recovery import ANSWER_SECONDS, Tail, read_tails
 from mirror_pipeline.engine.write.target_health import TargetHealth
-from mirror_pipeline.errors import BrokerError, ConnectionLost, TopicHalted
-from mirror_pipeline.halts import internal, log_internal
+from mirror_pipeline.errors import BrokerError, ConnectionLost
+from mirror_pipeline.halts import Halt, buffer_gap, internal, log_internal, refused_by_target
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import Action, lookup
 from mirror_pipeline.model import Send
@@ -86,9 +86,9 @@ class Outcomes:
         elif not self._health.others_well({leaders.get(target) for target in tails}):
             raise ConnectionLost(refusals[0].message, hint=refusals[0].hint)
 
-    def _apply_tail(self, part: PartitionState, tail: Tail | TopicHalted | BrokerError | ConnectionLost) -> list[Send]:
+    def _apply_tail(self, part: PartitionState, tail: Tail | Halt | BrokerError | ConnectionLost) -> list[Send]:
         topic = part.source.topic
-        if isinstance(tail, TopicHalted):
+        if isinstance(tail, Halt):
             self._suspect(part, tail)
             return []
         if isinstance(tail, ConnectionLost):
@@ -96,7 +96,7 @@ class Outcomes:
             return []
         if isinstance(tail, BrokerError):
             if lookup(tail.code).action in (Action.HALT, Action.FATAL):
-                self._state.halt(topic, TopicHalted(topic, tail.message, hint=tail.hint, code=tail.name.lower()))
+                self._state.halt(topic, refused_by_target(topic, tail))
             else:
                 part.failed(tail.message, delay=backoff(part.failures))
             return []
@@ -108,20 +108,18 @@ class Outcomes:
             sends = self._account(part, tail.records)
             self._count(part, part.position.ordinal - before)
         except ValueError as error:
-            hint = "was the buffer folder exchanged or emptied by hand?"
-            self._state.halt(topic, TopicHalted(topic, f"{part.target}: {error}", hint=hint, code="buffer_gap"))
+            self._state.halt(topic, buffer_gap(topic, part.target, error))
             return []
         part.outcome_unknown, part.tail_read, part.suspect = False, True, None
         part.error, part.retry_at = "", 0.0
         return sends
 
-    def _suspect(self, part: PartitionState, found: TopicHalted) -> None:
+    def _suspect(self, part: PartitionState, found: Halt) -> None:
         """Halt by the second answer that asks for it: the first may come from a broker that has lost its lead, or lags."""
-        topic = part.source.topic
-        halt = TopicHalted(topic, found.message, hint=found.hint, partition=part.source.partition, code=found.code, trace=found.trace)
+        halt = found.at(part.source)
         if part.suspect is not None or found.code == "internal":
             log_internal(halt)
-            self._state.halt(topic, halt)
+            self._state.halt(halt.topic, halt)
             return
         log.info("%s: looked at again before it halts: %s", part.target, found.message)
         part.suspect = halt
@@ -185,16 +183,13 @@ class Outcomes:
             raise ConnectionLost(errors[0])
 
     def _apply_outcome(self, part: PartitionState, outcome: PartitionOutcome, errors: list[str]) -> None:
-        if outcome.halted and outcome.code in LOOKED_AT_AGAIN:
+        if outcome.halt is not None and outcome.halt.code in LOOKED_AT_AGAIN:
             part.outcome_unknown = True
-            self._suspect(part, TopicHalted(part.source.topic, outcome.halted, hint=outcome.hint, code=outcome.code))
-        elif outcome.halted:
-            topic = part.source.topic
-            halt = TopicHalted(
-                topic, outcome.halted, hint=outcome.hint, partition=part.source.partition, code=outcome.code, trace=outcome.trace
-            )
+            self._suspect(part, outcome.halt)
+        elif outcome.halt is not None:
+            halt = outcome.halt.at(part.source)
             log_internal(halt)
-            self._state.halt(topic, halt)
+            self._state.halt(halt.topic, halt)
         elif outcome.error:
             log.info("producing to %s: %s", outcome.target, outcome.error)
             errors.append(outcome.error)

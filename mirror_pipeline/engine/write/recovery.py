@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 from mirror_pipeline.engine.write.offset_map import SEQUENCE_MASK
 from mirror_pipeline.errors import BrokerError, ConnectionLost, CorruptBatch, TopicHalted
-from mirror_pipeline.halts import internal
+from mirror_pipeline.halts import Halt, foreign_writer, internal, sequence_gap, target_truncated, unreadable
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, OffsetAnswer
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import NETWORK_EXCEPTION, broker_error
@@ -38,7 +38,7 @@ POLL_SECONDS = 0.05
 ANSWER_SECONDS = 3.0
 """How long a leader may let a question pass before it counts as silent, unless it is known to be slow. Opening a connection over
 a long way takes half of it."""
-Failure = TopicHalted | BrokerError | ConnectionLost
+Failure = Halt | BrokerError | ConnectionLost
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def read_tails(
         epochs: what the copy of a partition adds to the stamp's epoch, where that is not 0.
 
     Returns:
-        For each partition its tail, or why there is none: TopicHalted when the log ends before the position or holds
+        For each partition its tail, or why there is none: a Halt when the log ends before the position or holds
         records behind it that are not the lane's next ones (one answer's word: look again before you believe it),
         NotReplicated when the end of the log stayed invisible, ConnectionLost or BrokerError when it cannot be asked now.
 
@@ -129,7 +129,7 @@ def read_tail(client: WireClient, target: TopicPartition, position: Position, st
     answer = read_tails(client, {target: position}, stamp, timeout=timeout)[target]
     if isinstance(answer, Tail):
         return answer
-    raise answer
+    raise answer.error() if isinstance(answer, Halt) else answer
 
 
 def _stamp(stamp: Stamp | None, epoch: int) -> Stamp | None:
@@ -208,14 +208,7 @@ def _begin(look: _Look, start: OffsetAnswer, end: OffsetAnswer) -> None:
     target, first = look.target, look.position.target_next
     look.end = end.offset
     if end.offset < first:
-        look.answer = TopicHalted(
-            target.topic,
-            f"{target} ends at offset {end.offset}, but {first - end.offset} records more were acknowledged there:"
-            " the target topic was truncated or recreated",
-            hint="restore the target topic, or mirror into a new one",
-            partition=target.partition,
-            code="target_truncated",
-        )
+        look.answer = target_truncated(target, end.offset, first)
     elif start.offset > first:
         # Retention on the target was faster than this scan. The lane is the only writer, so the end offset counts.
         look.at, look.deleted = end.offset, True
@@ -261,12 +254,10 @@ def _take(look: _Look, data: FetchedPartition) -> bool:
             if header.next_offset > look.at:
                 _expect_ours(look.target, header, look.position, look.stamp)
                 look.at = header.next_offset
-    except TopicHalted as halt:
-        look.answer = halt
+    except TopicHalted as error:
+        look.answer = error.halt
     except CorruptBatch as error:
-        said = f"{look.target} at offset {look.at}: {error.message}"
-        hint = "the target's log is damaged there, or a proxy changed the bytes; check the broker's disk"
-        look.answer = TopicHalted(look.target.topic, said, hint=hint, partition=look.target.partition, code="unreadable")
+        look.answer = unreadable(look.target, look.at, error, cluster="target")
     except Exception as error:  # noqa: BLE001 - a fault of ours over one partition: the others go on
         look.answer = internal(look.target, error)
     return look.at > before
@@ -275,23 +266,10 @@ def _take(look: _Look, data: FetchedPartition) -> bool:
 def _expect_ours(target: TopicPartition, header: BatchHeader, position: Position, stamp: Stamp | None) -> None:
     ours = (stamp.producer_id, stamp.producer_epoch) if stamp is not None else None
     if header.is_control or (header.producer_id, header.producer_epoch) != ours:
-        raise TopicHalted(
-            target.topic,
-            f"{target} holds records at offset {header.base_offset} that this mirror did not write",
-            hint="mirrored topics take no other records: stop the other writer and mirror into a new topic",
-            partition=target.partition,
-            code="foreign_writer",
-        )
+        raise foreign_writer(target, header.base_offset).error()
     expected = (position.ordinal + header.base_offset - position.target_next) & SEQUENCE_MASK
     if header.base_sequence != expected:
-        raise TopicHalted(
-            target.topic,
-            f"{target} holds a batch with sequence {header.base_sequence} at offset {header.base_offset} where"
-            f" {expected} was expected: batches before it are missing",
-            hint="mirror into a new topic and report this",
-            partition=target.partition,
-            code="sequence_gap",
-        )
+        raise sequence_gap(target, header.base_offset, header.base_sequence, expected).error()
 
 
 def _reaches(tail: Tail, position: Position, known: int | None) -> bool:

@@ -18,7 +18,7 @@ from mirror_pipeline.engine.write.offset_map import records_before
 from mirror_pipeline.engine.write.pieces import whole_batches
 from mirror_pipeline.errors import BrokerError, BufferUnusable, ClusterUnreachable, ConnectionLost, CorruptBatch
 from mirror_pipeline.execution import worker_cache
-from mirror_pipeline.halts import internal
+from mirror_pipeline.halts import Halt, buffer_damaged, displaced, internal, refused_by_target
 from mirror_pipeline.kafka.client import OPEN_TIMEOUT, WireClient
 from mirror_pipeline.kafka.codes import Action, after_produce, broker_error
 from mirror_pipeline.kafka.connection import Connection
@@ -47,10 +47,7 @@ class _Slot:
     stopped: bool = False
     outcome_unknown: bool = False
     error: str = ""
-    halted: str = ""
-    hint: str = ""
-    code: str = ""
-    trace: str = ""
+    halt: Halt | None = None
 
     @property
     def window(self) -> int:
@@ -59,16 +56,14 @@ class _Slot:
         producers by the time of their records: of old ones only a single batch is ever on the way."""
         return REQUESTS_IN_FLIGHT if self.remembered and time.monotonic() - self.acked_at < MEMORY_SECONDS else 1
 
-    def stop(self, *, error: str = "", halted: str = "", hint: str = "", code: str = "", outcome_unknown: bool = True) -> None:
+    def stop(self, *, error: str = "", halt: Halt | None = None, outcome_unknown: bool = True) -> None:
         if not self.stopped:
-            self.error, self.halted, self.hint, self.code = error, halted, hint, code
+            self.error, self.halt = error, halt
         self.stopped = True
         self.outcome_unknown = self.outcome_unknown or outcome_unknown
 
     def outcome(self) -> PartitionOutcome:
-        return PartitionOutcome(
-            self.work.target, self.acked, self.acked_bytes, self.outcome_unknown, self.error, self.halted, self.hint, self.code, self.trace
-        )
+        return PartitionOutcome(self.work.target, self.acked, self.acked_bytes, self.outcome_unknown, self.error, self.halt)
 
 
 @dataclass(slots=True)
@@ -140,7 +135,7 @@ def _send_all(task: ProduceTask, slots: list[_Slot], *, deadline: float) -> dict
                     if slot.in_flight or not slot.empty:
                         slot.stop(error=error.message)
     for slot in slots:
-        if slot.stopped and not slot.halted:
+        if slot.stopped and slot.halt is None:
             client.forget(slot.work.target)
     return silent
 
@@ -221,17 +216,12 @@ def _next_request(link: _Link, request_bytes: int) -> dict[TopicPartition, tuple
         try:
             batch = next(slot.batches, None)
         except CorruptBatch as error:
-            slot.stop(
-                halted=f"the buffer holds a damaged batch for {slot.work.target}: {error.message}",
-                hint="check the buffer's disk; remove the lane's `spans` folder to read the rest from the source again",
-                code="buffer_damaged",
-                outcome_unknown=bool(slot.in_flight),
-            )
+            slot.stop(halt=buffer_damaged(slot.work.target, error), outcome_unknown=bool(slot.in_flight))
             continue
         except BufferUnusable:
             raise
         except Exception as error:  # noqa: BLE001 - a fault of ours over one partition: the others go on
-            _fault(slot, error)
+            slot.stop(halt=internal(slot.work.target, error), outcome_unknown=bool(slot.in_flight))
             continue
         if batch is None:
             slot.empty = True
@@ -241,29 +231,18 @@ def _next_request(link: _Link, request_bytes: int) -> dict[TopicPartition, tuple
     return request
 
 
-def _fault(slot: _Slot, error: Exception) -> None:
-    halt = internal(slot.work.target, error)
-    slot.stop(halted=halt.message, hint=halt.hint, code=halt.code, outcome_unknown=bool(slot.in_flight))
-    slot.trace = halt.trace
-
-
 def _acknowledge(slot: _Slot, answer: ProduceAnswer | None, batch: SequencedBatch, forgotten_before: int) -> None:
     if answer is None:
         slot.stop(error=f"the broker did not answer for {slot.work.target}")
         return
-    if slot.stopped and (slot.outcome_unknown or slot.halted):
+    if slot.stopped and (slot.outcome_unknown or slot.halt is not None):
         return  # an earlier batch is missing: what this one's answer says is the tail's to tell
     if answer.error:
         _refuse(slot, broker_error(answer.error, str(slot.work.target)))
         return
     expected = slot.work.position.target_next + slot.acked
     if answer.base_offset != expected:
-        slot.stop(
-            halted=f"{slot.work.target} put a batch at offset {answer.base_offset} where {expected} was expected:"
-            " somebody else writes to the target topic",
-            hint="stop the other writer; mirrored topics take no other records",
-            code="foreign_writer",
-        )
+        slot.stop(halt=displaced(slot.work.target, answer.base_offset, expected))
         return
     slot.acked += batch.records
     slot.acked_bytes += batch.size
@@ -276,4 +255,4 @@ def _refuse(slot: _Slot, error: BrokerError) -> None:
     if action in (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME):
         slot.stop(error=error.message)
     else:
-        slot.stop(halted=error.message, hint=error.hint, code=error.name.lower())
+        slot.stop(halt=refused_by_target(slot.work.target.topic, error))

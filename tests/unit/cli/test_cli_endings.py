@@ -10,13 +10,16 @@ import pytest
 
 from mirror_pipeline import errors
 from mirror_pipeline.cli.errors import UNEXPECTED, describe
+from mirror_pipeline.halts import Halt
 from tests.support.cli_fakes import Cli, FakeMirror
 
 TREE = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.MirrorError)]
 
 
 def _made(kind: type[errors.MirrorError]) -> errors.MirrorError:
-    extra = {errors.TopicHalted: ("orders",), errors.ClusterUnreachable: ("east",), errors.BrokerError: (29, "TOPIC_AUTHORIZATION_FAILED")}
+    if kind is errors.TopicHalted:
+        return Halt("orders", "it\nbroke", "mend it").error()
+    extra = {errors.ClusterUnreachable: ("east",), errors.BrokerError: (29, "TOPIC_AUTHORIZATION_FAILED")}
     return kind(*extra.get(kind, ()), "it\nbroke", hint="mend it")  # type: ignore[arg-type, misc]
 
 

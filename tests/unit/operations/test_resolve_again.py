@@ -13,7 +13,8 @@ from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.place.status import write_status
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.topics.policies import SourcePolicy
-from mirror_pipeline.errors import BrokerError, TopicHalted, UsageError
+from mirror_pipeline.errors import BrokerError, UsageError
+from mirror_pipeline.halts import Halt
 from mirror_pipeline.kafka.answers import ClusterMetadata, OffsetAnswer, TopicMetadata
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations import resolve as resolving
@@ -50,7 +51,7 @@ def accept(
     stage(context, 1, 10, NEXT, "now")
     said = {"state": "halted", "reason": "r", "hint": "", "code": code, "halted_partition": 0, "halted_span": span, "incarnation": "now"}
     write_status(context.store, {"state": "finished", "heartbeat": time.time(), "topics": {"t": {**said, "marks": {"0": [20, 7, 0]}}}})
-    halt = TopicHalted("t", "another log") if diverged else None
+    halt = Halt("t", "another log") if diverged else None
     monkeypatch.setattr(resolving, "find_lanes", lambda *_: [context.store])
     monkeypatch.setattr(resolving, "diverged", lambda *_, **__: halt)
     monkeypatch.setattr(resolving, "source_policies", lambda names, _: {name: SourcePolicy(compacted=False) for name in names})

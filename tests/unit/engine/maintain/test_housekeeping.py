@@ -30,7 +30,7 @@ from mirror_pipeline.buffer.spans.spans import JOIN_FILES, SpanTable
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.maintain import rounds
 from mirror_pipeline.engine.maintain.rounds import Differing, Maintenance, damage, staged_verifier
-from mirror_pipeline.engine.maintain.thread import copy_differs
+from mirror_pipeline.engine.maintain.thread import halt_of
 from mirror_pipeline.errors import BufferDamaged, BufferUnusable, ClusterUnreachable, SparkGone
 from mirror_pipeline.execution.runner import InlineRunner, OneAtATime
 from mirror_pipeline.model import Verdict, Verification
@@ -169,7 +169,7 @@ def test_a_difference_keeps_the_spans_and_is_told(lane: Lane) -> None:
     assert "orders[0]" in done.note
     assert [d.source_offset for found in told for d in found] == [1]
     assert lane.live() == [1, 2, 3]
-    halt = copy_differs("m", "orders", told[0])
+    halt = halt_of("m", told[0])
     assert (halt.code, halt.topic, halt.partition) == ("copy_differs", "orders", 0)
     assert "source offset 1 is altered" in halt.message
     assert "mirror verify --mirror m --topic orders" in halt.hint

@@ -11,6 +11,7 @@ from mirror_pipeline.engine.read.rules import RangeRules
 from mirror_pipeline.engine.state import LaneState, TopicRun
 from mirror_pipeline.engine.topics.policies import RulesLook, SourcePolicy, apply_policy, source_policies
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, MirrorError, TopicHalted
+from mirror_pipeline.halts import Halt
 from mirror_pipeline.kafka.cluster_info import ConfigValue, TopicInfo
 from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.model import HoleCause, OffsetRange
@@ -37,8 +38,8 @@ class Settings:
         return {name: {key: ConfigValue(value) for key, value in self.answer.items()} for name in names}
 
 
-def halt(code: str) -> TopicHalted:
-    return TopicHalted("t", "why", partition=0, code=code, span=(5, 9))
+def halt(code: str) -> Halt:
+    return Halt("t", "why", code=code, partition=0, span=(5, 9))
 
 
 def look(source: Settings, target: Settings, run: TopicRun) -> RulesLook:
@@ -65,8 +66,8 @@ def test_a_hole_of_a_topic_with_unknown_settings_halts_and_says_what_to_grant() 
     taken.reader.rules = rules
     with pytest.raises(TopicHalted) as halted:
         taken.take(batch(0, 2), batch(5, 3))
-    assert (halted.value.code, halted.value.span) == ("unexplained_hole", (2, 5))
-    assert "cannot be told" in halted.value.message
+    assert (halted.value.halt.code, halted.value.halt.span) == ("unexplained_hole", (2, 5))
+    assert "is unknown" in halted.value.message
     assert "grant DESCRIBE_CONFIGS on the topic" in halted.value.hint
     assert Taken(0, 8, gaps=True).take(batch(0, 2), batch(5, 3)).holes == [(2, 5, HoleCause.UNEXPLAINED)]
 

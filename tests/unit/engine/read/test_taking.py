@@ -142,7 +142,7 @@ def test_a_flipped_bit_is_found() -> None:
     data[-3] ^= 1
     with pytest.raises(TopicHalted) as halt:
         Taken(0, 3).take(bytes(data))
-    assert (halt.value.code, halt.value.span) == ("corrupt", (0, 3))
+    assert (halt.value.halt.code, halt.value.halt.span) == ("corrupt", (0, 3))
 
 
 def test_a_flipped_bit_is_found_in_a_batch_that_is_opened() -> None:
@@ -150,7 +150,7 @@ def test_a_flipped_bit_is_found_in_a_batch_that_is_opened() -> None:
     data[-3] ^= 1
     with pytest.raises(TopicHalted) as halt:
         Taken(0, 3).take(bytes(data))
-    assert (halt.value.code, halt.value.span) == ("corrupt", (0, 3))
+    assert (halt.value.halt.code, halt.value.halt.span) == ("corrupt", (0, 3))
 
 
 def test_digests_and_counts_do_not_depend_on_how_a_log_was_answered() -> None:
@@ -181,7 +181,7 @@ def test_only_what_was_accepted_may_be_missing() -> None:
     assert taken.holes == [(2, 4, HoleCause.UNEXPLAINED)]
     with pytest.raises(TopicHalted) as halt:
         Taken(0, 9, approved=((2, 4),)).take(batch(0, 2) + batch(5, 2))
-    assert (halt.value.code, halt.value.span) == ("unexplained_hole", (2, 5))
+    assert (halt.value.halt.code, halt.value.halt.span) == ("unexplained_hole", (2, 5))
 
 
 def test_a_trimmed_log_goes_on_where_that_was_accepted() -> None:
@@ -191,7 +191,7 @@ def test_a_trimmed_log_goes_on_where_that_was_accepted() -> None:
     assert taken.holes == [(0, 4, HoleCause.RETENTION)]
     with pytest.raises(TopicHalted) as halt:
         Taken(0, 9, approved=((0, 3),)).reader.skip_trimmed(4)
-    assert (halt.value.code, halt.value.span) == ("trimmed", (0, 4))
+    assert (halt.value.halt.code, halt.value.halt.span) == ("trimmed", (0, 4))
 
 
 def test_a_range_ends_after_its_bytes() -> None:

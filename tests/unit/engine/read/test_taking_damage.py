@@ -119,7 +119,7 @@ def test_damage_halts_and_goes_on_once_it_is_accepted(compacted: bool) -> None:
         with pytest.raises(TopicHalted) as halt:
             read(taken, log)
         taken.reader.flush()
-        assert (halt.value.code, halt.value.span, taken.offsets) == ("corrupt", (30, 40), list(range(30))), f"bit {bit}"
+        assert (halt.value.halt.code, halt.value.halt.span, taken.offsets) == ("corrupt", (30, 40), list(range(30))), f"bit {bit}"
         again = read(Taken(30, END, compacted=compacted, approved=((30, 40),)), log)
         assert assert_nothing_vanished(again, Log(log.batches[DAMAGED:]), f"bit {bit}") == set(range(30, 40))
         assert again.offsets == list(range(40, END)), f"bit {bit}"
@@ -176,7 +176,7 @@ def test_a_damaged_old_wrapper_is_left_out_alone(magic: int) -> None:
     assert taken.holes == [(30, 40, HoleCause.QUARANTINED)]
     with pytest.raises(TopicHalted) as halt:
         read(Taken(0, END, compacted=True), log)
-    assert (halt.value.code, halt.value.span) == ("corrupt", (30, 40))
+    assert (halt.value.halt.code, halt.value.halt.span) == ("corrupt", (30, 40))
 
 
 def test_a_batch_inside_a_record_is_not_taken_for_one_of_the_log() -> None:

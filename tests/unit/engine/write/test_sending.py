@@ -130,11 +130,11 @@ def test_no_error_counts_as_written(code: int) -> None:
     outcome: Any = lane.outcome()
     assert outcome.records == 0
     assert lane.stopped
-    assert bool(outcome.error) != bool(outcome.halted)
+    assert bool(outcome.error) != bool(outcome.halt)
     if after_produce(code) in (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME):
         assert outcome.outcome_unknown
     else:
-        assert outcome.halted
+        assert outcome.halt
 
 
 def test_a_missing_answer_leaves_the_outcome_unknown() -> None:
@@ -154,4 +154,5 @@ def test_after_a_refusal_later_answers_count_for_nothing() -> None:
 def test_another_offset_than_expected_is_another_writer(base_offset: int) -> None:
     lane = lane_of([1], ordinal=7)
     acknowledge(lane, ProduceAnswer(0, base_offset, -1, 0, None), 1)
-    assert (lane.acked, lane.code) == (0, "foreign_writer")
+    assert lane.halt is not None
+    assert (lane.acked, lane.halt.code) == (0, "foreign_writer")

@@ -63,7 +63,7 @@ def test_records_of_another_writer_halt(stamp: Stamp | None) -> None:
     target.put(1, 0, THEIRS)
     with pytest.raises(TopicHalted) as found:
         target.records(stamp=stamp)
-    assert found.value.code == "foreign_writer"
+    assert found.value.halt.code == "foreign_writer"
 
 
 def test_a_missing_batch_halts() -> None:
@@ -73,7 +73,7 @@ def test_a_missing_batch_halts() -> None:
     target.put(1, 2)
     with pytest.raises(TopicHalted) as found:
         target.records()
-    assert found.value.code == "sequence_gap"
+    assert found.value.halt.code == "sequence_gap"
 
 
 def test_a_log_that_ends_before_the_position_halts() -> None:
@@ -81,7 +81,7 @@ def test_a_log_that_ends_before_the_position_halts() -> None:
     target.put(2, 0)
     with pytest.raises(TopicHalted) as found:
         target.records(at=3)
-    assert found.value.code == "target_truncated"
+    assert found.value.halt.code == "target_truncated"
 
 
 def test_what_is_on_the_leader_alone_is_waited_for() -> None:

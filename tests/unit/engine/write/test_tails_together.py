@@ -11,7 +11,8 @@ import pytest
 from crc32c import crc32c
 
 from mirror_pipeline.engine.write.recovery import NotReplicated, Tail, read_tails
-from mirror_pipeline.errors import BrokerError, ConnectionLost, TopicHalted
+from mirror_pipeline.errors import BrokerError, ConnectionLost
+from mirror_pipeline.halts import Halt
 from mirror_pipeline.kafka.answers import OffsetAnswer
 from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.kafka.records.batch import HEADER_BYTES, OpenRecord, headers, restamp, seal, tail_of
@@ -126,7 +127,7 @@ def test_a_batch_that_is_missing_is_a_gap() -> None:
     put(made, 0, [0, 1], 0)
     put(made, 0, [0, 1], 4)
     halt = tails(Client(made), made)[0]
-    assert isinstance(halt, TopicHalted) and halt.code == "sequence_gap"
+    assert isinstance(halt, Halt) and halt.code == "sequence_gap"
 
 
 def test_what_brokers_remember_of_the_copy_before_is_not_in_the_way_of_the_next() -> None:
@@ -155,7 +156,7 @@ def test_a_late_batch_of_the_copy_before_is_not_ours() -> None:
     made = cluster(1)
     put(made, 0, [0, 1], 0)
     halt = tails(Client(made), made, epochs={TopicPartition("east.t", 0): 1})[0]
-    assert isinstance(halt, TopicHalted) and halt.code == "foreign_writer"
+    assert isinstance(halt, Halt) and halt.code == "foreign_writer"
 
 
 def test_a_damaged_batch_on_the_target_halts_its_topic_and_not_the_others() -> None:
@@ -167,4 +168,4 @@ def test_a_damaged_batch_on_the_target_halts_its_topic_and_not_the_others() -> N
     log.log[0] = type(stored)(stored.base, stored.header, stored.raw[:8] + b"\0\0\0\1" + stored.raw[12:])
     found = tails(Client(made), made)
     assert isinstance(found[0], Tail)
-    assert isinstance(found[1], TopicHalted) and found[1].code == "unreadable"
+    assert isinstance(found[1], Halt) and found[1].code == "unreadable"

@@ -21,7 +21,8 @@ from mirror_pipeline.engine.write.recovery import NotReplicated, Tail
 from mirror_pipeline.engine.write.sender import SILENT_SECONDS, Sender
 from mirror_pipeline.engine.write.target_health import TargetHealth
 from mirror_pipeline.engine.write.task import _fill, _links
-from mirror_pipeline.errors import ConnectionLost, TopicHalted
+from mirror_pipeline.errors import ConnectionLost
+from mirror_pipeline.halts import Halt, displaced
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic
@@ -54,8 +55,8 @@ def lane(context: LaneContext, client: Any = None) -> tuple[Outcomes, PartitionS
     return outcomes, context.state.topics["t"].partitions[0]
 
 
-def halted(code: str) -> TopicHalted:
-    return TopicHalted("east.t", code, partition=0, code=code)
+def halted(code: str) -> Halt:
+    return Halt("east.t", code, code=code, partition=0)
 
 
 def code_of(context: LaneContext) -> str:
@@ -86,7 +87,7 @@ def test_a_second_answer_that_finds_nothing_clears_the_first(context: LaneContex
 
 def test_an_offset_that_was_not_expected_is_for_the_log_to_judge(context: LaneContext) -> None:
     outcomes, part = lane(context)
-    outcomes._apply_outcome(part, PartitionOutcome(TARGET, 0, 0, True, halted="offset 9", code="foreign_writer"), [])
+    outcomes._apply_outcome(part, PartitionOutcome(TARGET, 0, 0, True, halt=displaced(TARGET, 9, 5)), [])
     assert (code_of(context), part.outcome_unknown) == ("", True)
     outcomes._apply_tail(part, halted("foreign_writer"))
     assert code_of(context) == "foreign_writer"
@@ -94,7 +95,7 @@ def test_an_offset_that_was_not_expected_is_for_the_log_to_judge(context: LaneCo
 
 def test_what_retention_has_deleted_clears_nobody(context: LaneContext) -> None:
     outcomes, part = lane(context)
-    outcomes._apply_outcome(part, PartitionOutcome(TARGET, 0, 0, True, halted="offset 9", code="foreign_writer"), [])
+    outcomes._apply_outcome(part, PartitionOutcome(TARGET, 0, 0, True, halt=displaced(TARGET, 9, 5)), [])
     outcomes._apply_tail(part, Tail(TARGET, 5, part.position.target_next + 5, read=False))
     assert code_of(context) == "foreign_writer"
 
@@ -113,7 +114,8 @@ def test_a_fault_of_ours_over_one_partition_halts_its_topic(
 
     lanes[0].batches = fault()
     _fill(line, task(), time.monotonic() + 60)
-    assert (lanes[0].code, lanes[0].stopped, lanes[0].outcome_unknown) == ("internal", True, False)
+    assert lanes[0].halt is not None
+    assert (lanes[0].halt.code, lanes[0].stopped, lanes[0].outcome_unknown) == ("internal", True, False)
     assert not lanes[1].stopped and len(connection.requests) == 1
     outcomes, part = lane(context)
     outcomes._apply_outcome(part, lanes[0].outcome(), [])

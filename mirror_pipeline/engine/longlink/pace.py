@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from dataclasses import dataclass, field
-
 from mirror_pipeline.engine.longlink.segments import Attempt, Segment
-from mirror_pipeline.kafka.connection import Connection
 
 LATE, LATE_WHILE_IDLE, LEAST_LATE_SECONDS = 3.0, 2.0, 0.25
 """A segment is late after so many times the usual time for its bytes, sooner where connections have nothing else to do."""
@@ -15,26 +10,6 @@ MOST_ATTEMPTS = 3
 """At once, of a segment that is asked for before it is late because everything waits for it."""
 LEARNING = 0.02
 """What is usual is the median: each answer moves it by so much."""
-
-
-@dataclass(slots=True, eq=False)
-class Slot:
-    """A connection and what was asked for over it, the oldest first.
-
-    ``moved`` is when something last came or was asked, ``pace`` the seconds a byte of its last answer took.
-    """
-
-    connection: Connection
-    fileno: int
-    asked: deque[Attempt] = field(default_factory=deque)
-    moved: float = 0.0
-    connected: bool = True
-    pace: float = math.inf
-
-    @property
-    def slow(self) -> bool:
-        """Whether what is due is late."""
-        return bool(self.asked) and self.asked[0].late
 
 
 class Pace:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.engine.longlink import admission, pace, parallel_fetch
+from mirror_pipeline.engine.longlink import admission, connection_watch, pace, parallel_fetch
 from mirror_pipeline.engine.longlink.dialer import OPENING, Dialer
 from mirror_pipeline.engine.longlink.pace import LEAST_LATE_SECONDS, MOST_ATTEMPTS
-from mirror_pipeline.engine.longlink.parallel_fetch import LOSSES, ParallelFetch
+from mirror_pipeline.engine.longlink.parallel_fetch import ParallelFetch
+from mirror_pipeline.engine.longlink.repeats import LOSSES
 from mirror_pipeline.engine.longlink.segments import Segment
 from mirror_pipeline.errors import ConnectionLost
 from mirror_pipeline.kafka.fetch import FetchedPartition
@@ -96,7 +97,7 @@ def within_a_while(holds: Callable[[], bool]) -> None:
 
 
 def test_a_connection_that_was_beaten_and_is_silent_is_replaced(reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel_fetch, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(connection_watch, "SILENT_SECONDS", 0.5)
     wanted = stretches(60)
     made = reader(lambda line, offset: None if line is made.lines[0] else 0.01, 4)
     made.read(wanted)
@@ -157,7 +158,7 @@ def test_what_the_reader_waits_for_while_room_runs_out_is_asked_for_again(
     reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "ROOM_BYTES", 8 * SIZE)
-    monkeypatch.setattr(parallel_fetch, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(connection_watch, "SILENT_SECONDS", 0.2)
     waiting = Waiting(reader, 3, silent=1)
     waiting.read(40)
     assert_read(waiting.wanted)
@@ -238,7 +239,7 @@ def test_the_next_micro_batch_opens_connections_for_those_that_were_lost(reader:
 def test_a_limit_makes_no_connection_silent(reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch) -> None:
     """While the thread waits for the limit's sake, answers lie in the sockets: nobody has fallen silent."""
     monkeypatch.setattr(Line, "timeout", 0.4)
-    monkeypatch.setattr(parallel_fetch, "WAIT_MS", 0)
+    monkeypatch.setattr(connection_watch, "WAIT_MS", 0)
     wanted = stretches(32)
     made = reader(lambda line, offset: 0.001, 8)
     made.gathering.pause = lambda size: time.sleep(0.08)

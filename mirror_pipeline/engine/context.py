@@ -1,4 +1,4 @@
-"""What the parts of one lane's run share: where it reads, where it writes, how it is set."""
+"""What the parts of one lane's run share: clusters, settings, tables, state."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ LOSSES, LOSSES_SECONDS = 10, 120.0
 class LaneContext:
     """Collaborators of one lane's run.
 
-    ``once`` ends the run at the end offsets seen at its start; ``drain`` leaves the source alone and ends it when everything
+    ``once`` ends the run at the end offsets seen at its start; ``drain`` does not ask the source and ends the run when everything
     staged is on the target; ``room_wanted`` wakes the maintenance thread.
-    ``hold`` is asked before whatever only the lane's one run may do.
-    ``claims`` knows what other mirrors write on the target; None where there is no other.
-    ``verify_staged`` compares spans with the target (:func:`mirror_pipeline.verify.staged.verify_staged`); None where a run does
-    without.
-    ``memory_seconds`` is how old records may be until the target's brokers forget their producer.
+    ``hold`` is checked before any action that only the lane's one run may take.
+    ``claims`` knows what other mirrors write on the target; None if there are none.
+    ``verify_staged`` compares spans with the target (:func:`mirror_pipeline.verify.staged.verify_staged`); None in a run
+    without verification.
+    ``memory_seconds`` is the age of records at which the target's brokers forget their producer.
     """
 
     mirror: MirrorConfig
@@ -69,17 +69,17 @@ class LaneContext:
 
     @property
     def room(self) -> SpaceWatch:
-        """The lane's view of how full the buffer is: what staging has learnt of its micro-batches the housekeeper knows too."""
+        """How full the buffer is; shared, so that the maintenance thread knows the sizes that the read loop has seen."""
         if self._room is None:
             self._room = SpaceWatch(self.store, cap=self.buffer.max_bytes, micro_batch=self.mirror.engine.micro_batch_bytes)
         return self._room
 
     def read_decisions(self) -> None:
-        """Look what people have decided since. Raises BufferUnusable."""
+        """Read the operator's decisions again. Raises BufferUnusable."""
         self.decisions = self.cases.all()
 
     def approved(self, incarnation: str, tp: TopicPartition) -> tuple[tuple[int, int], ...]:
-        """Source offset ranges of a partition that a person allowed to be missing."""
+        """Source offset ranges of a partition that an operator allowed to be missing."""
         return tuple(
             (d.start, d.end)
             for d in self.decisions
@@ -87,12 +87,12 @@ class LaneContext:
         )
 
     def accepted(self, kind: DecisionKind, incarnation: str, subject: str = "") -> list[Decision]:
-        """Decisions of a kind about one life of a topic, and about one topic id where ``subject`` names it."""
-        mine = [d for d in self.decisions if d.kind is kind and d.incarnation == incarnation]
-        return [d for d in mine if not subject or d.subject == subject]
+        """Decisions of a kind about one generation of a topic, and about one topic id if ``subject`` names it."""
+        decisions = [d for d in self.decisions if d.kind is kind and d.incarnation == incarnation]
+        return [d for d in decisions if not subject or d.subject == subject]
 
     def decided_by(self, send: Send) -> str:
-        """Who let these source offsets be missing: a person by ``mirror resolve``, or the mirror's ``on_loss``."""
+        """Who allowed these source offsets to be missing: an operator by ``mirror resolve``, or the mirror's ``on_loss``."""
         covering = (d for d in self.decisions if d.allows(send.topic, send.partition, send.source_start, send.source_end))
         decision = next(covering, None)
         return decision.decided_by if decision else f"on_loss: {self.mirror.on_loss}"
@@ -152,7 +152,7 @@ class Losses:
     since: float | None = None
 
     def lost(self, error: MirrorError) -> float:
-        """Seconds to wait before the next try; raises ``error`` once it went on for too long."""
+        """Seconds to wait before the next try; raises ``error`` after too many losses without progress."""
         now = time.monotonic()
         self.since = self.since if self.since is not None else now
         self.count += 1
@@ -161,7 +161,7 @@ class Losses:
         return backoff(min(self.count, 2))
 
     def done(self) -> None:
-        """Something was done."""
+        """Progress was made."""
         self.count, self.since = 0, None
 
 
@@ -173,7 +173,7 @@ class Patience:
     since: float | None = None
 
     def lost(self, error: MirrorError, *, forever: bool) -> None:
-        """Count the silence; raise ``error`` once it lasted too long, unless the run waits for ever."""
+        """The cluster did not answer; raise ``error`` once that has lasted too long, unless the run waits ``forever``."""
         now = time.monotonic()
         self.since = self.since if self.since is not None else now
         if not forever and now - self.since > self.seconds:

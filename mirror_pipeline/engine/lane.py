@@ -31,12 +31,12 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.2
 HEARTBEAT_SECONDS, RAREST_HEARTBEAT_SECONDS = 2.0, 8.0
+# Each periodic task (progress, heartbeat, search for new topics) may use at most 1/SHARE of wall time, so it runs less often with
+# thousands of topics.
 SHARE = 200
-"""Showing progress, the heartbeat and looking for new topics each take at most one part in so many of the time: with thousands of
-topics they come rarer."""
 DISCOVER_SECONDS, RAREST_DISCOVER_SECONDS = 30.0, 120.0
+# How long a stopped run waits for its running Spark jobs before it abandons them.
 LAST_JOB_SECONDS = 120.0
-"""How long a stopped run waits for its running Spark jobs before it leaves them to end alone."""
 
 Discover = Callable[[], list[LaneTopic]]
 
@@ -44,7 +44,7 @@ Discover = Callable[[], list[LaneTopic]]
 class LaneRun:
     """Copies the topics that ``discover`` names, until done, stopped, idle or out of time.
 
-    ``seconds`` is the time budget (None: no limit), ``idle_seconds`` ends the run once nothing moved for that long.
+    ``seconds`` is the time budget (None: no limit); ``idle_seconds`` ends the run after that long without activity.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class LaneRun:
 
         Raises:
             LaneBusy: another run holds the lane.
-            ClusterUnreachable: a cluster stayed silent for too long; with a report when it was the source and all else was done.
+            ClusterUnreachable: a cluster was unreachable for too long; with a report if it was the source and all staged records are sent.
             BufferUnusable: buffer or ledger cannot be read or written.
         """
         engine = self._context.mirror.engine
@@ -95,10 +95,10 @@ class LaneRun:
         context = self._context
         context.spans.ensure()
         context.ledger.ensure()
-        if not context.store.local:  # a lease may have ended under a holder that is only stopped
+        if not context.store.local:  # the last holder's lease may have ended while its process was only stopped
             context.spans.fence()
             context.ledger.fence()
-        context.spans.discard_uncommitted(context.hold.check)  # what a killed run left half written
+        context.spans.discard_uncommitted(context.hold.check)  # a killed run's unfinished files
         works = self._works(source, target, preparation)
         self._totals()
         threads = [threading.Thread(target=work, name=name, daemon=True) for name, work in works.items()]
@@ -125,7 +125,7 @@ class LaneRun:
         return report
 
     def _works(self, source: WireClient, target: WireClient, preparation: Preparation) -> dict[str, Callable[[], None]]:
-        """The run's threads, by name; none when it is to drain and nothing is staged."""
+        """The run's threads, by name; none if it is to drain and nothing is staged."""
         context = self._context
         if context.drain:
             context.state.staging_over = True
@@ -142,7 +142,7 @@ class LaneRun:
             self._total = sum(p.lag for p in self._context.state.live())
 
     def _watch(self, threads: list[threading.Thread], preparation: Preparation) -> None:
-        """Show progress, write the heartbeat, look for new topics, end the run when it is time."""
+        """Show progress, write the heartbeat, look for new topics, and stop the run when its time is up."""
         discover_at = time.monotonic() + DISCOVER_SECONDS
         self._heartbeat("running", "")
         while any(thread.is_alive() for thread in threads):
@@ -207,7 +207,7 @@ class LaneRun:
             **plain(progress),
             "topics": {name: plain(topic) for name, topic in progress.topics.items()},
         }
-        with tolerate_buffer_errors(), suppress(LaneLost):  # the status is the new holder's then
+        with tolerate_buffer_errors(), suppress(LaneLost):  # the status file is the new holder's then
             self._context.hold.check()
             write_status(self._context.store, body)
         self._beat_at = rarely(began, self._context.store.spaced(HEARTBEAT_SECONDS), RAREST_HEARTBEAT_SECONDS)
@@ -215,7 +215,7 @@ class LaneRun:
 
 @contextmanager
 def tolerate_buffer_errors() -> Iterator[None]:
-    """Trouble with the buffer that may pass is left to the next time; staging and producing wait meanwhile."""
+    """Log errors of the buffer that may pass; the caller tries again, and both loops wait."""
     try:
         yield
     except BufferUnusable as error:
@@ -225,7 +225,7 @@ def tolerate_buffer_errors() -> Iterator[None]:
 
 
 def rarely(began: float, least: float, most: float) -> float:
-    """When to do again what has just been done, so that it takes one part in ``SHARE`` of the time; seconds between, within bounds."""
+    """When to repeat a task that began at ``began``: after ``SHARE`` times its duration, within ``least`` and ``most`` seconds."""
     return began + min(most, max(least, SHARE * (time.monotonic() - began)))
 
 

@@ -1,4 +1,4 @@
-"""Running one lane or all lanes of a mirror, each in a thread of its own, on one Spark session."""
+"""Runs one lane or all lanes of a mirror, each in its own thread, on one Spark session."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORST_FIRST = ("halted", "behind", "ok")
 
 @dataclass(frozen=True, slots=True)
 class LaneRuns:
-    """Lanes of one mirror that run side by side; the fields are the arguments of ``Mirror.run``."""
+    """Lanes of one mirror that run in parallel; the fields are the arguments of ``Mirror.run``."""
 
     flow: Flow
     names: Sequence[str]
@@ -36,7 +36,7 @@ class LaneRuns:
     drain: bool = False
 
     def discover(self) -> None:
-        """A wrong selection or an unreachable source shows before Spark starts."""
+        """Fail before Spark starts if the selection is wrong or the source unreachable."""
         for name in self.names:
             self._discoverer(name)()
 
@@ -44,7 +44,7 @@ class LaneRuns:
         """Run the lanes to their ends."""
         for name in self.names:
             with lane_lock(open_lane(self.flow.config.buffer, self.flow.name, name)):
-                pass  # a lane that another run holds shows before Spark starts, too
+                pass  # likewise if another run holds the lane
         began = time.monotonic()
         placement = self.flow.placement(self.session)
         placement.prepare()
@@ -88,7 +88,7 @@ def _side_by_side(
             if error.report is None:
                 failures.append(error)
                 stop.set()
-            else:  # the source: this lane has sent what it had, and the others will
+            else:  # the source is unreachable: this lane has sent what was staged, and so will the others
                 reports[name] = error.report
                 silent.append(error)
         except Exception as error:  # noqa: BLE001 - raised below, in the caller's thread
@@ -116,7 +116,7 @@ def _side_by_side(
 
 
 def joined_progress(mirror: str, parts: Sequence[Progress]) -> Progress:
-    """Several lanes seen as one."""
+    """The progress of several lanes as one."""
     known = [p.lag_seconds for p in parts if p.lag_seconds is not None]
     return Progress(
         mirror=mirror,

@@ -1,4 +1,4 @@
-"""Pictures of a running lane for people and programs: progress, report."""
+"""Progress and report of a running lane."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirror_pipeline.reports import Progress, RunReport, TopicProgress, TopicSta
 
 
 def progress_of(context: LaneContext, *, seconds: float, marks: bool = False) -> Progress:
-    """The lane as it stands now; with ``marks`` what the next run has to know of the batches read last."""
+    """The lane's progress now; with ``marks`` also the last batches read, which the next run needs."""
     state = context.state
     with state.lock:
         topics = {run.topic: _topic_progress(context, run, marks) for run in state.topics.values() if not run.left_out}
@@ -69,7 +69,7 @@ def _topic_progress(context: LaneContext, run: TopicRun, marks: bool) -> TopicPr
 
 
 def _waits_for(state: LaneState, run: TopicRun, lag: int) -> str:
-    """The cluster that a topic waits for, and why; "" when it waits for none."""
+    """Which cluster a topic waits for, and why; "" if it waits for none."""
     staged = any(p.pending for p in run.partitions.values())
     if state.target_down and (lag or staged):
         return f"{lag:,} offsets are not on the target: {state.target_down}"
@@ -105,7 +105,7 @@ def report_of(context: LaneContext, *, seconds: float) -> RunReport:
             if topic.lag_records:
                 state, reason = "behind", reason or f"{topic.lag_records} offsets are not on the target yet"
             elif not all(part.end_known for part in context.state.topics[name].partitions.values()):
-                state, reason = "behind", "the source has not told where it ends"
+                state, reason = "behind", "the source has not reported its end offset yet"
         rows.append(
             TopicState(
                 name, state, reason, topic.hint, topic.target_topic, topic.records, topic.bytes, topic.code, dict(topic.position)

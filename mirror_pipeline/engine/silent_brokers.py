@@ -1,8 +1,8 @@
-"""Brokers that do not answer: asked again in the background, so that nobody waits for them who has other work.
+"""Brokers that do not answer: probed in the background, so that partitions of other brokers do not wait for them.
 
-A broker whose process hangs or whose network is gone keeps its leadership for a while, or for good, and every question to it
-costs its whole time limit. So one question that takes too long puts it off; its partitions are left out until it answers a
-probe. A broker that is only slow (a cold disk) answers the probe at once: it gets twice the time then, and so makes progress.
+A broker whose process hangs or whose network is down keeps its leadership for a while, or for good, and every request to it
+costs a full timeout. So one request that times out marks the broker silent; its partitions are left out until it answers a
+probe. A broker that is only slow (a cold disk) answers the probe at once and then gets twice the time, so it makes progress.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from mirror_pipeline.kafka.client import WireClient
 
 log = logging.getLogger(__name__)
 
-# A pause of the collector in a broker that is well takes less, and nobody's records should wait much longer for others'.
+# A garbage collection pause of a healthy broker takes less, and partitions of other brokers should not wait much longer.
 SILENT_SECONDS = 1.5
-# Over a long way a question, and even more an opening with TLS and SASL, takes its round trips.
+# Over a long link a request takes round trips, and opening a connection with TLS and SASL takes more of them.
 PATIENT_ROUND_TRIPS = 10
 FIRST_PROBE_SECONDS, RAREST_PROBE_SECONDS = 0.2, 2.0
 PROBE_SECONDS = 5.0
 
 
 class SilentBrokers:
-    """Which brokers of a cluster do not answer now, and how long each is waited for.
+    """Which brokers of a cluster do not answer now, and how long to wait for each.
 
     Args:
-        answers: returns once a broker answers, raises MirrorError when it does not; called in threads of its own.
-        most: seconds that are never exceeded, the request timeout.
+        answers: returns once a broker answers, raises MirrorError if it does not; called in separate threads.
+        most: upper bound in seconds, the request timeout.
     """
 
     def __init__(self, answers: Callable[[int], None], *, most: float) -> None:
@@ -43,7 +43,7 @@ class SilentBrokers:
 
     @property
     def now(self) -> dict[int, str]:
-        """Node ids of those that are silent, and how that showed."""
+        """Node ids of silent brokers, each with the error that showed it."""
         with self._lock:
             return dict(self._silent)
 
@@ -53,12 +53,12 @@ class SilentBrokers:
             return dict(self._patience)
 
     def longest(self) -> float:
-        """Seconds to wait where a question goes to all of them."""
+        """Seconds to wait for a request that goes to all brokers."""
         with self._lock:
             return max([SILENT_SECONDS, *(seconds for node, seconds in self._patience.items() if node not in self._silent)])
 
     def lost(self, node: int, why: str) -> None:
-        """This one let a question time out: it is asked nothing until it has answered a probe, and then has twice the time."""
+        """A request to this broker timed out: it gets no further one until it has answered a probe, and then twice the time."""
         with self._lock:
             if node in self._silent or self._over.is_set():
                 return
@@ -68,7 +68,7 @@ class SilentBrokers:
         self._watch(node)
 
     def heard(self, node: int, seconds: float) -> None:
-        """The slowest of its answers took so long."""
+        """The broker's slowest answer took ``seconds``."""
         with self._lock:
             if node in self._patience:
                 wanted = min(self._most, 2 * seconds)
@@ -78,7 +78,7 @@ class SilentBrokers:
                     del self._patience[node]
 
     def end(self) -> None:
-        """Probe no more."""
+        """Stop probing."""
         self._over.set()
 
     def _watch(self, node: int) -> None:
@@ -91,7 +91,7 @@ class SilentBrokers:
                 try:
                     self._answers(node)
                 except BrokerError:
-                    return  # it answers; what it refuses shows where it is asked for records
+                    return  # it answers; requests for records will show what it refuses
                 except MirrorError as error:
                     log.debug("broker_silent node=%d: %s", node, error.message)
                     pause = min(2 * pause, RAREST_PROBE_SECONDS)
@@ -104,7 +104,7 @@ class SilentBrokers:
 
 
 def prober(cluster: ClusterSettings) -> Callable[[int], None]:
-    """Asks a broker, over a connection that is opened for it."""
+    """A probe: asks a broker for metadata over a new connection."""
 
     def ask(node: int) -> None:
         with WireClient(cluster, timeout=PROBE_SECONDS) as client:

@@ -1,4 +1,4 @@
-"""What a running lane knows: its topics, their partitions, and what lies between source and target."""
+"""State of a running lane: its topics, their partitions, and what is staged but not sent."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mirror_pipeline.errors import ClusterUnreachable, MirrorError
 from mirror_pipeline.halts import Halt
 from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, BatchMark, Position, SpanRef, TopicPartition
 
+# Kafka's default of message.max.bytes; assumed while the target topic's own value is not known.
 DEFAULT_MAX_MESSAGE_BYTES = 1048588
-"""Kafka's default of message.max.bytes; assumed while the target topic's own value is not known."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class PartitionState:
         )  # fmt: skip
 
     def learned(self, span: SpanRef) -> None:
-        """Update the estimates of bytes per offset and per batch from what one range brought."""
+        """Update the estimates of bytes per offset and per batch from one span."""
         if span.end > span.start and span.bytes:
             each, known = span.bytes / (span.end - span.start), self.bytes_per_batch > 0
             self.bytes_per_offset = 0.5 * self.bytes_per_offset + 0.5 * each if known else each
@@ -86,7 +86,7 @@ class PartitionState:
         self.retry_at = time.monotonic() + delay
 
     def put_off(self, why: str, *, delay: float) -> None:
-        """It cannot be read now: the others go on without it, and its leader is asked for again after ``delay`` seconds."""
+        """It cannot be read now: the other partitions continue, and its leader is looked up again after ``delay`` seconds."""
         self.unread, self.read_at = why, time.monotonic() + delay
         self.read_failures += 1
 
@@ -96,11 +96,11 @@ class PartitionState:
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is something to read, or that is not known yet."""
+        """Whether there is something to read, or the end is not known yet."""
         return not self.end_known or self.staged < self.readable_end
 
     def worked(self) -> None:
-        """The target took something, or agreed on its tail."""
+        """The target took records, or its tail matched."""
         self.failures, self.error, self.retry_at = 0, "", 0.0
 
 
@@ -108,8 +108,8 @@ class PartitionState:
 class TopicRun:
     """One topic of a running lane. ``halted`` ends its staging; what is staged is still sent while it is ``sendable``.
 
-    ``draining`` says that another incarnation follows as soon as everything staged is sent, ``left_out`` that the topic is gone on
-    the source and a person has accepted that. ``settings_unread`` says why it is not known whether the topic is ``compacted``.
+    ``draining`` says that the next generation begins once everything staged is sent, ``left_out`` that the topic is gone on
+    the source and an operator has accepted that. ``settings_unread`` says why it is not known whether the topic is ``compacted``.
     """
 
     topic: str
@@ -130,9 +130,9 @@ class TopicRun:
 
 @dataclass(slots=True)
 class LaneState:
-    """Shared by the lane's staging and producing threads; every access holds ``lock``.
+    """Shared by the lane's read loop and write loop; every access holds ``lock``.
 
-    ``source_lost`` has ended staging: what is staged is still sent.
+    ``source_lost`` has ended the read loop; what is staged is still sent.
     """
 
     topics: dict[str, TopicRun] = field(default_factory=dict)
@@ -158,23 +158,23 @@ class LaneState:
     failure: MirrorError | Exception | None = None
 
     def live(self) -> list[PartitionState]:
-        """Partitions that go on being staged."""
+        """Partitions that are still staged."""
         return [p for t in self.topics.values() if t.halted is None and not t.draining for p in t.partitions.values()]
 
     def ready(self) -> list[PartitionState]:
-        """Those of them that can be read now, as far as is known."""
+        """Those of them that can be read now, as far as known."""
         return [p for p in self.live() if not p.unread]
 
     def end_unknown(self) -> TopicPartition | None:
-        """A source partition that goes on being staged and whose end the source has not told yet."""
+        """A live source partition whose end offset the source has not reported yet."""
         return next((part.source for part in self.live() if not part.end_known), None)
 
     def sendable(self) -> list[PartitionState]:
-        """Partitions whose staged spans go on being sent."""
+        """Partitions whose staged spans are still sent."""
         return [p for t in self.topics.values() if t.sendable for p in t.partitions.values()]
 
     def halt(self, topic: str, halt: Halt, *, sendable: bool = False) -> None:
-        """Take one topic out of the run; the others go on. With ``sendable`` what is staged is still sent."""
+        """Halt one topic; the others continue. With ``sendable`` what is staged is still sent."""
         run = self.topics.get(topic)
         if run is None:
             self.refused[topic] = halt
@@ -183,11 +183,11 @@ class LaneState:
         run.sendable = run.sendable and sendable
 
     def active(self) -> None:
-        """Something moved: the lane is not idle."""
+        """Note activity: the lane is not idle."""
         self.last_activity = time.monotonic()
 
     def buffer_is(self, why_full: str) -> None:
-        """The buffer is full for this reason, so staging waits; or it is not."""
+        """Note why the buffer is full, so that reading waits; "" if it is not."""
         if not why_full:
             self.buffer_full_since = None
         elif self.buffer_full_since is None:
@@ -195,7 +195,7 @@ class LaneState:
         self.buffer_full = why_full
 
     def target_lost(self, why: str) -> None:
-        """The target cannot be reached; staging goes on."""
+        """The target cannot be reached; reading continues."""
         if not self.target_down:
             self.target_down_since = time.time()
         self.target_down = why

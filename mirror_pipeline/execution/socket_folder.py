@@ -14,11 +14,11 @@ from mirror_pipeline.files import try_lock
 
 PREFIX = "mirror-sockets-"
 _LOCK = "lock"
+# Bytes of a socket's path: the kernel takes 107, macOS 103.
 _LONGEST = 103
-"""Bytes of a socket's path: the kernel takes 107, macOS 103."""
 _NAME = len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
+# Characters that mkdtemp adds.
 _RANDOM = 8
-"""Characters that mkdtemp adds."""
 
 
 @cache

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
+# Read and write tasks wait for brokers most of the time; both run at once.
 LOCAL_SLOTS_PER_CORE = 2
-"""Read and write tasks wait for brokers most of the time; both run at once."""
 
 
+# A failed write task must not run again before the target's tail was read; the user cannot change this.
 ONCE = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
-"""A failed write task must not run again before the target's tail was read; the user cannot change this."""
 MOST_JOBS = 256
+# How long a warm-up task stays, so that each of them gets its own worker.
 WARM_SECONDS = 0.2
-"""How long a warm-up task stays, so that each of them gets its own worker."""
 
 
 def _import_tasks(stay: float) -> None:

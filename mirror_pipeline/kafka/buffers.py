@@ -5,8 +5,8 @@ from __future__ import annotations
 from threading import Lock
 
 KEPT = 2  # one in use, one to receive into
+# Buffer sizes are multiples of it, so that a later request of a slightly different size still fits.
 STEP = 64 * 1024
-"""Buffer sizes are multiples of it, so that a later request of a slightly different size still fits."""
 CHUNK_BYTES = 4 * 2**20
 
 

@@ -43,9 +43,9 @@ ASK_AGAIN = {Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME}  # harmless h
 
 T = TypeVar("T")
 
+# For one of many connections over a long link: the kernel would begin with a window of 64 KiB and widen it gradually, while brokers send
+# up to 100 KiB in each round trip. Linux grants at most ``net.core.rmem_max`` (208 KiB by default), twice.
 LONG_RECEIVE_BYTES = 512 * 1024
-"""For one of many connections over a long link: the kernel would begin with a window of 64 KiB and widen it gradually, while
-brokers send up to 100 KiB in each round trip. Linux grants at most ``net.core.rmem_max`` (208 KiB by default), twice."""
 
 
 class WireClient:

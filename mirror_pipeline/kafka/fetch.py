@@ -21,12 +21,12 @@ from mirror_pipeline.model import TopicPartition
 
 CONSUMER = -1  # replica id of a client
 NO_SESSION = struct.pack(">ii", 0, -1)  # session id 0, epoch -1: a full fetch that opens no session
+# Seconds that a fetch is repeated while a client quota withholds its responses. A broker counts over about ten seconds; a batch larger
+# than the quota allows in that time never comes (Kafka sources, ``KafkaApis.handleFetchRequest``).
 THROTTLE_PATIENCE = 120.0
-"""Seconds that a fetch is repeated while a client quota withholds its responses. A broker counts over about ten seconds; a batch
-larger than the quota allows in that time never comes (Kafka sources, ``KafkaApis.handleFetchRequest``)."""
+# Bytes. A broker drops a response that would exceed the quota and throttles the client for as long as all of it takes: small responses
+# use the quota better than large ones, which lose whole seconds.
 LEAST_SHARE = 64 * 1024
-"""Bytes. A broker drops a response that would exceed the quota and throttles the client for as long as all of it takes: small
-responses use the quota better than large ones, which lose whole seconds."""
 FIRST_SHARE = 1 << 20
 _HEAD = Struct(">iiiib")
 _PARTITION = Struct(">ihqqq")  # index, error, high watermark, last stable offset, log start

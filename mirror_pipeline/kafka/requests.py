@@ -12,9 +12,9 @@ from mirror_pipeline.model import TopicPartition
 Build = Callable[[list[TopicPartition]], Any]
 
 
+# Replica ids of clients. To a debugger ListOffsets tells the log's very end, replicated or not (Kafka sources,
+# ``ReplicaManager.fetchOffset``: the isolation level counts for consumers only).
 CONSUMER, DEBUGGER = -1, -2
-"""Replica ids of clients. To a debugger ListOffsets tells the log's very end, replicated or not (Kafka sources,
-``ReplicaManager.fetchOffset``: the isolation level counts for consumers only)."""
 
 
 def offsets(at: Mapping[TopicPartition, int], isolation: int, replica_id: int = CONSUMER) -> Build:

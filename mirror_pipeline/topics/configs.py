@@ -10,6 +10,7 @@ FOREVER = str(2**63 - 1)
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 BEFORE, AFTER, DIFFERENCE = (f"message.timestamp.{word}.max.ms" for word in ("before", "after", "difference"))
 
+# What a topic keeps and how it is cleaned. Durability, throttles, tiering and flushing are the target's own business.
 COPIED = frozenset(
     {
         "cleanup.policy",
@@ -28,7 +29,6 @@ COPIED = frozenset(
         "segment.ms",
     }
 )
-"""What a topic keeps and how it is cleaned. Durability, throttles, tiering and flushing are the target's own business."""
 
 _REPLACED = frozenset({"compression.type", "message.timestamp.type", BEFORE, AFTER, DIFFERENCE, "message.format.version"})
 _BROKER_NAMES = {

@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 READY_TIMEOUT = 30.0  # a controller elects leaders of a new topic within a second; a busy cluster may need many
+# Of topics made in one request: a controller refuses one that would need more than 10,000 metadata records.
 MOST_PARTITIONS = 2_000
-"""Of topics made in one request: a controller refuses one that would need more than 10,000 metadata records."""
 _POLL = 0.1
 _ADJUSTMENTS = 8
 _UNKNOWN = re.compile(r"Unknown topic config name: ([\w.]+)")

@@ -12,13 +12,13 @@ from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.kafka.admin import Admin
 
+# Fetch and ListOffsets; the settings tell a compacted topic from one that lost records, and how the copy is to be made.
 SOURCE = ("READ", "DESCRIBE_CONFIGS")
-"""Fetch and ListOffsets; the settings tell a compacted topic from one that lost records, and how the copy is to be made."""
+# Read: the end of the log decides what was sent, and verification reads it back.
 TARGET = ("READ", "WRITE", "DESCRIBE_CONFIGS")
-"""Read: the end of the log decides what was sent, and verification reads it back."""
 NEW = ("CREATE", *TARGET)
+# Not worth refusing a mirror for; it is asked for together with what is.
 WISHED = frozenset({"DESCRIBE_CONFIGS"})
-"""Not worth refusing a mirror for; it is asked for together with what is."""
 
 Operations = frozenset[str] | BrokerError | None
 

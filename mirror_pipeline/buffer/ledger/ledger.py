@@ -24,8 +24,8 @@ from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import Gap, Incarnation, Position, Send, Stamp, TopicPartition, Verification
 
 APP_ID = "mirror-ledger"
+# Verifications of the last hour stay rows of their own.
 VERIFICATIONS_APART_MS = 3_600_000
-"""Verifications of the last hour stay rows of their own."""
 
 
 class Ledger:

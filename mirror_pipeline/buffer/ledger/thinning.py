@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+# Columns in which neighbours must agree to be joined.
 SAME = ("mirror", "lane", "topic", "partition", "incarnation", "target_topic", "cause")
-"""Columns in which neighbours must agree to be joined."""
+# Younger rows stay as they were recorded: one for each micro-batch.
 RECENT_SECONDS = 600
-"""Younger rows stay as they were recorded: one for each micro-batch."""
+# Rows older than this are joined whatever their time; between the two those of one hour are.
 OLD_SECONDS = 7 * 86_400
-"""Rows older than this are joined whatever their time; between the two those of one hour are."""
 _HOUR_MICROSECONDS = 3_600_000_000
 _LEAST = ("source_start", "target_start", "ordinal")
 _GREATEST = ("source_end", "target_end", "micro_batch", "recorded_at")

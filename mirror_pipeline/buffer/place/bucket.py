@@ -23,14 +23,14 @@ from obstore.store import S3Store
 from mirror_pipeline.errors import BufferUnusable, UsageError
 
 Options = tuple[tuple[str, str], ...]
+# Settings without secrets: tasks on other machines get them from the driver.
 CARRIED = ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ALLOW_HTTP", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST")
-"""Settings without secrets: tasks on other machines get them from the driver."""
 ALLOW_HTTP = "AWS_ALLOW_HTTP"  # obstore takes it as a property of the connection
 CONNECT_SECONDS, REQUEST_SECONDS = 5, 30
+# A store that does not answer is reported after this; the lane then waits by its own rules, and says so.
 RETRIES, RETRY_SECONDS = 5, 20
-"""A store that does not answer is reported after this; the lane then waits by its own rules, and says so."""
+# A larger file is uploaded in parts of this size; so many are in memory.
 PART_BYTES, PARTS_AT_ONCE = 8 * 2**20, 4
-"""A larger file is uploaded in parts of this size; so many are in memory."""
 _URI = re.compile(r"s3://([^/]+)/*(.*?)/*")
 
 

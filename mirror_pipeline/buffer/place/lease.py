@@ -33,14 +33,14 @@ from mirror_pipeline.errors import BufferUnusable, LaneLost
 
 log = logging.getLogger(__name__)
 
+# Renewals in one lease: two may fail.
 RENEWALS = 3
-"""Renewals in one lease: two may fail."""
+# Share of the lease that its holder uses; the rest covers clock drift and work that began just before the end.
 HELD_SHARE = 0.8
-"""Share of the lease that its holder uses; the rest covers clock drift and work that began just before the end."""
+# How often a waiting process checks during one lease.
 LOOKS = 10
-"""How often a waiting process checks during one lease."""
+# Content that a holder leaves when it ends: the next one need not wait.
 RELEASED = b""
-"""Content that a holder leaves when it ends: the next one need not wait."""
 
 
 def ticks() -> float:

@@ -25,10 +25,10 @@ from mirror_pipeline.files import try_lock
 
 LOCK = "lock"
 MAINTENANCE = "house"
+# Object whose modification time is the last maintenance; in a folder that is the file ``house`` itself.
 MAINTAINED = "house-kept"
-"""Object whose modification time is the last maintenance; in a folder that is the file ``house`` itself."""
+# Seconds a new run waits for the lock: covers another run that is just ending.
 PATIENCE = 0.5
-"""Seconds a new run waits for the lock: covers another run that is just ending."""
 
 
 class Hold(Protocol):

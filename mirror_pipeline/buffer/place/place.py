@@ -27,9 +27,9 @@ _REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+://")
 _OURS = json.dumps({"format": FORMAT, "made_by": "mirror-pipeline"}) + "\n"
 _UNREADABLE = re.compile(r"[%\[\]]")
 LEASE_SECONDS = 30.0
+# Periodic work beside the data (status, ledger rows, measuring space, small micro-batches) happens this many times less often in an
+# object store, where each costs round trips and money.
 REMOTE_PACE = 5.0
-"""Periodic work beside the data (status, ledger rows, measuring space, small micro-batches) happens this many times less often in an
-object store, where each costs round trips and money."""
 
 
 class BufferSettings(Protocol):

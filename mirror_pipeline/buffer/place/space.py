@@ -13,21 +13,21 @@ from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.place.usage import buffer_use, free_bytes
 from mirror_pipeline.units import rounded_size
 
+# Between two measurements of a local folder; bytes staged in between are added.
 LOOK_SECONDS = 1.0
-"""Between two measurements of a local folder; bytes staged in between are added."""
+# A micro-batch may become larger than planned, because a range takes whole fetches. The largest one seen counts, times this factor.
 OVERRUN = 1.25
-"""A micro-batch may become larger than planned, because a range takes whole fetches. The largest one seen counts, times this factor."""
+# Kept free on the disk for the ledger and the tables' logs: freeing anything needs them.
 SPARE_BYTES = 16 * 2**20
-"""Kept free on the disk for the ledger and the tables' logs: freeing anything needs them."""
+# A buffer that is short of space is emptied to this share, so that it does not fill up again at once.
 EMPTIED_SHARE = 0.8
-"""A buffer that is short of space is emptied to this share, so that it does not fill up again at once."""
+# From this share on old micro-batches are evicted, before staging has to wait.
 NEAR_SHARE = 0.9
-"""From this share on old micro-batches are evicted, before staging has to wait."""
+# File whose bytes are given up when the disk is full, so that the writes that free more can succeed.
 RESERVED_FILE = "ballast"
-"""File whose bytes are given up when the disk is full, so that the writes that free more can succeed."""
 RESERVED_FILE_BYTES = 4 * 2**20
+# The reserved file takes at most this fraction (1/N) of the cap.
 RESERVED_FILE_SHARE = 64
-"""The reserved file takes at most this fraction (1/N) of the cap."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from mirror_pipeline.buffer.spans.part_writer import part_writer
 from mirror_pipeline.buffer.tables.delta import LiveFile
 from mirror_pipeline.buffer.tables.schema import SPANS
 
+# A joined file grows to about this size.
 JOINED_BYTES = 64 * 2**20
-"""A joined file grows to about this size."""
+# ... and to this many spans: the description of a row group takes about 2 KB of the file's end.
 JOINED_SPANS = 500
-"""... and to this many spans: the description of a row group takes about 2 KB of the file's end."""
+# Joining fewer files than this would write the same bytes again and again for little.
 FEWEST = 8
-"""Joining fewer files than this would write the same bytes again and again for little."""
 
 
 @dataclass(frozen=True, slots=True)

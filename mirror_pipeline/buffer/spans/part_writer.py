@@ -22,11 +22,11 @@ from mirror_pipeline.errors import UsageError
 from mirror_pipeline.model import Hole, LeafDigest, PartFile, SpanRef
 
 Buffer = bytes | bytearray | memoryview
+# Bytes: a Parquet value's length is a signed 32-bit number.
 MAX_PAYLOAD = 2**31 - 1 - 2**16
-"""Bytes: a Parquet value's length is a signed 32-bit number."""
 PAGE = 2**20
+# Larger payloads go past the Parquet writer, to local files.
 PLACED_BYTES = 64 * 1024
-"""Larger payloads go past the Parquet writer, to local files."""
 
 
 @dataclass(frozen=True, slots=True)

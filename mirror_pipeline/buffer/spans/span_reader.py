@@ -19,12 +19,12 @@ from mirror_pipeline.buffer.tables.schema import SPANS
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import SpanRef
 
+# Files kept open per reader: the spans of one partition come from consecutive micro-batches.
 OPEN_FILES = 8
-"""Files kept open per reader: the spans of one partition come from consecutive micro-batches."""
+# Bytes of a span that are fetched at a time: so much is in memory for each partition that is being sent.
 STRETCH = 4 * 2**20
-"""Bytes of a span that are fetched at a time: so much is in memory for each partition that is being sent."""
+# Smaller spans are not worth a system call.
 LEAST_RELEASED = 1 << 20
-"""Smaller spans are not worth a system call."""
 
 
 class _Part:

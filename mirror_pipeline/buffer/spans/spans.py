@@ -24,14 +24,14 @@ from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import PartFile, SpanRef, TopicPartition
 
 APP_ID = "mirror-spans"
+# Seconds after which a file that was written but never committed counts as abandoned; no read task takes that long.
 ORPHAN_AGE = 3600.0
-"""Seconds after which a file that was written but never committed counts as abandoned; no read task takes that long."""
+# Live files beyond this number are evicted as soon as that is safe, whatever the retention: each adds about 12 µs to a commit.
 MAX_FILES = 1000
-"""Live files beyond this number are evicted as soon as that is safe, whatever the retention: each adds about 12 µs to a commit."""
+# The same for live spans: a run holds each of them in memory (about 1 KB).
 MAX_SPANS = 50_000
-"""The same for live spans: a run holds each of them in memory (about 1 KB)."""
+# Live part files beyond this number are joined, as far as they are safe to forget.
 JOIN_FILES = 64
-"""Live part files beyond this number are joined, as far as they are safe to forget."""
 READERS = 4
 
 

@@ -27,12 +27,12 @@ from mirror_pipeline.buffer.place.place import LaneStore, sync_path
 from mirror_pipeline.buffer.tables.schema import TableSpec
 from mirror_pipeline.errors import BufferUnusable
 
+# A commit fails only because of another commit: one process runs a lane, a second one may evict. Twenty in a row is a bug.
 COMMIT_ATTEMPTS = 20
-"""A commit fails only because of another commit: one process runs a lane, a second one may evict. Twenty in a row is a bug."""
+# Commits between checkpoints: readers replay little, and checkpoints stay rare.
 CHECKPOINT_EVERY = 50
-"""Commits between checkpoints: readers replay little, and checkpoints stay rare."""
+# In an object store each refresh reads every commit since the last checkpoint, one request each.
 REMOTE_CHECKPOINT_EVERY = 10
-"""In an object store each refresh reads every commit since the last checkpoint, one request each."""
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 

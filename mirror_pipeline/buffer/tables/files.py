@@ -21,11 +21,11 @@ from mirror_pipeline.buffer.tables.delta import DeltaLog
 from mirror_pipeline.buffer.tables.schema import TableSpec
 from mirror_pipeline.errors import BufferUnusable
 
+# An object's age is measured by two clocks. A store refuses requests whose clock differs by more (S3: RequestTimeTooSkewed), so files
+# there count as younger by so much.
 SKEW_SECONDS = 900.0
-"""An object's age is measured by two clocks. A store refuses requests whose clock differs by more (S3: RequestTimeTooSkewed), so files
-there count as younger by so much."""
+# Maintenance may join files during a read; twice in a row is rare, more often is an error.
 READ_ATTEMPTS = 5
-"""Maintenance may join files during a read; twice in a row is rare, more often is an error."""
 
 
 def found_files(store: LaneStore, table: str) -> list[FoundFile]:

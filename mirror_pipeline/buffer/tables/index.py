@@ -15,8 +15,8 @@ from mirror_pipeline.buffer.tables.schema import SPANS
 from mirror_pipeline.errors import BufferDamaged
 from mirror_pipeline.model import Hole, HoleCause, LeafDigest, SpanRef
 
+# The one column that files of an older version lack.
 DIGESTS = "digests"
-"""The one column that files of an older version lack."""
 _SMALL = [name for name in SPANS.file_schema.names if name not in ("payload", "staged_at")]
 
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from mirror_pipeline.buffer.tables.columns import DIGESTS, HOLES, OFFSETS, TIME
 
+# Version of the folder layout and of the tables, written into the marker file of every buffer.
 FORMAT = 1
-"""Version of the folder layout and of the tables, written into the marker file of every buffer."""
 
 LOG_SETTINGS = {
     # These tables need no time travel: their rows hold the history. Short retention keeps opening and committing cheap.

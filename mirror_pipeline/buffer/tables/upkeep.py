@@ -12,14 +12,14 @@ from mirror_pipeline.buffer.spans.eviction import FoundFile, removable_files
 from mirror_pipeline.buffer.tables.delta import DeltaLog, add_action
 from mirror_pipeline.buffer.tables.files import found_files, read_rows, remove_files, write_rows
 
+# Bytes: larger files are not rewritten, so that a row is rewritten only a few times. About 700,000 rows of the offset map of a
+# transactional topic; they are in memory while they are joined.
 SMALL = 2 * 2**20
-"""Bytes: larger files are not rewritten, so that a row is rewritten only a few times. About 700,000 rows of
-the offset map of a transactional topic; they are in memory while they are joined."""
 
+# Seconds that files stay after they left a table, for queries that still read them.
 READER_GRACE = 600.0
-"""Seconds that files stay after they left a table, for queries that still read them."""
+# Seconds: a younger file may belong to a commit in progress.
 MIN_AGE = 60.0
-"""Seconds: a younger file may belong to a commit in progress."""
 
 
 @dataclass(frozen=True, slots=True)

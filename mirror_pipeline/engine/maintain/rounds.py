@@ -1,7 +1,7 @@
-"""Buffer life: forget what is on the target and verified there, keep tables and logs small.
+"""A maintenance round: verify spans on the target, evict those that are verified, keep tables and logs small.
 
-One round works on the tables alone, so a running lane, a command and a schedule do the same; ``maintenance_lock`` sees to it
-that one of them does it at a time.
+A round works on the tables alone, so a running lane, a command and a schedule do the same; ``maintenance_lock`` lets only one of
+them run at a time.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from mirror_pipeline.execution.spark import Runner
 
 log = logging.getLogger(__name__)
 
+# Verified in one piece; after each piece the verified spans may be evicted.
 VERIFY_BYTES = 256 * 2**20
-"""Read from the target at a time; between two such pieces what is verified may leave."""
+# When space is short evicted files are deleted at once: tasks never read them, and an open file stays readable.
 NO_GRACE = 0.0
-"""When room is needed evicted files go at once: tasks never read them, and whoever has one open keeps it."""
 
 
 class Differing(Protocol):
-    """What a verification says of one record (:class:`~mirror_pipeline.verdicts.Difference`)."""
+    """The verdict on one record (:class:`~mirror_pipeline.verdicts.Difference`)."""
 
     @property
     def topic(self) -> str: ...
@@ -47,7 +47,7 @@ class Differing(Protocol):
 
 
 class Verdict(Protocol):
-    """What a round of verification found (:class:`~mirror_pipeline.verify.staged.StagedVerdict`)."""
+    """The result of one verification (:class:`~mirror_pipeline.verify.staged.StagedVerdict`)."""
 
     @property
     def verified(self) -> Mapping[SpanKey, int]: ...
@@ -94,7 +94,7 @@ def staged_verifier(
 class Eviction:
     """What one maintenance round did in one lane; bytes on disk.
 
-    ``kept_bytes`` should have left and are not verified yet; ``note`` says why, or that another process runs maintenance now.
+    ``kept_bytes`` are due for eviction but not verified yet; ``note`` says why, or that another process runs maintenance now.
     """
 
     lane: str
@@ -111,13 +111,13 @@ class Eviction:
 
 @dataclass(slots=True)
 class Maintenance:
-    """One lane's tables, as whoever tidies them sees them.
+    """Maintenance of one lane's tables.
 
     Args:
-        retention: seconds that spans stay after they were staged, room permitting.
+        retention: seconds that spans stay after they were staged, space permitting.
         cap: bytes that the whole buffer may take.
-        verify: compares with the target; None when it cannot be reached, then only what was verified before may leave.
-        differs: told of differences that a verification found; their spans stay.
+        verify: compares with the target; if None, only spans verified before are evicted.
+        differs: called with the differences that a verification found; their spans stay.
     """
 
     store: LaneStore
@@ -133,13 +133,13 @@ class Maintenance:
         """One round.
 
         Args:
-            excess: so many bytes should go, retention or not; 0 when there is room.
-            upkeep: join and clean the tables too.
-            seconds: how long spans are verified before they go, at most (a piece that is begun is ended).
+            excess: bytes to free regardless of retention; 0 when there is space.
+            upkeep: also join and clean the tables.
+            seconds: time limit of verification (a piece that has begun is finished).
             patience: seconds to wait for another process that runs maintenance.
 
         Raises:
-            BufferDamaged: what lies in the buffer is not what was written.
+            BufferDamaged: the buffer's contents are not what was written.
             BufferUnusable: the buffer cannot be read or written.
         """
         with maintenance_lock(self.store, patience=patience) as ours:
@@ -174,7 +174,7 @@ class Maintenance:
         )  # fmt: skip
 
     def _room(self) -> int:
-        """Bytes that may be written twice for a while."""
+        """Bytes that may temporarily be stored twice."""
         return max(0, min(int(EMPTIED_SHARE * self.cap) - total_bytes([self.store]), free_bytes(self.store) - SPARE_BYTES))
 
     @property
@@ -182,10 +182,10 @@ class Maintenance:
         return int((time.time() - self.retention) * 1000)
 
     def _verified_before(self, target: int | None, seconds: float) -> set[int]:
-        """Micro-batches that may be forgotten, after those that must go were verified as far as time allows."""
+        """Micro-batches that may be evicted, after verifying those that are due as far as time allows."""
         deadline, more = time.monotonic() + seconds, True
         produced, safe = self._standing()
-        wanted = self._wanted(produced, target)  # what a running lane produces meanwhile is for the next round
+        wanted = self._wanted(produced, target)  # what a running lane sends meanwhile is for the next round
         while True:
             left = wanted - safe
             self.done = replace(self.done, kept_bytes=self.spans.bytes_of(left))
@@ -200,13 +200,13 @@ class Maintenance:
         return self.spans.produced(reached), safe
 
     def _wanted(self, produced: set[int], target: int | None) -> set[int]:
-        """Those that retention or want of room drives out; and all, when there are so many files that they should be joined."""
+        """Micro-batches due by retention or lack of space; all of them if there are so many files that they should be joined."""
         if self.spans.live_files() > JOIN_FILES:
             return produced
         return set(self.spans.demanded(produced, older_than=self._before, target_bytes=target))
 
     def _verify(self) -> bool:
-        """Verify one piece; whether it is worth looking again."""
+        """Verify one piece; False if another attempt would change nothing."""
         if self.verify is None:
             self.done = replace(self.done, note="not verified: the target was not asked")
             return False

@@ -1,4 +1,4 @@
-"""The maintenance thread of a running lane: evicts, joins and cleans while both loops continue."""
+"""The maintenance thread of a running lane: verifies, evicts, joins and cleans while both loops run."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from mirror_pipeline.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
+# Between two rounds; the first one comes this long after the start.
 ROUND_SECONDS = 60.0
-"""Between two rounds; the first one comes this long after the start."""
+# Between two rounds requested because space is short: the pause grows while they free nothing.
 URGENT_SECONDS = 0.5
 LONGEST_URGENT_SECONDS = 5.0
-"""Between two rounds that are called for because room is short: longer and longer while they bring nothing."""
 URGENT_VERIFY_SECONDS = 5.0
+# How long the end of a run waits for a round in progress, which can be abandoned safely at any moment.
 END_SECONDS = 30.0
-"""How long the end of a run waits for a round at work; what it does is safe to be left at any moment."""
+# A run that ends runs one more round if the last one was this long ago, so short runs are maintained too.
 OVERDUE_SECONDS = 600.0
-"""A run that ends runs one more round if the last one is this long ago, so short runs are maintained too."""
 
 
 @dataclass(slots=True)
@@ -58,14 +58,14 @@ class MaintenanceThread:
     _began: float = field(default_factory=time.time)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         lay_reserved_file(self.context.store, cap=self.context.buffer.max_bytes)
         create_maintenance_mark(self.context.store)
         self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """End, after the round at work; one more round if the last one is long ago."""
+        """End after the round in progress; run one more if the last one was long ago."""
         self._over.set()
         self.context.room_wanted.set()
         if self._thread is not None:
@@ -77,7 +77,7 @@ class MaintenanceThread:
         try:
             kept = last_maintenance(self.context.store)
         except BufferUnusable as error:
-            log.warning("housekeeping: %s", error.message)
+            log.warning("maintenance: %s", error.message)
             return False
         return kept is not None and time.time() - max(kept, self.facts.last or 0.0) > OVERDUE_SECONDS
 
@@ -122,7 +122,7 @@ class MaintenanceThread:
         try:
             seconds = URGENT_VERIFY_SECONDS if excess else ROUND_SECONDS / 2
             done = self._maintenance().run_round(excess=excess, upkeep=upkeep, seconds=seconds)
-        except Exception as error:  # noqa: BLE001 - a house in disorder must not end a copy that works
+        except Exception as error:  # noqa: BLE001 - failed maintenance must not end a working copy
             self._failed(error)
             return None
         facts.error, facts.note = "", done.note
@@ -131,7 +131,7 @@ class MaintenanceThread:
         facts.verified_bytes += done.verified_bytes
         facts.rounds += 1
         facts.last, facts.seconds = time.time(), time.monotonic() - began
-        log.debug("housekeeping: %s", done)
+        log.debug("maintenance: %s", done)
         return done
 
     def _failed(self, error: Exception) -> None:
@@ -139,7 +139,7 @@ class MaintenanceThread:
         if damage(error):
             self.context.fail(error)
         if text != self.facts.error:
-            log.warning("housekeeping of lane %s: %s", self.context.lane, text)
+            log.warning("maintenance of lane %s: %s", self.context.lane, text)
         self.facts.error = text
 
     def _maintenance(self) -> Maintenance:
@@ -164,7 +164,7 @@ class MaintenanceThread:
         )
 
     def _halt(self, differences: Collection[Differing]) -> None:
-        """Topics whose copy is not what was staged stop; their spans stay in the buffer."""
+        """Halt topics whose copy is not what was staged; their spans stay in the buffer."""
         with self.context.state.lock:
             for topic in sorted({d.topic for d in differences}):
                 self.context.state.halt(topic, halt_of(self.context.mirror.name, [d for d in differences if d.topic == topic]))

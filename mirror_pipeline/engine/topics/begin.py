@@ -1,4 +1,4 @@
-"""Where the copy of new and grown topics begins. Many topics go together: a mirror may have thousands of them."""
+"""Begins the copy of new and grown topics, many together: a mirror may have thousands of them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from mirror_pipeline.topics.plan import TargetPlan
 
 log = logging.getLogger(__name__)
 
+# Topics that are created in one request and recorded in one transaction.
 TOGETHER = 100
-"""Topics that are made in one request and written down in one transaction."""
 
 
 class TopicStarter:
-    """Makes target topics and begins incarnations; what fails for one topic halts that topic alone."""
+    """Creates target topics and begins generations; a failure of one topic halts that topic alone."""
 
     def __init__(
         self, context: LaneContext, source: WireClient, source_admin: Admin, targets: TargetSide, first_seen: FirstSeen
@@ -46,15 +46,15 @@ class TopicStarter:
 
     @property
     def put_off(self) -> bool:
-        """Whether topics wait for brokers that are not ready for them yet."""
+        """Whether topics wait for brokers that are not ready yet."""
         return bool(self._put_off_since)
 
     def begin(self, topics: Sequence[LaneTopic]) -> None:
-        """Create or grow target topics and write down where the copy begins.
+        """Create or grow target topics and record where the copy begins.
 
         Raises:
-            ClusterUnreachable, ConnectionLost: a cluster does not answer; what is begun stays begun.
-            LaneBusy: another mirror is beginning topics at the moment.
+            ClusterUnreachable, ConnectionLost: a cluster does not answer; topics that have begun stay begun.
+            LaneBusy: another mirror is beginning topics now.
         """
         claims = self._context.claims
         if claims is not None and topics:
@@ -69,7 +69,7 @@ class TopicStarter:
                 self._begin_some(self._unclaimed([topic for topic in chunk if topic.topic in plans]), plans)
 
     def _unclaimed(self, topics: Sequence[LaneTopic]) -> list[LaneTopic]:
-        """Those topics that no other mirror writes; the others halt."""
+        """Topics that no other mirror writes; the others halt."""
         if self._context.claims is None:
             return list(topics)
         known = self._context.ledger.incarnations()
@@ -80,7 +80,7 @@ class TopicStarter:
         return [topic for topic in topics if topic.topic not in refused]
 
     def checked_runs(self, generations: Sequence[Incarnation], ranges: dict[str, Ranges]) -> list[TopicRun]:
-        """Runs of topics whose targets have just been looked at."""
+        """Runs of topics whose targets have just been checked."""
         positions = self._context.ledger.positions()
         rules = self._targets.rules([(generation.topic, generation.target_topic) for generation in generations], self._source_admin)
         runs = [run_of(generation, positions, ranges.get(generation.topic)) for generation in generations]
@@ -141,7 +141,7 @@ class TopicStarter:
         return generation, new
 
     def _starts(self, topic: LaneTopic, topic_id: str, cluster_id: str, new: list[int], *, grown: bool) -> dict[int, int]:
-        """First source offset of new partitions. Partitions, and with ``start: latest`` topics, that came later begin at their first."""
+        """First source offset of new partitions. Later partitions, and later topics with ``start: latest``, begin at their first offset."""
         start = self._context.mirror.start
         if grown or topic.ranges is not None or start != "latest":
             return first_offsets(self._source, topic, new, "earliest" if grown else start)
@@ -157,17 +157,17 @@ class TopicStarter:
         crash_point("begin.after")
         fresh = self.checked_runs(generations, ranges)
         with self._state.lock:
-            for made in fresh:
-                run = self._state.topics.setdefault(made.topic, made)
-                for number in new[made.topic]:
-                    run.partitions.setdefault(number, made.partitions[number])
-                self._state.unready.pop(made.topic, None)
-                self._state.refused.pop(made.topic, None)
+            for begun in fresh:
+                run = self._state.topics.setdefault(begun.topic, begun)
+                for number in new[begun.topic]:
+                    run.partitions.setdefault(number, begun.partitions[number])
+                self._state.unready.pop(begun.topic, None)
+                self._state.refused.pop(begun.topic, None)
 
     def waits(self, name: str, error: MirrorError) -> bool:
-        """Whether a topic is tried again later: its brokers refuse for now, as those of a topic just created do until it has leaders.
+        """Whether a topic is tried again later: its brokers refuse for now, as those of a new topic do until it has leaders.
 
-        A run with ``once`` waits for ``target_wait`` at most, any other as long as it lasts.
+        A ``once`` run waits for ``target_wait`` at most, any other run without limit.
         """
         if not (isinstance(error, BrokerError) and error.retryable):
             return False

@@ -1,4 +1,4 @@
-"""Where a topic joins a run: at its first offsets, or where ledger and buffer say that its copy stands."""
+"""Where a topic joins a run: at its first offsets, or at the position in ledger and buffer."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ def resumed_runs(context: LaneContext, known: Mapping[str, Incarnation], wanted:
 
 
 def _remember(context: LaneContext, runs: Mapping[str, TopicRun]) -> None:
-    """What the last run knew, from its status: the batches read last, by which a truncated log is noticed, and how large
-    a batch the target takes, which cannot be asked while the target is away."""
+    """Take over from the last run's status the batches read last, which reveal a truncated log, and the largest batch that
+    the target takes, which is not available while the target is unreachable."""
     status = read_status(context.store) or {}
-    for name, told in status.get("topics", {}).items():
+    for name, saved in status.get("topics", {}).items():
         run = runs.get(name)
-        if run is None or told.get("incarnation") != run.incarnation:
+        if run is None or saved.get("incarnation") != run.incarnation:
             continue
-        run.max_batch_bytes = told.get("max_batch_bytes") or run.max_batch_bytes
-        for number, mark in told.get("marks", {}).items():
+        run.max_batch_bytes = saved.get("max_batch_bytes") or run.max_batch_bytes
+        for number, mark in saved.get("marks", {}).items():
             part = run.partitions.get(int(number))
             if part is not None and mark[0] < part.staged:
                 part.mark = BatchMark(*mark)
 
 
 def run_of(generation: Incarnation, positions: Mapping[TopicPartition, Position], ranges: Ranges) -> TopicRun:
-    """A topic's run at its positions, without what is staged."""
+    """A topic's run at its positions, without staged spans."""
     run = TopicRun(generation.topic, generation.target_topic, generation.incarnation)
     for number, start in generation.starts.items():
         source = TopicPartition(generation.topic, number)
@@ -69,24 +69,24 @@ def first_offsets(client: WireClient, topic: LaneTopic, partitions: list[int], s
 
     Args:
         client: the source.
-        topic: a backfill's ranges say it all.
+        topic: the topic; the ranges of a backfill take precedence.
         partitions: their numbers.
         start: ``earliest``, ``latest`` or a time.
 
     Raises:
-        BrokerError: the source refuses to tell.
+        BrokerError: the source refuses the request.
     """
     if topic.ranges is not None:
         return {number: topic.ranges[number][0] for number in partitions}
     at = begins_at(start)
     wanted = [TopicPartition(topic.topic, number) for number in partitions]
     found = offsets_at(client, wanted, at)
-    found |= offsets_at(client, [tp for tp, offset in found.items() if offset < 0], LATEST)  # no record is that young
+    found |= offsets_at(client, [tp for tp, offset in found.items() if offset < 0], LATEST)  # no record is that recent
     return {tp.partition: offset for tp, offset in found.items()}
 
 
 def begins_at(start: str | datetime) -> int:
-    """The mirror's ``start`` as ListOffsets asks for it: a special time, or milliseconds since the epoch."""
+    """The mirror's ``start`` as a ListOffsets timestamp: a special value, or milliseconds since the epoch."""
     if isinstance(start, datetime):
         return int(start.timestamp() * 1000)
     return {"earliest": EARLIEST, "latest": LATEST}[start]

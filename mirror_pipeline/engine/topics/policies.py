@@ -1,7 +1,7 @@
 """What the settings of topics mean for reading: whether offsets may be missing, and how large a batch may be.
 
-They are read when a topic is taken up, looked at again with every search for new topics, and before a halt that depends on them:
-a topic may have been made compacted, or its target may take larger batches, since.
+They are read when a topic joins, with every search for new topics, and before a halt that depends on them:
+a topic may have become compacted, or its target may take larger batches, since.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Configs = Mapping[str, ConfigValue] | BrokerError | None
 
 @dataclass(frozen=True, slots=True)
 class SourcePolicy:
-    """Whether a source topic is compacted. ``unread`` says why that is not known, ``passing`` that asking again may tell."""
+    """Whether a source topic is compacted. ``unread`` says why that is not known, ``passing`` that a retry may succeed."""
 
     compacted: bool
     unread: str = ""
@@ -43,16 +43,16 @@ def source_policies(names: Collection[str], admin: Admin) -> dict[str, SourcePol
 
 
 def _policy(configs: Configs) -> SourcePolicy:
-    """Unknown is not compacted: else any loss would pass for compaction."""
+    """Unknown counts as not compacted: otherwise any loss would pass for compaction."""
     if isinstance(configs, BrokerError):
         return SourcePolicy(compacted=False, unread=configs.message, passing=lookup(configs.code).action in PASSING)
     if configs is None or "cleanup.policy" not in configs:
-        return SourcePolicy(compacted=False, unread="the cluster does not tell its cleanup.policy")
+        return SourcePolicy(compacted=False, unread="the cluster does not report its cleanup.policy")
     return SourcePolicy("compact" in (configs["cleanup.policy"].value or ""))
 
 
 def largest_batches(names: Collection[str], admin: Admin) -> dict[str, int]:
-    """The largest batch that each target topic takes, in bytes; Kafka's default where that is not told. Raises ClusterUnreachable."""
+    """The largest batch that each target topic takes, in bytes; Kafka's default if unknown. Raises ClusterUnreachable."""
     found = admin.topic_configs(names) if names else {}
     return {name: _max_bytes(found.get(name)) for name in names}
 
@@ -64,13 +64,13 @@ def _max_bytes(configs: Configs) -> int:
 
 
 def apply_policy(run: TopicRun, policy: SourcePolicy, *, fresh: bool = False) -> None:
-    """Read a topic by its settings as they are now; what is known of one that is not ``fresh`` stays known while they cannot be read."""
+    """Apply a topic's current settings; while they cannot be read, a topic that is not ``fresh`` keeps the last known ones."""
     if fresh or run.settings_unread or not policy.passing:
         run.compacted, run.settings_unread = policy.compacted, policy.unread
 
 
 class RulesLook:
-    """Looks again at the settings that halts depend on."""
+    """Reads the settings that halts depend on again."""
 
     def __init__(self, state: LaneState, source_admin: Admin, target_admin: Admin) -> None:
         self._state = state
@@ -78,7 +78,7 @@ class RulesLook:
         self._target_admin = target_admin
 
     def reconsider(self, outcomes: Sequence[RangeOutcome]) -> list[RangeOutcome]:
-        """Outcomes without the halts that no longer hold: those ranges are read again. Asks nobody while there is no such halt."""
+        """Outcomes without the halts that no longer hold: those ranges are read again. Sends no request if there is no such halt."""
         holes = {o.topic for o in outcomes if o.halt is not None and o.halt.code == HOLE}
         large = {o.topic for o in outcomes if o.halt is not None and o.halt.code == OVERSIZE}
         if not holes and not large:
@@ -102,7 +102,7 @@ class RulesLook:
         return resolved
 
     def resume_resolved(self) -> None:
-        """Let topics go on whose halt no longer holds; what cannot be asked now is left to the next time."""
+        """Resume topics whose halt no longer holds; settings that cannot be read now are left to the next call."""
         with self._state.lock:
             halted = {name: run.halted.code for name, run in self._state.topics.items() if run.halted is not None}
         holes = sorted(name for name, code in halted.items() if code == HOLE)
@@ -115,12 +115,12 @@ class RulesLook:
                     run.halted = None
 
     def _look(self, policies: Mapping[str, SourcePolicy], large: Collection[str]) -> set[str]:
-        """Take over settings; topics whose settings allow what they did not allow before."""
+        """Apply current settings; returns the topics whose settings now allow what they did not allow before."""
         with self._state.lock:
             targets = {self._state.topics[name].target_topic: name for name in large if name in self._state.topics}
         try:
             sizes = largest_batches(sorted(targets), self._target_admin)
-        except MirrorError:  # the target is away: its halts stay
+        except MirrorError:  # the target is unreachable: its halts stay
             sizes = {}
         mended = set()
         with self._state.lock:

@@ -1,4 +1,4 @@
-"""The target side of preparing topics: the producer id, the topics, whether they are still the same ones."""
+"""The target side of topic preparation: the producer id, the topics, and whether they are still the same ones."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from mirror_pipeline.topics.manage import ensure_target_topics, plan_targets
 from mirror_pipeline.topics.plan import TargetPlan
 
 PRODUCER_EXPIRATION_MS = 86_400_000
+# A new topic is unknown to other brokers for some ms and has no leader; for longer on a busy cluster.
 SETTLE_SECONDS = 5.0
-"""A topic that the controller has just made is unknown to a broker for some ms, and has no leader; longer on a busy cluster."""
 SETTLE_POLL_SECONDS = 0.05
 
 
@@ -47,7 +47,7 @@ class TargetSide:
         self._client.close()
 
     def stamp(self) -> Stamp:
-        """The lane's producer id on this target, taken once and kept in the ledger (KIP-98)."""
+        """The lane's producer id on this target, requested once and kept in the ledger (KIP-98)."""
         self.cluster_id = self._client.metadata([]).cluster_id
         self._client.require(TARGET_NEEDS)
         self._context.memory_seconds = self._memory_seconds()
@@ -58,7 +58,7 @@ class TargetSide:
         return stamp
 
     def _memory_seconds(self) -> float:
-        """``producer.id.expiration.ms`` of the target's brokers; Kafka's default where it may not be read."""
+        """``producer.id.expiration.ms`` of the target's brokers; Kafka's default if it may not be read."""
         try:
             found = number(self.admin.broker_configs(), "producer.id.expiration.ms")
         except BrokerError:
@@ -66,9 +66,9 @@ class TargetSide:
         return (found or PRODUCER_EXPIRATION_MS) / 1000
 
     def changed(self, generations: Sequence[Incarnation]) -> dict[str, Halt]:
-        """Why the target topics of copies that exist are not the ones they went to, by source topic; those that are, are left out.
+        """Halts for target topics that are no longer the ones the copies went to, by source topic.
 
-        One broker's word is not enough, for it may not have heard of a change: the topics in question are asked about twice.
+        One broker's metadata may be out of date, so another broker is asked about the topics in question.
         """
         halts = self._changed(generations)
         if not halts:
@@ -84,13 +84,13 @@ class TargetSide:
         return {topic: halt for topic, halt in halts if halt is not None}
 
     def plans(self, topics: list[LaneTopic], source_admin: Admin) -> dict[str, TargetPlan]:
-        """What has to be done on the target, by source topic; the same rules as ``mirror plan``."""
+        """What to create or change on the target, by source topic; the same rules as ``mirror plan``."""
         return plan_targets(self._context.mirror, source_admin, self.admin, {t.topic: t.target_topic for t in topics})
 
     def ensure(self, topics: Sequence[LaneTopic], plans: Mapping[str, TargetPlan]) -> dict[str, Target | MirrorError]:
         """Create or grow target topics; by source topic the target's topic id with log start and end of every partition.
 
-        In place of one that cannot take its copy stands why: a TopicHalted, or a BrokerError when the target refuses for now.
+        A topic that cannot take its copy maps to the reason: a TopicHalted, or a BrokerError if the target refuses for now.
 
         Raises:
             ClusterUnreachable, ConnectionLost: the target does not answer.
@@ -110,14 +110,14 @@ class TargetSide:
             if not topic_metadata.topic_id:
                 found[plan.topic] = without_id(self._context.target.alias, plan.target_topic)
                 continue
-            mine = [TopicPartition(plan.target_topic, number) for number in sorted(topic_metadata.partitions)]
-            refusal = next((told for tp in mine for told in (starts[tp], ends[tp]) if isinstance(told, BrokerError)), None)
-            bounds = {tp.partition: (a, z) for tp in mine if isinstance(a := starts[tp], int) and isinstance(z := ends[tp], int)}
+            numbered = [TopicPartition(plan.target_topic, number) for number in sorted(topic_metadata.partitions)]
+            refusal = next((each for tp in numbered for each in (starts[tp], ends[tp]) if isinstance(each, BrokerError)), None)
+            bounds = {tp.partition: (a, z) for tp in numbered if isinstance(a := starts[tp], int) and isinstance(z := ends[tp], int)}
             found[plan.topic] = refusal or (topic_metadata.topic_id, bounds)
         return found
 
     def topic_id(self, target_topic: str) -> str:
-        """Id of a target topic, "" when there is none."""
+        """Id of a target topic; "" if it does not exist."""
         return self._client.metadata([target_topic]).topics[target_topic].topic_id or ""
 
     def bounds(self, target_topic: str) -> dict[int, tuple[int, int]]:
@@ -127,13 +127,13 @@ class TargetSide:
 
     @staticmethod
     def refuse_filled(topic: LaneTopic, bounds: Mapping[int, tuple[int, int]]) -> None:
-        """A copy begins in an empty topic: records of unknown origin may be this very copy, its ledger lost. Raises TopicHalted."""
+        """Raise TopicHalted for a topic with records: they may be this very copy, made before its ledger was lost."""
         count = sum(end - start for start, end in bounds.values())
         if count and not topic.filled:
             raise target_filled(topic.topic, topic.target_topic, count).error()
 
     def rules(self, pairs: list[tuple[str, str]], source_admin: Admin) -> dict[str, tuple[int, SourcePolicy]]:
-        """For source topics with their target topics: largest batch the target takes, whether the source is compacted."""
+        """By source topic, for pairs of source and target topics: the largest batch the target takes, and the source's policy."""
         sizes = largest_batches([target for _, target in pairs], self.admin)
         policies = source_policies([source for source, _ in pairs], source_admin)
         return {source: (sizes[target], policies[source]) for source, target in pairs}
@@ -144,9 +144,9 @@ def _planned(plan: TargetPlan, topic: LaneTopic) -> TargetPlan:
 
 
 def known_topics(client: WireClient, names: Sequence[str]) -> dict[str, TopicMetadata]:
-    """Metadata of topics that exist, asked for again while the broker that answers has not heard of one of them.
+    """Metadata of topics that exist, requested again while the answering broker does not know all of them.
 
-    One that is still unknown after some seconds comes back with its error.
+    A topic that is still unknown after some seconds is returned with its error.
 
     Raises:
         ClusterUnreachable: no broker answers.
@@ -168,7 +168,7 @@ def log_bounds(client: WireClient, parts: list[TopicPartition]) -> dict[TopicPar
 
 
 def target_changed(known: Incarnation, found: TopicMetadata, cluster_id: str, alias: str) -> Halt | None:
-    """Why a target topic is not the one that a copy went to; None when it is.
+    """The halt for a target topic that is not the one that a copy went to; None if it is.
 
     Args:
         known: the copy.
@@ -176,7 +176,7 @@ def target_changed(known: Incarnation, found: TopicMetadata, cluster_id: str, al
         cluster_id, alias: the target cluster as it is now.
 
     Raises:
-        BrokerError: the topic cannot be looked at now.
+        BrokerError: the topic's metadata is not available now.
     """
     if known.target_cluster_id != cluster_id:
         return other_target_cluster(known.topic, alias, known.target_cluster_id, cluster_id)

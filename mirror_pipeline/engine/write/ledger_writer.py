@@ -1,4 +1,4 @@
-"""Writing down what lies on the target: sends, and the gaps among them, into the ledger."""
+"""Records in the ledger what is on the target: sends, and the gaps among them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mirror_pipeline.model import Gap, HoleCause, Send
 
 log = logging.getLogger(__name__)
 
+# Sends are recorded together: a transaction for each turn would cost more than the turn. Until then the target's log has them.
 TOGETHER_SECONDS, TOGETHER_SENDS = 1.0, 10_000
-"""Sends are written down together: a transaction for each turn would cost more than the turn. Until then the target's log knows."""
+# Causes that mean a record is missing on the target; the others never were records to copy.
 LOSSES = (HoleCause.RETENTION, HoleCause.TRUNCATION, HoleCause.QUARANTINED, HoleCause.UNEXPLAINED)
-"""Causes that mean a record is missing on the target; the others never were records to copy."""
 
 
 class LedgerWriter:
-    """Sends of one run on their way into the ledger; used by the producing thread alone."""
+    """Sends of one run that are not in the ledger yet; used by the write loop alone."""
 
     def __init__(self, context: LaneContext) -> None:
         self._context = context
@@ -30,7 +30,7 @@ class LedgerWriter:
         self._unknown_sends = 0
 
     def add(self, sends: Sequence[Send]) -> None:
-        """Take ``sends`` in; they are written down together with others, a second later at most, by :meth:`write`."""
+        """Queue ``sends`` for :meth:`write`, which is due a second later at most."""
         if sends and not self._unwritten:
             self._due = time.monotonic() + self._context.store.spaced(TOGETHER_SECONDS)
         self._unwritten += sends
@@ -41,9 +41,9 @@ class LedgerWriter:
         return bool(self._unwritten) and (time.monotonic() >= self._due or len(self._unwritten) >= TOGETHER_SENDS)
 
     def write(self) -> bool:
-        """Bring what is unwritten into the ledger; False while the disk is full.
+        """Write what is queued into the ledger; False while the disk is full.
 
-        The records are on the target, whose log tells the same to the next run: waiting loses nothing.
+        The records are on the target, whose log shows the same to the next run: waiting loses nothing.
 
         Raises:
             BufferUnusable: the ledger cannot be written for another reason.
@@ -63,9 +63,9 @@ class LedgerWriter:
         return True
 
     def _resolve_unknown(self) -> None:
-        """A record whose answer was lost with the store: is it there?"""
+        """Find out whether a record landed whose answer was lost with the store."""
         if self._unknown_sends:
-            self._context.hold.check()  # a number that is taken is ours only as long as the lane is
+            self._context.hold.check()  # a record of this number is ours only while the lane is
             if self._context.ledger.recorded(self._number):
                 del self._unwritten[: self._unknown_sends]
                 self._number += 1

@@ -1,4 +1,4 @@
-"""What the driver hands to a produce task, and what it gets back. Facts that cross into Spark and back."""
+"""Input and output of a produce task; they cross into Spark and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mirror_pipeline.model import Position, SpanRef, Stamp, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class PartitionWork:
-    """Spans of one source partition that go to one target partition, from ``position`` on.
+    """Spans of one source partition to send to one target partition, from ``position`` on.
 
     ``producer_epoch`` is added to the stamp's epoch.
     """
@@ -32,9 +32,9 @@ class PartitionWork:
 class ProduceTask:
     """Everything one produce task needs; picklable, free of secrets.
 
-    ``lease`` is how many seconds after its start the task may still send (a process that was stopped and goes
-    on later sends nothing); ``issued`` is the driver's wall clock, so a task that starts late does not start.
-    A broker that lets ``silence`` seconds pass without a byte is given up, and what was sent to it is uncertain.
+    ``lease`` is how many seconds after its start the task may still send (a process that is stopped and resumes
+    later sends nothing); ``issued`` is the driver's wall clock: a task that starts too late sends nothing.
+    After ``silence`` seconds without a byte from a broker the task gives up on it, and the outcome of its requests is unknown.
     """
 
     store: LaneStore
@@ -67,7 +67,7 @@ class PartitionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ProduceResult:
-    """One outcome for each partition of the task; ``silent`` brokers, by node id, have let a question pass, and how that showed."""
+    """One outcome for each partition of the task; ``silent`` maps brokers that let a request time out to the error."""
 
     outcomes: tuple[PartitionOutcome, ...]
     seconds: float

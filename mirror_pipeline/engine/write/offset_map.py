@@ -1,6 +1,6 @@
 """From spans and acknowledged records to the offset map. Pure functions.
 
-The records of a span lie on the target one after the other, because the lane is the target's only writer:
+The records of a span are consecutive on the target, because the lane is its only writer:
 the target offset of a record is the position's ``target_next`` plus the number of records between them.
 """
 
@@ -25,7 +25,7 @@ def records_before(span: SpanRef, offset: int) -> int:
 
 
 def segments(span: SpanRef, start: int) -> Iterator[tuple[int, int, HoleCause | None]]:
-    """The span's stretches from ``start`` on, in order: ``(first, end, cause)``, cause None where records are."""
+    """The span's runs of records and holes from ``start`` on, in order: ``(first, end, cause)``, cause None for records."""
     at = max(start, span.start)
     for hole in sorted(span.holes, key=lambda h: h.start):
         if hole.end <= at:
@@ -41,15 +41,15 @@ def segments(span: SpanRef, start: int) -> Iterator[tuple[int, int, HoleCause | 
 def advance(
     spans: Sequence[SpanRef], position: Position, records: int, *, target_topic: str
 ) -> tuple[list[Send], Position]:
-    """Account for ``records`` records that lie on the target behind ``position``.
+    """Account for ``records`` records that are on the target after ``position``.
 
     Holes that follow the last of them are passed too: nothing has to be sent for them.
 
     Returns:
-        The sends that describe it, merged where the map stays linear, and the new position.
+        The sends that describe them, merged while the map stays linear, and the new position.
 
     Raises:
-        ValueError: the spans leave offsets out, or hold fewer records than asked: the buffer is not whole.
+        ValueError: the spans leave offsets out or hold fewer records: the buffer is incomplete.
     """
     sends: list[Send] = []
     left = records
@@ -113,5 +113,5 @@ def merge(sends: Iterable[Send]) -> list[Send]:
 
 
 def trailing_holes_only(spans: Sequence[SpanRef], position: Position) -> bool:
-    """Whether nothing but holes lies between ``position`` and the end of the spans."""
+    """Whether the spans hold nothing but holes after ``position``."""
     return all(span.records == records_before(span, position.source_next) for span in spans)

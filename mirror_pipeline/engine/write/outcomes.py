@@ -27,12 +27,12 @@ from mirror_pipeline.model import Send
 
 log = logging.getLogger(__name__)
 
+# How long partitions may hold up the others until the ends of their logs are replicated.
 REPLICATION_SECONDS = 1.0
-"""How long partitions may hold up the others until their ends are replicated."""
+# Partitions due within this time are recovered together: separate requests would hold up healthy partitions.
 TOGETHER_SECONDS = 1.0
-"""Partitions due within this time are recovered together: each question of its own would hold up partitions that are well."""
+# Halts of a produce task that the target's log must confirm.
 LOOKED_AT_AGAIN = {"foreign_writer"}
-"""Halts of a produce task that the target's log must confirm."""
 
 
 class Outcomes:
@@ -77,7 +77,7 @@ class Outcomes:
             for part in unknown:
                 try:
                     sends += self._apply_tail(part, tails[part.target])
-                except Exception as error:  # noqa: BLE001 - a fault of ours over one partition: the others continue
+                except Exception as error:  # noqa: BLE001 - an internal error over one partition: the others continue
                     self._suspect(part, internal(part.target, error))
         self._ledger_writer.add(sends)
         refusals = [tail for tail in tails.values() if isinstance(tail, BrokerError | ConnectionLost)]
@@ -115,7 +115,7 @@ class Outcomes:
         return sends
 
     def _suspect(self, part: PartitionState, found: Halt) -> None:
-        """Halt by the second answer that asks for it: the first may come from a broker that has lost its lead, or lags."""
+        """Halt by the second answer that asks for it: the first may come from a broker that has lost its leadership, or lags."""
         halt = found.at(part.source)
         if part.suspect is not None or found.code == "internal":
             log_internal(halt)
@@ -163,7 +163,7 @@ class Outcomes:
                 part = run.partitions[source.partition]
                 try:
                     sends += self._account(part, outcome.records)
-                except Exception as error:  # noqa: BLE001 - a fault of ours over one partition: the others continue
+                except Exception as error:  # noqa: BLE001 - an internal error over one partition: the others continue
                     self._suspect(part, internal(part.target, error))
                     continue
                 acked += outcome.records

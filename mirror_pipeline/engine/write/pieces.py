@@ -1,4 +1,4 @@
-"""A span that arrives piece by piece, cut again where its batches end."""
+"""Cuts a span that arrives in pieces where its batches end."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from mirror_pipeline.model import SpanRef
 
 
 def whole_batches(chunks: Iterator[memoryview], span: SpanRef) -> Iterator[tuple[memoryview, int]]:
-    """Pieces of whole batches, each with the records in it; a span that comes at once stays as it is.
+    """Pieces of whole batches, each with its record count; a span that arrives in one piece stays as it is.
 
-    What cannot be cut (damaged bytes, a batch without its end) comes last, as it is: whoever stamps it says what is wrong with it.
+    Bytes that cannot be cut (damaged, or a batch without its end) come last and unchanged: ``assign_sequences`` reports the damage.
     """
     rest = b""
     for chunk in chunks:
@@ -28,7 +28,7 @@ def whole_batches(chunks: Iterator[memoryview], span: SpanRef) -> Iterator[tuple
 
 
 def _whole(data: memoryview) -> tuple[int, int]:
-    """Where the last whole batch ends, and the records up to there."""
+    """Where the last whole batch ends, and the record count up to there."""
     at = records = 0
     while at + HEADER_BYTES <= len(data):
         _, length, *_, count = HEADER.unpack_from(data, at)

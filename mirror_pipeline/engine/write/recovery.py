@@ -10,11 +10,11 @@ watermark; what the leader appended and has not replicated yet is invisible to i
 where the leader's log ends, asked *after* the scan, and when it reaches what DescribeProducers (KIP-664), asked
 *before* it, names as our last sequence. The latter alone would not do: a broker forgets producers of old records.
 
-All partitions are asked about together, in one request to each leader and step. A leader that does not answer costs one
-patience; its partitions are left for another time, and the others go on.
+Each step asks about all partitions together, in one request to each leader. A leader that does not answer costs one
+``patience``; its partitions are left for another time, and the others continue.
 
-The log of a sole writer is dense: the records between two offsets are counted by the offsets, whatever the cleaner of a
-compacted topic has taken out of its batches since.
+The log of a sole writer is dense: the difference of two offsets is the number of records sent between them, whatever the
+cleaner of a compacted topic has removed from its batches since.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from mirror_pipeline.model import Position, Stamp, TopicPartition
 
 FETCH_BYTES = 8 * 1024 * 1024
 POLL_SECONDS = 0.05
+# How long a leader may take to answer before it counts as silent, unless it is known to be slow. Opening a connection over a long link
+# takes half of it.
 ANSWER_SECONDS = 3.0
-"""How long a leader may let a question pass before it counts as silent, unless it is known to be slow. Opening a connection over
-a long way takes half of it."""
 Failure = Halt | BrokerError | ConnectionLost
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What lies on a target partition behind a position: ``records`` of ours up to ``end``.
+    """What is on a target partition after a position: ``records`` of ours up to ``end``.
 
-    ``read`` says that they were looked at: of what retention has deleted before, only the offsets are known.
+    ``read`` says that they were read; if retention deleted them first, only their offsets are known.
     """
 
     target: TopicPartition
@@ -55,12 +55,12 @@ class Tail:
 
 
 class NotReplicated(ConnectionLost):
-    """The leader has appended what its replicas do not have yet: whether that stays is unknown."""
+    """The leader has appended records that its replicas do not have yet: whether they stay is unknown."""
 
 
 @dataclass(slots=True)
 class _Look:
-    """One partition while its tail is read; ``at`` is the next offset to scan, ``end`` the high watermark as it was told last."""
+    """One partition while its tail is read; ``at`` is the next offset to scan, ``end`` the last known high watermark."""
 
     target: TopicPartition
     position: Position
@@ -93,11 +93,11 @@ def read_tails(
 
     Args:
         client: the target cluster.
-        wanted: where the lane believes to stand in each partition; everything before it is known to be there.
-        stamp: the lane's producer id; None before it has one, then nothing may lie there.
+        wanted: the lane's position in each partition; everything before it is known to be there.
+        stamp: the lane's producer id; None before it has one, then the partition must be empty after the position.
         timeout: seconds to wait for high watermarks to reach the ends of the leaders' logs, for all partitions together.
-        patience: seconds that a leader may let a question pass; then it counts as silent.
-        epochs: what the copy of a partition adds to the stamp's epoch, where that is not 0.
+        patience: seconds that a leader may take to answer; then it counts as silent.
+        epochs: what a partition adds to the stamp's epoch, if not 0.
 
     Returns:
         For each partition its tail, or why there is none: a Halt when the log ends before the position or holds
@@ -141,7 +141,7 @@ def _open(looks: Iterable[_Look]) -> list[_Look]:
 
 
 def _answer(client: WireClient, look: _Look) -> Tail | Failure:
-    """The outcome; of a partition without a tail the leader is asked for anew next time."""
+    """The outcome; the leader of a partition without a tail is looked up again next time."""
     assert look.answer is not None  # noqa: S101 - the loop ends only then
     if not isinstance(look.answer, Tail):
         client.forget(look.target)
@@ -155,7 +155,7 @@ def _take_step(
         return
     try:
         step(client, looks, patience)
-    except BrokerError as error:  # the whole question was refused, as by a broker too old for it
+    except BrokerError as error:  # the whole request was refused, as by a broker too old for it
         for look in looks:
             look.answer = look.answer or error
 
@@ -168,7 +168,7 @@ def _find_leaders(client: WireClient, looks: Mapping[TopicPartition, _Look]) -> 
 
 
 def _refused(look: _Look, code: int) -> bool:
-    """Whether an answer is an error, which is then the partition's outcome; a leader that cannot be reached is silent for now."""
+    """Whether an answer is an error, which then is the partition's outcome; an unreachable leader counts as a lost connection."""
     if code == NETWORK_EXCEPTION:
         look.answer = ConnectionLost(f"{look.target}: its leader, broker {look.leader}, does not answer")
     elif code:
@@ -177,9 +177,9 @@ def _refused(look: _Look, code: int) -> bool:
 
 
 def _ask_producers(client: WireClient, looks: Collection[_Look], patience: float) -> None:
-    """The last sequence of ours that each leader remembers; None when it has forgotten us, or we never wrote there.
+    """The last sequence of ours that each leader remembers; None if it has forgotten us, or we never wrote there.
 
-    Of a smaller epoch than ours it remembers a copy of before, that the emptied topic held: nothing of it is in our way.
+    A smaller epoch than ours belongs to an earlier copy that the emptied topic held, and does not count.
     """
     asked = [look for look in looks if look.stamp is not None]
     answers = client.describe_producers([look.target for look in asked], within=patience) if asked else {}
@@ -213,24 +213,25 @@ def _begin(look: _Look, start: OffsetAnswer, end: OffsetAnswer) -> None:
         # Retention on the target was faster than this scan. The lane is the only writer, so the end offset counts.
         look.at, look.deleted = end.offset, True
     elif end.offset < look.at:
-        look.at = first  # another leader: all of it counts anew
+        look.at = first  # another leader: count again from the position
 
 
 def _scan(client: WireClient, looks: Collection[_Look], patience: float) -> None:
-    """Read up to the high watermarks; one request to each leader at a time, for all of its partitions that lack something."""
-    behind = {look.target: look for look in looks if look.at < look.end}
-    while behind:
+    """Read up to the high watermarks; one request to each leader at a time, for all of its unfinished partitions."""
+    unfinished = {look.target: look for look in looks if look.at < look.end}
+    while unfinished:
         by_leader: dict[int, list[_Look]] = {}
-        for look in behind.values():
+        for look in unfinished.values():
             by_leader.setdefault(look.leader, []).append(look)
         moved: set[TopicPartition] = set()
         for leader, group in by_leader.items():
             moved |= _scan_some(client, leader, group, patience)
-        behind = {target: behind[target] for target in moved if behind[target].answer is None and behind[target].at < behind[target].end}
+        moving = (unfinished[target] for target in moved)
+        unfinished = {look.target: look for look in moving if look.answer is None and look.at < look.end}
 
 
 def _scan_some(client: WireClient, leader: int, group: Collection[_Look], patience: float) -> set[TopicPartition]:
-    """One answer of a leader; the partitions worth asking about again: none, if it brought none of them forward."""
+    """Read one answer of a leader; returns the partitions to ask about again: none if it brought none of them forward."""
     wants = {look.target: (look.at, FETCH_BYTES) for look in group}
     try:
         connection = client.connection(leader, within=patience)
@@ -245,7 +246,7 @@ def _scan_some(client: WireClient, leader: int, group: Collection[_Look], patien
 
 
 def _take(look: _Look, data: FetchedPartition) -> bool:
-    """Whether the answer brought the look forward."""
+    """Take one partition's data; returns whether it brought the scan forward."""
     if _refused(look, data.error):
         return False
     before = look.at
@@ -258,7 +259,7 @@ def _take(look: _Look, data: FetchedPartition) -> bool:
         look.answer = error.halt
     except CorruptBatch as error:
         look.answer = unreadable(look.target, look.at, error, cluster="target")
-    except Exception as error:  # noqa: BLE001 - a fault of ours over one partition: the others go on
+    except Exception as error:  # noqa: BLE001 - an internal error over one partition: the others continue
         look.answer = internal(look.target, error)
     return look.at > before
 
@@ -273,7 +274,7 @@ def _expect_ours(target: TopicPartition, header: BatchHeader, position: Position
 
 
 def _reaches(tail: Tail, position: Position, known: int | None) -> bool:
-    """Whether nothing of ours lies behind the tail, as far as the leader remembers."""
+    """Whether the tail includes our last sequence, as far as the leader remembers it."""
     if known is None:
         return True
     ahead = (known - (position.ordinal + tail.records - 1)) & SEQUENCE_MASK
@@ -281,7 +282,7 @@ def _reaches(tail: Tail, position: Position, known: int | None) -> bool:
 
 
 def _compare_ends(client: WireClient, looks: Collection[_Look], patience: float) -> None:
-    """A tail counts where it ends with the leader's log, as that is told now."""
+    """Accept tails that end where the leader's log ends now."""
     reached = [look for look in looks if _reaches(look.tail, look.position, look.known)]
     ends = client.log_ends([look.target for look in reached], within=patience) if reached else {}
     for look in reached:

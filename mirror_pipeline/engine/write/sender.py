@@ -18,10 +18,10 @@ from mirror_pipeline.model import SpanRef
 
 log = logging.getLogger(__name__)
 
+# How long a broker may leave a produce request without an answer while others have work; twice as long after each failure.
 SILENT_SECONDS = 3.0
-"""How long a broker may leave a produce request without an answer while others have work; twice as long after each failure."""
+# A produce request is sent once its batches are this large together.
 REQUEST_BYTES = 2**20
-"""A produce request is sent once its batches are this large together."""
 
 
 class Sender:

@@ -1,6 +1,6 @@
-"""The produce task: the one owner of its target partitions sends their spans, stamped, in order. Runs in a Spark worker.
+"""The produce task: the only sender to its target partitions assigns sequences and sends their spans in order. Runs in a Spark worker.
 
-The task never decides what an unknown outcome means. It stops that partition and says so; the driver reads
+The task never decides what an unknown outcome means. It stops that partition and reports so; the driver reads
 the target's tail before anything is sent there again.
 """
 
@@ -26,10 +26,10 @@ from mirror_pipeline.kafka.produce import ProduceAnswer, receive_produce, send_p
 from mirror_pipeline.kafka.records.restamp import SequencedBatch, assign_sequences
 from mirror_pipeline.model import Stamp, TopicPartition
 
+# An acknowledgement this recent proves that the broker still remembers our producer.
 MEMORY_SECONDS = 1.0
-"""An acknowledgement this young tells that the broker still knows our producer."""
+# The broker remembers a producer's last five batches of a partition (ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
 REQUESTS_IN_FLIGHT = 5
-"""The broker remembers a producer's last five batches of a partition (ProducerStateEntry.NUM_BATCHES_TO_RETAIN)."""
 
 
 @dataclass(slots=True)
@@ -51,9 +51,9 @@ class _Slot:
 
     @property
     def window(self) -> int:
-        """Batches that may be on the way. A broker without state of our producer accepts *any* first sequence:
-        were several sent at once and the first refused, the second would be appended in its place. Brokers forget
-        producers by the time of their records: of old ones only a single batch is ever on the way."""
+        """Batches that may be in flight. A broker without state of our producer accepts *any* first sequence:
+        if several were sent at once and the first refused, the second would be appended in its place. Brokers forget
+        producers by the time of their records: of old records only a single batch is ever in flight."""
         return REQUESTS_IN_FLIGHT if self.remembered and time.monotonic() - self.acked_at < MEMORY_SECONDS else 1
 
     def stop(self, *, error: str = "", halt: Halt | None = None, outcome_unknown: bool = True) -> None:
@@ -68,7 +68,7 @@ class _Slot:
 
 @dataclass(slots=True)
 class _Link:
-    """One connection with its partitions and the requests on their way."""
+    """One connection with its partitions and its requests in flight."""
 
     connection: Connection
     slots: list[_Slot]
@@ -77,7 +77,7 @@ class _Link:
 
 
 def run_produce(task: ProduceTask) -> ProduceResult:
-    """Send what the task holds; returns how far each partition came. Raises BufferUnusable if a span cannot be read."""
+    """Send the task's spans; returns how far each partition came. Raises BufferUnusable if a span cannot be read."""
     began = time.monotonic()
     reader = SpanReader(task.store)
     slots = [_Slot(w, _sequenced(w, reader, task.stamp)) for w in task.work]
@@ -88,7 +88,7 @@ def run_produce(task: ProduceTask) -> ProduceResult:
         silent = _send_all(task, slots, deadline=began + task.lease)
     outcomes = tuple(slot.outcome() for slot in slots)
     sent = [span for slot in slots if slot.empty and not slot.stopped for span in slot.work.spans]
-    del slots  # and with them the last views into the buffer
+    del slots  # the last views into the buffer
     reader.release(sent)
     return ProduceResult(outcomes, time.monotonic() - began, silent)
 
@@ -109,7 +109,7 @@ def _sequenced(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterato
 
 
 def _send_all(task: ProduceTask, slots: list[_Slot], *, deadline: float) -> dict[int, str]:
-    """Send everything; the brokers that let a question pass, and how that showed."""
+    """Send everything; returns the brokers that let a request time out, each with the error."""
     silent: dict[int, str] = {}
     try:
         client = worker_cache.client_of(task.cluster, timeout=task.timeout)
@@ -141,7 +141,7 @@ def _send_all(task: ProduceTask, slots: list[_Slot], *, deadline: float) -> dict
 
 
 def _unmuted(links: list[_Link]) -> list[_Link]:
-    """Those whose brokers do not throttle us now; where all do, the one that may be asked first."""
+    """Links whose brokers do not throttle us now; if all do, the one that is free first."""
     return [link for link in links if not link.connection.muted] or [min(links, key=lambda link: link.connection.muted)]
 
 
@@ -151,7 +151,7 @@ def _stop_all(slots: list[_Slot], error: str) -> None:
 
 
 def _links(client: WireClient, slots: list[_Slot], task: ProduceTask, silent: dict[int, str]) -> list[_Link]:
-    """A connection to each leader. One that cannot be reached stops its own partitions only; it may be ``silent``."""
+    """A connection to each leader. An unreachable leader stops its own partitions only and may count as ``silent``."""
     leaders, errors = client.leaders([slot.work.target for slot in slots], patience=0.0)
     by_leader: dict[int, list[_Slot]] = {}
     for slot in slots:
@@ -173,7 +173,7 @@ def _links(client: WireClient, slots: list[_Slot], task: ProduceTask, silent: di
 
 
 def _fill(link: _Link, task: ProduceTask, deadline: float) -> None:
-    """Send until five requests are on the way or nothing is left to send; one at a time to a broker that throttles us."""
+    """Send until five requests are in flight or nothing is left to send; one at a time to a broker that throttles us."""
     while len(link.waiting) < (REQUESTS_IN_FLIGHT if not link.connection.throttle else 1):
         request = _next_request(link, task.request_bytes)
         if not request:
@@ -203,7 +203,7 @@ def _collect(link: _Link, task: ProduceTask) -> None:
 
 
 def _next_request(link: _Link, request_bytes: int) -> dict[TopicPartition, tuple[_Slot, SequencedBatch]]:
-    """One batch of every partition that may send, until ``request_bytes`` are together; the line's order rotates."""
+    """One batch of every partition that may send, up to ``request_bytes``; the order of the slots rotates."""
     request: dict[TopicPartition, tuple[_Slot, SequencedBatch]] = {}
     size = 0
     for _ in range(len(link.slots)):
@@ -220,7 +220,7 @@ def _next_request(link: _Link, request_bytes: int) -> dict[TopicPartition, tuple
             continue
         except BufferUnusable:
             raise
-        except Exception as error:  # noqa: BLE001 - a fault of ours over one partition: the others go on
+        except Exception as error:  # noqa: BLE001 - an internal error over one partition: the others continue
             slot.stop(halt=internal(slot.work.target, error), outcome_unknown=bool(slot.in_flight))
             continue
         if batch is None:
@@ -236,7 +236,7 @@ def _acknowledge(slot: _Slot, answer: ProduceAnswer | None, batch: SequencedBatc
         slot.stop(error=f"the broker did not answer for {slot.work.target}")
         return
     if slot.stopped and (slot.outcome_unknown or slot.halt is not None):
-        return  # an earlier batch is missing: what this one's answer says is the tail's to tell
+        return  # an earlier batch is missing: only the tail shows what this answer means
     if answer.error:
         _refuse(slot, broker_error(answer.error, str(slot.work.target)))
         return

@@ -15,8 +15,8 @@ from xxhash import xxh3_128_digest, xxh3_128_intdigest
 from mirror_pipeline.kafka.records.header import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, Buffer, headers
 from mirror_pipeline.model import LeafDigest
 
+# Source offsets of a leaf. Smaller ones cost rows in the buffer, larger ones make the search inside a leaf longer.
 LEAF_OFFSETS = 16_384
-"""Source offsets of a leaf. Smaller ones cost rows in the buffer, larger ones make the search inside a leaf longer."""
 
 _LIMIT = 1 << 128
 _KEPT = CODEC_MASK | LOG_APPEND_TIME  # transactional and delete-horizon bits are cleared by the copy

@@ -20,19 +20,19 @@ from mirror_pipeline.kafka.records.header import CHECKED_FIELDS, CODEC_MASK, HEA
 from mirror_pipeline.kafka.records.records import LONGER, int64, open_batch
 from mirror_pipeline.kafka.records.varint import read_varint, read_varlong, varint
 
+# Merged batches end at these sizes: large enough that headers and requests cost little, small enough to cut again. They also end where a
+# leaf does, so that :mod:`mirror_pipeline.verify.fold_tasks` finds the batches they were made of in the same leaf.
 MERGED_BYTES = 256 * 1024
 MERGED_RECORDS = 4096
-"""Merged batches end at these sizes: large enough that headers and requests cost little, small enough to cut again. They also end
-where a leaf does, so that :mod:`mirror_pipeline.verify.fold_tasks` finds the batches they were made of in the same leaf."""
+# Batches with more records, or more bytes, than this on average are left as they are; bytes that are compressed have to be unpacked and
+# packed again, record by record, which soon costs more than the broker's work for another batch.
 WORTH_RECORDS, FEW_RECORDS = 100, 4
 WORTH_BYTES = 32 * 1024
 WORTH_PACKED_BYTES = 2048
-"""Batches with more records, or more bytes, than this on average are left as they are; bytes that are compressed have to
-be unpacked and packed again, record by record, which soon costs more than the broker's work for another batch."""
+# Of more than a few records each: fewer save a broker less than they cost.
 WORTH_BATCHES = 8
-"""Of more than a few records each: fewer save a broker less than they cost."""
+# From here on it pays to load the machine code.
 MANY_RECORDS = 200
-"""From here on it pays to load the machine code."""
 
 _NO_LIMIT = 1 << 31
 _LOOK = Struct(">8xi9xh")  # length, attributes

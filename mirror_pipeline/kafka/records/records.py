@@ -18,12 +18,12 @@ from mirror_pipeline.kafka.records.legacy import open_legacy
 from mirror_pipeline.kafka.records.varint import read_varint, read_varlong, varint
 
 _FRAMING = 21  # most bytes a record takes in front of its tail: length 5, attributes 1, time 10, offset 5
+# Bytes by which a record may grow in another batch: a time delta from one to ten, an offset delta and a length by one.
 LONGER = 11
-"""Bytes by which a record may grow in another batch: a time delta from one to ten, an offset delta and a length by one."""
 _RATIO = 8  # first guess of how much smaller a codec makes a run; runs that stay too large are halved
 _INT64 = 1 << 64
+# Records of a batch that are held opened at a time.
 OPENED_RECORDS = 32_768
-"""Records of a batch that are held opened at a time."""
 MAX_RECORDS = 2**31 - 1
 
 

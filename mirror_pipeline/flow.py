@@ -1,4 +1,4 @@
-"""``Flow``: one directed flow of records from one cluster to another, and how everything it consists of is reached."""
+"""``Flow``: the settings, clusters and buffer of one mirror, and the clients that reach them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Flow:
 
     @property
     def lanes(self) -> list[str]:
-        """Names of the lanes that copy: the configured ones, and those of before that still have topics. Raises BufferUnusable."""
+        """Names of the lanes that copy: the configured ones, and earlier ones that still have topics. Raises BufferUnusable."""
         return lanes_to_run(self.config.buffer, self.settings)
 
     def lane(self, number: int) -> str:
@@ -57,23 +57,23 @@ class Flow:
         return name
 
     def lane_stores(self) -> list[LaneStore]:
-        """Folders of the lanes that copy continuously, those that have run."""
+        """Folders of the continuous lanes that have run."""
         return lane_stores(self.config.buffer, self.settings)
 
     def source_client(self) -> WireClient:
-        """A client of the source, to be closed by the caller."""
+        """A client of the source; the caller closes it."""
         return WireClient(self.source, timeout=self.settings.engine.request_timeout)
 
     def target_client(self) -> WireClient:
-        """A client of the target, to be closed by the caller."""
+        """A client of the target; the caller closes it."""
         return WireClient(self.target, timeout=self.settings.engine.request_timeout)
 
     def source_admin(self) -> Admin:
-        """The source cluster as an administrator sees it."""
+        """Administration of the source cluster."""
         return Admin(self.source)
 
     def target_admin(self) -> Admin:
-        """The target cluster as an administrator sees it."""
+        """Administration of the target cluster."""
         return Admin(self.target)
 
     def placement(self, session: Session) -> Placement:
@@ -84,7 +84,7 @@ class Flow:
         return Placement(lambda: self.spark(session), inline_bytes=inline_bytes(engine))
 
     def spark(self, session: Session) -> SparkRunner:
-        """Spark behind a plain interface; the process's session if none is given."""
+        """A runner on Spark; on the process's session if none is given."""
         engine = self.settings.engine
         given = session() if callable(session) else session
         runner = SparkRunner(given or build_session(engine, app_name=f"mirror {self.name}"), tasks=engine.tasks)
@@ -92,19 +92,19 @@ class Flow:
         return runner
 
     def comparer(self, session: Session, offsets: int) -> Runner:
-        """Who compares so many source offsets with the target: this process, or Spark for many."""
+        """Where this many source offsets are compared with the target: this process, or Spark for many."""
         return for_comparing(self.settings.engine, offsets, lambda: self.spark(session))
 
     def discoverer(self, lane: str, only: Collection[str] | None) -> Callable[[], list[LaneTopic]]:
-        """A function that names the lane's topics as they are now."""
+        """A function that returns the lane's current topics."""
         admin = self.source_admin()
         return lambda: discover(self.config, self.settings, admin, lane=lane, only=only)
 
     def drainer(self, lane: str, only: Collection[str] | None) -> Callable[[], list[LaneTopic]]:
-        """The same by the ledger alone."""
+        """The same, by the ledger alone."""
         return lambda: ledger_topics(self.config, self.settings, lane=lane, only=only)
 
     def claims(self) -> Claims | None:
-        """What the other mirrors of the file write on the target; None where no other writes there."""
+        """What other mirrors of the configuration write to the target; None where there is none."""
         claims = Claims(self.config, self.settings)
         return claims if claims.rivals else None

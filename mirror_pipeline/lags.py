@@ -1,4 +1,4 @@
-"""How far a mirror is behind, and what may soon go wrong on its source."""
+"""The lag of a mirror, and warnings about its source."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class PartitionLag:
 class TopicLag:
     """Lag of one topic, per partition.
 
-    ``expires_seconds`` is how soon the source's retention may delete what is not read yet (None: not by time, or nothing
-    is unread), ``held_records`` the offsets that an open transaction holds back, since ``held_seconds``.
+    ``expires_seconds`` is how soon the source's retention may delete unread records (None: not by time, or nothing is
+    unread), ``held_records`` the offsets that an open transaction has held back for ``held_seconds``.
     ``state`` is ``ok`` or ``halted``, the latter with its ``code``, the ``reason`` and, as ``hint``, what ends it.
     """
 
@@ -56,7 +56,7 @@ class TopicLag:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What may soon go wrong on the source, in sentences."""
+        """Problems to expect on the source, one sentence each."""
         texts = []
         if self.expires_seconds is not None and self.expires_seconds < EXPIRES_SOON_SECONDS:
             texts.append(f"source deletes unread data in {_words(self.expires_seconds)}")
@@ -70,7 +70,7 @@ class TopicLag:
 class MirrorLag:
     """Lag of one mirror; ``lag_seconds`` is the age of the oldest record not yet on the target, None when unknown.
 
-    ``notes`` has a line for each lane whose last run did not end well.
+    ``notes`` has a line for each lane whose last run failed or was interrupted.
     """
 
     mirror: str

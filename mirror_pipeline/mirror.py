@@ -51,19 +51,19 @@ class Mirror:
 
     @property
     def lanes(self) -> list[str]:
-        """Names of the lanes that copy: the configured ones, and those of before that still have topics. Raises BufferUnusable."""
+        """Names of the lanes that copy: the configured ones, and earlier ones that still have topics. Raises BufferUnusable."""
         return self.flow.lanes
 
     def plan(self) -> MirrorPlan:
-        """What would be copied where, what would be created or changed, what is left out and why. Changes nothing.
+        """What would be copied where, what would be created or changed, what is excluded and why. Changes nothing.
 
         Raises:
-            ClusterUnreachable: source or target do not answer.
+            ClusterUnreachable: source or target does not answer.
         """
         return plan(self.flow)
 
     def check(self) -> list[Finding]:
-        """Can this mirror run: Java, buffer, both clusters, topics, rights. Changes nothing on the clusters."""
+        """Whether this mirror can run: Java, buffer, both clusters, topics, rights. Changes nothing on the clusters."""
         return check(self.flow)
 
     def run(
@@ -85,11 +85,11 @@ class Mirror:
             once: up to the end offsets seen at the start, then return.
             seconds: time budget of a continuous run; None runs until ``stop``.
             topics: only these of the selected topics.
-            lane: only this lane; None runs all lanes side by side.
-            idle_seconds: return once nothing moved for this long.
+            lane: only this lane; None runs all lanes concurrently.
+            idle_seconds: return after this long without progress.
             observer: called a few times a second, from the calling thread only.
             stop: set it to end the run after the current micro-batches.
-            session: a Spark session to use, or what starts one once it is needed; one is made otherwise.
+            session: a Spark session to use, or a function that starts one when needed; by default one is started when needed.
             drain: only deliver what is staged; the source is not contacted.
 
         Raises:
@@ -107,7 +107,7 @@ class Mirror:
         return wanted.run() if drain else drain_or_run(wanted)
 
     def undelivered(self) -> MirrorLag:
-        """What is staged and not on the target, topic by topic, by ledger and buffer alone; asks no cluster.
+        """What is staged and not on the target, by topic, from ledger and buffer alone; contacts no cluster.
 
         Raises:
             BufferUnusable: the buffer cannot be read.
@@ -115,15 +115,15 @@ class Mirror:
         return lag.undelivered(self.flow)
 
     def lag(self) -> MirrorLag:
-        """How far the target is behind, which topics are halted: by ledger, last runs and source. Raises ClusterUnreachable."""
+        """The lag of each topic and its halt, from ledger, last runs and source. Raises ClusterUnreachable."""
         return lag.lag(self.flow)
 
     def status(self) -> MirrorStatus:
-        """Lanes, buffer and gaps; asks no cluster."""
+        """Lanes, buffer and gaps; contacts no cluster."""
         return status.status(self.flow)
 
     def gaps(self) -> list[Gap]:
-        """Every source offset range that is not on the target for a cause that lost records; asks no cluster."""
+        """Every source offset range that is missing on the target for good, with its cause; contacts no cluster."""
         return status.gaps(self.flow)
 
     def backfill(
@@ -154,13 +154,13 @@ class Mirror:
         )
 
     def backfill_target(self, topic: str) -> str:
-        """Where a backfill that names no topic goes: the mirrored name while nothing is in it, else a topic beside it."""
+        """The default target of a backfill: the mirrored name while that topic is empty, else a separate topic."""
         return backfill.default_target(self.flow, topic)
 
     def evict(self) -> list[dict[str, Any]]:
-        """Forget what is on the target, was compared with what was staged, and is older than ``buffer.retention``.
+        """Remove staged data that is on the target, verified, and older than ``buffer.retention``.
 
-        What was not compared yet is compared first, as far as the target answers. May run beside the mirror's lanes.
+        Data that is not verified yet is compared with the target first. May run beside the mirror's lanes.
 
         Returns:
             One row for each lane (:class:`~mirror_pipeline.engine.maintain.rounds.Eviction`).
@@ -183,7 +183,7 @@ class Mirror:
 
         Raises:
             UsageError: the topic is not halted for this, or this cannot be accepted.
-            ClusterUnreachable: the cluster that has to be asked does not answer.
+            ClusterUnreachable: the cluster concerned does not answer.
         """
         return resolving.resolve(self.flow, topic, accept)
 
@@ -199,14 +199,14 @@ class Mirror:
         stop: threading.Event | None = None,
         session: Session = None,
     ) -> VerifyReport:
-        """Compare everything that was copied with the source, down to the single record; a lane may be running meanwhile.
+        """Compare everything that was copied with the source, record by record if needed; a lane may be running.
 
         Args:
             topics: only these source topics.
-            from_time, to_time: from the first record at or after the one up to the first at or after the other, milliseconds.
-            sample: only this fraction of every partition, chosen at random; not recorded then.
+            from_time, to_time: from the first record at or after ``from_time`` up to the first at or after ``to_time``, milliseconds.
+            sample: only this fraction of every partition, chosen at random; the outcome is not recorded then.
             since_verified: only what no earlier verification has covered; topics that were never copied are no error then.
-            observer, stop, session: as in :meth:`run`, the observer as parts are done.
+            observer, stop, session: as in :meth:`run`; the observer is called as parts are done.
 
         Raises UsageError for a topic that was never copied, ClusterUnreachable when a cluster does not answer.
         """

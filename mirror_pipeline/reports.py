@@ -2,7 +2,7 @@
 
 Other programs rely on the JSON shapes; the CLI prints them unchanged.
 
-Over 300 lines: the JSON shapes stand in one file.
+Over 300 lines: all JSON shapes are in one file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Excluded:
 
 @dataclass(frozen=True, slots=True)
 class MirrorPlan:
-    """Selected and excluded topics of one mirror; ``notes`` has a line for each lane whose last run did not end well."""
+    """Selected and excluded topics of one mirror; ``notes`` has a line for each lane whose last run failed or was interrupted."""
 
     mirror: str
     topics: tuple[TopicPlan, ...]

@@ -1,4 +1,4 @@
-"""The answer of a verification, in a shape for other programs."""
+"""The answers of a verification; other programs rely on their JSON shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ IDENTICAL, DIFFERENT, UNREADABLE, REPAIRED = "identical", "different", "unreadab
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One record that is not as it must be.
+    """One record that differs.
 
     ``kind`` is missing, extra, altered, duplicate or order. Offsets are None where that side has no such record.
     ``detail`` names fields, places and lengths, never contents. Partition -1 stands for the topic as a whole.
@@ -26,9 +26,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class PartitionVerdict:
-    """One partition: which source offsets were compared, what the roots of both sides' trees are.
+    """One partition: the compared source offsets and the roots of both sides' trees.
 
-    Roots differ, without a difference between records, where batches were re-encoded or compaction was running.
+    Roots also differ, without a different record, where batches were re-encoded or compaction was running.
     ``expired`` records were copied and then deleted by the target's retention.
     """
 
@@ -44,9 +44,9 @@ class PartitionVerdict:
 
 @dataclass(frozen=True, slots=True)
 class TopicVerdict:
-    """One topic; ``note`` says in words what limits the verdict.
+    """One topic; ``note`` names what limits the verdict.
 
-    ``repaired`` of its records are not in the mirrored topic and lie in the side topic that `mirror repair` writes.
+    ``repaired`` counts records that are missing in the mirrored topic and are in the side topic of `mirror repair`.
     """
 
     mirror: str
@@ -64,15 +64,15 @@ class TopicVerdict:
 
     @property
     def ok(self) -> bool:
-        """The topic could be read and is the same on both sides, but for records that a repair put beside it."""
+        """Whether the topic could be read and is identical on both sides, except for repaired records."""
         return self.verdict in (IDENTICAL, REPAIRED)
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a verification found. ``more`` says that some partition has more differences than are listed.
+    """The outcome of a verification. ``more`` says that some partition has more differences than are listed.
 
-    ``repaired`` are differences whose record lies in the side topic: they are known, and none of ``differences``.
+    ``repaired`` are differences whose record is in the side topic; they are not among ``differences``.
     """
 
     topics: tuple[TopicVerdict, ...]
@@ -84,7 +84,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Everything that was looked at could be read and is the same on both sides, or was repaired."""
+        """Whether everything compared could be read and is identical on both sides, or was repaired."""
         return not self.differences and all(topic.ok for topic in self.topics)
 
     @property
@@ -133,7 +133,7 @@ def difference_json(difference: Difference) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class VerifyProgress:
-    """A running verification; ``offsets`` of ``total`` source offsets are compared. ``stage`` says at what it is."""
+    """A running verification; ``offsets`` of ``total`` source offsets are compared. ``stage`` is the current step."""
 
     total: int
     offsets: int = 0

@@ -1,4 +1,4 @@
-"""The answers a person reads: tables and the lines under them. Every function returns something rich can print."""
+"""Answers as text: tables and the lines below them. Every function returns something rich can print."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mirror_pipeline.text import count, duration, instant, plural, rate, size
 
 SHOWN_EXCLUDED = 20
 WORTH_SAYING = 100_000.0
-"""Bytes a second from which on a speed says more than ``0.0 MB/s``."""
+"""Bytes per second below which a speed would be shown as ``0.0 MB/s``."""
 STYLES = {"ok": "green", "behind": "yellow", "halted": "red", "failed": "red", "running": "green", "finished": "green", "stale": "yellow"}
 
 
@@ -50,7 +50,7 @@ def state(word: str) -> Text:
 
 
 def findings(found: Sequence[tuple[str, Finding]]) -> RenderableType:
-    """``check``: what was looked at in each mirror, and the hints of what is wrong."""
+    """``check``: the findings of each mirror, with hints for those that are wrong."""
     grid = table(["mirror", "check", ""], last=["finding"])
     for mirror, finding in found:
         detail = f"{finding.detail}\n{finding.hint}" if finding.hint and not finding.ok else finding.detail
@@ -61,7 +61,7 @@ def findings(found: Sequence[tuple[str, Finding]]) -> RenderableType:
 
 
 def plan(answer: MirrorPlan) -> RenderableType:
-    """``plan`` of one mirror: topics, what would be done, what is left out and why."""
+    """``plan`` of one mirror: topics, actions, excluded topics and why."""
     parts: list[RenderableType] = [title(answer.mirror)]
     if answer.topics:
         sized = any(topic.bytes is not None for topic in answer.topics)
@@ -77,7 +77,7 @@ def plan(answer: MirrorPlan) -> RenderableType:
 
 
 class _Stated(Protocol):
-    """What is known of how a topic fares: a row of ``plan``, ``lag``, ``run`` or ``status``."""
+    """The state of a topic: a row of ``plan``, ``lag``, ``run`` or ``status``."""
 
     @property
     def topic(self) -> str: ...
@@ -104,7 +104,7 @@ def halts(topics: Iterable[_Stated]) -> list[Text]:
 
 
 def _todo(topic: TopicPlan) -> list[Text]:
-    """What stands against a topic, and what would be done for it; Kafka's greatest number is no news to anyone."""
+    """Blockers, warnings and actions of a topic; Kafka's largest number is shown as unlimited."""
     lines = [Text(f"{topic.topic} blocked: {text}", "red") for text in topic.blockers]
     lines += [Text(f"{topic.topic} warning: {text}", "yellow") for text in topic.warnings]
     return lines + [Text(text.replace(str(2**63 - 1), "unlimited"), "dim") for text in topic.actions]
@@ -134,7 +134,7 @@ def _excluded(left_out: Sequence[Excluded]) -> list[RenderableType]:
 
 
 def run(report: RunReport, *, speed: bool = True, positions: bool = False) -> RenderableType:
-    """``run`` of one mirror: a row a topic, the reasons under the table, where the target stands if asked, a line of totals."""
+    """``run`` of one mirror: a row per topic, the reasons below the table, target positions if requested, a line of totals."""
     grid = table(["topic", "target", "state"], ["records", "size"])
     for topic in report.topics:
         grid.add_row(*cells(topic.topic, topic.target_topic, state(topic.state), count(topic.records), size(topic.bytes)))
@@ -143,7 +143,7 @@ def run(report: RunReport, *, speed: bool = True, positions: bool = False) -> Re
 
 
 def _positions(report: RunReport) -> list[RenderableType]:
-    """Up to which source offsets the target has everything."""
+    """The source offsets up to which the target has everything."""
     grid = table(["topic"], last=["on the target up to source offset, by partition"])
     for topic in report.topics:
         ends = ", ".join(f"{number}: {count(offset)}" for number, offset in sorted(topic.positions.items()))
@@ -154,7 +154,7 @@ def _positions(report: RunReport) -> list[RenderableType]:
 def run_sum(report: RunReport, *, speed: bool = True) -> str:
     """The totals in one line, without ``speed`` for a run that waited for records.
 
-    The time Spark took to start is not in ``seconds`` and named apart, as it is paid once.
+    The time Spark took to start is not in ``seconds`` and is shown separately, because it is spent once.
     """
     text = f"{report.mirror}: {plural(report.records, 'record')}, {size(report.bytes)} in {duration(report.seconds)}"
     if speed and report.seconds > 0 and report.bytes / report.seconds >= WORTH_SAYING:
@@ -176,7 +176,7 @@ def _left(report: RunReport) -> str:
 
 
 def backfill(report: BackfillReport) -> RenderableType:
-    """``backfill``: the offsets the times stood for, then the run."""
+    """``backfill``: the offsets of the time range, then the run."""
     head = f"{report.topic} from {instant(report.from_time)} to {instant(report.to_time)}"
     grid = table(["partition"], ["from offset", "to offset"])
     for partition, (start, end) in sorted(report.ranges.items()):
@@ -185,7 +185,7 @@ def backfill(report: BackfillReport) -> RenderableType:
 
 
 def gaps(found: Sequence[Gap]) -> RenderableType:
-    """``gaps``: what is not on the target and never will be, and who decided so."""
+    """``gaps``: what is permanently missing on the target, and who decided so."""
     if not found:
         return Text("no gaps: every record up to each position is on its target", "green")
     grid = table(["mirror", "topic", "partition"], ["from offset", "to offset", "offsets"], ["cause", "decided by", "at"])
@@ -197,7 +197,7 @@ def gaps(found: Sequence[Gap]) -> RenderableType:
 
 
 def evicted(rows: Sequence[tuple[str, list[dict[str, Any]]]]) -> RenderableType:
-    """``evict``: whatever the buffer says it did, by mirror and lane."""
+    """``evict``: what each lane of each mirror evicted."""
     lines = []
     for mirror, lanes in rows:
         for answer in lanes:

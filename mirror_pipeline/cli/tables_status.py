@@ -1,4 +1,4 @@
-"""Lag and status as a person reads them."""
+"""Lag and status as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mirror_pipeline.reports import BufferUse, LaneStatus, MirrorStatus
 from mirror_pipeline.text import count, duration, plural, rate, size, sparkline
 
 HISTORY = 20
-"""Looks kept for the sparkline of ``lag --watch``; a wide terminal has room for twice as many."""
+"""Values kept for the sparkline of ``lag --watch``; a wide terminal has room for twice as many."""
 WIDE = 120
 NUMBERS = ["partitions", "lag", "staged", "behind by"]
 GUTTER = 3
@@ -25,24 +25,24 @@ GUTTER = 3
 
 
 class LagHistory:
-    """The last ``shown`` looks at each topic's lag."""
+    """The last ``shown`` values of each topic's lag."""
 
     def __init__(self, shown: int = HISTORY) -> None:
         self._shown = shown
         self._lags: dict[tuple[str, str], deque[int]] = {}
 
     def add(self, lag: MirrorLag) -> None:
-        """Remember one look."""
+        """Add one answer."""
         for topic in lag.topics:
             self._lags.setdefault((lag.mirror, topic.topic), deque(maxlen=self._shown)).append(topic.lag_records)
 
     def line(self, mirror: str, topic: str, room: int) -> str:
-        """The sparkline of one topic over its newest looks, the newest on the right."""
+        """The sparkline of one topic, the newest value on the right."""
         return sparkline(list(self._lags.get((mirror, topic), ()))[-room:])
 
 
 def lag(answer: MirrorLag, history: LagHistory | None = None, *, partitions: bool = False, width: int = WIDE) -> RenderableType:
-    """``lag`` of one mirror: a row a topic, or a row a partition. A history takes what room of ``width`` the names leave."""
+    """``lag`` of one mirror: a row per topic or partition. A history takes the part of ``width`` that the names leave."""
     if partitions:
         return Group(title(answer.mirror), _by_partition(answer), *_below(answer))
     rows = [_lag_row(topic) for topic in answer.topics]
@@ -77,7 +77,7 @@ def _lag_row(topic: TopicLag) -> list[str | Text]:
 
 
 def _fitted(rows: Sequence[Sequence[str | Text]], width: int) -> tuple[bool, int]:
-    """Whether the target's column must go, and how many looks the history may show (0: none), so that names stay whole."""
+    """Whether to drop the target column, and how many values the history may show (0: none), so that names are not cut."""
     heads = ["topic", "target", *NUMBERS]
     widths = [max([len(head), *(len(row[at]) for row in rows)]) + GUTTER for at, head in enumerate(heads)]
     for narrow in (False, True):
@@ -88,12 +88,12 @@ def _fitted(rows: Sequence[Sequence[str | Text]], width: int) -> tuple[bool, int
 
 
 def _below(answer: MirrorLag) -> list[Text]:
-    """What stands under the table: halts, warnings, how the last runs ended, the sum."""
+    """The lines below the table: halts, warnings, how the last runs ended, the totals."""
     return [*halts(answer.topics), *_outlook(answer), *(Text(note, "yellow") for note in answer.notes), _lag_sum(answer)]
 
 
 def _outlook(answer: MirrorLag) -> list[Text]:
-    """What may soon go wrong on the source."""
+    """Warnings about the source."""
     return [Text(f"{topic.topic}: {warning}", "yellow") for topic in answer.topics for warning in topic.warnings]
 
 
@@ -107,7 +107,7 @@ def _by_partition(answer: MirrorLag) -> Table:
 
 
 def _staged(topic: TopicLag) -> int:
-    """Offsets that wait in the buffer."""
+    """Offsets in the buffer that are not on the target yet."""
     return sum(max(0, row.staged - row.position) for row in topic.partitions)
 
 
@@ -166,7 +166,7 @@ def _lane_notes(lane: LaneStatus, now: float) -> list[RenderableType]:
 
 
 def _lane_buffer(lane: str, use: BufferUse, now: float) -> list[RenderableType]:
-    """The disk a lane takes, and what keeps it from taking less."""
+    """The disk space of a lane, and what prevents eviction."""
     lines: list[RenderableType] = []
     if use.full_since is not None:
         waits = f"{lane}: buffer full, staging has waited for {duration(max(0.0, now - use.full_since))}: {use.full_reason}"
@@ -219,7 +219,7 @@ def _gaps(number: int) -> Text:
 
 
 def each(parts: Sequence[RenderableType]) -> RenderableType:
-    """Several mirrors one under another, an empty line between them."""
+    """Several mirrors, separated by empty lines."""
     spaced: list[RenderableType] = []
     for part in parts:
         spaced += [part, Text("")] if part is not parts[-1] else [part]

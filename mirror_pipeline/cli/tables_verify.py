@@ -33,7 +33,7 @@ def joined(reports: Sequence[Any]) -> dict[str, Any]:
 
 
 def verdict(document: dict[str, Any], *, everything: bool = False) -> RenderableType:
-    """A row a topic, a line a difference (with ``everything`` all of them), and what it comes to."""
+    """A row per topic, a line per difference (all of them with ``everything``), and the totals."""
     grid = table(["topic", "target"], ["partitions", "records", "leaves"], last=["verdict"])
     for topic in document["topics"]:
         grid.add_row(*cells(topic["topic"], topic["target_topic"], *_numbers(topic), _verdict(topic)))
@@ -86,7 +86,7 @@ def _sum(document: dict[str, Any]) -> Text:
 
 
 def repaired(document: dict[str, Any], *, everything: bool = False) -> RenderableType:
-    """``repair``: a line a record (with ``everything`` all of them), where they are, and why there."""
+    """``repair``: a line per record (all of them with ``everything``), where it is, and why there."""
     records = document["records"]
     if not records and document["others"]:
         others = plural(document["others"], "difference")

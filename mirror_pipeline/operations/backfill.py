@@ -1,9 +1,9 @@
 """Backfill: the records of a past time range, once, into an empty or another topic.
 
 A time range becomes offset ranges once, at its first run: from the first record at or after the start to the
-first record at or after the end (ListOffsets by time). Ranges of adjoining times therefore adjoin without
-overlap, whatever disorder the record times have. The offsets are kept with the buffer, so a repeated run goes on
-with the same ones.
+first record at or after the end (ListOffsets by time). Adjacent time ranges therefore give adjacent offset ranges
+without overlap, even if record times are out of order. The offsets are kept with the buffer, so a repeated run
+continues with the same ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BESIDE = ".backfill"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What one backfill copies; written once, before the first record is."""
+    """What one backfill copies; saved once, before the first record is written."""
 
     topic: str
     target_topic: str
@@ -100,7 +100,7 @@ def run(
         manifest = Manifest(topic, target, from_time, to_time, time_ranges(flow, topic, from_time, to_time))
         _refuse(flow, manifest)
         manifest.save(open_lane(flow.config.buffer, flow.name, lane))
-    # The copy of the past must not be deleted by the clock of the present.
+    # Time-based retention would delete old records at once.
     wanted = [LaneTopic(topic, target, manifest.ranges, {"retention.ms": "-1"}, filled=True)]
     placement = flow.placement(session)
     placement.prepare()
@@ -110,10 +110,10 @@ def run(
 
 
 def default_target(flow: Flow, topic: str) -> str:
-    """The mirrored name while no lane copies into it and it holds no records but of backfills; else ``.backfill`` behind it."""
+    """The mirrored name while no lane copies into it and it holds no records but those of backfills; else that name with ``.backfill``."""
     target = _selected(flow, topic)
     begun = _live(flow, topic, target)
-    ours = {made.target_topic for made in _manifests(flow)}
+    ours = {manifest.target_topic for manifest in _manifests(flow)}
     filled = target in flow.target_admin().topics() and filled_topics(flow, [target]) and target not in ours
     return f"{target}{BESIDE}" if begun or filled else target
 
@@ -153,14 +153,14 @@ def _selected(flow: Flow, topic: str) -> str:
 
 
 def _live(flow: Flow, topic: str, target: str) -> bool:
-    """Whether a lane keeps ``target`` up to date."""
-    lives = [Ledger(store).incarnations().get(topic) for store in flow.lane_stores()]
-    return any(life is not None and life.target_topic == target for life in lives)
+    """Whether a continuous lane copies into ``target``."""
+    generations = [Ledger(store).incarnations().get(topic) for store in flow.lane_stores()]
+    return any(generation is not None and generation.target_topic == target for generation in generations)
 
 
 def _manifests(flow: Flow) -> list[Manifest]:
     stores = [store for store in find_lanes(flow.config.buffer, flow.name) if store.lane.startswith(BACKFILL_PREFIX)]
-    return [made for store in stores if (made := read_manifest(store)) is not None]
+    return [manifest for store in stores if (manifest := read_manifest(store)) is not None]
 
 
 def _refuse_live(flow: Flow, topic: str, target: str) -> None:
@@ -172,7 +172,7 @@ def _refuse_live(flow: Flow, topic: str, target: str) -> None:
 
 
 def _refuse(flow: Flow, manifest: Manifest) -> None:
-    """Raise for whatever speaks against this backfill before anything is made."""
+    """Raise UsageError for whatever prevents this backfill, before anything is created."""
     admin = flow.target_admin()
     target = admin.topics().get(manifest.target_topic)
     if target is not None:
@@ -183,10 +183,10 @@ def _refuse(flow: Flow, manifest: Manifest) -> None:
 
 
 def _refuse_filled(flow: Flow, manifest: Manifest) -> None:
-    """A target with records takes a backfill only behind an earlier one of the same topic."""
+    """A target that holds records takes a backfill only after an earlier one of the same topic."""
     if not filled_topics(flow, [manifest.target_topic]):
         return
-    before = [made for made in _manifests(flow) if made.target_topic == manifest.target_topic]
+    before = [earlier for earlier in _manifests(flow) if earlier.target_topic == manifest.target_topic]
     if not before or any(m.topic != manifest.topic or m.to_time > manifest.from_time for m in before):
         raise UsageError(
             f"target topic {manifest.target_topic} already holds records"

@@ -1,4 +1,4 @@
-"""What the buffer of a lane holds and takes, read by anyone at any time; only files that are new since the last look are opened."""
+"""Contents and disk space of a lane's buffer; may be read at any time. Only files that are new since the last read are opened."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from mirror_pipeline.reports import BufferUse
 
 @lru_cache(maxsize=256)
 def span_table(store: LaneStore) -> SpanTable:
-    """The process's view of a lane's spans. It remembers the files it has read: a sensor that looks every few seconds
-    reads only what is new."""
+    """The process's view of a lane's spans. It remembers the files it has read, so a sensor that reads every few seconds
+    opens only new ones."""
     return SpanTable(store)
 
 
 @lru_cache(maxsize=256)
 def ledger_of(store: LaneStore) -> Ledger:
-    """The process's view of a lane's ledger; it remembers what each file of sends adds up to."""
+    """The process's view of a lane's ledger; it remembers the totals of each file of sends."""
     return Ledger(store)
 
 
 def buffer_use(store: LaneStore, status: Mapping[str, Any]) -> BufferUse:
-    """Disk taken by a lane, what of it waits for verification, and what its run says of its housekeeping.
+    """Disk space of a lane, how much of it waits for verification, and the state of its maintenance.
 
     Args:
         store: the lane.
-        status: what the lane's run wrote down last; empty when it never ran.
+        status: the status that the lane's run wrote last; empty when it never ran.
     """
     ledger, spans = ledger_of(store), span_table(store)
     use = lane_use(store)
-    house = status.get("house") or {}
+    maintenance = status.get("house") or {}
     running = status.get("state") == "running"
     facts: dict[str, Any] = {
         "spans_bytes": use.spans,
@@ -48,7 +48,7 @@ def buffer_use(store: LaneStore, status: Mapping[str, Any]) -> BufferUse:
         "full_since": status.get("buffer_full_since") if running else None,
         "full_reason": status.get("buffer_full") or "" if running else "",
         "last_upkeep": last_maintenance(store),
-        "upkeep_error": house.get("error") or house.get("note") or "",
+        "upkeep_error": maintenance.get("error") or maintenance.get("note") or "",
     }
     if not (ledger.exists() and spans.exists()):
         return BufferUse(**facts)

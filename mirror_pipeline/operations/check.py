@@ -36,7 +36,7 @@ def check(flow: Flow) -> list[Finding]:
 
 
 def _buffer(flow: Flow) -> Finding:
-    """Can the buffer be written, and does its disk hold what `buffer.max_bytes` promises?"""
+    """Whether the buffer can be written, and whether its disk has room for `buffer.max_bytes`."""
     cap = flow.config.buffer.max_bytes
     try:
         store = open_lane(flow.config.buffer, flow.name, lane_names(flow.settings)[0])
@@ -60,7 +60,7 @@ def _java(flow: Flow) -> str:
 
 
 def _reach(admin: Admin, client: WireClient, needs: Collection[Need]) -> str:
-    """Both client stacks must get in: librdkafka for administration, the wire for data. The brokers must not be too old."""
+    """Both clients must connect: librdkafka for administration, the wire protocol for data. The brokers must not be too old."""
     try:
         client.require(needs)
         info = admin.describe()

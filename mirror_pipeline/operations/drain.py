@@ -1,4 +1,4 @@
-"""Runs without the source: what is staged goes to the target, which alone is asked."""
+"""Runs without the source: staged data is delivered, and only the target is contacted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.operations.lag import undelivered
 from mirror_pipeline.reports import Progress, RunReport
 
-# Each look at a source that is down takes seconds by itself.
+# Each attempt to reach a source that is down takes seconds by itself.
 LOOK_AGAIN_SECONDS = 2.0
 POLL_SECONDS = 0.2
 
@@ -32,7 +32,7 @@ def run(lanes: LaneRuns) -> RunReport:
 
 
 def _worth_it(lanes: LaneRuns) -> bool:
-    """Whether there is something to deliver, or, for a run that goes on, to wait with."""
+    """Whether something is staged, or, for a continuous run, whether there are topics to wait for."""
     lag = undelivered(lanes.flow)
     return bool(lag.lag_records) or (not lanes.once and bool(lag.topics))
 
@@ -52,7 +52,7 @@ def _without_source(lanes: LaneRuns, silent: ClusterUnreachable) -> RunReport:
 
 
 class _Watch:
-    """Looks for the source beside a run that drains, and ends that run once the source answers."""
+    """Polls the source while a run drains, and ends that run once the source answers."""
 
     def __init__(self, lanes: LaneRuns) -> None:
         self._lanes = lanes
@@ -69,7 +69,7 @@ class _Watch:
         return report
 
     def over(self, began: float) -> bool:
-        """Whether waiting for the source ends: it is there, or it is time."""
+        """Whether waiting for the source ends: it answers, or the time is over."""
         if self._failure is not None:
             raise self._failure
         waited = time.monotonic() - began
@@ -99,7 +99,7 @@ class _Watch:
 
 
 def _together(first: RunReport, then: RunReport) -> RunReport:
-    """Two runs after each other as one: what was delivered adds up, how the topics fare is the second's to say."""
+    """Two consecutive runs as one: counters add up, topic states are those of the second."""
     before = {row.topic: row for row in first.topics}
     rows = tuple(
         replace(row, records=row.records + before[row.topic].records, bytes=row.bytes + before[row.topic].bytes)

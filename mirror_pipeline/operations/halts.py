@@ -30,7 +30,7 @@ from mirror_pipeline.reports import TopicState
 
 SETTLED_BY_SOURCE = frozenset({"source_gone", "recreated", "renamed", "other_cluster"})
 SETTLED_BY_TARGET = frozenset({"target_gone", "target_recreated", "other_target_cluster"})
-"""Halts that a look settles: when it does not see what a run reported, the cause is mended and the next run goes on."""
+"""Halts that the clusters' current state settles: when it no longer shows the cause, the next run resumes the topic."""
 SEEN_NOW = "the next run stops here"
 
 

@@ -1,4 +1,4 @@
-"""Is a mirror well? Judged by what its lanes wrote down, for probes and for ``status --exit-code``; no cluster is asked."""
+"""Whether a mirror is healthy, by the status of its lanes: for probes and ``status --exit-code``. Contacts no cluster."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mirror_pipeline.reports import LaneStatus, MirrorStatus
 
 FINE, PROBLEM, UNREACHABLE, STALE = "fine", "problem", "unreachable", "stale"
 EXIT_CODES = {FINE: 0, PROBLEM: 1, UNREACHABLE: 3, STALE: 3}
-"""As every command has them: 1 a problem was found, 3 a cluster, or the lane itself, cannot be heard of."""
-GRAVEST = (STALE, UNREACHABLE, PROBLEM, FINE)
+"""As for every command: 1 a problem was found, 3 a cluster is unreachable; also 3 for a stale lane."""
+BY_SEVERITY = (STALE, UNREACHABLE, PROBLEM, FINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """One mirror's health; ``problems`` has a line for each thing that is not well."""
+    """One mirror's health; ``problems`` has a line for each problem."""
 
     mirror: str
     state: str
@@ -35,7 +35,7 @@ class Health:
 
 
 def health_of(status: MirrorStatus, now: float, max_age: float | None = None) -> Health:
-    """Judge a mirror.
+    """The health of a mirror by its status.
 
     Args:
         status: from :meth:`Mirror.status`.
@@ -55,9 +55,9 @@ def health_of(status: MirrorStatus, now: float, max_age: float | None = None) ->
 
 
 def worst(states: Iterator[str] | Sequence[str]) -> str:
-    """The gravest of some states."""
+    """The most severe of some states."""
     known = set(states)
-    return next((state for state in GRAVEST if state in known), FINE)
+    return next((state for state in BY_SEVERITY if state in known), FINE)
 
 
 def _of_lane(lane: LaneStatus, now: float) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Lag: read by anyone at any time, beside a running lane, without touching it."""
+"""Lag: may be read at any time, also while a lane is running, which it does not affect."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def lag_of(
 ) -> MirrorLag:
     """Compare a mirror's positions with the source's ends.
 
-    A partition that no lane has begun stands where its copy would begin: at ``start``, the mirror's, or at the start of its log
-    where its topic is copied already. What the source does not tell now is left out and named in the notes.
+    A partition that no lane has begun has the position at which its copy would begin: the mirror's ``start``, or the start of
+    its log where its topic is copied already. Partitions that the source cannot report now are left out and named in the notes.
     """
     metadata = client.metadata(sorted(targets))
     parts = [
@@ -88,7 +88,7 @@ def lag_of(
 def _first_offsets(
     client: WireClient, parts: list[TopicPartition], stand: Standing, start: str | datetime, metadata: ClusterMetadata
 ) -> dict[TopicPartition, int | BrokerError]:
-    """Where the copy of partitions would begin that nothing has been sent of."""
+    """Where the copy would begin of partitions from which nothing has been sent."""
     found: dict[TopicPartition, int | BrokerError] = {tp: stand.starts[tp] for tp in parts if tp in stand.starts}
     copied = {tp.topic for tp in stand.starts}
     asked: dict[int, list[TopicPartition]] = {}
@@ -104,9 +104,9 @@ def _first_offsets(
 
 
 def _seen(stand: Standing, metadata: ClusterMetadata, topic: str) -> dict[int, int] | None:
-    """The offsets at which ``start: latest`` begins as a lane wrote them down at its first look; None when they are the ends now."""
-    told = [seen.offsets(topic, metadata.topics[topic].topic_id, metadata.cluster_id) for seen in stand.first_seen if seen.looked]
-    return None if not told or None in told else next((offsets for offsets in told if offsets), {})
+    """The offsets at which ``start: latest`` begins, as a lane recorded them at its first look; None when they are the current ends."""
+    known = [seen.offsets(topic, metadata.topics[topic].topic_id, metadata.cluster_id) for seen in stand.first_seen if seen.looked]
+    return None if not known or None in known else next((offsets for offsets in known if offsets), {})
 
 
 def _short(lines: list[str]) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ def _short(lines: list[str]) -> tuple[str, ...]:
 
 
 def staged_lag(mirror: str, known: Mapping[str, KnownCopy], stand: Standing) -> MirrorLag:
-    """Lag as far as ledger and buffer tell: a partition ends where the buffer does."""
+    """Lag by ledger and buffer alone: a partition ends where the buffer does."""
     topics = []
     for name, copy in sorted(known.items()):
         rows = []
@@ -134,7 +134,7 @@ def _oldest(ages: Mapping[TopicPartition, float], name: str, partitions: list[Pa
 
 
 def _ages(times: LogTimes, rows: Mapping[str, list[PartitionLag]]) -> dict[TopicPartition, float]:
-    """Seconds since the time of the first record that is not on the target, for the partitions furthest behind."""
+    """Seconds since the time of the first record that is not on the target, for the partitions with the most lag."""
     behind = sorted(((p.lag, name, p) for name, parts in rows.items() for p in parts if p.lag), key=lambda row: -row[0])
     first = times.first({TopicPartition(name, part.partition): part.position for _, name, part in behind}, isolation=1)
     now = time.time()

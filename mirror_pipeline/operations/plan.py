@@ -45,7 +45,7 @@ def plan(flow: Flow) -> MirrorPlan:
     old = _too_old(flow, plans, lag, target)
     filled = filled_topics(flow, [made.target_topic for name, made in plans.items() if not made.create and name not in begun])
     copies = chained(flow.config, flow.settings, list(plans))
-    told = of_claims(flow.claims(), {name: made.target_topic for name, made in plans.items()}, begun)
+    claimed = of_claims(flow.claims(), {name: made.target_topic for name, made in plans.items()}, begun)
     rows = tuple(
         TopicPlan(
             topic=name,
@@ -55,10 +55,10 @@ def plan(flow: Flow) -> MirrorPlan:
             bytes=None,
             actions=made.actions,
             warnings=(
-                *made.warnings, *(lags[name].warnings if name in lags else ()), *old.get(name, ()), *told.warnings.get(name, ()),
+                *made.warnings, *(lags[name].warnings if name in lags else ()), *old.get(name, ()), *claimed.warnings.get(name, ()),
                 *copies.get(name, ()),
             ),
-            blockers=(*made.blockers, *told.blockers.get(name, ()), *_filled(filled.get(made.target_topic, 0), made.target_topic)),
+            blockers=(*made.blockers, *claimed.blockers.get(name, ()), *_filled(filled.get(made.target_topic, 0), made.target_topic)),
         )
         for name, made in sorted(plans.items())
     )
@@ -70,7 +70,7 @@ def plan(flow: Flow) -> MirrorPlan:
 
 
 def _that_may_be_made(target: Admin, plans: dict[str, TargetPlan]) -> dict[str, TargetPlan]:
-    """The plans; one whose topic this principal may not create has that as a blocker."""
+    """The plans; a topic that this principal may not create gets a blocker."""
     new = [(made.target_topic, made.partitions, made.replication_factor, dict(made.configs)) for made in plans.values() if made.create]
     refused = set(rights.may_not_create(target, new))
     return {
@@ -90,7 +90,7 @@ def _filled(count: int, target_topic: str) -> tuple[str, ...]:
 
 
 def filled_topics(flow: Flow, targets: Collection[str]) -> dict[str, int]:
-    """Those of the target topics that hold records, with how many offsets they span."""
+    """The target topics that hold records, with the number of offsets they span."""
     with flow.target_client() as client:
         found = client.metadata(sorted(targets)).topics if targets else {}
         parts = [TopicPartition(t.name, number) for t in found.values() if not t.error for number in t.partitions]
@@ -101,7 +101,7 @@ def filled_topics(flow: Flow, targets: Collection[str]) -> dict[str, int]:
 
 
 def _lag(flow: Flow, targets: Mapping[str, str], stores: list[LaneStore], source: Admin) -> MirrorLag:
-    """Offsets that are still to be copied, an upper bound of the records, with what may go wrong soon and what has halted."""
+    """Offsets still to be copied, an upper bound of the records, with warnings and halts."""
     look, stand = look_at(flow, stores, targets), standing(stores)
     with flow.source_client() as client, flow.target_client() as other:
         lag = lag_of(flow.name, targets, client, stand, ages=False, start=flow.settings.start)
@@ -136,7 +136,7 @@ def _too_old(flow: Flow, plans: Mapping[str, TargetPlan], lag: MirrorLag, target
 
 
 def backfill_blockers(flow: Flow, topic: str, target_topic: str, from_time: int) -> list[str]:
-    """What speaks against copying records from ``from_time`` on into ``target_topic``: rights, settings, retention."""
+    """What prevents copying records from ``from_time`` on into ``target_topic``: rights, settings, retention."""
     target = flow.target_admin()
     made = plan_targets(flow.settings, flow.source_admin(), target, {topic: target_topic})[topic]
     blockers = list(made.blockers)

@@ -1,4 +1,4 @@
-"""``resolve``: a person accepts what a mirror must not decide by itself. Written into the ledger; the run acts on it."""
+"""``resolve``: an operator accepts what a mirror must not decide by itself. Recorded in the ledger; the next run acts on it."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _not_so(seen: str) -> UsageError:
 
 
 def _of_gone(client: WireClient, store: LaneStore, life: Incarnation) -> list[Decision]:
-    """The topic is left out; of what its source held when it was last seen, the offsets that were never read are named."""
+    """The topic is no longer mirrored; the offsets that its source last had and that were never read become a gap."""
     answer = client.metadata([life.topic]).topics[life.topic]
     if answer.error != UNKNOWN_TOPIC_OR_PARTITION:
         raise UsageError(
@@ -150,7 +150,7 @@ def _name_lost(flow: Flow, store: LaneStore, decided: Iterable[Decision]) -> Non
 
 
 def _look_at_target(client: WireClient, ledger: Ledger, life: Incarnation) -> None:
-    """Refuse to copy all again into a target topic that is as it should be. Raises UsageError, BrokerError."""
+    """Refuse to copy everything again into an intact target topic. Raises UsageError, BrokerError."""
     answer = client.metadata([life.target_topic]).topics[life.target_topic]
     if answer.error:
         raise broker_error(answer.error, life.target_topic)
@@ -170,7 +170,7 @@ def _look_at_target(client: WireClient, ledger: Ledger, life: Incarnation) -> No
 
 
 def _spans(client: WireClient, found: _Halted, life: Incarnation) -> dict[int, Span]:
-    """Source offsets by partition that the decision is about: all partitions that have the same trouble now."""
+    """Source offsets, by partition, that the decision covers: all partitions with the same problem now."""
     spans = _told(found.halt)
     if found.halt.code == "trimmed":
         nexts = _nexts(found.store, life)
@@ -187,8 +187,8 @@ def _told(halt: Halt) -> dict[int, Span]:
 
 
 def _truncated(flow: Flow, client: WireClient, found: _Halted, life: Incarnation) -> dict[int, Span]:
-    """Source offsets by partition that the log has lost, as it is now; where the run halted because the log was written again
-    behind a cut, the offsets it named.
+    """Source offsets, by partition, that the log has lost by now; where the run halted because the log was rewritten after a
+    truncation, the offsets it named.
 
     Raises:
         UsageError: the log continues from what was read.
@@ -207,7 +207,7 @@ def _truncated(flow: Flow, client: WireClient, found: _Halted, life: Incarnation
 
 
 def _diverged(flow: Flow, client: WireClient, found: _Halted, life: Incarnation, number: int, at: int) -> bool:
-    """Whether the batch read last, as the run wrote it down, is not in the log any more."""
+    """Whether the batch read last, as the run recorded it, is no longer in the log."""
     said = (read_status(found.store) or {}).get("topics", {}).get(life.topic, {})
     mark = said.get("marks", {}).get(str(number))
     if mark is None or said.get("incarnation") != life.incarnation:

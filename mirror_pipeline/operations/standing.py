@@ -1,4 +1,4 @@
-"""Where a mirror's partitions stand by ledger and buffer alone."""
+"""Positions and staged offsets of a mirror's partitions, by ledger and buffer alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mirror_pipeline.operations.buffer_status import ledger_of, span_table
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a mirror's partitions stand by ledger and buffer: next source offset to produce, end of what is staged.
+    """A mirror's partitions by ledger and buffer: next source offset to produce, end of what is staged.
 
     ``starts`` are the first offsets of copies that have begun, ``first_seen`` what lanes know of those that have not.
     """
@@ -34,10 +34,10 @@ def standing(stores: list[LaneStore]) -> Standing:
     for store in stores:
         ledger, spans = ledger_of(store), span_table(store)
         if not (ledger.exists() and spans.exists()):
-            continue  # a lane that is just being made
-        lives = ledger.incarnations()
-        incarnations = {name: life.incarnation for name, life in lives.items()}
-        starts |= {TopicPartition(name, number): first for name, life in lives.items() for number, first in life.starts.items()}
+            continue  # a lane that is being created
+        generations = ledger.incarnations()
+        incarnations = {name: generation.incarnation for name, generation in generations.items()}
+        starts |= {TopicPartition(name, n): first for name, copied in generations.items() for n, first in copied.starts.items()}
         here = {tp: position.source_next for tp, position in ledger.positions().items()}
         positions |= here
         for span in spans.pending(here, incarnations=incarnations):

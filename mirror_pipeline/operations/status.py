@@ -1,4 +1,4 @@
-"""Status: what the lanes wrote down about themselves; read by anyone at any time, asks no cluster."""
+"""Status: what the lanes report about themselves. May be read at any time; contacts no cluster."""
 
 from __future__ import annotations
 

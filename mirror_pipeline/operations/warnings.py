@@ -22,12 +22,12 @@ from mirror_pipeline.topics.configs import number, text
 log = logging.getLogger(__name__)
 
 PARTITIONS_ASKED = 32
-"""Times are asked of the partitions furthest behind: each costs up to ``LOOK_BYTES``."""
+"""Times are read for the partitions with the most lag: each costs up to ``LOOK_BYTES``."""
 LOOK_BYTES = 64 * 1024
 MOST_QUESTIONS = 4
-"""To a broker whose partitions begin with batches so large that an answer holds few of them."""
+"""Requests to one broker when its partitions begin with batches so large that an answer holds few of them."""
 LOOK_PATIENCE = 5.0
-"""Seconds that a client quota may hold back a look at a log: times are left out rather than waited for."""
+"""Seconds to wait when a client quota throttles the read of a log; after that times are left out."""
 
 
 def retention_ms(configs: Mapping[str, ConfigValue] | BrokerError | None) -> int | None:
@@ -80,7 +80,7 @@ def _held(lag: MirrorLag, client: WireClient) -> dict[TopicPartition, tuple[int,
     """Partitions whose last stable offset is below their end, with both (KIP-98)."""
     stable = {TopicPartition(t.topic, p.partition): p.end for t in lag.topics for p in t.partitions}
     answers = client.list_offsets(dict.fromkeys(stable, LATEST), isolation=0) if stable else {}
-    # The log has moved on since the stable offsets were read: what lies between may just be new.
+    # The log may have grown since the stable offsets were read.
     candidates = {tp for tp, answer in answers.items() if not answer.error and answer.offset > stable[tp]}
     again = client.list_offsets(dict.fromkeys(candidates, LATEST), isolation=1) if candidates else {}
     sure = {tp: (again[tp].offset, answers[tp].offset) for tp in candidates if not again[tp].error}
@@ -90,7 +90,7 @@ def _held(lag: MirrorLag, client: WireClient) -> dict[TopicPartition, tuple[int,
 def first_times(client: WireClient, at: Mapping[TopicPartition, int], *, isolation: int) -> dict[TopicPartition, float]:
     """Time (seconds since the epoch) of the first batch at or after an offset, for at most ``PARTITIONS_ASKED`` partitions.
 
-    One question to each leader, for all of its partitions. What cannot be read now, or is held back by a client quota, is left out.
+    One request per leader, for all of its partitions. What cannot be read now, or is throttled by a client quota, is left out.
 
     Raises:
         ClusterUnreachable: no broker answers.
@@ -110,7 +110,7 @@ def first_times(client: WireClient, at: Mapping[TopicPartition, int], *, isolati
 
 
 def _times_at(connection: Connection, at: Mapping[TopicPartition, int], isolation: int) -> dict[TopicPartition, float]:
-    """A broker gives at least one whole batch to the first partition it is asked for: those that got none are asked for again."""
+    """A broker returns a whole batch only for the first partition of a request; partitions without one are requested again."""
     times: dict[TopicPartition, float] = {}
     open_questions = dict(at)
     for _ in range(MOST_QUESTIONS):
@@ -131,7 +131,7 @@ def _times_at(connection: Connection, at: Mapping[TopicPartition, int], isolatio
 
 
 class LogTimes:
-    """:func:`first_times` of one look at a cluster: what several ask for is asked of the brokers once."""
+    """:func:`first_times` for one command: each time is requested from the brokers once."""
 
     def __init__(self, client: WireClient) -> None:
         self._client = client
@@ -143,5 +143,5 @@ class LogTimes:
         fresh = {tp: offset for tp, offset in wanted.items() if (tp, offset, isolation) not in self._known}
         found = first_times(self._client, fresh, isolation=isolation)
         self._known |= {(tp, offset, isolation): found.get(tp) for tp, offset in fresh.items()}
-        told = {tp: self._known[tp, offset, isolation] for tp, offset in wanted.items()}
-        return {tp: at for tp, at in told.items() if at is not None}
+        times = {tp: self._known[tp, offset, isolation] for tp, offset in wanted.items()}
+        return {tp: at for tp, at in times.items() if at is not None}

@@ -1,8 +1,8 @@
-"""Two streams of RecordBatches, compared record by record in order: pure, no network.
+"""Compare two streams of RecordBatches record by record, in order. Pure: no network.
 
-Pass one walks both streams in step. Where they differ it looks ahead until they agree again and keeps what lay in
-between as candidates. What is equal on both sides counts equally, so the candidates alone tell a lost record from a
-moved one. Pass two looks for surplus records on the whole source: a duplicate is there, a foreign record is not.
+Pass one walks both streams in step. Where they differ it looks ahead until they agree again and keeps what is in
+between as candidates. Everything else is equal on both sides, so the candidates alone distinguish a lost record from
+a moved one. Pass two searches the whole source for surplus records: a duplicate is there, a foreign record is not.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from mirror_pipeline.verify.pieces import Candidate, Contents, Piece, Trace, con
 WINDOW_RECORDS = 32_768
 WINDOW_BYTES = 32 << 20
 FIRST_WINDOW = 64
-# A record that occurs again and again (a null record, say) is no anchor worth searching for further than this.
+# Places searched for a record that occurs many times, such as a null record: it is a poor anchor.
 ANCHOR_PLACES = 8
-# Above this many possible pairs in a stretch the best pairing is not searched: records are taken as they come.
+# Above this many possible pairs the best pairing is not searched: records are paired in order.
 PAIRING = 40_000
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Alignment:
 
 
 class Side:
-    """One stream: batches not looked at yet, then opened records waiting to be matched."""
+    """One stream: opened records waiting to be matched, then batches not yet opened."""
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
         self._pieces: Iterator[Piece] = iter(pieces)
@@ -63,13 +63,13 @@ class Side:
         return piece
 
     def decode(self) -> bool:
-        """Make sure a record is pending; False at the end of the stream."""
+        """Ensure that a record is pending; False at the end of the stream."""
         while not self.pending and (piece := self.peek()) is not None:
             self.pending.extend(self.take(piece).opened())
         return bool(self.pending)
 
     def widen(self, records: int) -> None:
-        """Decode further batches until so many records, or the window's bytes, are pending."""
+        """Decode further batches until this many records, or the window's bytes, are pending."""
         held = 0
         counted = 0
         while len(self.pending) < records and (piece := self.peek()) is not None:
@@ -93,8 +93,8 @@ def align(
     Args:
         source: batches of one source partition, committed data only.
         target: batches of the target partition that must hold the same records.
-        limit: stop once so many candidates are found.
-        budget: pause after so many bytes of the source, at the next border of batches that both sides share.
+        limit: stop at this many candidates.
+        budget: pause after this many bytes of the source, at the next batch boundary that both sides share.
     """
     left, right = Side(source), Side(target)
     found = Alignment()
@@ -178,7 +178,7 @@ def _agrees_on(left: list[Contents], right: list[Contents], a: int, b: int, fina
 
 
 def between(lost: list[Record], more: list[Record]) -> list[Candidate]:
-    """The unmatched records of a stretch in which the sides never agree twice in a row; single equal records are left out."""
+    """The unmatched records of a range in which the sides never agree twice in a row; single equal records are left out."""
     if not 0 < len(lost) * len(more) <= PAIRING:
         return pair(lost, more)
     result: list[Candidate] = []
@@ -190,7 +190,7 @@ def between(lost: list[Record], more: list[Record]) -> list[Candidate]:
 
 
 def pair(lost: list[Record], more: list[Record]) -> list[Candidate]:
-    """Guess which of the unmatched records are one record altered: two of its four fields are still equal."""
+    """Pair the unmatched records that are probably one record altered: two of its four fields are still equal."""
     if not more:
         return [Candidate(trace(r), None) for r in lost]
     result: list[Candidate] = []
@@ -213,7 +213,7 @@ def _closest(record: Record, among: deque[Record]) -> int | None:
     return scores.index(best) if best >= 2 else None
 
 
-# Pass two opens so many batches at first, and then every so-manieth, to learn how far times go back inside a batch.
+# Pass two opens the first FIRST_SAMPLES batches and every SAMPLE_EVERY-th one, to learn how far times go back inside a batch.
 FIRST_SAMPLES = 16
 SAMPLE_EVERY = 256
 

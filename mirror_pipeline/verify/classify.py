@@ -22,14 +22,14 @@ class Finding:
 
 
 def surplus(candidates: Iterable[Candidate]) -> list[Trace]:
-    """The records on the target of which only the whole source can tell whether they are foreign."""
+    """The surplus records on the target; only a search of the whole source shows whether they are foreign."""
     return [candidate.target for candidate in candidates if candidate.target is not None]
 
 
 def classify(candidates: Sequence[Candidate], known: Collection[bytes]) -> list[Finding]:
-    """The kind of each candidate, ordered as they lie in the log.
+    """The kind of each candidate, in log order.
 
-    A record that is lost at one place and surplus at another has moved: whatever else both sides hold is equal.
+    A record that is missing in one place and surplus in another has moved, because everything else is equal on both sides.
 
     Args:
         candidates: all of one partition, in order.
@@ -56,7 +56,7 @@ def classify(candidates: Sequence[Candidate], known: Collection[bytes]) -> list[
 
 
 def _moves(places: dict[bytes, deque[int]], moves: dict[bytes, int], record: Trace) -> bool:
-    """Whether this is one of the places a moved record went from or to; surplus ones come last."""
+    """Whether a moved record came from or went to this place; surplus ones come last."""
     known = places.setdefault(record.digest, deque())
     if len(known) >= moves.get(record.digest, 0):
         if not known:

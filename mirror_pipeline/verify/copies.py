@@ -1,4 +1,4 @@
-"""What a mirror has copied, as far as it can be compared now: partitions, offset maps, log borders on both sides."""
+"""What a mirror has copied and can be compared now: partitions, offset maps, log starts and ends on both sides."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CopiedPartition:
         self.chunk = replace(self.chunk.cut(start, max(start, min(self.chunk.end, high))), first=True)
 
     def see_logs(self, source: Log, target: Log, *, ends_deleted: bool) -> None:
-        """What the source deleted cannot be compared any more; what the target's retention deleted counts as expired."""
+        """Skip what the source has deleted; count as expired what the target's retention has deleted."""
         self.source_log, self.target_log = source, target
         self.narrow(source[0], self.chunk.end)
         if ends_deleted and target[0] > self.chunk.target_start:
@@ -55,11 +55,11 @@ class CopiedPartition:
 
 @dataclass(slots=True)
 class CopiedTopic:
-    """One topic as one lane copied it; ``age`` 0 is its present life, 1 the one before."""
+    """One topic as one lane copied it; ``age`` 0 is the present generation, 1 the one before it."""
 
     lane: str
     age: int
-    life: Incarnation
+    generation: Incarnation
     ledger: Ledger
     partitions: dict[int, CopiedPartition]
     terms: Terms = field(default_factory=Terms)
@@ -73,7 +73,7 @@ def copied_topics(flow: Flow, wanted: Collection[str] | None, *, lenient: bool =
         UsageError: a topic of ``wanted`` was never copied; not when ``lenient``.
     """
     found = [topic for store in find_lanes(flow.config.buffer, flow.name) for topic in _of_lane(store, wanted)]
-    strange = sorted(set(wanted or ()) - {topic.life.topic for topic in found})
+    strange = sorted(set(wanted or ()) - {topic.generation.topic for topic in found})
     if strange and not lenient:
         raise UsageError(f"mirror {flow.name} has not copied topic {strange[0]}", hint="`mirror lag` shows what it copies")
     return found
@@ -88,57 +88,58 @@ def _of_lane(store: LaneStore, wanted: Collection[str] | None) -> list[CopiedTop
     for topic, present in sorted(ledger.incarnations().items()):
         if wanted and topic not in wanted:
             continue
-        past = [life for (name, _), life in ledger.generations().items() if name == topic and _goes_on(life, present)]
-        for age, life in enumerate([present, *sorted(past, key=lambda life: -life.at)]):
-            mine = [gap for gap in gaps if gap.topic == topic and gap.incarnation == life.incarnation]
+        known = [generation for (name, _), generation in ledger.generations().items() if name == topic]
+        past = [generation for generation in known if _continued_by(generation, present)]
+        for age, generation in enumerate([present, *sorted(past, key=lambda generation: -generation.at)]):
+            mine = [gap for gap in gaps if gap.topic == topic and gap.incarnation == generation.incarnation]
             partitions = {}
-            for number in sorted(life.starts):
-                key = (topic, number, life.incarnation)
+            for number in sorted(generation.starts):
+                key = (topic, number, generation.incarnation)
                 holes = [gap for gap in mine if gap.partition == number]
-                partitions[number] = _partition(key, life, ends.get(key), maps.get(key, Runs()), holes)
-            topics.append(CopiedTopic(store.lane, age, life, ledger, partitions))
+                partitions[number] = _partition(key, generation, ends.get(key), maps.get(key, Runs()), holes)
+            topics.append(CopiedTopic(store.lane, age, generation, ledger, partitions))
     return topics
 
 
-def _goes_on(life: Incarnation, present: Incarnation) -> bool:
-    """Whether the present life continues this one between the same two topics: after a truncation of the source."""
-    same = (life.topic_id, life.target_topic_id) == (present.topic_id, present.target_topic_id)
-    return same and life.incarnation != present.incarnation
+def _continued_by(generation: Incarnation, present: Incarnation) -> bool:
+    """Whether the present generation continues this one between the same two topics, after a truncation of the source."""
+    same = (generation.topic_id, generation.target_topic_id) == (present.topic_id, present.target_topic_id)
+    return same and generation.incarnation != present.incarnation
 
 
-def _partition(key: SpanKey, life: Incarnation, reached: int | None, runs: Runs, gaps: Sequence[Gap]) -> CopiedPartition:
-    """What was cut off behind a truncation is not there any more: other records lie at those offsets now."""
+def _partition(key: SpanKey, generation: Incarnation, reached: int | None, runs: Runs, gaps: Sequence[Gap]) -> CopiedPartition:
+    """Offsets from a truncation on are left out: the source has other records there now."""
     topic, number, _ = key
-    start = life.starts[number]
+    start = generation.starts[number]
     end = max(start, start if reached is None else reached)
     cut = [gap.start for gap in gaps if gap.cause is HoleCause.TRUNCATION and gap.start < end]
     compared = max(start, min([end, *cut]))
-    chunk = Chunk(
-        TopicPartition(topic, number), TopicPartition(life.target_topic, number), start, compared, runs.slice(start, compared), first=True
-    )
-    target_next = max(runs.target_end, life.target_starts.get(number, 0))
+    source, target = TopicPartition(topic, number), TopicPartition(generation.target_topic, number)
+    chunk = Chunk(source, target, start, compared, runs.slice(start, compared), first=True)
+    target_next = max(runs.target_end, generation.target_starts.get(number, 0))
     return CopiedPartition(key, chunk, end, target_next, tuple((gap.start, gap.end) for gap in gaps))
 
 
 def see_clusters(flow: Flow, topics: Sequence[CopiedTopic], source: WireClient, target: WireClient) -> None:
-    """Ask both clusters for borders and settings; a topic that is not the one that was copied gets a ``problem``.
+    """Ask both clusters for log ranges and settings; a topic that is not the one that was copied gets a ``problem``.
 
     Raises:
         ClusterUnreachable: no broker of a cluster answers.
     """
-    ours = source.metadata(sorted({topic.life.topic for topic in topics}))
-    theirs = target.metadata(sorted({topic.life.target_topic for topic in topics}))
+    ours = source.metadata(sorted({topic.generation.topic for topic in topics}))
+    theirs = target.metadata(sorted({topic.generation.target_topic for topic in topics}))
     for topic in topics:
-        topic.problem = _changed("source", ours, topic.life.topic, topic.life.topic_id, topic.life.source_cluster_id) or _changed(
-            "target", theirs, topic.life.target_topic, topic.life.target_topic_id, topic.life.target_cluster_id
+        copied = topic.generation
+        topic.problem = _changed("source", ours, copied.topic, copied.topic_id, copied.source_cluster_id) or _changed(
+            "target", theirs, copied.target_topic, copied.target_topic_id, copied.target_cluster_id
         )
     good = [topic for topic in topics if not topic.problem]
     by_lane: dict[str, dict[str, str]] = {}
     for topic in good:
-        by_lane.setdefault(topic.lane, {})[topic.life.topic] = topic.life.target_topic
+        by_lane.setdefault(topic.lane, {})[topic.generation.topic] = topic.generation.target_topic
     terms = {lane: read_terms(flow.source, flow.target, pairs) for lane, pairs in by_lane.items()}
     for topic in good:
-        topic.terms = terms[topic.lane][topic.life.topic]
+        topic.terms = terms[topic.lane][topic.generation.topic]
     refresh_logs(good, source, target)
 
 
@@ -166,7 +167,7 @@ def _changed(side: str, cluster: ClusterMetadata, name: str, topic_id: str, clus
 
 
 def by_time(topics: Sequence[CopiedTopic], source: WireClient, from_time: int | None, to_time: int | None) -> None:
-    """Narrow every partition to a time range: from the first record at or after each time, as Kafka finds it."""
+    """Narrow every partition to a time range, whose bounds are the first records at or after the two times (ListOffsets)."""
     parts = [part for topic in topics for part in topic.partitions.values()]
     if not parts:
         return

@@ -1,4 +1,4 @@
-"""``verify --external``: any two topics, also ones that this tool did not copy. No ledger: both streams are aligned."""
+"""``verify --external``: compare any two topics, including ones that another tool copied."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class ExternalCheck:
     """One comparison of pairs of topics.
 
     Args:
-        source: cluster of the first names.
-        target: cluster of the second names; may be the same.
-        runner: gives who compares so many source offsets, once both clusters have answered.
+        source: cluster of the source topics.
+        target: cluster of the target topics; may be the same.
+        runner: called with the number of offsets to compare; returns where that runs.
         timeout: seconds a broker may stay silent.
-        observer: called from this thread as results come in.
-        stop: set it to give up.
+        observer: called from this thread as results arrive.
+        stop: set it to end early.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ExternalCheck:
         return self._report(topics, terms, pairs, time.monotonic() - began)
 
     def _plan(self, left: WireClient, right: WireClient, topic: str, name: str, here: int, there: int, terms: Terms) -> None:
-        """A partition that one side lacks counts as empty there: then every record of the other is a difference."""
+        """A partition that one side lacks counts as empty there, so every record of the other is a difference."""
         ours = log_range(left, [TopicPartition(topic, n) for n in range(here)], isolation=READ_COMMITTED)
         theirs = log_range(right, [TopicPartition(name, n) for n in range(there)], isolation=READ_UNCOMMITTED)
         for number in range(max(here, there)):
@@ -171,7 +171,7 @@ def verify_external(
     stop: threading.Event | None = None,
     session: SparkSession | None = None,
 ) -> VerifyReport:
-    """Compare any topics of two clusters of a configuration, whoever copied them.
+    """Compare any topics of two clusters of a configuration, whatever tool copied them.
 
     Args:
         config: from :func:`mirror_pipeline.load_config`.
@@ -181,11 +181,11 @@ def verify_external(
         from_time, to_time: only records from the first one at or after ``from_time`` up to the first one at or after
             ``to_time`` on each side, milliseconds since the epoch.
         observer: called from the calling thread as parts are done.
-        stop: set it to give up.
-        session: a Spark session to use; one is made otherwise.
+        stop: set it to end early.
+        session: a Spark session to use; otherwise one is started when needed.
 
     Raises:
-        UsageError: an alias that the configuration does not have.
+        UsageError: the configuration has no cluster of that alias.
         ClusterUnreachable: a cluster does not answer.
     """
     for alias in (source, target):

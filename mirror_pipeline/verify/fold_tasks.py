@@ -1,4 +1,4 @@
-"""Tasks that fold a stretch of a partition into leaf digests: of both logs, or of the target's alone. Run in Spark workers."""
+"""Tasks that fold an offset range of a partition into leaf digests: of both logs, or of the target's alone. Run in Spark workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOURCE_LINE, TARGET_LINE = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Source offsets ``[start, end)`` of one partition, and where the offset map says that they lie on the target.
+    """Source offsets ``[start, end)`` of one partition, and their target offsets by the offset map.
 
     A batch belongs to the chunk that holds its base offset; to the ``first`` chunk of a partition also when it begins before.
     """
@@ -62,7 +62,7 @@ class FoldTask:
 class FoldResult:
     """Leaf digests of both sides up to source offset ``end``; bytes read on the source, or of the target if only that was read.
 
-    ``source_start`` and ``target_start`` are the log starts met on the way: what lies below them was deleted meanwhile.
+    ``source_start`` and ``target_start`` are log starts seen during the fold: records below them were deleted meanwhile.
     ``unreadable`` says why the chunk could not be read to its end.
     """
 
@@ -140,7 +140,7 @@ def _fold(task: FoldTask, result: FoldResult) -> None:
 
 
 def _end_early(left: LogWalk, right: LogWalk, chunk: Chunk, result: FoldResult) -> None:
-    """Enough for one task: both sides stop at the next border of a leaf."""
+    """End the task within its budget: both sides stop at the next leaf boundary."""
     border = -(-left.position // LEAF_OFFSETS) * LEAF_OFFSETS
     if border < chunk.end:
         result.end = left.end = border
@@ -152,7 +152,7 @@ def _below(sums: LeafSums, leaf: int | None) -> tuple[LeafDigest, ...]:
 
 
 def _fold_source(walk: LogWalk, chunk: Chunk, sides: _Sides, target: Iterator[bool]) -> Iterator[bool]:
-    """Fold the batches whose base offset lies in the chunk; one step an answer, and as much on the target as is needed for it."""
+    """Fold the batches whose base offset is in the chunk, one step per answer; reads as much of the target as that needs."""
     matching = Matching(sides.ours, sides.extents, target)
     start, add = chunk.start, matching.add
     while (answer := walk.read()) is not None:
@@ -162,7 +162,7 @@ def _fold_source(walk: LogWalk, chunk: Chunk, sides: _Sides, target: Iterator[bo
                 break
             check(records, at, header)
             batch = records[at : at + header.size]
-            # Every batch goes past `hides`: it learns from markers.
+            # `hides` must see every batch: it learns from markers.
             if (plain or not hides(header, batch)) and header.records:
                 if header.base_offset < walk.floor and header.base_offset >= start:
                     sides.ours.spoil(header.base_offset, header.records)
@@ -176,7 +176,7 @@ def _fold_source(walk: LogWalk, chunk: Chunk, sides: _Sides, target: Iterator[bo
 
 
 def _fold_target(walk: LogWalk, chunk: Chunk, sides: _Sides) -> Iterator[bool]:
-    """The same on the target, each batch under the source offset that the map gives it."""
+    """The same on the target; each batch counts under the source offset that the map gives it."""
     low, add, to_source = chunk.target_start, sides.theirs.add, chunk.runs.to_source
     last = chunk.start
     while (answer := walk.read()) is not None:
@@ -191,7 +191,7 @@ def _fold_target(walk: LogWalk, chunk: Chunk, sides: _Sides) -> Iterator[bool]:
             if header.attributes & 0x20 or not header.records:
                 continue
             place = to_source(base)
-            if place is None or base < walk.floor:  # not ours, or half deleted: whoever compares will look closer
+            if place is None or base < walk.floor:  # foreign or half deleted: records are compared here
                 sides.theirs.spoil(last if place is None else place, 0)
                 continue
             last = place
@@ -202,7 +202,7 @@ def _fold_target(walk: LogWalk, chunk: Chunk, sides: _Sides) -> Iterator[bool]:
 
 @dataclass(frozen=True, slots=True)
 class TailTask:
-    """Target offsets ``[start, end)`` of one partition, and the producer ids that may have written there."""
+    """Target offsets ``[start, end)`` of one partition, and the producer ids of the mirror's lanes."""
 
     cluster: ClusterSettings
     source: TopicPartition
@@ -215,7 +215,7 @@ class TailTask:
 
 
 def run_tail(task: TailTask) -> tuple[TopicPartition, list[int]]:
-    """Target offsets of foreign records, at most ``limit``."""
+    """Target offsets of records that other producers wrote, at most ``limit``."""
     client = worker_cache.client_of(task.cluster, timeout=task.timeout)
     found: list[int] = []
     pieces = read_log(
@@ -230,20 +230,20 @@ def run_tail(task: TailTask) -> tuple[TopicPartition, list[int]]:
 
 
 PARTS_PER_SLOT = 4
-"""Chunks to begin with for each task slot: the last ones to end shall not run alone for long."""
+"""Initial chunks per task slot: small enough that the last ones to end do not run alone for long."""
 SAMPLE_LEAVES = 4
 DEEP_LEAVES = 16
-"""Neighbouring leaves that one task compares record by record."""
+"""Adjacent leaves that one task compares record by record."""
 
 
 def borders(start: int, end: int, leaves: int) -> list[int]:
-    """``start``, ``end``, and between them the borders of every ``leaves`` leaves."""
+    """``start``, ``end``, and between them a boundary every ``leaves`` leaves."""
     step = leaves * LEAF_OFFSETS
     return [start, *range((start // step + 1) * step, end, step), end] if start < end else []
 
 
 def split(chunk: Chunk, leaves: int) -> list[Chunk]:
-    """The chunk in parts of so many leaves, cut at borders of leaves."""
+    """The chunk in parts of this many leaves, cut at leaf boundaries."""
     edges = borders(chunk.start, chunk.end, max(1, leaves))
     if len(edges) == 2:
         return [chunk]
@@ -259,7 +259,7 @@ def plan_chunks(wholes: Sequence[Chunk], *, slots: int) -> list[Chunk]:
 
 
 def sample(wholes: Sequence[Chunk], fraction: float, chance: random.Random) -> list[Chunk]:
-    """Random leaves of every partition that has any: that fraction of them, at least one stretch."""
+    """That fraction of the leaves of every partition, at random; at least one part of each that has any."""
     chosen: list[Chunk] = []
     for chunk in wholes:
         parts = split(chunk, SAMPLE_LEAVES)
@@ -269,7 +269,7 @@ def sample(wholes: Sequence[Chunk], fraction: float, chance: random.Random) -> l
 
 
 def deep_chunks(whole: Chunk, leaves: Iterable[int]) -> list[Chunk]:
-    """Stretches of a partition to compare record by record: neighbouring leaves together, not too many."""
+    """Parts of a partition to compare record by record: adjacent leaves together, up to ``DEEP_LEAVES``."""
     found = []
     for first, end in stretches(leaves):
         low, high = max(whole.start, first * LEAF_OFFSETS), min(whole.end, end * LEAF_OFFSETS)

@@ -18,7 +18,7 @@ JOBS_PER_TASK = 2
 """Concurrent jobs per task slot: one reads from the brokers while the other folds."""
 ATTEMPTS = 3
 GROUP_OFFSETS = 65_536
-"""Small chunks go together into one task until they have so many source offsets: a Spark job costs 50 ms."""
+"""Small chunks share a task until they have this many source offsets: a Spark job costs 50 ms."""
 
 
 def run_folds(tasks: Sequence[FoldTask]) -> list[FoldResult]:
@@ -27,12 +27,12 @@ def run_folds(tasks: Sequence[FoldTask]) -> list[FoldResult]:
 
 
 def run_deeps(tasks: Sequence[DeepTask]) -> list[DeepResult]:
-    """Several small stretches in one Spark task."""
+    """Several small ranges in one Spark task."""
     return [run_deep(task) for task in tasks]
 
 
 def grouped(items: Iterable[T], weight: Callable[[T], int]) -> list[tuple[T, ...]]:
-    """Neighbours together until their weight reaches ``GROUP_OFFSETS``."""
+    """Group consecutive items until their weight reaches ``GROUP_OFFSETS``."""
     groups: list[list[T]] = []
     held = GROUP_OFFSETS
     for item in items:
@@ -55,11 +55,11 @@ def run_each(
     """Run a task for every spec, several at a time.
 
     Args:
-        runner: Spark.
+        runner: Spark, or this process.
         function: the task.
-        specs: what to run it on.
-        name: shown in Spark's pages.
-        took: called in the caller's thread with each result as it comes; gives further specs to run.
+        specs: its arguments, one for each run.
+        name: shown in Spark's web page.
+        took: called in the caller's thread with each result as it arrives; returns further specs to run.
     """
     with ThreadPoolExecutor(max(1, runner.tasks * JOBS_PER_TASK), "verify") as pool:
 
@@ -80,7 +80,7 @@ def run_each(
 
 
 def _attempt(runner: Runner, function: Callable[[T], R], spec: T, name: str) -> list[R]:
-    """These tasks only read, so one whose worker died may simply be run again."""
+    """These tasks only read, so one whose worker died is run again."""
     for _ in range(ATTEMPTS - 1):
         try:
             return runner.run(function, [spec], name=name)

@@ -1,4 +1,4 @@
-"""Reading one partition's log raw, as consumers of either isolation level see it. Knows nothing of the engine."""
+"""Read one partition's log raw, as consumers of either isolation level see it. Independent of the engine."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from mirror_pipeline.verify.pieces import Piece
 FETCH_BYTES = 4 << 20
 LEAST_FETCH_BYTES = 64 << 10
 FETCH_WAIT_MS = 200
-# How long one fetch may go on failing while leaders move or a broker restarts.
+# How long one fetch may keep failing while leaders move or a broker restarts.
 RETRY_SECONDS = 30.0
 RETRY_PAUSE_SECONDS = 0.2
 OFFSET_OUT_OF_RANGE = 1
 READ_COMMITTED = 1
 READ_UNCOMMITTED = 0
-# An answer without data below the end: asked again so often, then the rest is a hole that compaction left.
+# Requests repeated after an answer without data below the end; then the rest is a hole that compaction left.
 EMPTY_ANSWERS = 3
 Deleted = Callable[[int], None]
 
 
 @dataclass(slots=True)
 class Answer:
-    """One fetch answer: whole batches as (position, header) in ``records``, and what the broker said of aborted transactions."""
+    """One fetch answer: whole batches as (position, header) in ``records``, and the broker's list of aborted transactions."""
 
     records: memoryview
     batches: list[tuple[int, BatchHeader]]
@@ -42,12 +42,12 @@ class Answer:
 
     @property
     def plain(self) -> bool:
-        """Nothing transactional in it."""
+        """Whether it has no transactional batch and no marker."""
         return not any(header.attributes & 0x30 for _, header in self.batches)
 
 
 class LogWalk:
-    """Fetches ``[position, end)`` of one partition in order; the next request is on its way while an answer is worked on.
+    """Fetches ``[position, end)`` of one partition in order; the next request is in flight while an answer is processed.
 
     Args:
         client: of the cluster; one walk at a time on a connection.
@@ -56,7 +56,7 @@ class LogWalk:
         end: where to stop.
         isolation: 1 leaves out what is not committed, and the answers name aborted transactions.
         line: number of the connection to use.
-        deleted: called with the new log start when records were deleted that this walk wanted; without it that is an error.
+        deleted: called with the new log start when records of this walk were deleted; without it that is an error.
         size: bytes of one answer.
     """
 
@@ -73,7 +73,7 @@ class LogWalk:
         size: int = FETCH_BYTES,
     ) -> None:
         self.position, self.end = start, end
-        self.floor = start  # what lies below is deleted, though a batch that holds it may still come whole
+        self.floor = start  # offsets below are deleted, although a batch that holds them may still arrive whole
         self._client, self._tp, self._isolation, self._line, self._deleted = client, tp, isolation, line, deleted
         self._size = size
         self._asked: Connection | None = None
@@ -81,7 +81,7 @@ class LogWalk:
         self._bytes_per_offset = 0.0
 
     def ask(self) -> None:
-        """Send the next request, if there is anything left to ask for; trouble shows when the answer is read."""
+        """Send the next request if anything is left to fetch; errors are raised when the answer is read."""
         if self._asked is None and self.position < self.end and self._empty < EMPTY_ANSWERS:
             try:
                 self._send()
@@ -90,7 +90,7 @@ class LogWalk:
 
     def _send(self) -> Connection:
         size = self._size
-        if self._bytes_per_offset:  # near the end: not more than what is wanted
+        if self._bytes_per_offset:  # near the end: no more than needed
             size = min(size, max(LEAST_FETCH_BYTES, int((self.end - self.position) * self._bytes_per_offset * 1.1)))
         connection = self._client.connection(self._client.leader(self._tp), self._line)
         wants = {self._tp: (self.position, size)}
@@ -124,13 +124,13 @@ class LogWalk:
         return None
 
     def close(self) -> None:
-        """End the walk; a request whose answer nobody waits for takes its connection with it."""
+        """End the walk; the connection of an unanswered request is closed."""
         if self._asked is not None:
             self._asked.close()
             self._asked = None
 
     def _receive(self) -> FetchedPartition | None:
-        """What the next answer says; None when the walk goes on elsewhere. What a client quota holds back is asked for again."""
+        """The next answer; None when the position has changed. A request that a client quota holds back is repeated."""
         deadline, patience = time.monotonic() + RETRY_SECONDS, time.monotonic() + THROTTLE_PATIENCE
         while True:
             error, throttled = self._attempt(), False
@@ -166,7 +166,7 @@ class LogWalk:
         if start > self.position:
             self.position = self.floor = start
             self._deleted(start)
-        else:  # cut off behind: nothing more to read
+        else:  # the log was truncated: nothing more to read
             self.end = min(self.end, end, self.position)
 
 
@@ -184,8 +184,8 @@ def read_log(
 ) -> Iterator[Piece]:
     """Every batch with data in ``[start, end)``, checked by CRC, in order; control batches left out.
 
-    With ``isolation`` 1 records of aborted transactions are left out too, told from the broker's list of aborted
-    transactions and the abort markers (KIP-98). With ``timeless`` all records have time 0, for a target that stamps them.
+    With ``isolation`` 1 records of aborted transactions are left out too, found by the broker's list of aborted
+    transactions and the abort markers (KIP-98). With ``timeless`` all records have time 0, for a target that sets timestamps itself.
 
     Raises:
         ProblemFound: Records were deleted while they were read, and ``deleted`` was not given.
@@ -216,7 +216,7 @@ class Aborted:
         self._open: set[int] = set()
 
     def hides(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Whether the batch is no data for a consumer: a marker, or part of an aborted transaction."""
+        """Whether a consumer does not see the batch: it is a marker, or part of an aborted transaction."""
         while self._waiting and self._waiting[0][0] <= header.last_offset:
             self._open.add(heapq.heappop(self._waiting)[1])
         if header.is_control:

@@ -1,4 +1,4 @@
-"""Batches of the source counted in as the target holds them: those that were merged on the way as the one batch they became."""
+"""Digest source batches as the target holds them: batches that the mirror merged count as the one batch they became."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from mirror_pipeline.kafka.records.header import BatchHeader
 from mirror_pipeline.kafka.records.merge import merge_whole
 
 Extents = deque[tuple[int, int]]
-"""Source offsets, first and behind the last, of the target's batches, in order."""
+"""Source offset ranges ``[first, end)`` of the target's batches, in order."""
 
 
 class Matching:
-    """Counts source batches into leaf sums.
+    """Adds source batches to leaf sums.
 
-    Merging is a matter of the records alone, so the same batches merged again give the target's bytes if the records are the
-    same. Where they do not, or nothing fits, the sums differ and whoever compares will look at records.
+    Merging depends on the records alone, so the same batches merged again give the target's bytes if the records are the
+    same. Otherwise the sums differ, and records are compared.
 
     Args:
         sums: where digests go.
-        extents: what is known of the target's batches so far; those that are passed are taken away.
-        more: reads on on the target, which adds to ``extents``.
+        extents: the target's batches read so far; those that have been passed are removed.
+        more: reads more of the target, which adds to ``extents``.
     """
 
     def __init__(self, sums: LeafSums, extents: Extents, more: Iterator[object]) -> None:
@@ -31,20 +31,20 @@ class Matching:
         self._held: list[tuple[BatchHeader, memoryview]] = []
 
     def add(self, header: BatchHeader, batch: memoryview) -> None:
-        """Count in one batch; in the order of offsets."""
+        """Add one batch; in the order of offsets."""
         start, end = header.base_offset, header.next_offset
-        first, behind = self._whole(start, end)
+        first, stop = self._whole(start, end)
         due = self._held[-1][0].next_offset if self._held else first
-        if start != due or end > behind or (start, end) == (first, behind):
+        if start != due or end > stop or (start, end) == (first, stop):
             self.close()
             self._sums.add(header, batch, start)
             return
         self._held.append((header, batch))
-        if end == behind:
+        if end == stop:
             self._merge()
 
     def close(self) -> None:
-        """Count in what is held back, as it is."""
+        """Add the held batches unmerged."""
         for header, batch in self._held:
             self._sums.add(header, batch, header.base_offset)
         self._held = []
@@ -61,7 +61,7 @@ class Matching:
         run = memoryview(b"".join(batch for _, batch in self._held))
         try:
             merged = merge_whole(run, records=sum(header.records for header, _ in self._held))
-        except CorruptBatch:  # its checksum was right: what is wrong in it will be told where records are compared
+        except CorruptBatch:  # its checksum is right: the comparison of records reports what is wrong in it
             self.close()
             return
         self._held = []

@@ -34,8 +34,8 @@ TASK_BYTES = 128 << 20
 """Bytes of the source after which a task ends at the next leaf: about a second, so progress moves and work is shared well."""
 
 Observer = Callable[[VerifyProgress], None]
-Lives = tuple[str, int]
-"""A lane, and which life of its topics: 0 is the present one."""
+GenerationKey = tuple[str, int]
+"""A lane and the age of the generation of its topics; 0 is the present one."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class _Part:
     settled: Settled = field(default_factory=Settled)
 
     def verdict(self) -> PartitionVerdict:
-        """What the report says of it."""
+        """Its row in the report."""
         chunk, tree = self.copied.chunk, self.left
         number, leaves = self.copied.key[1], len(tree.leaves)
         return PartitionVerdict(number, chunk.start, chunk.end, tree.records, leaves, tree.root, self.right.root, self.copied.expired)
@@ -63,9 +63,9 @@ class MirrorCheck:
     """One verification of one mirror.
 
     Args:
-        flow: whose copies.
-        runner: gives who compares so many source offsets, once it is clear how many there are; starts Spark for many.
-        observer: called from this thread as results come in.
+        flow: whose copies are verified.
+        runner: called with the number of source offsets to compare; returns where that runs.
+        observer: called from this thread as results arrive.
         stop: set it to end early; then :class:`ProblemFound` is raised.
     """
 
@@ -76,7 +76,7 @@ class MirrorCheck:
         self._timeout = flow.settings.engine.request_timeout
         self._source, self._target = flow.source_client(), flow.target_client()
         self._progress = VerifyProgress(0)
-        self._parts: dict[tuple[Lives, TopicPartition], _Part] = {}
+        self._parts: dict[tuple[GenerationKey, TopicPartition], _Part] = {}
 
     def run(
         self,
@@ -88,7 +88,7 @@ class MirrorCheck:
         since_verified: bool = False,
         lane: str | None = None,
     ) -> VerifyReport:
-        """See :meth:`Mirror.verify`; with ``lane`` only what that one copied."""
+        """See :meth:`Mirror.verify`; with ``lane``, only what that lane copied."""
         if not 0 < fraction <= 1:
             raise UsageError(f"a sample of {fraction:g} is not possible", hint="give a fraction above 0 and up to 1, such as 0.05")
         try:
@@ -107,8 +107,8 @@ class MirrorCheck:
             for topic in good:
                 for part in topic.partitions.values():
                     self._parts[(topic.lane, topic.age), part.chunk.source] = _Part(topic, part)
-            for lives in sorted({(topic.lane, topic.age) for topic in good}):
-                self._lane(lives, fraction)
+            for key in sorted({(topic.lane, topic.age) for topic in good}):
+                self._lane(key, fraction)
             if fraction == 1:
                 self._write_down(good)
         finally:
@@ -116,13 +116,13 @@ class MirrorCheck:
             self._target.close()
         return self._report(copied, time.monotonic() - began, fraction)
 
-    def _lane(self, lives: Lives, fraction: float) -> None:
-        """One after the other: a backfill's lane, or an earlier life, may have copied the same topic."""
-        parts = {source: part for (name, source), part in self._parts.items() if name == lives}
+    def _lane(self, key: GenerationKey, fraction: float) -> None:
+        """Lanes and generations run one after another: a backfill, or an earlier generation, may have copied the same topic."""
+        parts = {source: part for (name, source), part in self._parts.items() if name == key}
         self._fold(parts, fraction)
         suspects = {source: part.left.differing(part.right) for source, part in parts.items() if not part.unreadable}
         self._compare(parts, {source: leaves for source, leaves in suspects.items() if leaves})
-        self._look_behind(parts)
+        self._find_foreign_records(parts)
 
     def _fold(self, parts: dict[TopicPartition, _Part], fraction: float) -> None:
         wholes = [part.copied.chunk for part in parts.values()]
@@ -185,8 +185,8 @@ class MirrorCheck:
             parts[source].settled = settled
             parts[source].unreadable = parts[source].unreadable or settled.unreadable
 
-    def _look_behind(self, parts: dict[TopicPartition, _Part]) -> None:
-        """Records behind the position that no lane of this mirror wrote are extra; ours are on their way into the ledger."""
+    def _find_foreign_records(self, parts: dict[TopicPartition, _Part]) -> None:
+        """Records after the position that no lane of this mirror wrote are extra; the lanes' own are not in the ledger yet."""
         ours = frozenset(stamp for topic in self._all_topics() for _, stamp in topic.ledger.producers())
         tasks = [
             TailTask(
@@ -205,13 +205,13 @@ class MirrorCheck:
             ]
             return ()
 
-        run_each(self._runner, run_tail, tasks, name="verify: behind the end", took=took)
+        run_each(self._runner, run_tail, tasks, name="verify: after the end", took=took)
 
     def _all_topics(self) -> list[CopiedTopic]:
         return list({id(part.topic): part.topic for part in self._parts.values()}.values())
 
     def _continued(self, part: _Part) -> bool:
-        """Whether another lane copies into the same target partition behind this one (backfills that follow each other)."""
+        """Whether another lane has appended to the same target partition after this one (consecutive backfills)."""
         return any(
             other.copied.chunk.target == part.copied.chunk.target and other.copied.target_next > part.copied.target_next
             for other in self._parts.values()
@@ -239,8 +239,8 @@ class MirrorCheck:
         timeless = "the target sets record timestamps itself (LogAppendTime), so they are not compared" if topic.terms.timeless else ""
         return TopicVerdict(
             self._flow.name,
-            topic.life.topic,
-            topic.life.target_topic,
+            topic.generation.topic,
+            topic.generation.target_topic,
             UNREADABLE if problem else DIFFERENT if found else IDENTICAL,
             records=sum(row.records for row in rows),
             leaves=sum(row.leaves for row in rows),

@@ -19,7 +19,7 @@ def _longs() -> array[int]:
 
 @dataclass(slots=True)
 class Runs:
-    """Stretches in which the offset map is linear, in order: ``source[i] + n`` lies at ``target[i] + n``, n < ``length[i]``.
+    """Ranges in which the offset map is linear, in order: ``source[i] + n`` is at ``target[i] + n``, n < ``length[i]``.
 
     Source offsets between runs hold no record that was copied. ``target_end`` is where the next record would go.
     """
@@ -30,7 +30,7 @@ class Runs:
     target_end: int = 0
 
     def add(self, source: int, target: int, length: int) -> None:
-        """Append a run; it is joined with the last one where the map goes on straight."""
+        """Append a run; it extends the last one where both are contiguous."""
         if length <= 0:
             return
         last = len(self.source) - 1
@@ -50,21 +50,21 @@ class Runs:
         return self.target[run + 1] if run + 1 < len(self.source) else self.target_end
 
     def to_source(self, offset: int) -> int | None:
-        """Source offset of the record at a target offset; None when the map does not know it."""
+        """Source offset of the record at a target offset; None when it is not in the map."""
         run = bisect_right(self.target, offset) - 1
         if run >= 0 and offset < self.target[run] + self.length[run]:
             return self.source[run] + offset - self.target[run]
         return None
 
     def source_at_or_after(self, offset: int, otherwise: int) -> int:
-        """Source offset of the first record at ``offset`` of the target or behind it; ``otherwise`` when there is none."""
+        """Source offset of the first record at or after ``offset`` of the target; ``otherwise`` when there is none."""
         run = bisect_right(self.target, offset) - 1
         if run >= 0 and offset < self.target[run] + self.length[run]:
             return self.source[run] + offset - self.target[run]
         return self.source[run + 1] if run + 1 < len(self.source) else otherwise
 
     def slice(self, low: int, high: int) -> Runs:
-        """The runs of source offsets ``[low, high)``; ``target_end`` is where the record at ``high`` lies."""
+        """The runs of source offsets ``[low, high)``; ``target_end`` is the target offset of the record at ``high``."""
         part = Runs()
         for source, target, length in self.between(low, high):
             part.add(source, target, length)

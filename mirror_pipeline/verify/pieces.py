@@ -41,7 +41,7 @@ class Piece:
         return [content(r) for r in self.opened()]
 
     def same_bytes(self, other: Piece) -> bool:
-        """Whether both hold equal records, told without decoding; False proves nothing."""
+        """Whether both hold equal records, by their bytes alone; False proves nothing."""
         a, b = self.header, other.header
         if a.records != b.records or a.base_timestamp != b.base_timestamp or a.size != b.size or a.codec != b.codec:
             return False
@@ -55,7 +55,7 @@ class Piece:
 
 @dataclass(slots=True, frozen=True)
 class Trace:
-    """A record that did not match: where it lies, and digests in place of its contents; ``key`` is empty without a key."""
+    """A record that did not match: its offset, and digests in place of its contents; ``key`` is empty without a key."""
 
     offset: int
     timestamp: int
@@ -109,16 +109,16 @@ def equal_fields(a: Record, b: Record) -> int:
 
 def difference_text(source: Record, target: Record) -> str:
     """Each field that differs, with where and how; payloads are not quoted."""
-    said = []
+    texts = []
     if source.timestamp != target.timestamp:
-        said.append(f"timestamp {source.timestamp} became {target.timestamp}")
+        texts.append(f"timestamp {source.timestamp} became {target.timestamp}")
     if source.key != target.key:
-        said.append(f"key {_bytes_text(source.key, target.key)}")
+        texts.append(f"key {_bytes_text(source.key, target.key)}")
     if source.value != target.value:
-        said.append(f"value {_bytes_text(source.value, target.value)}")
+        texts.append(f"value {_bytes_text(source.value, target.value)}")
     if source.headers != target.headers:
-        said.append(_headers_text(source.headers, target.headers))
-    return "; ".join(said)
+        texts.append(_headers_text(source.headers, target.headers))
+    return "; ".join(texts)
 
 
 def _bytes_text(a: bytes | None, b: bytes | None) -> str:

@@ -1,7 +1,7 @@
-"""Comparing a partition with its copy place by place, through the offset map: for logs that compaction thins out. Pure.
+"""Compare a partition with its copy by position, through the offset map: for compacted logs. Pure.
 
-Compaction (KIP-58's cleaner) takes records away on either side at any time. A record that is gone on the source is no
-difference; one that is gone on the target is none when a later record with its key is there or on the source, or when it is a tombstone.
+Compaction (KIP-58's cleaner) may remove records on either side at any time. A record missing on the source is no
+difference. One missing on the target is none if a later record of its key is on either side, or if it is a tombstone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mirror_pipeline.verify.pieces import Candidate, Piece, Trace, contents, key
 
 @dataclass(slots=True)
 class Joined:
-    """The outcome: what differs, and records whose key was not seen again on the target *inside the compared stretch*."""
+    """The outcome: what differs, and records whose key did not occur again on the target *within the compared range*."""
 
     alignment: Alignment
     unsettled: list[Trace] = field(default_factory=list)
@@ -45,7 +45,7 @@ class _Join:
         elif full.value is not None:
             kept = trace(full)
             self.waiting.setdefault(kept.key, []).append(kept)
-        else:  # a tombstone takes its key's earlier records along, and then goes itself
+        else:  # a tombstone removes its key's earlier records, and later itself
             self.waiting.pop(key_digest(full.key), None)
 
     def seen_on_target(self, record: OpenRecord) -> None:
@@ -69,12 +69,12 @@ def join(
     """Match both streams by source offset.
 
     Args:
-        source: batches of a stretch of one source partition.
-        target: batches of the stretch of the target partition that the map gives for it.
-        runs: the offset map of the stretch.
+        source: batches of an offset range of one source partition.
+        target: batches of the target range that the map gives for it.
+        runs: the offset map of the range.
         thin_source: the source topic is compacted.
         thin_target: the target topic is.
-        limit: stop once so many candidates are found.
+        limit: stop at this many candidates.
     """
     left, right = Side(source), Side(target)
     state = _Join(runs, thin_source, thin_target)
@@ -107,7 +107,7 @@ def _skip(left: Side, right: Side, state: _Join) -> bool:
 
 
 def _step(left: Side, right: Side, state: _Join) -> None:
-    """Look at the first record of both sides."""
+    """Process the first record of both sides."""
     if not right.pending:
         state.gone_on_target(left.pending.popleft())
         state.found.records += 1
@@ -159,7 +159,7 @@ def keys_seen(target: Iterable[Piece], keys: Iterable[bytes]) -> set[bytes]:
 
 
 def compare_latest(source: Iterable[Piece], target: Iterable[Piece], *, limit: int) -> Alignment:
-    """Compare what a reader would know after reading each log to its end.
+    """Compare what a reader knows after reading each log to its end: the last record of each key.
 
     A key whose last record is a tombstone may be gone on the other side. Memory grows with the number of keys, about
     300 bytes for each on each side.
@@ -167,7 +167,7 @@ def compare_latest(source: Iterable[Piece], target: Iterable[Piece], *, limit: i
     Args:
         source: batches of one partition.
         target: batches of the other.
-        limit: stop at so many differing keys.
+        limit: stop at this many differing keys.
     """
     found = Alignment()
     ours, theirs = _latest(source, found), _latest(target, None)

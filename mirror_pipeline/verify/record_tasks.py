@@ -1,4 +1,4 @@
-"""Tasks that compare a stretch of a partition record by record, because its digests differ. Run in Spark workers."""
+"""Tasks that compare an offset range of a partition record by record, because its digests differ. Run in Spark workers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from mirror_pipeline.verify.positional import join, keys_seen, last_seen
 class Terms:
     """How two topics are to be compared.
 
-    ``thin_source`` and ``thin_target``: compaction takes records away there. ``timeless``: the target stamps records with
-    a time of its own. ``ends_deleted``: the target's retention takes away old records.
+    ``thin_source`` and ``thin_target``: compaction removes records there. ``timeless``: the target sets record timestamps
+    itself. ``ends_deleted``: the target's retention deletes old records.
     """
 
     thin_source: bool = False
@@ -37,13 +37,13 @@ class Terms:
 
     @property
     def positional(self) -> bool:
-        """Compare place by place: records are taken away in the middle."""
+        """Compare by position: records may be missing anywhere in the log."""
         return self.thin_source or self.thin_target
 
 
 @dataclass(frozen=True, slots=True)
 class StagedSource:
-    """The buffer in the place of the source's log."""
+    """The buffer in place of the source's log."""
 
     store: LaneStore
     spans: tuple[SpanRef, ...]
@@ -51,7 +51,7 @@ class StagedSource:
 
 @dataclass(frozen=True, slots=True)
 class DeepTask:
-    """A chunk whose digests differ; ``left`` is the source cluster or the buffer; ``gaps`` are source offsets given up."""
+    """A chunk whose digests differ; ``left`` is the source cluster or the buffer; ``gaps`` are skipped source offsets."""
 
     left: ClusterSettings | StagedSource
     right: ClusterSettings
@@ -64,7 +64,7 @@ class DeepTask:
 
 @dataclass(slots=True)
 class DeepResult:
-    """What could not be matched in one chunk; ``unsettled`` are records whose keys may come again behind it on the target."""
+    """What could not be matched in one chunk; ``unsettled`` are records whose keys may occur again after it on the target."""
 
     chunk: Chunk
     alignment: Alignment = field(default_factory=Alignment)
@@ -73,7 +73,7 @@ class DeepResult:
 
 
 def run_deep(task: DeepTask) -> DeepResult:
-    """Compare one chunk record by record. Trouble with a cluster or a log is in the answer."""
+    """Compare one chunk record by record. An error of a cluster or a log is part of the answer."""
     result = DeepResult(task.chunk)
     try:
         _compare(task, result)
@@ -127,7 +127,7 @@ def target_pieces(
 
 
 def _ignore(start: int) -> None:
-    """What was deleted under our hands is missing on that side: the driver looks at the log starts."""
+    """Records deleted meanwhile are missing on that side; the driver checks the log starts."""
 
 
 def _staged_pieces(left: StagedSource, start: int, end: int, timeless: bool) -> Iterator[Piece]:
@@ -143,10 +143,10 @@ def _staged_pieces(left: StagedSource, start: int, end: int, timeless: bool) -> 
 
 @dataclass(frozen=True, slots=True)
 class LookTask:
-    """Source offsets in which surplus records are looked for, and target offsets behind which keys are; either may be empty.
+    """Source offsets to search for surplus records, and the target offset from which to search for keys; either may be empty.
 
-    Keys are looked for up to the target's end as it is then: the cleaner takes a record away as soon as a later one is
-    there, and records go on arriving while a verification reads.
+    Keys are searched for up to the target's end at that time: the cleaner removes a record once its key has a later one,
+    and records keep arriving during a verification.
     """
 
     left: ClusterSettings | StagedSource
@@ -164,7 +164,7 @@ class LookTask:
 @dataclass(frozen=True, slots=True)
 class LookResult:
     """Digests of surplus records that occur on the source, digests of keys that occur on the target, and for
-    the other keys the source offset at which they occur last: their last record may be a tombstone that is gone, too."""
+    the other keys the source offset at which they occur last: their last record may be a tombstone that is gone as well."""
 
     source: TopicPartition
     known: frozenset[bytes]
@@ -172,12 +172,12 @@ class LookResult:
     last: Mapping[bytes, int] = field(default_factory=dict)
 
     def excuses(self, record: Trace) -> bool:
-        """Whether compaction may have taken away a source record."""
+        """Whether compaction may have removed a source record."""
         return record.key in self.keys or self.last.get(record.key, -1) > record.offset
 
 
 def run_look(task: LookTask) -> LookResult:
-    """Search a partition: the last word on records that differ."""
+    """Search a partition for the records that decide what a difference is."""
     read = partial(source_pieces, task.left, task.source, *task.source_range, task.terms, task.timeout)
     known = find_digests(read(), task.surplus) if task.surplus else set()
     if not task.keys:

@@ -1,8 +1,7 @@
-"""``Mirror.repair``: records that are missing on the target, or are not what they were, written beside it.
+"""``Mirror.repair``: write records that are missing or altered on the target into a side topic.
 
-They go into a side topic, never into the mirrored topic itself. In the middle of a log nothing can be inserted without
-breaking the order, and at its end the next offset belongs to the lane: its offset map and its stamps count on being the
-only writer there.
+The mirrored topic is never changed. Nothing can be inserted into the middle of a log without breaking the order, and
+the next offset at its end belongs to the lane: its offset map and its sequence numbers require that it is the only writer.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ WRITTEN, THERE, PLANNED, LOST = "written", "already there", "would be written", 
 
 @dataclass(frozen=True, slots=True)
 class RepairedRecord:
-    """One record: ``target_offset`` is its place in the side topic, None while it is not there."""
+    """One record; ``target_offset`` is its offset in the side topic, None while it is not there."""
 
     partition: int
     source_offset: int
@@ -51,7 +50,7 @@ class RepairedRecord:
 class RepairReport:
     """What a repair did. ``more``: there are further differences; verify and repair again.
 
-    ``others`` counts differences that no writing can mend: extra, duplicate, out of order.
+    ``others`` counts differences that cannot be repaired by writing: extra, duplicate, out of order.
     """
 
     mirror: str
@@ -66,7 +65,7 @@ class RepairReport:
 
     @property
     def ok(self) -> bool:
-        """Everything that was missing lies in the side topic."""
+        """Whether everything that was missing or altered is in the side topic."""
         return not self.more and all(record.state in (WRITTEN, THERE) for record in self.records)
 
     def to_json(self) -> dict[str, Any]:
@@ -93,7 +92,7 @@ def repair(
         raise UsageError(f"{topic} cannot be repaired: {note}", hint="`mirror verify` must be able to read both sides")
     wanted = [d for d in found.differences if d.kind in MENDED and d.source_offset is not None]
     records: list[RepairedRecord] = []
-    name = copied.life.target_topic
+    name = copied.generation.target_topic
     with flow.source_client() as source, flow.target_client() as target:
         side = SideTopic(flow.target_admin(), target, name, name + SUFFIX)
         if wanted and not dry_run:
@@ -106,7 +105,7 @@ def repair(
 
 
 def with_repaired(flow: Flow, report: VerifyReport) -> VerifyReport:
-    """The same report, in which records that earlier repairs put beside a topic are known and no differences."""
+    """The same report, in which records that earlier repairs wrote to a side topic are listed as repaired."""
     wanted = [verdict for verdict in report.topics if verdict.verdict == DIFFERENT]
     known: set[Difference] = set()
     notes: dict[str, str] = {}
@@ -117,7 +116,7 @@ def with_repaired(flow: Flow, report: VerifyReport) -> VerifyReport:
             mine = [d for d in report.differences if d.topic == verdict.topic and d.kind in MENDED and d.source_offset is not None]
             copied = _copied(flow, verdict.topic)
             # A backfill of the same topic has a target topic of its own, and its differences look alike.
-            if copied.life.target_topic != verdict.target_topic or sum(v.topic == verdict.topic for v in wanted) > 1:
+            if copied.generation.target_topic != verdict.target_topic or sum(v.topic == verdict.topic for v in wanted) > 1:
                 continue
             side = SideTopic(flow.target_admin(), target, verdict.target_topic, verdict.target_topic + SUFFIX)
             try:
@@ -128,11 +127,12 @@ def with_repaired(flow: Flow, report: VerifyReport) -> VerifyReport:
 
 
 def _beside(source: WireClient, side: SideTopic, copied: CopiedTopic, wanted: Sequence[Difference]) -> set[Difference]:
-    """Those of the differences whose record, as the source has it, lies in the side topic."""
+    """Those of the differences whose source record is in the side topic."""
     found: set[Difference] = set()
     for number in sorted({difference.partition for difference in wanted}):
         mine = [difference for difference in wanted if difference.partition == number]
-        originals = _originals(source, copied, TopicPartition(copied.life.topic, number), sorted({d.source_offset or 0 for d in mine}))
+        tp = TopicPartition(copied.generation.topic, number)
+        originals = _originals(source, copied, tp, sorted({d.source_offset or 0 for d in mine}))
         rows = _mend(side, number, mine, originals, True)
         found |= {difference for difference, row in zip(mine, rows, strict=True) if row.state == THERE}
     return found
@@ -156,7 +156,7 @@ def _judged(report: VerifyReport, known: set[Difference], notes: dict[str, str])
 
 
 def _copied(flow: Flow, topic: str) -> CopiedTopic:
-    """The topic as the mirror keeps it; a backfill of it only when there is nothing else."""
+    """The topic as a continuous lane copies it; as a backfill copied it only when there is no such lane."""
     found = copied_topics(flow, [topic])
     live = {store.lane for store in flow.lane_stores()}
     return min(found, key=lambda copied: (copied.lane not in live, copied.lane))
@@ -183,7 +183,7 @@ def _mend(
 
 
 def _originals(source: WireClient, copied: CopiedTopic, tp: TopicPartition, offsets: Sequence[int]) -> dict[int, OpenRecord]:
-    """The records as the source has them, or the buffer where the source has deleted them."""
+    """The records from the source, or from the buffer where the source has deleted them."""
     wanted = set(offsets)
     start, end = log_range(source, [tp], isolation=READ_COMMITTED)[tp]
     found: dict[int, OpenRecord] = {}
@@ -191,7 +191,7 @@ def _originals(source: WireClient, copied: CopiedTopic, tp: TopicPartition, offs
         if offset in found or not start <= offset < end:
             continue
         pieces = read_log(source, tp, offset, offset + 1, isolation=READ_COMMITTED, deleted=lambda _: None, size=READ_BYTES)
-        for piece in pieces:  # the whole batch, although one record was asked for: its neighbours may be wanted too
+        for piece in pieces:  # one record was requested, but other records of its batch may be needed too
             found |= {record.offset: record for record in open_batch(piece.batch) if record.offset in wanted}
     if missing := wanted - found.keys():
         found |= _buffered(copied, tp, missing)
@@ -205,7 +205,7 @@ def _buffered(copied: CopiedTopic, tp: TopicPartition, wanted: Iterable[int]) ->
         return found
     with SpanReader(copied.ledger.store) as reader:
         for span in spans.spans():
-            if span.source != tp or span.incarnation != copied.life.incarnation or not any(span.start <= o < span.end for o in left):
+            if span.source != tp or span.incarnation != copied.generation.incarnation or not any(span.start <= o < span.end for o in left):
                 continue
             payload = reader.payload(span)
             for at, header in headers(payload):

@@ -1,4 +1,4 @@
-"""On what terms two topics are compared, from their settings."""
+"""How two topics are compared, by their settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Settings = Mapping[str, ConfigValue] | BrokerError | None
 
 
 def terms_of(source: Settings, target: Settings) -> Terms:
-    """Terms from the settings in force; settings that may not be read count as Kafka's defaults."""
+    """Terms by the effective settings; Kafka's defaults where they may not be read."""
     limits = [_value(target, name, "-1" if name == "retention.bytes" else "") for name in ("retention.ms", "retention.bytes")]
     return Terms(
         thin_source="compact" in _value(source, "cleanup.policy", "delete"),
@@ -32,7 +32,7 @@ def read_terms(source: ClusterSettings, target: ClusterSettings, pairs: Mapping[
 
 
 def read_target_terms(target: ClusterSettings, pairs: Mapping[str, str]) -> dict[str, Terms]:
-    """The same when only the target may be asked: what was staged does not get less."""
+    """The same for staged data, which compaction does not thin out: only the target is asked."""
     with Admin(target) as right:
         theirs = right.topic_configs(list(pairs.values()))
     return {topic: terms_of(None, theirs.get(name)) for topic, name in pairs.items()}

@@ -1,4 +1,4 @@
-"""From what tasks could not match to differences: the driver's part of a comparison record by record."""
+"""The driver's part of a comparison record by record: turn what tasks could not match into differences."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from mirror_pipeline.verify.record_tasks import DeepResult, DeepTask, LookResult
 from mirror_pipeline.verify.tree import Tree, stretches
 
 DIFFERENCES_PER_PARTITION = 10_000
-"""Beyond these a partition is given up: the first ones tell what is wrong."""
+"""A partition with more is not compared to its end: the first ones show what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Where one partition may be searched for what did not match, and on what terms its topics are compared."""
+    """Where to search one partition for what did not match, and how its topics are compared."""
 
     left: ClusterSettings | StagedSource
     source: TopicPartition
@@ -36,7 +36,7 @@ class Whole:
 
 @dataclass(slots=True)
 class Settled:
-    """Differences of one partition, ordered as they lie in the log; ``more`` says that there are others behind them."""
+    """Differences of one partition, in log order; ``more`` says that there are further ones."""
 
     differences: list[Difference] = field(default_factory=list)
     more: bool = False
@@ -52,15 +52,15 @@ def compare_records(
     timeout: float,
     seen: Callable[[DeepResult], None] = lambda _: None,
 ) -> dict[TopicPartition, Settled]:
-    """Compare stretches record by record and say what every difference is.
+    """Compare offset ranges record by record and classify every difference.
 
     Args:
         runner: Spark.
         right: target cluster.
-        tasks: the stretches, those of one partition in order.
-        wholes: more about a source partition, asked only for those with differences.
+        tasks: the ranges, those of one partition in order.
+        wholes: where to search a source partition; called only for those with differences.
         timeout: seconds a broker may stay silent.
-        seen: called with each result as it comes.
+        seen: called with each result as it arrives.
     """
     results: dict[TopicPartition, list[DeepResult]] = {}
 
@@ -83,7 +83,7 @@ def settle(
     *,
     timeout: float,
 ) -> dict[TopicPartition, Settled]:
-    """What every record is that could not be matched; arguments as in :func:`compare_records`."""
+    """Classify every record that could not be matched; arguments as in :func:`compare_records`."""
     for found in results.values():
         found.sort(key=lambda result: result.chunk.start)
     looks = _look(runner, right, results, wholes, timeout)
@@ -104,8 +104,8 @@ def _look(
         if not more and not keys:
             continue
         whole = wholes(source)
-        behind = min((r.chunk.runs.target_end for r in found if r.unsettled), default=0)
-        start = max(whole.target_start, behind)
+        after = min((r.chunk.runs.target_end for r in found if r.unsettled), default=0)
+        start = max(whole.target_start, after)
         tasks.append(
             LookTask(whole.left, right, source, whole.target, whole.source_range, start, tuple(more), tuple(keys), whole.terms, timeout)
         )
@@ -144,7 +144,7 @@ KIND = "source"
 
 
 def verifications(part: CopiedPartition, tree: Tree, settled: Settled) -> list[Verification]:
-    """Rows for one partition: the leaves that hold a difference, and the stretches between them that are the same."""
+    """Rows for one partition: the leaves that hold a difference, and the identical ranges between them."""
     chunk, now = part.chunk, int(time.time() * 1000)
 
     def row(start: int, end: int, verdict: Verdict) -> Verification:
@@ -153,7 +153,7 @@ def verifications(part: CopiedPartition, tree: Tree, settled: Settled) -> list[V
         return Verification(*part.key, start, end, len(leaves), below.records, below.root, verdict, KIND, now)
 
     rows, at = [], chunk.start
-    if settled.more:  # nobody has counted them all
+    if settled.more:  # further differences may lie anywhere
         return [row(chunk.start, chunk.end, Verdict.DIFFERENT)] if chunk.start < chunk.end else []
     for first, end in stretches(sorted({leaf_of(place) for place in _places(part, settled.differences)})):
         low, high = max(chunk.start, first * LEAF_OFFSETS), min(chunk.end, end * LEAF_OFFSETS)

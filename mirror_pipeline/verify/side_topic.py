@@ -1,4 +1,4 @@
-"""A side topic: the same partitions as the topic it stands beside, filled once with records that belong there."""
+"""A side topic: as many partitions as the topic it belongs to, filled with records that the topic lacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mirror_pipeline.verify.pieces import contents
 
 BATCH_BYTES = 256 << 10
 READY_SECONDS = 30.0
-"""A controller elects leaders of a new topic within a second; a busy cluster may need many."""
+"""A controller elects the leaders of a new topic within a second; a busy cluster may need much longer."""
 ATTEMPTS = 8
 PAUSE_SECONDS = 0.25
 KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
@@ -28,13 +28,13 @@ KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1
 
 
 class SideTopic:
-    """Writes with a producer id of its own, and never without having read what is there.
+    """Writes with its own producer id, and only after reading what the topic already holds.
 
     Args:
         admin: of the target cluster.
         client: of the same cluster.
-        beside: the topic whose settings and partitions it gets.
-        name: its name.
+        beside: the topic whose settings and partitions it takes over.
+        name: name of the side topic.
     """
 
     def __init__(self, admin: Admin, client: WireClient, beside: str, name: str) -> None:
@@ -45,7 +45,7 @@ class SideTopic:
         return self._name in self._admin.topics([self._name])
 
     def ensure(self) -> None:
-        """Create the topic, or its missing partitions, with the settings of the one beside it, but nothing is ever deleted from it.
+        """Create the topic, or its missing partitions, with the settings of the mirrored topic but without deletion.
 
         Raises:
             BrokerError: the cluster refuses.
@@ -73,14 +73,14 @@ class SideTopic:
             time.sleep(PAUSE_SECONDS)
 
     def places(self, partition: int, records: Sequence[OpenRecord]) -> list[int | None]:
-        """Where each record lies in the side topic already; equal records are counted."""
+        """The offset at which the side topic already holds each record, None where it does not; equal records count separately."""
         known: dict[object, deque[int]] = {}
         for record, _ in self._log(partition):
             known.setdefault(contents(record), deque()).append(record.offset)
         return [places.popleft() if (places := known.get(contents(record))) else None for record in records]
 
     def write(self, partition: int, records: Sequence[OpenRecord]) -> list[int | None]:
-        """Write those records that are not there yet, in their order; where each of them lies now.
+        """Write the records that are not there yet, in their order, and return the offset of each.
 
         After an unknown outcome the log is read again before anything is sent again.
 

@@ -1,7 +1,7 @@
-"""Comparing what was staged with what lies on the target: reads the buffer's digests and the target's log, never the source.
+"""Compare staged data with the target: reads the buffer's digests and the target's log, never the source.
 
-A produced batch carries its staged bytes behind the header, so the digests taken at stage must come out of the
-target's log again. Only where they do not are records looked at.
+A produced batch has its staged bytes after the header, so the target's log must give the digests that were taken when
+it was staged. Records are compared only where it does not.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StagedVerdict:
 
 @dataclass(slots=True)
 class _Group:
-    """Adjoining spans of one partition, all of them produced, and what became of them."""
+    """Contiguous produced spans of one partition, and the outcome of their comparison."""
 
     key: SpanKey
     spans: tuple[SpanRef, ...]
@@ -73,7 +73,7 @@ class _Group:
 
     @property
     def checked(self) -> Chunk:
-        """What the target's retention has left of it."""
+        """What the target's retention has not deleted."""
         return self.chunk if self.deleted_to <= self.start else self.chunk.cut(min(self.deleted_to, self.end), self.end)
 
 
@@ -88,10 +88,10 @@ class _Work:
 def verify_staged(
     *, ledger: Ledger, spans: SpanTable, runner: Runner, target: ClusterSettings, timeout: float, budget_bytes: int
 ) -> StagedVerdict:
-    """Compare produced spans of the buffer with the target and write down the outcome. Safe beside a running lane: it only reads.
+    """Compare produced spans of the buffer with the target and record the outcome. Safe beside a running lane: it only reads.
 
-    What the target's retention deleted passes, recorded as ``deleted_on_target``; what had left the buffer before it
-    was compared passes as ``not_staged``. Behind a difference a partition's verified offset does not move.
+    What the target's retention has deleted passes, recorded as ``deleted_on_target``; what was evicted before it was
+    compared passes as ``not_staged``. A partition's verified offset does not advance past a difference.
 
     Args:
         ledger: of the lane.
@@ -99,7 +99,7 @@ def verify_staged(
         runner: Spark.
         target: cluster that was copied to.
         timeout: seconds a broker may stay silent.
-        budget_bytes: at most so many bytes of spans, the oldest first.
+        budget_bytes: at most this many bytes of spans, the oldest first.
 
     Raises:
         ClusterUnreachable: no broker of the target answers.
@@ -109,7 +109,7 @@ def verify_staged(
     work = _Work()
     chosen, lost = choose_spans(spans.spans(), ledger, generations, verified, budget_bytes)
     work.rows += [_row(key, start, end, (), Verdict.NOT_STAGED) for key, start, end in lost]
-    for some in _lives_apart(chosen):
+    for some in _by_generation(chosen):
         _compare(work, some, ledger, generations, runner, target, timeout)
     _write_down(work)
     ledger.add_verifications(work.rows)
@@ -123,8 +123,8 @@ def verify_staged(
     )
 
 
-def _lives_apart(chosen: Mapping[SpanKey, list[SpanRef]]) -> list[dict[SpanKey, list[SpanRef]]]:
-    """One comparison for each generation of a topic: offsets of two generations are not to be mixed up."""
+def _by_generation(chosen: Mapping[SpanKey, list[SpanRef]]) -> list[dict[SpanKey, list[SpanRef]]]:
+    """One comparison for each generation of a topic: offsets of two generations must not be mixed."""
     rounds: dict[int, dict[SpanKey, list[SpanRef]]] = {}
     seen: dict[TopicPartition, int] = {}
     for key, spans in chosen.items():
@@ -178,7 +178,7 @@ def _compare(
 
 
 def _gone(client: WireClient, chosen: Iterable[SpanKey], ledger: Ledger, generations: Generations) -> set[SpanKey]:
-    """Partitions of past generations whose target topic was deleted since, or made anew: a person has accepted that."""
+    """Partitions of past generations whose target topic has been deleted or recreated since, which an operator has accepted."""
     present = {(topic, generation.incarnation) for topic, generation in ledger.incarnations().items()}
     past = {key: generations[key[0], key[2]] for key in chosen if (key[0], key[2]) not in present}
     found = client.metadata(sorted({generation.target_topic for generation in past.values()})).topics if past else {}
@@ -255,7 +255,7 @@ def _inside(group: _Group, difference: Difference) -> bool:
 
 
 def _write_down(work: _Work) -> None:
-    """One row for each stretch of a partition with one verdict."""
+    """One row for each offset range of a partition with one verdict."""
     work.unreadable += sorted({group.unreadable for group in work.groups if group.unreadable})
     pending: list[tuple[Verification, tuple[LeafDigest, ...]]] = []
     for group in work.groups:

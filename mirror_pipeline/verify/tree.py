@@ -1,4 +1,4 @@
-"""Merkle trees over leaf digests: one root per partition and side, and the way down from roots to differing leaves. Pure."""
+"""Merkle trees over leaf digests: one root per partition and side, and the search from roots to differing leaves. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Tree:
         return sum(leaf.records for leaf in self.leaves.values())
 
     def differing(self, other: Tree) -> list[int]:
-        """Numbers of the leaves that are not the same in both trees, found from the top: only differing branches are walked."""
+        """Numbers of the leaves that differ, found from the root: only differing branches are searched."""
         if self.root == other.root:
             return []
         height = min(len(self.levels), len(other.levels)) - 1
@@ -63,7 +63,7 @@ def _node(*parts: bytes) -> bytes:
 
 
 def stretches(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Ascending numbers as ``[first, end)`` stretches of neighbours."""
+    """Ascending numbers as ``[first, end)`` ranges of consecutive ones."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and found[-1][1] == number:

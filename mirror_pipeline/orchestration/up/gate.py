@@ -1,7 +1,7 @@
-"""Who may talk to the web page: an ASGI layer in front of Dagster's own, which lets everybody in.
+"""Access control for the web page: an ASGI layer in front of Dagster's web server.
 
-Dagster's web server asks for no password, answers to any name, minds no origin, and executes what a GET asks for. Here a request
-must carry our name, must not come from a foreign page, must send what it wants changed as JSON, and must know the token.
+Dagster's web server has no password, accepts any Host header and any origin, and executes mutations sent by GET. This layer requires
+a known Host header, no foreign origin, JSON for GraphQL, and the token.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HEALTH = "/healthz"
 GRAPHQL = "/graphql"
+# Dagster reads files by name there; this project has no notebooks.
 CLOSED = ("/notebook", "/dagit/notebook")
-"""Dagster reads files by name there; nothing of ours has notebooks."""
 TOKEN = "token"  # noqa: S105 - a name
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
@@ -41,20 +41,20 @@ _PAGE = """<!doctype html><meta charset="utf-8"><title>Mirror Pipeline</title>
 <body style="font-family: sans-serif; max-width: 40em; margin: 4em auto"><h1>Mirror Pipeline</h1><p>{text}</p>
 <form action="/"><input name="token" type="password" size="50" autocomplete="off" placeholder="token"> <button>Open</button></form>
 """
-_NO_TOKEN = "Open the address that `mirror up` printed: it carries a token. It is also in the file up.token of Dagster's folder."  # noqa: S105
-_WRONG = "That is not the token of this server: it has a new one each time it is started. " + _NO_TOKEN
+_NO_TOKEN = "Open the address that `mirror up` printed: it contains the token. The token is also in the file up.token in Dagster's folder."  # noqa: S105
+_WRONG = "That is not the token of this server: each start generates a new one. " + _NO_TOKEN
 _ENTERED = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={address}"><title>Mirror Pipeline</title>'
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is let in.
+    """Which requests are allowed.
 
     Args:
         host: the address that the server is bound to.
         port: its port.
-        token: None lets in whoever reaches the server by its name.
-        allow_hosts: further names, with a port or for any, by which a proxy calls us or browsers call the proxy.
+        token: None allows every client that uses a known host name.
+        allow_hosts: additional host names, with a port or for any port, that a proxy or its browsers use.
     """
 
     host: str
@@ -64,16 +64,16 @@ class Rules:
 
     @property
     def cookie(self) -> str:
-        """Its name: browsers do not keep the cookies of two ports apart."""
+        """The cookie's name. It holds the port: browsers share cookies between ports of one host."""
         return f"mirror_up_{self.port}"
 
     @property
     def secret(self) -> str:
-        """What the cookie holds: whoever gets hold of it has the page, not the token."""
+        """The cookie's value: derived from the token, so that a stolen cookie does not reveal it."""
         return hmac.new((self.token or "").encode(), b"cookie", sha256).hexdigest()
 
     def knows_host(self, header: str) -> bool:
-        """Whether a Host header names us: foreign names that lead here are DNS rebinding."""
+        """Whether a Host header names this server: any other name indicates DNS rebinding."""
         match = _HOST.fullmatch(header.lower())
         if match is None:
             return False
@@ -86,7 +86,7 @@ class Rules:
         return name in _LOOPBACK or name == bound or (self.host in ANY_ADDRESS and _is_address(name))
 
     def knows_origin(self, origin: str, host: str) -> bool:
-        """Whether a page of that origin is ours: loaded from where the request goes to, or from an allowed name."""
+        """Whether a page of that origin is this server's: the same host as the request, or an allowed name."""
         parts = urlsplit(origin)
         match = _HOST.fullmatch(parts.netloc.lower())
         if parts.scheme not in ("http", "https") or match is None:
@@ -102,7 +102,7 @@ class Rules:
 
 
 class Gate:
-    """The layer itself."""
+    """The ASGI layer."""
 
     def __init__(self, app: App, rules: Rules) -> None:
         self._app = app
@@ -142,10 +142,10 @@ class Gate:
             await self._app(scope, receive, send)
 
     def _foreign(self, headers: dict[str, str], method: str) -> str:
-        """Why a request is not one of our page or of a program on our side; "" when it is."""
+        """Why a request is neither from this page nor from a local program; "" if it is."""
         host, origin, site = headers.get("host", ""), headers.get("origin"), headers.get("sec-fetch-site", "none")
         if not self._rules.knows_host(host):
-            return "This server does not answer to that name; `mirror up --allow-host NAME` lets one in.\n"
+            return "This server does not answer to that name; `mirror up --allow-host NAME` allows one.\n"
         if origin is not None and not self._rules.knows_origin(origin, host):
             return "This server does not answer to pages of other origins.\n"
         if site in ("same-origin", "none") or (method == "GET" and _is_navigation(headers)):
@@ -162,10 +162,10 @@ class Gate:
         return hmac.compare_digest(cookies.get(self._rules.cookie, "").encode(), self._rules.secret.encode())
 
     async def _enter(self, scope: Scope, headers: dict[str, str], send: Send) -> None:
-        """Take the token out of the address and, when it is ours, put a cookie into the browser."""
+        """Remove the token from the address and, if it is the right one, set the cookie."""
         given = [value for name, value in _query(scope) if name == TOKEN]
         rest = urlencode([(name, value) for name, value in _query(scope) if name != TOKEN])
-        # Never "//other.example": that would lead away.
+        # Never "//other.example": that would redirect to another host.
         clean = "/" + quote(scope["path"].lstrip("/")) + (f"?{rest}" if rest else "")
         extra = [(b"location", clean.encode())]
         if self._rules.token is not None:
@@ -175,17 +175,17 @@ class Gate:
             extra.append((b"set-cookie", f"{self._rules.cookie}={self._rules.secret}; Path=/; HttpOnly; SameSite=Strict".encode()))
         if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
             await _answer(send, 303, "", extra=extra)
-        else:  # after a link on another site the browser keeps a strict cookie back until a page of ours asks
+        else:  # after a link on another site the browser withholds a strict cookie until a page of this server asks
             await _answer(send, 200, _ENTERED.format(address=html.escape(clean)), kind="text/html", extra=extra[1:])
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    """By name in lower case; one that stands there twice is both, which no rule lets in."""
-    found: dict[str, str] = {}
+    """Headers by lower-case name. The values of a repeated header are joined, which no rule accepts."""
+    headers: dict[str, str] = {}
     for raw, value in scope["headers"]:
         name, text = raw.decode("latin-1").lower(), value.decode("latin-1")
-        found[name] = f"{found[name]}{'; ' if name == 'cookie' else ', '}{text}" if name in found else text
-    return found
+        headers[name] = f"{headers[name]}{'; ' if name == 'cookie' else ', '}{text}" if name in headers else text
+    return headers
 
 
 def _query(scope: Scope) -> list[tuple[str, str]]:
@@ -209,13 +209,13 @@ def _is_address(name: str) -> bool:
 
 
 def _is_navigation(headers: dict[str, str]) -> bool:
-    """A person who follows a link, in a window of its own: the page that holds the link learns nothing."""
-    wanted = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
-    return wanted == ("navigate", "document") and "text/html" in headers.get("accept", "")
+    """Whether a link was opened as a top-level page: the page that holds the link cannot read the response."""
+    mode_and_destination = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
+    return mode_and_destination == ("navigate", "document") and "text/html" in headers.get("accept", "")
 
 
 def _not_json(headers: dict[str, str], method: str) -> tuple[int, str] | None:
-    """Why GraphQL is not executed; None when it is. The page itself posts JSON, which no foreign page can without asking first."""
+    """Why GraphQL is not executed; None when it is. The page itself posts JSON, which a foreign page cannot do without a preflight."""
     if method == "GET" and "text/html" in headers.get("accept", ""):
         return None  # Dagster shows its editor and executes nothing
     if method != "POST":
@@ -248,8 +248,8 @@ async def _answer(send: Send, status: int, body: str, *, kind: str = "text/plain
 def _with_headers(send: Send) -> Send:
     async def sender(message: Message) -> None:
         if message["type"] == "http.response.start":
-            ours = {name for name, _ in _HEADERS}
-            kept = [(name, value) for name, value in message.get("headers", []) if name.lower() not in ours]
+            replaced = {name for name, _ in _HEADERS}
+            kept = [(name, value) for name, value in message.get("headers", []) if name.lower() not in replaced]
             message = {**message, "headers": [*kept, *_HEADERS]}
         await send(message)
 

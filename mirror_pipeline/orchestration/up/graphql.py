@@ -1,4 +1,4 @@
-"""The few GraphQL calls this project makes to Dagster's web server."""
+"""GraphQL calls to Dagster's web server."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ LOCATIONS = """
 
 
 class GraphQLError(Exception):
-    """The web server does not answer, or not as asked."""
+    """The web server does not answer, or the answer is an error."""
 
 
 def call(
     url: str, query: str, variables: Mapping[str, Any] | None = None, *, token: str | None = None, timeout: float = TIMEOUT_SECONDS
 ) -> dict[str, Any]:
-    """POST one query to ``<url>/graphql``, with the token where the server asks for one; the ``data`` of the answer.
+    """POST one query to ``<url>/graphql``, with the token if there is one; return the ``data`` of the answer.
 
     Raises:
         GraphQLError: no answer, or an answer with errors.
@@ -54,10 +54,10 @@ def call(
 
 
 def reload_location(url: str, name: str, *, token: str | None = None) -> None:
-    """Have a code location loaded anew.
+    """Reload a code location.
 
     Raises:
-        GraphQLError: the web server is not there, or the location does not load.
+        GraphQLError: the web server does not answer, or the location does not load.
     """
     answer = call(url, RELOAD, {"name": name}, token=token)["reloadRepositoryLocation"]
     if answer["__typename"] != "WorkspaceLocationEntry":

@@ -1,4 +1,4 @@
-"""The folder in which Dagster keeps its state: made, filled with settings, locked."""
+"""Create, configure and lock the folder in which Dagster keeps its state."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from mirror_pipeline.files import try_lock
 
 SETTINGS = "dagster.yaml"
 LOCK = "up.lock"
+# Not `logs`: Dagster owns a folder of that name and moves it.
 LOGS = "server_logs"
-"""Not `logs`: a folder of that name is Dagster's own, it moves it away."""
+# The kernel accepts 107 bytes.
 LONGEST_SOCKET_PATH = 100
-"""The kernel takes 107 bytes."""
 
 
 def packaged_settings() -> Path:
-    """The dagster.yaml that comes with this package: inside it when installed, beside it in a checkout.
+    """The dagster.yaml of this package: inside it when installed, next to it in a checkout.
 
     Raises:
-        UsageError: neither is there.
+        UsageError: neither exists.
     """
     package = Path(mirror_pipeline.__file__).parent
     for place in (package / "dagster_home" / SETTINGS, package.parent / "dagster_home" / SETTINGS):
         if place.is_file():
             return place
-    raise UsageError("the package came without its dagster.yaml", hint="install it again, or write one into DAGSTER_HOME")
+    raise UsageError("the package has no dagster.yaml", hint="install it again, or write one into DAGSTER_HOME")
 
 
 def prepare_home(folder: Path) -> Path:
-    """Make the folder (mode 0700) and give it settings when it has none; the absolute path, as Dagster demands.
+    """Create the folder (mode 0700) and its settings unless they exist; return the absolute path, which Dagster requires.
 
     Raises:
-        UsageError: it cannot be made or written.
+        UsageError: the folder cannot be created or written.
     """
     home = folder.expanduser().absolute()
     try:
@@ -47,14 +47,14 @@ def prepare_home(folder: Path) -> Path:
         if not (home / SETTINGS).exists():
             shutil.copyfile(packaged_settings(), home / SETTINGS)
     except OSError as error:
-        hint = "it lies beside mirror.yaml in .mirror: that folder must be writable"
+        hint = "its default is .mirror next to mirror.yaml: that folder must be writable"
         raise UsageError(f"Dagster's folder {home}: {error.strerror}", hint=hint) from error
     return home
 
 
 @contextmanager
 def locked(home: Path, url: str) -> Iterator[None]:
-    """Hold the folder: two daemons on one instance would start every run twice.
+    """Lock the folder: two daemons on one instance would start every run twice.
 
     Raises:
         ProblemFound: another ``mirror up`` holds it.
@@ -62,7 +62,7 @@ def locked(home: Path, url: str) -> Iterator[None]:
     handle = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not try_lock(handle):
-            raise ProblemFound(f"another `mirror up` is at work in {home}: {_holder(handle)}", hint="use it, or end it first")
+            raise ProblemFound(f"another `mirror up` is running in {home}: {_holder(handle)}", hint="use it, or stop it first")
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps({"pid": os.getpid(), "url": url}).encode(), 0)
         yield
@@ -80,7 +80,7 @@ def _holder(handle: int) -> str:
 
 
 def write_workspace(home: Path, socket: Path, location: str) -> Path:
-    """The workspace file of web server and daemon: the one code server that both ask."""
+    """The workspace file of web server and daemon: it names the code server that both use."""
     path = home / "workspace.yaml"
     server = {"socket": str(socket), "host": "localhost", "location_name": location}
     path.write_text(json.dumps({"load_from": [{"grpc_server": server}]}) + "\n")

@@ -1,4 +1,4 @@
-"""The processes behind ``mirror up``: each in a group of its own, with a log file, ended for good when asked to."""
+"""The processes of ``mirror up``: each has its own process group and log file, and none outlives its stop."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Service:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=dict(env),
-                # A group of its own: Ctrl-C in the terminal reaches `mirror up` alone, which ends the children in the right order.
+                # Its own session: Ctrl-C in the terminal reaches `mirror up` alone, which ends the children in the right order.
                 start_new_session=True,
                 preexec_fn=_end_with_parent(),
             )
 
     @property
     def pid(self) -> int:
-        """The process id, also that of its group."""
+        """The process id; the group has the same id."""
         return self._process.pid
 
     @property
@@ -54,14 +54,14 @@ class Service:
         lines = self.log.read_text(errors="replace").splitlines()
         return "\n".join(lines[-TAIL_LINES:])
 
-    def ask_to_end(self) -> None:
+    def terminate(self) -> None:
         """SIGTERM to the process, not to its group."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
 
     def end(self, seconds: float) -> None:
-        """Ask, wait, then end the whole group the hard way: nothing of it is left afterwards."""
-        self.ask_to_end()
+        """Terminate, wait, then kill the whole group: no descendant is left."""
+        self.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -70,7 +70,7 @@ class Service:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, *, give_up: Callable[[], bool] = lambda: False) -> bool:
-    """Poll until the condition holds; False when time is over or ``give_up`` says so."""
+    """Poll until the condition holds; False on timeout or when ``give_up`` returns True."""
     deadline = time.monotonic() + seconds
     while not condition():
         if give_up() or time.monotonic() >= deadline:
@@ -80,7 +80,7 @@ def wait_until(condition: Callable[[], bool], seconds: float, *, give_up: Callab
 
 
 def _end_with_parent() -> Callable[[], None]:
-    """On Linux: the kernel asks the child to end when this process dies, even by SIGKILL."""
+    """On Linux the kernel sends the child SIGTERM when this process dies, even by SIGKILL."""
     if not sys.platform.startswith("linux"):
         return default_signals
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""``mirror up``: Dagster's code server, web server and daemon as one thing that starts and ends together."""
+"""``mirror up``: start and stop Dagster's code server, web server and daemon together."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from mirror_pipeline.orchestration.project import CONFIG_ENV, UP_PID_ENV, UP_URL
 from mirror_pipeline.orchestration.up.gate import HEALTH
 from mirror_pipeline.orchestration.up.graphql import GraphQLError, location_problem
 from mirror_pipeline.orchestration.up.home import LOGS, LONGEST_SOCKET_PATH, locked, prepare_home, write_workspace
-from mirror_pipeline.orchestration.up.page import TOKEN_ENV, TOKEN_FILE_ENV, address, keep_token, make_token, warning
+from mirror_pipeline.orchestration.up.page import TOKEN_ENV, TOKEN_FILE_ENV, address, make_token, warning, write_token
 from mirror_pipeline.orchestration.up.services import Service, wait_until
 
 DEFAULT_PORT = 3000
 PORTS_TRIED = 20
 MODULE = "mirror_pipeline.orchestration.served"
 CATALOGUE_SECONDS = 20.0
+# Three Python processes import Dagster, on a busy machine.
 START_SECONDS = 180.0
-"""Three Python processes that import Dagster, on a busy machine."""
+# A lane ends after its current micro-batches. One that takes longer is killed, which loses nothing.
 RUNS_END_SECONDS = 60.0
-"""A lane ends after its current micro-batches; one that takes longer is killed, which loses nothing."""
 SERVICE_END_SECONDS = 15.0
 SENSOR_SECONDS = "90"
 Say = Callable[[str], None]
@@ -46,20 +46,20 @@ def run_up(
     with_token: bool = True,
     dagster_home: Path | None = None,
 ) -> int:
-    """Start everything, print the address with its token, stay until interrupted; the exit code.
+    """Start everything, print the address with its token, run until interrupted; return the exit code.
 
     Args:
         config_path: the mirror.yaml.
-        host: address to listen on. Beyond loopback the token crosses the network as it is: see docs/security.md.
-        port: 0 picks a free one; when the default is taken, the next free one is used and named.
-        allow_hosts: further names that the page answers to, such as a proxy's.
-        with_token: False lets in whoever reaches the port: for those behind a proxy that asks.
-        dagster_home: Dagster's folder; default ``.mirror/dagster_home`` beside mirror.yaml.
+        host: address to listen on. Beyond loopback the token crosses the network in clear text: see docs/security.md.
+        port: 0 picks a free port; if the default port is taken, the next free one is used and printed.
+        allow_hosts: additional host names that the page answers to, such as a proxy's.
+        with_token: False lets every client in: for a page behind a proxy that authenticates.
+        dagster_home: Dagster's folder; default ``.mirror/dagster_home`` next to mirror.yaml.
 
     Raises:
         ConfigError: mirror.yaml is missing or wrong.
         UsageError: the port is taken, the folder cannot be used, or the environment's token is too short.
-        ProblemFound: another ``mirror up`` is at work in that folder.
+        ProblemFound: another ``mirror up`` runs in that folder.
     """
     config = load_config(config_path)
     token = make_token() if with_token else None
@@ -67,15 +67,15 @@ def run_up(
     chosen = choose_port(host, port)
     if port not in (0, chosen):
         _say(f"port {port} is taken, using {chosen}")
-    if said := warning(host, with_token):
-        _say(said)
+    if risk := warning(host, with_token):
+        _say(risk)
     url = address(host, chosen)
     page = ["--host", host, "--port", str(chosen), *(part for name in allow_hosts for part in ("--allow-host", name))]
     with locked(home, url), _interrupts() as interrupted, ExitStack() as stack:
         refresh_catalogues(config)
-        stack.callback(keep_token, home, None)
-        kept = keep_token(home, token)
-        up = Up(config, home, url, kept if token else None, interrupted, page=page)
+        stack.callback(write_token, home, None)
+        token_file = write_token(home, token)
+        up = Up(config, home, url, token_file if token else None, interrupted, page=page)
         stack.callback(up.end)
         if not up.start():
             return 0 if interrupted.is_set() else 1
@@ -84,10 +84,10 @@ def run_up(
 
 
 def choose_port(host: str, port: int) -> int:
-    """A free port: the wanted one, or the next when it is the default one.
+    """A free port: ``port`` itself, or the next free one if ``port`` is the default.
 
     Raises:
-        UsageError: it is taken.
+        UsageError: the port is taken.
     """
     last = port + PORTS_TRIED if port == DEFAULT_PORT else port
     for candidate in range(port, last + 1):
@@ -96,20 +96,20 @@ def choose_port(host: str, port: int) -> int:
             with suppress(OSError):
                 probe.bind((host, candidate))
                 return int(probe.getsockname()[1])
-    raise UsageError(f"port {port} on {host} is taken", hint="--port names another, 0 picks a free one")
+    raise UsageError(f"port {port} on {host} is taken", hint="choose another with --port; 0 picks a free one")
 
 
 def refresh_catalogues(config: Config) -> None:
-    """Ask the source of each mirror which topics there are, so that the UI has its assets at once."""
+    """List the source topics of each mirror, so that the UI has its assets at once."""
     from mirror_pipeline import Mirror
 
     for mirror in config.mirrors:
         try:
             live = Mirror(config, mirror.name)
-            found = step_thread.bounded(live.refresh_catalogue, CATALOGUE_SECONDS, name=f"catalogue of {mirror.name}")
-            _say(f"mirror {mirror.name}: {len(found.topics)} topics")
+            catalogue = step_thread.bounded(live.refresh_catalogue, CATALOGUE_SECONDS, name=f"catalogue of {mirror.name}")
+            _say(f"mirror {mirror.name}: {len(catalogue.topics)} topics")
         except (MirrorError, TimeoutError) as error:
-            _say(f"mirror {mirror.name}: topics not refreshed, a sensor tries again: {error}")
+            _say(f"mirror {mirror.name}: topics not refreshed, a sensor will retry: {error}")
 
 
 class Up:
@@ -140,7 +140,7 @@ class Up:
         }
 
     def start(self) -> bool:
-        """Start code server, then web server and daemon; False when one does not come up (it was said why)."""
+        """Start code server, then web server and daemon; False if one does not start (the reason is printed)."""
         if self._interrupted.is_set():
             return False
         self._socket.unlink(missing_ok=True)
@@ -148,17 +148,17 @@ class Up:
             "code-server", "dagster", "code-server", "start", "--socket", str(self._socket), "--module-name", MODULE,
             "--attribute", "defs", "--location-name", names.LOCATION, "--log-level", "warning",
         )  # fmt: skip
-        # The daemon looks for a location that it did not find only once a minute: so the code server comes first.
+        # The code server starts first: the daemon looks for a missing location only once a minute.
         if not self._wait(self._code, lambda: _listens(self._socket)):
             return False
         self._web = self._service(
             "webserver", "mirror_pipeline.orchestration.up.webserver", *self._page, "--workspace", str(self._workspace)
         )  # fmt: skip
         self._daemon = self._service("daemon", "dagster._daemon", "run", "--workspace", str(self._workspace), "--log-level", "warning")
-        return self._wait(self._web, lambda: _answers(self._url)) and self._location_is_there(self._web)
+        return self._wait(self._web, lambda: _answers(self._url)) and self._location_loads(self._web)
 
     def watch(self) -> int:
-        """Stay until interrupted, or until a service ends by itself."""
+        """Wait until interrupted, or until a service ends by itself."""
         import dagster  # noqa: F401 - ending the runs needs it; importing it later would delay shutdown by seconds
 
         services = [service for service in (self._code, self._web, self._daemon) if service is not None]
@@ -170,7 +170,7 @@ class Up:
         return 0
 
     def end(self) -> None:
-        """End everything in order: no new runs, running lanes after their micro-batch, then the services."""
+        """Stop everything in order: the daemon, so that no run starts; running lanes after their micro-batch; the services."""
         if self._daemon is not None:
             self._daemon.end(SERVICE_END_SECONDS)
         if self._code is not None and self._code.exit_code is None:
@@ -178,7 +178,7 @@ class Up:
             end_runs(self._home, impatient=self._interrupted)
         for service in (self._web, self._code):
             if service is not None:
-                service.ask_to_end()
+                service.terminate()
         for service in (self._web, self._code):
             if service is not None:
                 service.end(SERVICE_END_SECONDS)
@@ -198,18 +198,18 @@ class Up:
             _say(f"{service.name} did not answer within {START_SECONDS:.0f} s, see {service.log}")
         return False
 
-    def _location_is_there(self, web: Service) -> bool:
-        problem: str | None = None
+    def _location_loads(self, web: Service) -> bool:
+        error: str | None = None
 
         def loaded() -> bool:
-            nonlocal problem
+            nonlocal error
             with suppress(GraphQLError):
-                problem = location_problem(self._url, names.LOCATION, token=self._token)
-            return problem is not None
+                error = location_problem(self._url, names.LOCATION, token=self._token)
+            return error is not None
 
-        if self._wait(web, loaded) and problem:
-            _say(f"the definitions do not load: {problem}; see {self._home / LOGS / 'code-server.log'}")
-        return problem is not None
+        if self._wait(web, loaded) and error:
+            _say(f"the definitions do not load: {error}; see {self._home / LOGS / 'code-server.log'}")
+        return error is not None
 
 
 def end_runs(home: Path, *, impatient: threading.Event) -> None:
@@ -219,22 +219,22 @@ def end_runs(home: Path, *, impatient: threading.Event) -> None:
     from mirror_pipeline.orchestration.lane_facts import IN_FLIGHT
 
     with dg.DagsterInstance.from_config(str(home)) as instance:
-        flying = dg.RunsFilter(statuses=list(IN_FLIGHT))
-        runs = instance.get_runs(flying)
+        in_flight = dg.RunsFilter(statuses=list(IN_FLIGHT))
+        runs = instance.get_runs(in_flight)
         if not runs:
             return
         _say(f"ending {len(runs)} runs")
         for run in runs:
-            # A worker that is gone cannot be told; the reaper of the next start sees to its run.
+            # A worker that has died cannot be stopped; the reaper of the next start ends its run.
             with suppress(Exception):
                 instance.run_coordinator.cancel_run(run.run_id)
-        if not wait_until(lambda: not instance.get_runs(flying), RUNS_END_SECONDS, give_up=impatient.is_set):
-            _say("some runs take too long to end and are cut off; the next run goes on where they stopped")
+        if not wait_until(lambda: not instance.get_runs(in_flight), RUNS_END_SECONDS, give_up=impatient.is_set):
+            _say("some runs take too long to stop and are killed; the next run continues where they stopped")
 
 
 @contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """SIGINT and SIGTERM set the event; outside the main thread there are no signals to catch."""
+    """SIGINT, SIGTERM and SIGHUP set the event. Outside the main thread no signal can be caught."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event

@@ -1,6 +1,6 @@
-"""Dagster's web server behind our gate: ``python -m mirror_pipeline.orchestration.up.webserver``, a service of ``mirror up``.
+"""Dagster's web server with access control: ``python -m mirror_pipeline.orchestration.up.webserver``, a service of ``mirror up``.
 
-The token comes in a file that ``$MIRROR_UP_TOKEN_FILE`` names; without that variable nobody is asked for one.
+``$MIRROR_UP_TOKEN_FILE`` names the file with the token; without it, no token is required.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import uvicorn
 from mirror_pipeline.orchestration.up.gate import Gate, Rules
 from mirror_pipeline.orchestration.up.page import TOKEN_FILE_ENV
 
+# As in Dagster's own command line.
 STATEMENT_TIMEOUT_MS, POOL_RECYCLE_SECONDS, POOL_OVERFLOW = 15_000, 3600, 20
 POLL_MS = 2000
-"""As Dagster's own command line has them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -33,19 +33,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from dagster_webserver.app import create_app_from_workspace_process_context
     from dagster_webserver.version import __version__
 
-    given = _arguments(arguments)
+    options = _arguments(arguments)
     configure_loggers(log_level="WARNING")
     setup_interrupt_handlers()
     with DagsterInstance.get() as instance:
         instance.optimize_for_webserver(STATEMENT_TIMEOUT_MS, POOL_RECYCLE_SECONDS, POOL_OVERFLOW)
-        target = WorkspaceFileTarget([str(given.workspace)])
+        target = WorkspaceFileTarget([str(options.workspace)])
         with WorkspaceProcessContext(instance, target, version=__version__, code_server_log_level="warning") as context:
             app = create_app_from_workspace_process_context(context, live_data_poll_rate=POLL_MS, lifespan=_lifespan)
-            serve(app, Rules(given.host, given.port, _token(), tuple(given.allow_host)))
+            serve(app, Rules(options.host, options.port, _token(), tuple(options.allow_host)))
 
 
 def serve(app: Any, rules: Rules) -> None:
-    """An ASGI app behind the gate. Addresses may hold the token for one request, so none is logged."""
+    """Serve an ASGI app behind the gate. Addresses are not logged: the first request may contain the token."""
     uvicorn.run(
         Gate(app, rules), host=rules.host, port=rules.port, log_level="warning", access_log=False, proxy_headers=False, server_header=False
     )
@@ -67,7 +67,7 @@ def _token() -> str | None:
 
 @asynccontextmanager
 async def _lifespan(_app: Any) -> AsyncIterator[None]:
-    with suppress(asyncio.CancelledError):  # how uvicorn ends it on a signal
+    with suppress(asyncio.CancelledError):  # uvicorn ends it like this on a signal
         yield
 
 

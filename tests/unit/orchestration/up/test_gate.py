@@ -247,12 +247,12 @@ def test_the_token_is_kept_for_its_owner_alone(tmp_path: Path, monkeypatch: pyte
     monkeypatch.delenv(page.TOKEN_ENV, raising=False)
     token = page.make_token()
     assert token != page.make_token() and len(token) >= 43
-    path = page.keep_token(tmp_path, token)
+    path = page.write_token(tmp_path, token)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert page.known_token() is None
     monkeypatch.setenv(page.TOKEN_FILE_ENV, str(path))
     assert page.known_token() == token
-    page.keep_token(tmp_path, None)
+    page.write_token(tmp_path, None)
     assert not path.exists() and page.known_token() is None
     monkeypatch.setenv(page.TOKEN_ENV, TOKEN)
     assert (page.make_token(), page.known_token()) == (TOKEN, TOKEN)

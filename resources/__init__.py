@@ -1,6 +1,6 @@
 """Dagster resources: the mirrors of a mirror.yaml, and the Spark session of a run.
 
-The folder stands beside the package and is installed as ``mirror_pipeline.resources``.
+The folder is next to the package and is installed as ``mirror_pipeline.resources``.
 """
 
 from .mirrors import MirrorsResource

@@ -20,10 +20,10 @@ class MirrorsResource(BoundResource):
     No connection is opened until a method of a mirror needs one.
     """
 
-    config_path: str = Field(description="The mirror.yaml. Secrets in it stay references until a connection is made.")
+    config_path: str = Field(description="The mirror.yaml. Secrets in it stay references until a connection is opened.")
 
     def config(self) -> Config:
-        """The file as it is now. Raises ConfigError."""
+        """The file's current content. Raises ConfigError."""
         return load_config(self.config_path)
 
     def mirror(self, name: str) -> "Mirror":

@@ -15,12 +15,12 @@ from .bound import BoundResource
 
 
 class SparkSessionResource(BoundResource, LazyPySparkResource):
-    """Builds the session when it is first asked for, with the engine's own settings, and stops it with the run.
+    """Builds the session on first use, with the engine's settings, and stops it with the run.
 
-    ``spark_config`` adds Spark properties to those of mirror.yaml's ``engine.spark``; on a clash it wins.
-    Both are a matter of the deployment: a run cannot change them.
-    Ask for the session from the thread that works with it, not from the step's main thread: pyspark would put
-    its own handler in the place of Dagster's, and "terminate" in the UI would no longer end the run in order.
+    ``spark_config`` adds Spark properties to those of mirror.yaml's ``engine.spark``; it wins over an equal key.
+    Both belong to the deployment: a run cannot change them.
+    Get the session in the thread that uses it, not in the step's main thread: pyspark would replace Dagster's
+    signal handler, and "terminate" in the UI would no longer stop the run cleanly.
     """
 
     spark_config: dict[str, Any] = Field(default={}, description="Further Spark properties for this deployment.")
@@ -30,7 +30,7 @@ class SparkSessionResource(BoundResource, LazyPySparkResource):
         """The process's Spark session, started with these settings if there is none yet.
 
         Raises:
-            UsageError: no Java, or a Java too old.
+            UsageError: Java is missing or too old.
         """
         from mirror_pipeline.execution.spark import build_session
 

@@ -1,1 +1,1 @@
-"""Dagster's side of a mirror: which assets there are, when lanes run, what the UI shows. The copying itself is the engine's."""
+"""Mirrors in Dagster: assets, jobs, sensors, checks and metadata. The engine does the copying."""

@@ -1,4 +1,4 @@
-"""A lane as one Dagster step: one long run that loops micro-batches over all its topics."""
+"""A lane as one Dagster step: one long run that copies micro-batches of all its topics."""
 
 # No `from __future__ import annotations`: Dagster reads the annotations of the step at run time.
 import threading
@@ -23,37 +23,37 @@ from mirror_pipeline.topics.lanes import lane_number
 BUDGET_SECONDS = 1800.0
 IDLE_SECONDS = 300.0
 REPORT_SECONDS = 30.0
+# Between the end of the budget and the time at which Dagster ends the run: session start, last Spark jobs, shutdown.
 GRACE_SECONDS = 300
-"""Between the end of the budget and the moment Dagster gives the run up: session start, last Spark jobs, shutdown."""
 KINDS = {"kafka", "delta", "pyspark"}
 
 
 class LaneConfig(dg.Config):
-    """How long a lane's run works and how often it reports."""
+    """How long a lane's run takes and how often it reports."""
 
     budget_seconds: float = Field(
         default=BUDGET_SECONDS, gt=0, description="The run ends after this time; the lag sensor starts the next one when there is lag."
     )
-    idle_seconds: float = Field(default=IDLE_SECONDS, gt=0, description="The run ends earlier when nothing moved for this long.")
+    idle_seconds: float = Field(default=IDLE_SECONDS, gt=0, description="The run ends earlier if no record was copied for this long.")
     report_interval: float = Field(default=REPORT_SECONDS, ge=1, description="Seconds between two materializations of one asset.")
     whole_lane: bool = Field(
         default=False,
-        description="Copy every topic of the lane, also those that are not selected and those that appear while the run is on. "
-        "The lag sensor sets it: a topic that gets records later need not wait for the next run.",
+        description="Copy every topic of the lane, including topics that are not selected and topics created during the run. "
+        "The lag sensor sets it, so that a topic that gets records later does not wait for the next run.",
     )
 
 
-def source_spec(mirror: KnownMirror, topic: KnownTopic, made_by: dg.AssetKey | None = None) -> dg.AssetSpec:
-    """The topic on the source cluster; Dagster does not make it, the lag sensor observes it.
+def source_spec(mirror: KnownMirror, topic: KnownTopic, written_by: dg.AssetKey | None = None) -> dg.AssetSpec:
+    """The topic on the source cluster: an external asset, which the lag sensor observes.
 
-    ``made_by`` is the target asset of another mirror that writes this very topic: the two stand joined in the graph.
+    ``written_by`` is the target asset of another mirror that writes this topic: an edge of the graph joins the two.
     """
     return dg.AssetSpec(
         names.source_key(mirror.name, topic.topic),
-        deps=[made_by] if made_by is not None else [],
+        deps=[written_by] if written_by is not None else [],
         description=f"Topic `{topic.topic}` on cluster `{mirror.config.source}`, {topic.partitions} partitions by the saved catalogue. "
-        "Observations show its end offsets and how far the mirror is behind.",
-        # Its box and its copy's have one title, the topic's name: they stand in groups of their own, of different kinds.
+        "Observations show its end offsets and the mirror's lag.",
+        # Source and copy have the same title, the topic's name: separate groups and kinds tell them apart.
         group_name=names.group(mirror.name, f"from_{mirror.config.source}"),
         kinds={"kafka", "source"},
         metadata={"mirror": mirror.name, "lane": topic.lane, "cluster": mirror.config.source, "topic": topic.topic},
@@ -68,13 +68,13 @@ def target_spec(mirror: KnownMirror, topic: KnownTopic) -> dg.AssetSpec:
         f"`{mirror.config.source}`, kept by mirror `{mirror.name}`.",
         group_name=names.group(mirror.name, topic.lane),
         kinds=KINDS,
-        skippable=True,  # a topic without new records stays silent
+        skippable=True,  # a topic without new records emits no event
         metadata={"mirror": mirror.name, "lane": topic.lane, "cluster": mirror.config.target, metadata.TARGET_TOPIC: topic.target_topic},
     )
 
 
 def lane_assets(mirror: KnownMirror, lane: str) -> dg.AssetsDefinition:
-    """The target assets of one lane, made by one step."""
+    """The target assets of one lane, materialized by one step."""
     topics = mirror.in_lane(lane)
     outs, ins, deps = _ports(mirror, topics)
     label = names.lane_label(mirror.name, lane)
@@ -83,7 +83,7 @@ def lane_assets(mirror: KnownMirror, lane: str) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name=mirror.called("lane", lane),
         description=f"Lane {label}: copies {len(topics)} topics of mirror `{mirror.name}`, micro-batch after micro-batch, "
-        "until its time budget ends or nothing moved for a while.",
+        "until its time budget ends or no record was copied for a while.",
         outs=outs,
         ins=ins,
         internal_asset_deps=deps,
@@ -119,7 +119,7 @@ def lane_assets(mirror: KnownMirror, lane: str) -> dg.AssetsDefinition:
 def _ports(
     mirror: KnownMirror, topics: Collection[KnownTopic]
 ) -> tuple[dict[str, dg.AssetOut], dict[str, dg.AssetIn], dict[str, set[dg.AssetKey]]]:
-    """Outputs and inputs by names with a hash: those Dagster derives from the keys would clash for ``a.b`` and ``a_b``."""
+    """Outputs and inputs with hashed names: the names that Dagster derives from the keys collide for ``a.b`` and ``a_b``."""
     outs, ins, deps = {}, {}, {}
     for topic in topics:
         out, source = names.unique("to", topic.topic), names.source_key(mirror.name, topic.topic)
@@ -137,14 +137,14 @@ def run_lane(
     selected: dict[str, dg.AssetKey],
     copy: Callable[[Observer, threading.Event], RunReport],
 ) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckResult]:
-    """Watch one run, report on the way, give each selected topic its result and its check, then fail if one of them is not well.
+    """Watch one run, report during it, emit a result and a check for each selected topic, then fail if one of them failed.
 
-    Dagster marks what a failed run has selected and not made. So every selected topic that is well gets a result then, also an
-    idle one: only those that are not stay red.
+    Dagster marks assets that a failed run selected and did not materialize. So a failed run emits a result for every healthy selected
+    topic, even an idle one: only the failed topics stay red.
 
     Raises:
-        dagster.Failure: a selected topic halted, a cluster is down, or the run could not be made; never retried by Dagster, the
-            lag sensor starts the next run.
+        dagster.Failure: a selected topic halted, a cluster is unreachable, or the run could not be started. Dagster does not
+            retry it; the lag sensor starts the next run.
     """
     reporter = LaneReporter(config.report_interval)
     with Worker(copy, name=f"mirror {label}") as worker:
@@ -161,51 +161,52 @@ def run_lane(
             raise
         except SupervisorGone as error:
             worker.end()
-            raise failure(f"lane {label}: {error}; the copy ended in order", hint="start `mirror up` again") from None
+            raise failure(f"lane {label}: {error}; the copy stopped cleanly", hint="start `mirror up` again") from None
         last = worker.last
-    why = _not_well(label, report, selected)
+    run_failure = _failure_of(label, report, selected)
     if any(topic.state == HALTED for topic in report.topics):
         tag_run(context, {names.HALTED_TAG: "true"})
     if last is not None:
-        yield from _results(context, mirror, selected, _closing(reporter, last, selected, each=why is not None or not config.whole_lane))
-    if why is not None:
-        raise why
+        each = run_failure is not None or not config.whole_lane
+        yield from _results(context, mirror, selected, _closing(reporter, last, selected, each=each))
+    if run_failure is not None:
+        raise run_failure
 
 
 def _closing(reporter: LaneReporter, last: Progress, selected: Collection[str], *, each: bool) -> list[TopicReport]:
-    """The last word on the topics; with ``each`` also on selected ones that are idle, which otherwise stay silent."""
-    closing = [said for topic in selected if (said := reporter.closing(last, topic)) is not None] if each else []
-    reported = {said.topic for said in closing}
-    return closing + [said for said in reporter.final(last) if said.topic not in reported]
+    """The last reports of the run; with ``each`` also on idle selected topics, which otherwise get none."""
+    closing = [report for topic in selected if (report := reporter.closing(last, topic)) is not None] if each else []
+    reported = {report.topic for report in closing}
+    return closing + [report for report in reporter.final(last) if report.topic not in reported]
 
 
 def _results(
     context: dg.AssetExecutionContext, mirror: str, selected: dict[str, dg.AssetKey], reports: Collection[TopicReport]
 ) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckResult]:
-    said = {report.topic: report for report in reports}
-    _log(context, mirror, [report for report in reports if not report.made or report.topic not in selected])
+    by_topic = {report.topic: report for report in reports}
+    _log(context, mirror, [report for report in reports if not report.materializes or report.topic not in selected])
     for topic, key in selected.items():
-        if topic in said and said[topic].made:
-            yield dg.MaterializeResult(asset_key=key, metadata=said[topic].metadata)
+        if topic in by_topic and by_topic[topic].materializes:
+            yield dg.MaterializeResult(asset_key=key, metadata=by_topic[topic].metadata)
     for check in sorted(context.selected_asset_check_keys):
-        report = said.get(names.topic_of(check.asset_key))
+        report = by_topic.get(names.topic_of(check.asset_key))
         yield verdict(check.asset_key, report.state if report else "ok", report.metadata if report else {})
 
 
 def _log(context: dg.AssetExecutionContext, mirror: str, reports: Collection[TopicReport]) -> None:
     for report in reports:
         key = names.target_key(mirror, report.topic)
-        # A topic that is halted, or waits, must not look like one that was copied in the asset's history.
-        made = dg.AssetMaterialization if report.made else dg.AssetObservation
-        context.log_event(made(key, metadata=report.metadata))
-        if report.turned:
+        # In the asset's history, a halted or waiting topic must not look copied.
+        event = dg.AssetMaterialization if report.materializes else dg.AssetObservation
+        context.log_event(event(key, metadata=report.metadata))
+        if report.state_changed:
             context.log_event(evaluation(key, report.state, report.metadata))
 
 
-def _not_well(label: str, report: RunReport, selected: Collection[str]) -> dg.Failure | None:
-    """Why a run has failed that came to its end, in one line; None when all its selected topics are well.
+def _failure_of(label: str, report: RunReport, selected: Collection[str]) -> dg.Failure | None:
+    """Why a finished run counts as failed, in one line; None if all its selected topics are healthy.
 
-    A topic that was halted before is not selected by the lag sensor: it is said by its own asset and check, not by every run.
+    The lag sensor does not select topics that were halted before: their own asset and check show the halt, not every run.
     """
     halted = [topic for topic in report.topics if topic.state == HALTED and topic.topic in selected]
     down = [f"{side} down: {why}" for side, why in (("target", report.target_down), ("source", report.source_down)) if why]
@@ -214,15 +215,15 @@ def _not_well(label: str, report: RunReport, selected: Collection[str]) -> dg.Fa
         return None
     lines = [f"{t.topic}: {t.reason}" + (f" ({t.hint})" if t.hint else "") for t in halted]
     noun = "topic" if len(halted) == 1 else "topics"
-    said = [f"{len(halted)} {noun} halted, the others are copied. " + "; ".join(lines)] if halted and not down else lines
+    parts = [f"{len(halted)} {noun} halted, the others are copied. " + "; ".join(lines)] if halted and not down else lines
     return failure(
-        f"lane {label}: " + "; ".join([*down, *said]),
+        f"lane {label}: " + "; ".join([*down, *parts]),
         details={t.topic: {metadata.REASON: t.reason, metadata.HINT: t.hint} for t in [*halted, *behind]},
     )
 
 
 def tag_run(context: dg.AssetExecutionContext, tags: dict[str, str]) -> None:
-    """Tag the run that this step is in: runs started from an asset's page have none of their job's tags.
+    """Tag the run of this step: a run started from an asset's page has none of its job's tags.
 
     These tags show the lag sensor that a lane is running, and Dagster how long the run may take.
     """

@@ -22,8 +22,8 @@ from mirror_pipeline.reports import BackfillReport, Observer, Progress
 
 PARTITION_ENV = "MIRROR_BACKFILL_PARTITION"
 START_ENV = "MIRROR_BACKFILL_START"
+# For mirrors whose first catalogue was saved by a version that did not record the time.
 DEFAULT_START = "2024-01-01"
-"""Of mirrors whose catalogue was first made by a version that did not note when."""
 MAX_RUNTIME_SECONDS = 24 * 3600
 LOG_SECONDS = 30.0
 
@@ -33,19 +33,19 @@ class BackfillConfig(dg.Config):
 
     into: str = Field(
         default="",
-        description="Target topic. Empty: the mirrored name while that is empty on the target, else the mirrored name with `.backfill` "
-        "appended. A topic that the mirror keeps up to date is refused: old records would be appended after newer ones.",
+        description="Target topic. Empty: the mirrored name if that topic is empty on the target, else the mirrored name with the suffix "
+        "`.backfill`. A topic that the mirror keeps up to date is refused: old records would follow newer ones.",
     )
 
 
 def partitions(since: int = 0) -> dg.TimeWindowPartitionsDefinition:
     """Hours (or days: ``MIRROR_BACKFILL_PARTITION=daily``) in UTC since ``MIRROR_BACKFILL_START``.
 
-    Without that, since the month before the mirror's first catalogue was made (``since``, milliseconds since the epoch): few sources
-    keep more, and each hour that nobody has filled is shown as missing. The start stays put: Dagster remembers partitions by their time.
+    By default they start in the month before the mirror's first catalogue was saved (``since``, milliseconds since the epoch): few
+    sources retain more, and the UI shows each unfilled hour as missing. The start is stable: Dagster identifies partitions by time.
 
     Raises:
-        DagsterInvalidDefinitionError: a value that means nothing.
+        DagsterInvalidDefinitionError: the partition size is neither hourly nor daily.
     """
     size = os.environ.get(PARTITION_ENV) or "hourly"
     start = os.environ.get(START_ENV) or (_month_before(since) if since else DEFAULT_START)
@@ -119,10 +119,10 @@ def _watch(context: dg.AssetExecutionContext, label: str, worker: Worker[Backfil
         except MirrorError as error:
             raise failure(f"{label}: {error.message}", hint=error.hint) from error
         except SupervisorGone as error:
-            raise failure(f"{label}: {error}", hint="launch it again: it goes on where it stopped") from error
+            raise failure(f"{label}: {error}", hint="launch it again: it continues where it stopped") from error
     left = [topic for topic in report.run.topics if topic.state != "ok"]
     if left:
-        raise failure(f"{label}: {left[0].state}: {left[0].reason}", hint=left[0].hint or "launch it again: it goes on where it stopped")
+        raise failure(f"{label}: {left[0].state}: {left[0].reason}", hint=left[0].hint or "launch it again: it continues where it stopped")
     return report
 
 

@@ -1,4 +1,4 @@
-"""One sensor a mirror: refreshes the saved catalogue, and has the definitions reloaded when topics came or went."""
+"""One sensor per mirror: refresh the saved catalogue, and reload the definitions when topics were added or removed."""
 
 # No `from __future__ import annotations`: Dagster reads the annotations of the sensor at run time.
 import json
@@ -15,8 +15,8 @@ from mirror_pipeline.orchestration.up.page import known_token
 
 INTERVAL_SECONDS = 30
 LOOK_SECONDS = 20.0
+# A reload that did not bring the topics in is requested again after this time.
 RELOAD_AGAIN_SECONDS = 600.0
-"""When a reload did not bring the topics in, it is asked for again after this time."""
 NO_MIRRORS = "mirrors_missing"
 
 
@@ -38,7 +38,7 @@ def catalogue_sensor(mirror: KnownMirror) -> dg.SensorDefinition:
 
 
 def missing_sensor(project: Project) -> dg.SensorDefinition:
-    """Stands for the mirrors that cannot be shown, and says why; notices when the file is in order again."""
+    """A sensor in place of mirrors that cannot be shown: it says why, and reloads once the file is valid."""
 
     @dg.sensor(
         name=NO_MIRRORS,
@@ -51,13 +51,13 @@ def missing_sensor(project: Project) -> dg.SensorDefinition:
             mirrors.config()
         except MirrorError as error:
             return dg.SkipReason(str(error))
-        return dg.SkipReason(f"{project.path} is in order now: " + _reload())
+        return dg.SkipReason(f"{project.path} is valid now: " + _reload())
 
     return say_why
 
 
 def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: MirrorsResource) -> dg.SkipReason:
-    """One refresh. Always a skip: a catalogue starts no run."""
+    """Refresh once. The result is always a skip: a catalogue starts no run."""
     try:
         catalogue = step_thread.bounded(
             lambda: mirrors.mirror(mirror.name).refresh_catalogue(), LOOK_SECONDS, name=f"catalogue of {mirror.name}"
@@ -70,11 +70,11 @@ def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: Mirr
         context.update_cursor("")
         return dg.SkipReason(f"no change: {len(now):,} topics selected, {len(catalogue.excluded):,} left out")
     change = _change({name for name, *_ in shown}, {name for name, *_ in now})
-    print_of = json.dumps(sorted(now))
+    fingerprint = json.dumps(sorted(now))
     asked, at = _asked(context.cursor)
-    if asked == print_of and step_thread.wall_clock() - at < RELOAD_AGAIN_SECONDS:
-        return dg.SkipReason(f"{change}: reload was asked for and is under way")
-    context.update_cursor(json.dumps([print_of, step_thread.wall_clock()]))
+    if asked == fingerprint and step_thread.wall_clock() - at < RELOAD_AGAIN_SECONDS:
+        return dg.SkipReason(f"{change}: a reload was requested and is in progress")
+    context.update_cursor(json.dumps([fingerprint, step_thread.wall_clock()]))
     return dg.SkipReason(f"{change}: {_reload()}")
 
 
@@ -95,7 +95,7 @@ def _change(before: set[str], after: set[str]) -> str:
 def _reload() -> str:
     url = os.environ.get(UP_URL_ENV, "")
     if not url:
-        return f"reload the code location to see it (`mirror up` does it alone; else set {UP_URL_ENV} to the web server's address)"
+        return f"reload the code location to see it (`mirror up` does this itself; otherwise set {UP_URL_ENV} to the web server's address)"
     try:
         reload_location(url, names.LOCATION, token=known_token())
     except GraphQLError as error:

@@ -3,7 +3,7 @@
 ``same_as_source``: what was copied since the last verification is identical on the target. One verification evaluates it for all topics.
 
 ``copying``: the topic is being copied. The lane's run evaluates it topic by topic. All topics of a run share one outcome, but each
-topic has its own check: a halt fails it at once, with its reason and what to do, and leaves the checks of other topics unchanged.
+topic has its own check: a halt fails it at once, with its reason and a hint, and leaves the checks of other topics unchanged.
 """
 
 # No `from __future__ import annotations`: Dagster reads the annotations of the check at run time.
@@ -24,12 +24,12 @@ from mirror_pipeline.verdicts import DIFFERENT, VerifyReport
 
 VERIFY_CRON = "37 * * * *"
 MAX_RUNTIME_SECONDS = 6 * 3600
-NOT_YET = "nothing of it was copied yet"
+NOT_YET = "no record was copied yet"
 HALTED, BEHIND = "halted", "behind"
 
 
 class TopicCheckSpec(dg.AssetCheckSpec):
-    """A check whose output in its step is named with a hash: Dagster's own name is the same for ``a.b`` and ``a_b``."""
+    """A check whose output has a hashed name: Dagster's own names collide for ``a.b`` and ``a_b``."""
 
     def get_python_identifier(self) -> str:
         """The name of the output."""
@@ -51,15 +51,15 @@ def copying_key(mirror: str, topic: str) -> dg.AssetCheckKey:
 
 
 def verdict(key: dg.AssetKey, state: str, facts: metadata.Metadata) -> dg.AssetCheckResult:
-    """What the check says of a topic in this state."""
+    """The result of the check for a topic in this state."""
     reason, hint = str(facts.get(metadata.REASON, "")), str(facts.get(metadata.HINT, ""))
-    said = f"{state}: {reason}" + (f" ({hint})" if hint else "")
+    text = f"{state}: {reason}" + (f" ({hint})" if hint else "")
     return dg.AssetCheckResult(
         passed=state not in (HALTED, BEHIND),
         asset_key=key,
         check_name=names.COPYING_CHECK,
         severity=dg.AssetCheckSeverity.WARN if state == BEHIND else dg.AssetCheckSeverity.ERROR,
-        description=said if state in (HALTED, BEHIND) else "",
+        description=text if state in (HALTED, BEHIND) else "",
         metadata={name: facts[name] for name in (metadata.STATE, metadata.CODE, metadata.REASON, metadata.HINT) if name in facts},
     )
 
@@ -78,7 +78,7 @@ def evaluation(key: dg.AssetKey, state: str, facts: metadata.Metadata) -> dg.Ass
 
 
 def verify_checks(mirror: KnownMirror) -> dg.AssetChecksDefinition:
-    """One check for each topic of a mirror, all made by one verification."""
+    """One check for each topic of a mirror, all evaluated by one verification."""
     keys = {topic.topic: names.target_key(mirror.name, topic.topic) for topic in mirror.topics or ()}
     specs = [
         TopicCheckSpec(
@@ -122,7 +122,7 @@ def _wait(mirror: str, worker: Worker[VerifyReport]) -> VerifyReport:
         except MirrorError as error:
             raise failure(f"{mirror} could not be verified: {error.message}", hint=error.hint) from None
         except SupervisorGone as error:
-            raise failure(f"{mirror} could not be verified: {error}", hint="the next run begins where this one did") from None
+            raise failure(f"{mirror} could not be verified: {error}", hint="the next run starts where this one did") from None
 
 
 def halted_topics(status: MirrorStatus) -> dict[str, TopicState]:
@@ -133,23 +133,23 @@ def halted_topics(status: MirrorStatus) -> dict[str, TopicState]:
 def _result(topic: str, key: dg.AssetKey, report: VerifyReport, halt: TopicState | None) -> dg.AssetCheckResult:
     verdicts = [verdict for verdict in report.topics if verdict.topic == topic]
     different = any(verdict.verdict == DIFFERENT for verdict in verdicts)
-    said = [f"halted: {halt.reason}" + (f" ({halt.hint})" if halt.hint else "")] if halt is not None else []
-    said += [verdict.note for verdict in verdicts if verdict.note] or ([] if verdicts else [NOT_YET])
-    said += [f"{v.repaired} records were repaired: they lie in {v.target_topic}.repair" for v in verdicts if v.repaired]
+    notes = [f"halted: {halt.reason}" + (f" ({halt.hint})" if halt.hint else "")] if halt is not None else []
+    notes += [verdict.note for verdict in verdicts if verdict.note] or ([] if verdicts else [NOT_YET])
+    notes += [f"{v.repaired} records were repaired: they are in {v.target_topic}.repair" for v in verdicts if v.repaired]
     return dg.AssetCheckResult(
-        # The copy of a topic that is halted may be right, and is not what its source holds.
+        # The copy of a halted topic may be correct so far, but it lacks what its source holds.
         passed=halt is None and all(verdict.ok for verdict in verdicts),
         asset_key=key,
         check_name=names.SAME_CHECK,
-        # What could not be read, or is not copied, is no proof of a difference.
+        # A record that could not be read, or is not copied, does not prove a difference.
         severity=dg.AssetCheckSeverity.ERROR if different else dg.AssetCheckSeverity.WARN,
-        description="; ".join(said),
+        description="; ".join(notes),
         metadata=metadata.of_verification(topic, report),
     )
 
 
 def verify_job(mirror: KnownMirror, checks: dg.AssetChecksDefinition) -> Any:
-    """The job that makes all checks of a mirror."""
+    """The job that evaluates all checks of a mirror."""
     return dg.define_asset_job(
         mirror.called("verify_job"),
         selection=dg.AssetSelection.checks(checks),

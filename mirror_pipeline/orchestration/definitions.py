@@ -1,7 +1,7 @@
-"""``defs``: everything Dagster knows of the mirrors. Built from mirror.yaml and the saved catalogues; no cluster is asked.
+"""``defs``: the Dagster definitions of all mirrors, built from mirror.yaml and the saved catalogues without asking a cluster.
 
-``MIRROR_CONFIG`` names the mirror.yaml (default: the one of the working directory). Without one, or before a first
-catalogue, the definitions load all the same and a sensor says what is missing.
+``MIRROR_CONFIG`` names the mirror.yaml (default: the one of the working directory). Without one, or before the first
+catalogue, the definitions still load and a sensor says what is missing.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkS
 
 
 def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.Definitions:
-    """The definitions for what is known of a mirror.yaml.
+    """The definitions of one project.
 
     Args:
         project: from :func:`read_project`.
-        resources: in the place of ``mirrors`` and ``spark``; for tests.
+        resources: replacements for ``mirrors`` and ``spark``; for tests.
     """
-    found = {"mirrors": MirrorsResource(config_path=str(project.path)), "spark": SparkSessionResource(), **(resources or {})}
+    bound = {"mirrors": MirrorsResource(config_path=str(project.path)), "spark": SparkSessionResource(), **(resources or {})}
     evict, prune = evict_job(project), prune_job()
     assets: list[Any] = []
     jobs: list[Any] = [evict, prune]
@@ -41,7 +41,7 @@ def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.De
     for mirror in project.mirrors:
         lanes = [lane for lane in mirror.lanes if mirror.in_lane(lane)]
         lane_jobs = [lane_job(mirror, lane) for lane in lanes]
-        assets += [source_spec(mirror, topic, _maker(joined.get((mirror.name, topic.topic)))) for topic in mirror.topics or ()]
+        assets += [source_spec(mirror, topic, _written_by(joined.get((mirror.name, topic.topic)))) for topic in mirror.topics or ()]
         assets += [lane_assets(mirror, lane) for lane in lanes]
         parts = partitions(mirror.since)
         assets += [backfill_asset(mirror, topic, parts) for topic in mirror.topics or ()]
@@ -58,13 +58,13 @@ def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.De
         jobs=jobs,
         sensors=sensors,
         schedules=[*schedules(evict, prune), *hourly],
-        resources=found,
-        # One process a run: a step of its own would start its own Python and its own JVM, 20 s each.
+        resources=bound,
+        # One process per run: a step in its own process would start another Python and another JVM, 20 s each.
         executor=dg.in_process_executor,
     )
 
 
-def _maker(writer: tuple[str, str] | None) -> dg.AssetKey | None:
+def _written_by(writer: tuple[str, str] | None) -> dg.AssetKey | None:
     return names.target_key(*writer) if writer is not None else None
 
 
@@ -75,9 +75,10 @@ def lane_job(mirror: KnownMirror, lane: str) -> Any:
     copies = dg.AssetSelection.assets(*(names.target_key(mirror.name, topic) for topic in topics)).without_checks()
     return dg.define_asset_job(
         lane_job_name(mirror, lane),
-        # Verification has a job and a schedule of its own: a lane's run would wait for it, and keep the hourly one waiting.
+        # Verification has its own job and schedule: a lane's run would wait for it and block the hourly one.
         selection=copies | dg.AssetSelection.checks(*(copying_key(mirror.name, topic) for topic in topics)),
-        description=f"Runs lane {label}: copies its topics until the time budget ends or nothing moves. The lag sensor starts it.",
+        description=f"Runs lane {label}: copies its topics until the time budget ends or no record was copied for a while. "
+        "The lag sensor starts it.",
         tags=lane_tags(mirror.name, label, BUDGET_SECONDS),
     )
 

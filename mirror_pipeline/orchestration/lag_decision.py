@@ -1,7 +1,7 @@
-"""What the lag sensor does with what it saw: pure functions, no Kafka, no Dagster instance.
+"""Which lanes the lag sensor starts: pure functions, no Kafka, no Dagster instance.
 
 A lane is started when it has lag and no run in progress. A failed lane is restarted after a pause that doubles each
-time; a topic that halted does not keep its lane's other topics waiting.
+time; a halted topic does not delay the other topics of its lane.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ STUCK_SECONDS = 120.0
 class Start:
     """Start this lane for these topics (those with an asset; empty: the whole lane).
 
-    A topic that is halted already is tried again by every run of its lane, but not among the topics that a run is started for:
-    its asset stays as the run left it that halted it, and the lane's runs are not red for it again and again.
+    Every run retries the halted topics of its lane, but a run is not started for them: the asset of a halted topic keeps the state
+    of the run that halted it, and later runs do not fail because of it.
     """
 
     facts: LaneFacts
@@ -33,7 +33,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Lanes to start, and one line on each lane that is not."""
+    """Lanes to start, and one line for each lane that is not started."""
 
     starts: tuple[Start, ...]
     reasons: tuple[str, ...]
@@ -45,11 +45,11 @@ def decide(
     """Which lanes to start.
 
     Args:
-        lag: what was just seen.
+        lag: as just measured.
         lanes: facts on each lane.
         homes: the lane of each topic that has lag.
         now: seconds since the epoch.
-        stuck: topics whose position has not moved, with since when.
+        stuck: topics whose position does not move, and since when.
     """
     behind = [topic for topic in lag.topics if topic.lag_records]
     if not behind:
@@ -68,11 +68,11 @@ def decide(
 
 
 def _shown(facts: LaneFacts, behind: Sequence[str]) -> tuple[str, ...]:
-    """The topics whose assets a run is started for: those with lag and no halt, else others without a halt, else the halted ones."""
+    """Topics whose assets a run is started for: those with lag and no halt, else others without a halt, else the halted ones."""
     known = [topic for topic in behind if topic in facts.topics]
     halted = facts.halted
-    well = [topic for topic in known if topic not in halted] or sorted(facts.topics - halted.keys())
-    return tuple(well if known and halted else known)
+    healthy = [topic for topic in known if topic not in halted] or sorted(facts.topics - halted.keys())
+    return tuple(healthy if known and halted else known)
 
 
 def _why_not(facts: LaneFacts, here: Sequence[TopicLag], now: float, stuck: dict[str, float]) -> str:
@@ -99,7 +99,7 @@ def _pause(facts: LaneFacts, here: Sequence[TopicLag], now: float, seen: str) ->
         if now < until:
             return (
                 f"lane {facts.label} was terminated at {clock(facts.ended)}, {seen}; starts again at {clock(until)}, "
-                "stop this sensor to keep it stopped"
+                "stop this sensor to keep the lane stopped"
             )
         return ""
     decided = facts.status.decided if facts.status is not None else None
@@ -140,6 +140,6 @@ def _count(number: int, noun: str) -> str:
 
 
 def clock(moment: float) -> str:
-    """Time of day on this machine; with the date when it was not today."""
+    """Local time of day; with the date unless it is today."""
     at, today = datetime.fromtimestamp(moment).astimezone(), datetime.now().astimezone().date()
     return f"{at:%H:%M}" if at.date() == today else f"{at:%Y-%m-%d %H:%M}"

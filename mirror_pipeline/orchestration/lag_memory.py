@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 
 from mirror_pipeline.lags import MirrorLag, TopicLag
 
-VERSION = 1
+VERSION = 2
+# Between two observations of one topic; longer when there are more topics than seconds, because the event log keeps every event.
 OBSERVE_SECONDS = 60.0
-"""Between two observations of one topic; stretched when there are more topics than seconds, because the event log keeps all."""
 
 
 @dataclass(slots=True)
@@ -20,12 +20,12 @@ class TopicMemory:
     end: int
     moved: float
     observed: float
-    told_lag: int = -1
-    told_end: int = -1
+    reported_lag: int = -1
+    reported_end: int = -1
 
 
 class LagMemory:
-    """Reads and writes the cursor; a cursor of another form counts as none."""
+    """Reads and writes the cursor; a cursor of another version is ignored."""
 
     def __init__(self, cursor: str | None) -> None:
         self._topics: dict[str, TopicMemory] = {}
@@ -37,9 +37,9 @@ class LagMemory:
             self._topics = {}
 
     def see(self, lag: MirrorLag, now: float) -> list[TopicLag]:
-        """Remember what was seen; the topics that are worth an observation now."""
+        """Remember a measured lag; return the topics that should be observed now."""
         pause = max(OBSERVE_SECONDS, float(len(lag.topics)))
-        worth = []
+        due = []
         for topic in lag.topics:
             position, end = sum(p.position for p in topic.partitions), sum(p.end for p in topic.partitions)
             memory = self._topics.get(topic.topic)
@@ -48,18 +48,18 @@ class LagMemory:
             if position != memory.position or topic.lag_records == 0:
                 memory.moved = now
             memory.position, memory.end = position, end
-            news = (topic.lag_records, end) != (memory.told_lag, memory.told_end)
-            turned = (topic.lag_records > 0) != (memory.told_lag > 0)
+            news = (topic.lag_records, end) != (memory.reported_lag, memory.reported_end)
+            turned = (topic.lag_records > 0) != (memory.reported_lag > 0)
             if news and (now - memory.observed >= pause or (turned and now - memory.observed >= pause / 6)):
-                memory.observed, memory.told_lag, memory.told_end = now, topic.lag_records, end
-                worth.append(topic)
+                memory.observed, memory.reported_lag, memory.reported_end = now, topic.lag_records, end
+                due.append(topic)
         self._topics = {topic.topic: self._topics[topic.topic] for topic in lag.topics}
-        return worth
+        return due
 
     def stuck(self) -> dict[str, float]:
         """Since when each topic's position has not moved."""
         return {name: memory.moved for name, memory in self._topics.items()}
 
     def cursor(self) -> str:
-        """The text to keep."""
+        """The cursor as text."""
         return json.dumps({"version": VERSION, "topics": {name: asdict(memory) for name, memory in self._topics.items()}})

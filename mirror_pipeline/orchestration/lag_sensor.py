@@ -1,4 +1,4 @@
-"""One sensor per mirror: measures the lag, records it on the source assets, and starts lanes that have lag and no run."""
+"""One sensor per mirror: measure the lag, record it on the source assets, start lanes that have lag and no run."""
 
 # No `from __future__ import annotations`: Dagster reads the annotations of the sensor at run time.
 import zlib
@@ -18,12 +18,12 @@ from mirror_pipeline.orchestration.resource_types import MirrorsResource
 from mirror_pipeline.reports import MirrorStatus
 
 INTERVAL_SECONDS = 10
+# Dagster abandons a tick after a minute; the sensor skips when measuring the lag takes longer than this.
 LOOK_SECONDS = 10.0
-"""Dagster abandons a tick after a minute; the sensor skips when measuring the lag takes longer than this."""
 JITTER = 0.1
 
+# Mirrors whose last lag request has not returned; prevents requests from piling up on a cluster that hangs.
 _lag_requests: set[str] = set()
-"""Mirrors whose last lag request has not returned; prevents requests from piling up on a cluster that hangs."""
 
 
 def lag_sensor(mirror: KnownMirror, jobs: list[dg.JobDefinition]) -> dg.SensorDefinition:
@@ -45,9 +45,9 @@ def lag_sensor(mirror: KnownMirror, jobs: list[dg.JobDefinition]) -> dg.SensorDe
 
 
 def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: MirrorsResource) -> dg.SensorResult | dg.SkipReason:
-    """One look. Never raises for what a cluster, the buffer or the configuration may do: it skips and says what it saw."""
+    """Measure and decide once. Errors of a cluster, the buffer or the configuration make it skip with a reason, never raise."""
     if mirror.topics is None:
-        return dg.SkipReason("no catalogue of topics yet: the catalogue sensor makes it once the source cluster answers")
+        return dg.SkipReason("no catalogue of topics yet: the catalogue sensor creates it once the source cluster answers")
     if not mirror.topics:
         return dg.SkipReason("the mirror selects no topic: see topics.include in mirror.yaml, and `mirror plan`")
     try:
@@ -56,16 +56,16 @@ def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: Mirr
         return _without_source(context, mirror, mirrors, error)
     now = step_thread.wall_clock()
     memory = LagMemory(context.cursor)
-    worth = memory.see(lag, now)
+    due = memory.see(lag, now)
     facts = gather(context.instance, mirror, status)
     decision = decide(lag, facts, homes=homes, now=now, stuck=memory.stuck())
-    events = [dg.AssetObservation(names.source_key(mirror.name, t.topic), metadata=metadata.of_topic_lag(t)) for t in worth]
+    events = [dg.AssetObservation(names.source_key(mirror.name, t.topic), metadata=metadata.of_topic_lag(t)) for t in due]
     return _result(mirror, decision, events, memory.cursor())
 
 
 def _look(mirror: KnownMirror, mirrors: MirrorsResource) -> tuple[MirrorLag, MirrorStatus, dict[str, str]]:
     if mirror.name in _lag_requests:
-        raise TimeoutError("the look before this one has not come back")
+        raise TimeoutError("the previous lag request has not returned")
     _lag_requests.add(mirror.name)
 
     def look() -> tuple[MirrorLag, MirrorStatus, dict[str, str]]:
@@ -73,8 +73,8 @@ def _look(mirror: KnownMirror, mirrors: MirrorsResource) -> tuple[MirrorLag, Mir
             live = mirrors.mirror(mirror.name)
             lag = live.lag()
             known = {topic.topic: topic.lane for topic in mirror.topics or ()}
-            strangers = [topic.topic for topic in lag.topics if topic.topic not in known]
-            homes = {**known, **(mirrors.lanes_of(mirror.name, strangers) if strangers else {})}
+            unassigned = [topic.topic for topic in lag.topics if topic.topic not in known]
+            homes = {**known, **(mirrors.lanes_of(mirror.name, unassigned) if unassigned else {})}
             return lag, live.status(), homes
         finally:
             _lag_requests.discard(mirror.name)
@@ -122,14 +122,14 @@ def _result(mirror: KnownMirror, decision: Decision, events: list[dg.AssetObserv
 
 
 def _request(mirror: KnownMirror, start: Start) -> dg.RunRequest:
-    # No run_key: Dagster never starts a key twice, so a failed run would keep a quiet topic waiting for ever.
+    # No run_key: Dagster never starts a key twice, so a failed run would leave an idle topic waiting forever.
     label = start.facts.label
     op = mirror.called("lane", start.facts.lane)
     config = {"budget_seconds": budget_of(label), "whole_lane": True}
     return dg.RunRequest(
         job_name=start.facts.job,
         asset_selection=[names.target_key(mirror.name, topic) for topic in start.topics] or None,
-        # All checks of the assets otherwise, and with `same_as_source` the verification's step and pool for as long as the lane runs.
+        # The default is all checks of the assets, which includes the verification step and blocks its pool while the lane runs.
         asset_check_keys=[copying_key(mirror.name, topic) for topic in start.topics] if start.topics else None,
         run_config={"ops": {op: {"config": config}}},
         tags={names.MIRROR_TAG: mirror.name, names.LANE_TAG: label, names.KIND_TAG: names.KIND_LANE},

@@ -1,4 +1,4 @@
-"""What a sensor knows about a lane before it decides: runs in flight, the engine's own status, recent failures."""
+"""Facts about a lane for the sensor's decision: runs in flight, the engine's status, recent failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECENT_RUNS = 10
 
 @dataclass(frozen=True, slots=True)
 class RunFact:
-    """A run in flight: how Dagster calls its state, and since when (seconds since the epoch)."""
+    """A run in flight: its Dagster status, and since when (seconds since the epoch)."""
 
     run_id: str
     status: str
@@ -35,7 +35,7 @@ class RunFact:
 class LaneFacts:
     """One lane at the time of a tick.
 
-    ``failures`` counts the failed runs since the last good one, ``halts`` the newest ones in a row that left a topic halted,
+    ``failures`` counts the failed runs since the last successful one, ``halts`` the newest ones in a row that left a topic halted,
     ``ended`` when the newest run ended; ``cancelled`` is True when a user ended it. ``topics`` are those the loaded definitions have
     assets for.
     """
@@ -98,8 +98,8 @@ def gather(instance: dg.DagsterInstance, mirror: KnownMirror, status: MirrorStat
 
 def run_in_flight(instance: dg.DagsterInstance, label: str) -> RunFact | None:
     """The lane's run that is queued, starting, running or ending."""
-    wanted = dg.RunsFilter(tags={names.LANE_TAG: label}, statuses=list(IN_FLIGHT))
-    for record in instance.get_run_records(wanted, limit=1):
+    in_flight = dg.RunsFilter(tags={names.LANE_TAG: label}, statuses=list(IN_FLIGHT))
+    for record in instance.get_run_records(in_flight, limit=1):
         since = record.start_time or record.create_timestamp.timestamp()
         return RunFact(record.dagster_run.run_id, record.dagster_run.status.value, since)
     return None

@@ -1,4 +1,4 @@
-"""Jobs that keep things small: eviction of what lies on the target from the buffer, pruning of old runs from Dagster."""
+"""Jobs that free space: evict verified records from the buffer, prune old runs from Dagster."""
 
 # No `from __future__ import annotations`: Dagster reads the annotations of the operations at run time.
 import time
@@ -29,25 +29,25 @@ class PruneConfig(dg.Config):
 
 
 def evict_job(project: Project) -> dg.JobDefinition:
-    """Forgets what is on the target, was compared with what was staged, and is older than ``buffer.retention``.
+    """Evicts records that are on the target, verified, and older than ``buffer.retention``.
 
-    A running lane does the same for itself; this is for lanes that do not run.
+    A running lane evicts its own records; this job is for lanes that do not run.
     """
 
     @dg.op(name="evict_buffers", config_schema={}, pool="mirror/upkeep/evict")
     def evict_buffers(context: dg.OpExecutionContext, mirrors: MirrorsResource) -> None:
-        problems = []
+        errors = []
         for mirror in project.mirrors:
             try:
                 rows = mirrors.mirror(mirror.name).evict()
             except MirrorError as error:
-                problems.append(f"{mirror.name}: {error}")
+                errors.append(f"{mirror.name}: {error}")
                 continue
-            problems += [f"{mirror.name}, {row.get('lane')}: {row.get('note')}" for row in rows if row.get("differences")]
+            errors += [f"{mirror.name}, {row.get('lane')}: {row.get('note')}" for row in rows if row.get("differences")]
             for row in rows:
                 context.log.info(f"mirror {mirror.name}: " + ", ".join(f"{key} {value}" for key, value in row.items()))
-        if problems:
-            raise failure("eviction failed: " + "; ".join(problems))
+        if errors:
+            raise failure("eviction failed: " + "; ".join(errors))
 
     @dg.job(name="evict", description=evict_job.__doc__, tags=TAGS)
     def evict() -> None:
@@ -57,7 +57,7 @@ def evict_job(project: Project) -> dg.JobDefinition:
 
 
 def prune_job() -> dg.JobDefinition:
-    """Deletes old finished runs: Dagster never forgets events by itself. The ledger, not Dagster, keeps the record of what was copied."""
+    """Deletes old finished runs: Dagster never deletes events by itself. The record of what was copied is the ledger, not Dagster."""
 
     @dg.op(name="prune_runs", pool="mirror/upkeep/prune")
     def prune_runs(context: dg.OpExecutionContext, config: PruneConfig) -> None:
@@ -74,25 +74,25 @@ def prune_job() -> dg.JobDefinition:
 
 
 def prune(instance: dg.DagsterInstance, days: float, *, keep: str = "", tags: dict[str, str] | None = None) -> int:
-    """Delete finished runs that ended more than ``days`` ago, with their logs; how many.
+    """Delete finished runs that ended more than ``days`` ago, with their logs; return how many.
 
-    A run that holds the newest materialization of an asset stays, else the asset would look as if it had never been made.
+    A run that holds the newest materialization of an asset is kept: without it the asset would look as if it had never been materialized.
     """
     before = time.time() - days * 86_400
     kept = _newest_materializations(instance) | {keep}
-    gone = [run_id for run_id in _finished_before(instance, before, tags) if run_id not in kept]
-    for run_id in gone:
+    expired = [run_id for run_id in _finished_before(instance, before, tags) if run_id not in kept]
+    for run_id in expired:
         instance.compute_log_manager.delete_logs(prefix=[run_id])
         instance.delete_run(run_id)
-    return len(gone)
+    return len(expired)
 
 
 def _finished_before(instance: dg.DagsterInstance, before: float, tags: dict[str, str] | None) -> list[str]:
     filters = dg.RunsFilter(statuses=list(FINISHED), tags=tags, created_before=datetime.fromtimestamp(before, UTC))
-    found: list[dg.RunRecord] = []
-    while page := instance.get_run_records(filters, limit=PAGE, cursor=found[-1].dagster_run.run_id if found else None):
-        found += page
-    return [record.dagster_run.run_id for record in found if (record.end_time or 0.0) <= before]
+    records: list[dg.RunRecord] = []
+    while page := instance.get_run_records(filters, limit=PAGE, cursor=records[-1].dagster_run.run_id if records else None):
+        records += page
+    return [record.dagster_run.run_id for record in records if (record.end_time or 0.0) <= before]
 
 
 def _newest_materializations(instance: dg.DagsterInstance) -> set[str]:
@@ -101,7 +101,7 @@ def _newest_materializations(instance: dg.DagsterInstance) -> set[str]:
 
 
 def schedules(evict: dg.JobDefinition, prune_dagster: dg.JobDefinition) -> list[dg.ScheduleDefinition]:
-    """Eviction once an hour (a running lane keeps its own house), pruning once a night; UTC."""
+    """Eviction once an hour (a running lane also evicts by itself), pruning once a night; UTC."""
     return [
         dg.ScheduleDefinition(name="evict_hourly", job=evict, cron_schedule=EVICT_CRON, default_status=dg.DefaultScheduleStatus.RUNNING),
         dg.ScheduleDefinition(

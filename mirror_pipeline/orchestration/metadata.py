@@ -1,4 +1,4 @@
-"""Names of the metadata on assets. Fixed: the UI draws a plot for each numeric one, over all events of the asset.
+"""Names of the metadata on assets. Fixed: the UI plots each numeric one over all events of the asset.
 
 docs/dagster.md explains every name; a test compares the two.
 """
@@ -66,7 +66,7 @@ def _optional(name: str, value: Any) -> Metadata:
 
 
 def of_topic_progress(progress: Progress, topic: TopicProgress, *, started_at: Mapping[int, int], rates: tuple[float, float]) -> Metadata:
-    """What a target asset's event says while its lane runs.
+    """Metadata of a target asset's event while its lane runs.
 
     Records, bytes and positions are the topic's, since the run began; micro-batches, seconds, gaps and what is
     staged are the lane's. ``started_at`` holds the positions at the run's start, ``rates`` records and bytes a second.
@@ -97,7 +97,7 @@ def of_topic_progress(progress: Progress, topic: TopicProgress, *, started_at: M
 
 
 def of_topic_lag(lag: TopicLag) -> Metadata:
-    """What a source asset's observation says."""
+    """Metadata of a source asset's observation."""
     return {
         LAG_RECORDS: lag.lag_records,
         **_optional(LAG_SECONDS, lag.lag_seconds),
@@ -115,7 +115,7 @@ def of_topic_lag(lag: TopicLag) -> Metadata:
 
 
 def of_backfill(report: BackfillReport) -> Metadata:
-    """What a backfilled partition range says; the ranges are source offsets ``[start, end)``."""
+    """Metadata of a backfilled partition range; the ranges are source offsets ``[start, end)``."""
     run = report.run
     return {
         RECORDS: run.records,
@@ -131,16 +131,17 @@ def of_backfill(report: BackfillReport) -> Metadata:
 
 
 def of_verification(topic: str, report: VerifyReport) -> Metadata:
-    """What a check says; differences are named by offsets and lengths, never by contents. Seconds are the whole verification's."""
-    mine = [verdict for verdict in report.topics if verdict.topic == topic]
-    found = [difference for difference in report.differences if difference.topic == topic]
+    """Metadata of a check; differences are named by offsets and lengths, never by contents. Seconds are the whole verification's."""
+    verdicts = [verdict for verdict in report.topics if verdict.topic == topic]
+    differences = [difference for difference in report.differences if difference.topic == topic]
+    shown = [difference_json(difference) for difference in differences[:SHOWN_DIFFERENCES]]
     return {
-        RECORDS: sum(verdict.records for verdict in mine),
-        BYTES: sum(verdict.bytes for verdict in mine),
-        LEAVES: sum(verdict.leaves for verdict in mine),
-        DIFFERENCES: len(found),
-        EXPIRED: sum(verdict.expired for verdict in mine),
+        RECORDS: sum(verdict.records for verdict in verdicts),
+        BYTES: sum(verdict.bytes for verdict in verdicts),
+        LEAVES: sum(verdict.leaves for verdict in verdicts),
+        DIFFERENCES: len(differences),
+        EXPIRED: sum(verdict.expired for verdict in verdicts),
         SECONDS: round(report.seconds, 3),
-        **_optional(FIRST_DIFFERENCES, dg.MetadataValue.json([difference_json(d) for d in found[:SHOWN_DIFFERENCES]]) if found else None),
-        **_optional(TARGET_TOPIC, ", ".join(sorted({verdict.target_topic for verdict in mine}))),
+        **_optional(FIRST_DIFFERENCES, dg.MetadataValue.json(shown) if shown else None),
+        **_optional(TARGET_TOPIC, ", ".join(sorted({verdict.target_topic for verdict in verdicts}))),
     }

@@ -1,7 +1,7 @@
 """Names inside Dagster: asset keys, groups, pools, operations, run tags.
 
-Asset keys keep a topic's true name. What Dagster wants a Python-like name for (jobs, sensors, operations) is called by words
-alone, and gets a hash only where two would be called the same: the topics ``a.b`` and ``a_b`` would otherwise be one.
+Asset keys hold a topic's real name. Jobs, sensors and operations need Python-like names: plain words, with a hash only where
+two names would be equal, as for the topics ``a.b`` and ``a_b``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ KIND_LANE, KIND_BACKFILL, KIND_UPKEEP = "lane", "backfill", "upkeep"
 
 LONGEST_WORD = 60
 LONGEST_NAME = 90
+# Names that do not belong to one mirror.
 RESERVED = ("evict", "evict_buffers", "evict_hourly", "prune", "prune_runs", "prune_nightly", "reaper", "mirrors_missing")
-"""Names that do not stand for one mirror."""
 
 
 def source_key(mirror: str, topic: str) -> dg.AssetKey:
@@ -40,7 +40,7 @@ def target_key(mirror: str, topic: str) -> dg.AssetKey:
 
 
 def backfill_key(mirror: str, topic: str) -> dg.AssetKey:
-    """Past time ranges of the topic, one partition an hour or a day."""
+    """Past time ranges of the topic, one partition per hour or day."""
     return dg.AssetKey([mirror, "backfill", topic])
 
 
@@ -55,14 +55,14 @@ def word(text: str) -> str:
 
 
 def unique(kind: str, *parts: str) -> str:
-    """A name that no other parts give, whatever they are."""
+    """A name that no other combination of parts gets."""
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
     return f"{kind}_{word('_'.join(parts))[:LONGEST_WORD]}_{digest}"
 
 
-def distinct(wanted: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """A readable name for each ``(kind, mirror, ...)``; those that would share one get :func:`unique` names."""
-    plain = {parts: word("_".join((*parts[:2], *(part.removeprefix("lane-") for part in parts[2:]))))[:LONGEST_NAME] for parts in wanted}
+def distinct(names: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """A readable name for each ``(kind, mirror, ...)``; equal names are replaced by :func:`unique` names."""
+    plain = {parts: word("_".join((*parts[:2], *(part.removeprefix("lane-") for part in parts[2:]))))[:LONGEST_NAME] for parts in names}
     shared = Counter(plain.values()) + Counter(RESERVED)
     return {parts: name if shared[name] == 1 else unique(*parts) for parts, name in plain.items()}
 

@@ -1,4 +1,4 @@
-"""What is known without asking any cluster: mirror.yaml and the saved catalogues. The definitions are built from this."""
+"""The mirrors as mirror.yaml and the saved catalogues describe them, without asking a cluster: the input of the definitions."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class KnownTopic:
 class KnownMirror:
     """A mirror and its topics; ``topics`` is None while there is no catalogue.
 
-    ``words`` are the names of its jobs, sensors and operations, by kind and what each is for; ``since`` is when its first catalogue
-    was made, in milliseconds since the epoch (0: not known).
+    ``words`` are the names of its jobs, sensors and operations, by kind and object; ``since`` is when its first catalogue
+    was saved, in milliseconds since the epoch (0: unknown).
     """
 
     config: MirrorConfig
@@ -55,7 +55,7 @@ class KnownMirror:
 
     @property
     def lanes(self) -> list[str]:
-        """Names of its lanes: the configured ones, and those of before that still have topics."""
+        """Names of its lanes: the configured ones, and earlier ones that still have topics."""
         return with_further(self.config, [topic.lane for topic in self.topics or ()])
 
     def in_lane(self, lane: str) -> tuple[KnownTopic, ...]:
@@ -78,7 +78,7 @@ def config_path() -> Path:
 
 
 def read_project(path: Path) -> Project:
-    """Read mirror.yaml and the catalogues. Never raises for what a user may have written: a sensor will show it."""
+    """Read mirror.yaml and the catalogues. An invalid file does not raise: a sensor shows the error."""
     try:
         config = load_config(path)
     except MirrorError as error:
@@ -93,13 +93,13 @@ def _known(config: Config, mirror: MirrorConfig) -> KnownMirror:
 
 
 def with_words(mirrors: Iterable[KnownMirror]) -> tuple[KnownMirror, ...]:
-    """The mirrors of one project with the names of their jobs, sensors and operations: none stands twice among them."""
+    """The mirrors of one project with the names of their jobs, sensors and operations; no name occurs twice."""
     known = tuple(mirrors)
-    words = names.distinct(parts for mirror in known for parts in _wanted(mirror))
+    words = names.distinct(parts for mirror in known for parts in _named_objects(mirror))
     return tuple(replace(mirror, words=words) for mirror in known)
 
 
-def _wanted(mirror: KnownMirror) -> Iterator[tuple[str, ...]]:
+def _named_objects(mirror: KnownMirror) -> Iterator[tuple[str, ...]]:
     for kind in ("lag", "catalogue", "verify", "verify_job", "verify_hourly", "backfill_job"):
         yield kind, mirror.name
     for lane in mirror.lanes:
@@ -112,21 +112,21 @@ def _wanted(mirror: KnownMirror) -> Iterator[tuple[str, ...]]:
 def joints(mirrors: Iterable[KnownMirror]) -> dict[tuple[str, str], tuple[str, str]]:
     """Which mirrored topics are the source of others: ``(mirror, topic)`` to the mirror and topic that write it, by cluster and name.
 
-    A ring (mirrors that write each other's sources in a circle) is left open: a graph of assets has none.
+    A cycle (mirrors that write each other's sources) is cut: the asset graph must have none.
     """
     known = tuple(mirrors)
     writers = {(m.config.target, t.target_topic): (m.name, t.topic) for m in known for t in m.topics or ()}
-    found: dict[tuple[str, str], tuple[str, str]] = {}
+    edges: dict[tuple[str, str], tuple[str, str]] = {}
     for mirror in known:
         for topic in mirror.topics or ():
             reader = mirror.name, topic.topic
             writer = writers.get((mirror.config.source, topic.topic))
             above = writer
             while above is not None and above != reader:
-                above = found.get(above)
+                above = edges.get(above)
             if writer is not None and above is None:
-                found[reader] = writer
-    return found
+                edges[reader] = writer
+    return edges
 
 
 def known_topics(config: Config, mirror: MirrorConfig) -> tuple[KnownTopic, ...] | None:
@@ -138,7 +138,7 @@ def known_topics(config: Config, mirror: MirrorConfig) -> tuple[KnownTopic, ...]
     try:
         homes = lane_of(config.buffer, mirror, selected)
     except MirrorError as error:
-        # The ledgers only matter for topics that were dealt before `lanes` was changed.
+        # The ledgers matter only for topics that were assigned before `lanes` was changed.
         _log.warning("lanes of mirror %s by name only: %s", mirror.name, error)
         homes = dict.fromkeys(selected, lane_names(mirror)[0])
     return tuple(sorted(KnownTopic(t.name, t.target_topic, homes[t.name], t.partitions) for t in catalogue.topics))

@@ -1,6 +1,6 @@
-"""When a running lane says something about a topic: at most once an interval, and soon after its state changed.
+"""When a running lane reports on a topic: at most once per interval, and soon after a change of state.
 
-Every event costs the event log about 9 KB for ever, so a lane reports by time, not by micro-batch.
+Every event adds about 9 KB to the event log for good, so a lane reports by time, not by micro-batch.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from mirror_pipeline.orchestration import metadata
 from mirror_pipeline.reports import Progress, TopicProgress
 
+# A topic whose state flickers is reported at most this often.
 STATE_CHANGE_SPACING_SECONDS = 5.0
-"""A topic whose state flickers is reported at most this often."""
 
 
 @dataclass(slots=True)
-class _Told:
-    """What was last said about a topic."""
+class _LastReport:
+    """What was last reported of a topic."""
 
     started_at: dict[int, int]
     at: float
@@ -26,26 +26,26 @@ class _Told:
     bytes: int = 0
     lag: int = 0
     state: str = "ok"
-    spoke: bool = False
+    sent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
-    """Something to say about one topic; ``turned`` when its state is another than was last said."""
+    """A report on one topic; ``state_changed`` if its state differs from the last report."""
 
     topic: str
     state: str
     metadata: metadata.Metadata = field(hash=False)
-    turned: bool = False
+    state_changed: bool = False
 
     @property
-    def made(self) -> bool:
-        """Whether it counts as a copy made: a topic that is halted, or waits for a cluster, is not up to date."""
+    def materializes(self) -> bool:
+        """Whether it counts as a materialization: a topic that is halted or waits for a cluster is not up to date."""
         return self.state == "ok"
 
 
 class LaneReporter:
-    """Turns the moving picture of a run into reports.
+    """Turns a run's progress into reports.
 
     Args:
         interval: seconds between two reports on one topic.
@@ -55,52 +55,53 @@ class LaneReporter:
     def __init__(self, interval: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._interval = interval
         self._clock = clock
-        self._told: dict[str, _Told] = {}
+        self._last: dict[str, _LastReport] = {}
 
     def due(self, progress: Progress) -> list[TopicReport]:
-        """The reports that are due now; asking makes them given."""
+        """The reports that are due now; they count as sent."""
         now = self._clock()
-        return [self._tell(progress, name, topic, now) for name, topic in sorted(progress.topics.items()) if self._is_due(name, topic, now)]
+        topics = sorted(progress.topics.items())
+        return [self._report(progress, name, topic, now) for name, topic in topics if self._is_due(name, topic, now)]
 
     def final(self, progress: Progress) -> list[TopicReport]:
-        """The last word on every topic that copied something or is not well."""
+        """The last report on every topic that copied records or is not in state ok."""
         now = self._clock()
         return [
-            self._tell(progress, name, topic, now)
+            self._report(progress, name, topic, now)
             for name, topic in sorted(progress.topics.items())
-            if topic.records or topic.state != "ok" or self._memory(name, topic, now).spoke
+            if topic.records or topic.state != "ok" or self._memory(name, topic, now).sent
         ]
 
     def closing(self, progress: Progress, topic: str) -> TopicReport | None:
-        """The last word on one topic, whether it copied something or not; None when the run never knew it."""
+        """The last report on one topic, idle or not; None if the topic is not part of the run."""
         known = progress.topics.get(topic)
-        return None if known is None else self._tell(progress, topic, known, self._clock())
+        return None if known is None else self._report(progress, topic, known, self._clock())
 
-    def _memory(self, name: str, topic: TopicProgress, now: float) -> _Told:
-        if name not in self._told:
-            self._told[name] = _Told(dict(topic.position), now)
-        told = self._told[name]
+    def _memory(self, name: str, topic: TopicProgress, now: float) -> _LastReport:
+        if name not in self._last:
+            self._last[name] = _LastReport(dict(topic.position), now)
+        last = self._last[name]
         for number, position in topic.position.items():
-            told.started_at.setdefault(number, position)
-        return told
+            last.started_at.setdefault(number, position)
+        return last
 
     def _is_due(self, name: str, topic: TopicProgress, now: float) -> bool:
-        told = self._memory(name, topic, now)
-        since = now - told.at
-        if topic.state != told.state or (topic.records and not told.records):
-            return not told.spoke or since >= STATE_CHANGE_SPACING_SECONDS
-        changed = (topic.records, topic.lag_records) != (told.records, told.lag)
+        last = self._memory(name, topic, now)
+        since = now - last.at
+        if topic.state != last.state or (topic.records and not last.records):
+            return not last.sent or since >= STATE_CHANGE_SPACING_SECONDS
+        changed = (topic.records, topic.lag_records) != (last.records, last.lag)
         return changed and since >= self._interval
 
-    def _tell(self, progress: Progress, name: str, topic: TopicProgress, now: float) -> TopicReport:
-        told = self._memory(name, topic, now)
-        seconds = now - told.at if told.spoke else progress.seconds
+    def _report(self, progress: Progress, name: str, topic: TopicProgress, now: float) -> TopicReport:
+        last = self._memory(name, topic, now)
+        seconds = now - last.at if last.sent else progress.seconds
         rates = (
-            (topic.records - told.records) / seconds if seconds > 0 else 0.0,
-            (topic.bytes - told.bytes) / seconds if seconds > 0 else 0.0,
+            (topic.records - last.records) / seconds if seconds > 0 else 0.0,
+            (topic.bytes - last.bytes) / seconds if seconds > 0 else 0.0,
         )
-        facts = metadata.of_topic_progress(progress, topic, started_at=told.started_at, rates=rates)
-        turned = topic.state != told.state or not told.spoke
-        told.at, told.records, told.bytes, told.lag = now, topic.records, topic.bytes, topic.lag_records
-        told.state, told.spoke = topic.state, True
-        return TopicReport(name, topic.state, facts, turned)
+        facts = metadata.of_topic_progress(progress, topic, started_at=last.started_at, rates=rates)
+        state_changed = topic.state != last.state or not last.sent
+        last.at, last.records, last.bytes, last.lag = now, topic.records, topic.bytes, topic.lag_records
+        last.state, last.sent = topic.state, True
+        return TopicReport(name, topic.state, facts, state_changed)

@@ -1,4 +1,4 @@
-"""The resources as the rest of this room imports them."""
+"""The resource classes, for import by the rest of this folder."""
 
 from __future__ import annotations
 

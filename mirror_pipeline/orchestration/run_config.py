@@ -1,7 +1,7 @@
-"""What a run may say of itself: plain numbers, truths and names.
+"""Run configuration that accepts literal numbers, booleans and strings only.
 
-Dagster turns the ``str``, ``int`` and ``bool`` of a pythonic config class into types that also take ``{env: NAME}``, which reads
-the environment of the run's process. A password there would end up as, say, the name of a topic. So the schema is spelt out.
+Dagster turns the ``str``, ``int`` and ``bool`` of a pythonic config class into types that also accept ``{env: NAME}``, which reads
+the environment of the run's process. A password there could become, for example, a topic name. So the schema is explicit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PLAIN = {str: dg.String, bool: dg.Bool, float: dg.Float}
 
 
 def plain_fields(settings: type[dg.Config]) -> dict[str, dg.Field]:
-    """The schema of a config class: its fields with their defaults and descriptions, and nothing but literal values.
+    """The schema of a config class: its fields with defaults and descriptions; only literal values are accepted.
 
     Raises:
         KeyError: a field of another type.
@@ -27,7 +27,7 @@ def plain_fields(settings: type[dg.Config]) -> dict[str, dg.Field]:
 
 
 def settings_of(context: dg.AssetExecutionContext, settings: type[Settings]) -> Settings:
-    """What this run's configuration says.
+    """The configuration of this run.
 
     Raises:
         pydantic.ValidationError: a value is out of its bounds.

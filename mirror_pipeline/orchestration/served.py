@@ -1,6 +1,6 @@
-"""``defs`` as ``mirror up`` serves them: the definitions of the mirrors, and nothing in them that a run could configure but its own pace.
+"""``defs`` as ``mirror up`` serves them: a run can configure only its own pace.
 
-They stand apart from :mod:`mirror_pipeline.orchestration.definitions`, which people merge into projects with an io manager of their own.
+Separate from :mod:`mirror_pipeline.orchestration.definitions`, which users merge into projects that have their own io manager.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import dagster as dg
 from mirror_pipeline.orchestration.definitions import defs as mirrors
 
 
-@dg.io_manager(config_schema={}, description="No step hands a value to another: data goes through the buffer.")
+@dg.io_manager(config_schema={}, description="No step passes a value to another: data goes through the buffer.")
 def nothing_stored() -> dg.IOManager:
-    """In the place of Dagster's own, which pickles below a folder that each run may name."""
+    """Replaces Dagster's default, which pickles into a folder that each run may choose."""
     return dg.InMemoryIOManager()  # type: ignore[no-untyped-call]
 
 

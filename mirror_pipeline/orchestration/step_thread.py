@@ -1,7 +1,7 @@
-"""A facade call in a thread of its own, watched by the step's main thread.
+"""A call of a mirror in its own thread, watched by the step's main thread.
 
 Only the main thread may log Dagster events (events logged by other threads get lost), and only it receives the
-interrupt when a run is terminated. So the copying runs in the worker, and the main thread looks on.
+interrupt when a run is terminated. So the copy runs in the worker thread, and the main thread watches it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from mirror_pipeline.orchestration.project import UP_PID_ENV
 from mirror_pipeline.reports import Progress
 
 LOOK_SECONDS = 0.5
+# How long an interrupted run may take to stop cleanly: the engine waits 120 s for its last Spark jobs.
 END_SECONDS = 150.0
-"""How long an interrupted run may take to end in order: the engine waits 120 s for its last Spark jobs."""
 
 Report = TypeVar("Report")
 
 
 class SupervisorGone(Exception):
-    """The ``mirror up`` that started this run has ended without ending it."""
+    """The ``mirror up`` that started this run has died without stopping it."""
 
 
 class Worker(Generic[Report]):
-    """Runs ``call(observer, stop)``; use as a context manager: leaving it, for whatever reason, ends the call in order."""
+    """Runs ``call(observer, stop)``. A context manager: leaving it, for any reason, stops the call cleanly."""
 
     def __init__(self, call: Callable[[Callable[[Progress], None], threading.Event], Report], *, name: str) -> None:
         self._call = call
@@ -36,7 +36,7 @@ class Worker(Generic[Report]):
         self._newest: Progress | None = None
         self._last: Progress | None = None
         self._report: list[Report] = []
-        self._problem: BaseException | None = None
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     def __enter__(self) -> Worker[Report]:
@@ -47,20 +47,20 @@ class Worker(Generic[Report]):
         self.end()
 
     def end(self) -> None:
-        """Ask the call to end and wait for it."""
+        """Ask the call to stop and wait for it."""
         self._stop.set()
         self._thread.join(END_SECONDS)
 
     @property
     def last(self) -> Progress | None:
-        """The newest picture there ever was."""
+        """The newest progress seen so far."""
         return self._last
 
     def watch(self) -> Iterator[Progress]:
-        """New pictures as they come, until the call has ended.
+        """Progress as it arrives, until the call has ended.
 
         Raises:
-            SupervisorGone: the ``mirror up`` around this process was killed.
+            SupervisorGone: the ``mirror up`` that started this process was killed.
         """
         supervisor = _supervisor()
         while self._thread.is_alive():
@@ -75,8 +75,8 @@ class Worker(Generic[Report]):
     def report(self) -> Report:
         """The call's answer; raises what the call raised."""
         self._thread.join(END_SECONDS)
-        if self._problem is not None:
-            raise self._problem
+        if self._error is not None:
+            raise self._error
         if not self._report:
             raise TimeoutError(f"{self._thread.name} did not end within {END_SECONDS:.0f} s")
         return self._report[0]
@@ -85,7 +85,7 @@ class Worker(Generic[Report]):
         try:
             self._report.append(self._call(self._observe, self._stop))
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread
-            self._problem = error
+            self._error = error
         with self._changed:
             self._changed.notify_all()
 
@@ -96,32 +96,32 @@ class Worker(Generic[Report]):
 
 
 def bounded(call: Callable[[], Report], seconds: float, *, name: str) -> Report:
-    """Run ``call`` in a thread and wait at most ``seconds``; the thread is left to end alone.
+    """Run ``call`` in a thread and wait at most ``seconds``; a slower thread is left running.
 
     Raises:
         TimeoutError: no answer in time.
     """
     answers: list[Report] = []
-    problems: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def work() -> None:
         try:
             answers.append(call())
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-            problems.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=work, name=name, daemon=True)
     thread.start()
     thread.join(seconds)
-    if problems:
-        raise problems[0]
+    if errors:
+        raise errors[0]
     if not answers:
         raise TimeoutError(f"no answer within {seconds:.0f} s")
     return answers[0]
 
 
 def alive(pid: int) -> bool:
-    """Whether a process of this machine is there."""
+    """Whether a process of this machine exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -137,5 +137,5 @@ def _supervisor() -> int | None:
 
 
 def wall_clock() -> float:
-    """Seconds since the epoch; a place for tests to put another clock."""
+    """Seconds since the epoch; tests replace it."""
     return time.time()

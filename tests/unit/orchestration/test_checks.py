@@ -37,7 +37,7 @@ def test_each_topic_gets_its_own_verdict(fake: FakeMirror) -> None:
     said = {topic: (e.passed, e.severity.value, e.description) for topic, e in found.items()}
     assert said == {
         "closed": (False, "WARN", "the source topic cannot be read"),
-        "new": (True, "WARN", "nothing of it was copied yet"),
+        "new": (True, "WARN", "no record was copied yet"),
         "orders": (False, "ERROR", ""),
         "pay": (True, "WARN", ""),
     }

@@ -120,7 +120,7 @@ def test_a_cluster_that_hangs_is_given_up_and_not_asked_twice_at_once(
     monkeypatch.setattr(fake, "lag", hang)
     try:
         assert skip(instance).startswith("lag of mirror east-to-west unknown: no answer within")
-        assert "the look before this one has not come back" in skip(instance)
+        assert "the previous lag request has not returned" in skip(instance)
         assert len(asked) == 1
     finally:
         release.set()

@@ -45,7 +45,7 @@ def test_a_halt_is_reported_at_once_and_marked() -> None:
     assert spoken(reporter, picture(a=copied(5))) == ["a"]
     clock.now += STATE_CHANGE_SPACING_SECONDS
     (report,) = reporter.due(picture(a=copied(5, 4, "halted", "gone")))
-    assert (report.state, report.made, report.turned) == ("halted", False, True)
+    assert (report.state, report.materializes, report.state_changed) == ("halted", False, True)
     assert report.metadata["reason"] == "gone"
 
 

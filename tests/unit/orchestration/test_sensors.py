@@ -77,7 +77,7 @@ def test_a_new_topic_has_the_location_reloaded_once(fake: FakeMirror, instance: 
     assert text == "topics changed (+new, -old): code location reloaded"
     assert web.asked[0]["variables"] == {"name": "mirror_pipeline"}
     text, _ = refresh(instance, "orders", "old", cursor=cursor)
-    assert "under way" in text
+    assert "in progress" in text
     assert len(web.asked) == 1
 
 
@@ -108,9 +108,9 @@ HERE = socket.gethostname()
     ("facts", "verdict", "sure"),
     [
         ({"heartbeat": 995.0, "started": 910.0}, "", False),
-        ({"heartbeat": 930.0, "started": 910.0}, "no sign of life", False),
+        ({"heartbeat": 930.0, "started": 910.0}, "no heartbeat", False),
         ({"heartbeat": 930.0, "started": 910.0, "state": "finished", "host": HERE, "pid": os.getpid()}, "", False),
-        ({"heartbeat": 995.0, "started": 910.0, "host": HERE, "pid": 2**22 + 1}, "is gone", True),
+        ({"heartbeat": 995.0, "started": 910.0, "host": HERE, "pid": 2**22 + 1}, "has died", True),
         ({"heartbeat": 100.0, "started": 90.0, "host": HERE, "pid": 2**22 + 1}, "", False),
     ],
     ids=["alive", "silent", "ended", "process gone", "status of an earlier run"],
@@ -144,7 +144,7 @@ def test_a_run_whose_process_is_gone_is_failed_at_once(fake: FakeMirror, instanc
     run = _started(instance)
     fake.lanes_answer = (lane_status(host=HERE, pid=2**22 + 1),)
     text, _ = reap(instance)
-    assert "is gone" in text
+    assert "has died" in text
     failed = instance.get_run_by_id(run.run_id)
     assert failed is not None and failed.status is dg.DagsterRunStatus.FAILURE
 
@@ -153,7 +153,7 @@ def test_a_silent_run_is_failed_at_the_second_look(fake: FakeMirror, instance: d
     run = _started(instance)
     fake.lanes_answer = (lane_status(heartbeat=time.time() - 100),)
     text, cursor = reap(instance)
-    assert "looking once more" in text
+    assert "checking once more" in text
     assert "failed" in reap(instance, cursor)[0]
     failed = instance.get_run_by_id(run.run_id)
     assert failed is not None and failed.status is dg.DagsterRunStatus.FAILURE
@@ -162,7 +162,7 @@ def test_a_silent_run_is_failed_at_the_second_look(fake: FakeMirror, instance: d
 def test_a_living_run_stays(fake: FakeMirror, instance: dg.DagsterInstance) -> None:
     run = _started(instance)
     fake.lanes_answer = (lane_status(),)
-    assert reap(instance) == ("1 lane runs, all give signs of life", "[]")
+    assert reap(instance) == ("1 lane runs, all with heartbeats", "[]")
     alive = instance.get_run_by_id(run.run_id)
     assert alive is not None and alive.status is dg.DagsterRunStatus.STARTED
 

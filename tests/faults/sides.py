@@ -44,7 +44,7 @@ class Side:
     def stop(self, node: int) -> None:
         """A clean stop of one broker: it hands its leaders over."""
         broker = next(broker for broker in self.cluster.brokers if broker.node == node)
-        broker.ask_to_stop()
+        broker.terminate()
         broker.end(time.monotonic() + STOP_SECONDS)
 
     def restart(self, node: int) -> None:

@@ -1,4 +1,4 @@
-"""``mirror demo``: two clusters, every odd shape, a mirror between them, and a comparison record by record."""
+"""``mirror demo``: two clusters, topics with every record-format edge case, a mirror between them, a comparison record by record."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ DEFAULT_KAFKA = "4.3.0"
 DEFAULT_SCALE = 20_000
 LIVE_SECONDS = 10.0
 LIVE_RATE = 500.0
-# The live run ends once nothing moved for so long, and in any case some time after the last record was written.
+# The live run ends when it was idle this long, at the latest some time after the last record was written.
 LIVE_IDLE_SECONDS = 3.0
 LIVE_GRACE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class DemoRow:
-    """One topic of the result. ``seconds`` is how long after its start the first run had it on the target."""
+    """One topic of the result. ``seconds`` is the time from the start of the first run until the topic was on the target."""
 
     topic: str
     target_topic: str
@@ -48,7 +48,7 @@ class DemoRow:
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """What a demo found; ``ok`` when every topic is identical on both sides."""
+    """The result of a demo; ``ok`` if every topic is identical on both sides."""
 
     rows: tuple[DemoRow, ...]
     live_records: int
@@ -61,7 +61,7 @@ class DemoReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every topic is identical, and there are any."""
+        """Whether there are topics and all of them are identical."""
         return bool(self.rows) and all(row.verdict == IDENTICAL for row in self.rows)
 
     @property
@@ -76,7 +76,7 @@ class DemoReport:
 
     @property
     def bytes(self) -> int:
-        """Bytes compared, as they lie on the source."""
+        """Bytes compared, as stored on the source."""
         return sum(row.bytes for row in self.rows)
 
     def to_json(self) -> dict[str, Any]:
@@ -97,8 +97,8 @@ def run_demo(
     """Run the whole demo and show it.
 
     Args:
-        directory: folder to work in, empty or not there yet; None takes a temporary one.
-        keep: leave clusters and files; otherwise all is ended and removed, also on Ctrl-C and errors.
+        directory: folder to work in, empty or missing; None creates a temporary one.
+        keep: leave clusters and files; otherwise all is stopped and removed, also on Ctrl-C and errors.
         kafka_version: version of the embedded clusters.
         ui: start Dagster's web page too; with ``keep`` it is left running, otherwise the demo ends on Ctrl-C.
         screen: where steps and result are shown.
@@ -109,7 +109,7 @@ def run_demo(
         The result; its ``exit_code`` is 0 when all topics are identical.
 
     Raises:
-        UsageError: the folder holds something, or the Kafka version is unknown.
+        UsageError: the folder is not empty, or the Kafka version is unknown.
         MirrorError: something could not be started, filled or mirrored.
     """
     screen = screen or Screen()
@@ -120,7 +120,7 @@ def run_demo(
             page = _open_page(place, screen, stack) if ui else None
         except BaseException:
             if keep:
-                screen.say(f"left as it is: {place.directory}; `mirror clusters stop --dir {place.clusters_directory}` stops the clusters")
+                screen.say(f"kept: {place.directory}; `mirror clusters stop --dir {place.clusters_directory}` stops the clusters")
             raise
         if page is not None:
             report = replace(report, web_page=page.url)
@@ -140,7 +140,7 @@ def _open_page(place: Place, screen: Screen, stack: ExitStack) -> WebPage:
 
 
 class _Demo:
-    """The steps in order, and what they know of each other."""
+    """The steps in order, and the state that they share."""
 
     def __init__(self, place: Place, screen: Screen) -> None:
         self.place, self.screen = place, screen
@@ -155,7 +155,7 @@ class _Demo:
         seeded = self._fill(scale)
         mirror = Mirror(load_config(self.place.config), MIRROR)
         began = time.monotonic()
-        self._run_once(mirror, "mirroring what is there")
+        self._run_once(mirror, "mirroring the existing records")
         live = self._live(mirror, [t.name for t in seeded if t.live], live_seconds)
         self._run_once(mirror, "catching up")
         mirrored = time.monotonic() - began
@@ -174,7 +174,7 @@ class _Demo:
     def _fill(self, scale: int) -> list[SeededTopic]:
         total = len(SHAPES) + len(CODECS) + 1
         seen: list[SeededTopic] = []
-        with self.screen.step(f"filling {EAST} with odd shapes") as step:
+        with self.screen.step(f"filling {EAST} with edge-case records") as step:
 
             def filled(topic: SeededTopic) -> None:
                 seen.append(topic)
@@ -196,7 +196,7 @@ class _Demo:
 
             report = mirror.run(once=True, observer=observe)
             step.done = _facts(report, speed=True) if report.records else "nothing left to copy"
-        self._complain(report)
+        self._show_halts(report)
 
     def _note_arrivals(self, progress: Progress) -> None:
         for name, topic in progress.topics.items():
@@ -215,10 +215,10 @@ class _Demo:
             report = mirror.run(seconds=seconds + LIVE_GRACE_SECONDS, idle_seconds=LIVE_IDLE_SECONDS, observer=observe)
             written = live.finish()
             step.done = f"{written:,} written; copied {_facts(report)}"
-        self._complain(report)
+        self._show_halts(report)
         return written
 
-    def _complain(self, report: RunReport) -> None:
+    def _show_halts(self, report: RunReport) -> None:
         for topic in report.topics:
             if topic.state != "ok":
                 self.screen.say(f"{topic.topic} {topic.state}: {topic.reason} {topic.hint}".rstrip())
@@ -231,12 +231,12 @@ class _Demo:
             def show(topic: str, partition: int, records: int, size: int) -> None:
                 step.show(list(pairs).index(topic), len(pairs), f"{topic}[{partition}] {records:,} records")
 
-            found = compare_topics(mirror.flow.source, mirror.flow.target, pairs, progress=show)
-            step.done = f"{sum(c.records for c in found):,} records"
-        return list(self._rows(found, {t.name: t.description for t in seeded}))
+            comparisons = compare_topics(mirror.flow.source, mirror.flow.target, pairs, progress=show)
+            step.done = f"{sum(c.records for c in comparisons):,} records"
+        return list(self._rows(comparisons, {t.name: t.description for t in seeded}))
 
-    def _rows(self, found: Iterable[TopicComparison], descriptions: dict[str, str]) -> Iterable[DemoRow]:
-        for c in found:
+    def _rows(self, comparisons: Iterable[TopicComparison], descriptions: dict[str, str]) -> Iterable[DemoRow]:
+        for c in comparisons:
             seconds = self.arrived.get(c.topic)
             yield DemoRow(
                 c.topic, c.target_topic, c.partitions, c.records, c.bytes, seconds, c.verdict, descriptions[c.topic], c.differences
@@ -254,11 +254,11 @@ def _advice(report: DemoReport, place: Place, page: WebPage | None) -> list[str]
         return [f"Dagster's web page: {page.url}  (Ctrl-C ends the demo)"]
     if not report.kept:
         return [
-            "Everything is stopped and removed now. To look around in Dagster's web page:",
+            "Everything is stopped and removed. To explore Dagster's web page:",
             "  mirror demo --keep, then mirror -c DIR/mirror.yaml up, then open the address it prints",
         ]
     addresses = ", ".join(f"{name} {address}" for name, address in report.clusters.items())
-    up = f"mirror -c {place.config} up, then open the address it prints" if page is None else f"{page.url}  (kill {page.pid} ends it)"
+    up = f"mirror -c {place.config} up, then open the address it prints" if page is None else f"{page.url}  (kill {page.pid} stops it)"
     return [
         f"Left running:        {addresses}",
         f"Dagster's web page:  {up}",

@@ -16,7 +16,7 @@ END_SECONDS = 180.0
 
 
 class Live:
-    """Writes to the topics in a thread of its own, for ``seconds`` after the first call of :meth:`count_down`."""
+    """Writes to the topics in its own thread, for ``seconds`` after the first call of :meth:`count_down`."""
 
     def __init__(self, bootstrap: str, topics: Sequence[str], rate: float, seconds: float) -> None:
         self._arguments = (bootstrap, topics, rate)
@@ -42,7 +42,7 @@ class Live:
         self._thread.join(END_SECONDS)
 
     def count_down(self) -> None:
-        """The mirror is running: timing starts here. Later calls have no effect."""
+        """Start the timer: the mirror is running. Later calls have no effect."""
         if self._began is None:
             self._began = time.monotonic()
             self._timer.start()
@@ -54,7 +54,7 @@ class Live:
             self._error = error
 
     def finish(self) -> int:
-        """Wait until the time is over and all is written; how many records were committed.
+        """Wait until the time is over and everything is written; return how many records were committed.
 
         Raises:
             ProblemFound: they could not be written.

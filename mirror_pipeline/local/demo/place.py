@@ -1,4 +1,4 @@
-"""Where a demo happens: a folder with two embedded clusters and a mirror.yaml, and its end, however the demo ends."""
+"""The folder of a demo: two embedded clusters, a mirror.yaml, and their removal however the demo ends."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from mirror_pipeline.local.embedded.start import LocalCluster, cluster_status, s
 EAST, WEST = "east", "west"
 MIRROR = "east-to-west"
 BROKERS = 3  # of each cluster, as production has them
-# The compacted topic has to be compacted while somebody waits; the default is 15 s.
+# The demo waits until the compacted topic is compacted; the default is 15 s.
 BROKER_SETTINGS = {"log.cleaner.backoff.ms": "500"}
 
 CONFIG = """\
-# Written by `mirror demo`: a source full of odd shapes, and where they are mirrored to.
+# Written by `mirror demo`: a source with edge-case records, mirrored to a second cluster.
 clusters:
   {east}: {{bootstrap_servers: "{source}"}}
   {west}: {{bootstrap_servers: "{target}"}}
@@ -39,16 +39,16 @@ buffer: {{uri: ./mirror_buffer, max_bytes: 5GB}}
 
 @dataclass
 class Place:
-    """A demo's folder. ``ours`` says that the folder itself was made for the demo."""
+    """A demo's folder. ``created``: the demo created the folder itself."""
 
     directory: Path
     keep: bool
-    ours: bool
+    created: bool
     clusters: list[LocalCluster] = field(default_factory=list)
 
     @property
     def clusters_directory(self) -> Path:
-        """What ``mirror clusters stop --dir`` wants to be given."""
+        """The argument of ``mirror clusters stop --dir``."""
         return self.directory / "clusters"
 
     @property
@@ -79,26 +79,26 @@ class Place:
         return next(c.bootstrap_servers for c in self.clusters if c.name == name)
 
     def clear(self) -> None:
-        """Stop what runs and remove what the demo made."""
+        """Stop the clusters and remove the demo's files."""
         if cluster_status(self.clusters_directory):
             stop_clusters(self.clusters_directory)
-        if self.ours:
+        if self.created:
             shutil.rmtree(self.directory, ignore_errors=True)
             return
-        for made in self.directory.iterdir():
-            shutil.rmtree(made, ignore_errors=True) if made.is_dir() else made.unlink(missing_ok=True)
+        for entry in self.directory.iterdir():
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
 
 
 @contextmanager
 def open_place(directory: Path | None, *, keep: bool) -> Iterator[Place]:
-    """A folder to work in; unless ``keep``, clusters and files are gone afterwards, also on Ctrl-C, SIGTERM and errors.
+    """A folder to work in; unless ``keep``, clusters and files are removed afterwards, also on Ctrl-C, SIGTERM and errors.
 
     Args:
-        directory: a folder that is empty or does not exist; None makes a temporary one.
+        directory: a folder that is empty or does not exist; None creates a temporary one.
         keep: leave everything as it is.
 
     Raises:
-        UsageError: the folder holds something, or cannot be made.
+        UsageError: the folder is not empty, or cannot be created.
     """
     place = _make(directory, keep)
     with terminated_is_interrupted():
@@ -106,28 +106,28 @@ def open_place(directory: Path | None, *, keep: bool) -> Iterator[Place]:
             yield place
         finally:
             if not keep:
-                with undisturbed():
+                with uninterrupted():
                     place.clear()
 
 
 def _make(directory: Path | None, keep: bool) -> Place:
     if directory is None:
-        return Place(Path(tempfile.mkdtemp(prefix="mirror-demo-")), keep, ours=True)
+        return Place(Path(tempfile.mkdtemp(prefix="mirror-demo-")), keep, created=True)
     existed = directory.exists()
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):
             raise UsageError(
-                f"{directory} is not empty", hint="name a new folder; `mirror clusters stop --dir` ends an earlier demo's clusters"
+                f"{directory} is not empty", hint="name a new folder; `mirror clusters stop --dir` stops an earlier demo's clusters"
             )
     except OSError as error:
-        raise UsageError(f"{directory} cannot be used: {error.strerror}", hint="name a folder that you may write") from error
-    return Place(directory.absolute(), keep, ours=not existed)
+        raise UsageError(f"{directory} cannot be used: {error.strerror}", hint="name a writable folder") from error
+    return Place(directory.absolute(), keep, created=not existed)
 
 
 @contextmanager
 def terminated_is_interrupted() -> Iterator[None]:
-    """SIGTERM ends the demo like Ctrl-C; nothing is left behind either way."""
+    """SIGTERM ends the demo like Ctrl-C; both clean up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -139,8 +139,8 @@ def terminated_is_interrupted() -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """A second Ctrl-C does not cut the clearing-up short: brokers would be left running."""
+def uninterrupted() -> Iterator[None]:
+    """Ignore a second Ctrl-C during the clean-up: it would leave brokers running."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What a demo shows: steps with bars on a terminal, quiet lines otherwise, and the table at the end."""
+"""The output of a demo: steps with progress bars on a terminal, plain lines otherwise, and the table at the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mirror_pipeline.local.demo.demo import DemoReport
 
 SHOWN_DIFFERENCES = 10
-# Columns when the output is not a terminal: rich would cut lines at 80, and a file does not wrap.
+# Columns if the output is not a terminal: rich would truncate lines at 80, and a file does not wrap.
 PIPE_WIDTH = 180
 
 
@@ -30,7 +30,7 @@ class Step:
         self.done = ""
 
     def show(self, completed: float, total: float, facts: str = "") -> None:
-        """Move the bar; nothing without a terminal."""
+        """Update the bar; without a terminal, do nothing."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=completed, total=total or None, facts=facts)
 
@@ -51,7 +51,7 @@ class Screen:
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        """Show a step while it lasts, and one line once it is done."""
+        """Show a step while it runs, and one line when it is done."""
         began = time.monotonic()
         if self.steps.is_terminal:
             columns = (
@@ -72,11 +72,11 @@ class Screen:
         self.steps.print(Text.assemble(("ok ", "green"), line, (f"  {time.monotonic() - began:.1f} s", "dim")), soft_wrap=True)
 
     def say(self, text: str) -> None:
-        """One plain line beside the steps."""
+        """One plain line between the steps."""
         self.steps.print(Text(text), soft_wrap=True)
 
     def result(self, report: DemoReport) -> None:
-        """The table, the first differences if there are any, and where to go from here."""
+        """The table, the first differences if any, and the summary."""
         if not self._table:
             return
         self.out.print(table_of(report))
@@ -88,7 +88,7 @@ class Screen:
         self.out.print(Text.assemble((verdict, "green" if report.ok else "red"), f": {facts}"), soft_wrap=True)
 
     def advice(self, lines: Sequence[str]) -> None:
-        """What one can do next."""
+        """Suggested next steps."""
         for line in lines if self._table else ():
             self.out.print(Text(line), soft_wrap=True)
 
@@ -99,7 +99,7 @@ def table_of(report: DemoReport) -> Table:
     numbers = ("partitions", "records", "MB", "seconds")
     for name in ("topic", *numbers, "verdict"):
         grid.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
-    grid.add_column("what is odd about it", style="dim")
+    grid.add_column("edge case", style="dim")
     for row in report.rows:
         verdict = Text(row.verdict, "green" if row.verdict == "identical" else "red")
         seconds = "-" if row.seconds is None else f"{row.seconds:.1f}"
@@ -108,13 +108,13 @@ def table_of(report: DemoReport) -> Table:
 
 
 def difference_lines(report: DemoReport) -> list[str]:
-    """The first differences, one a line; contents are never shown."""
-    found = [d for row in report.rows for d in row.differences]
+    """The first differences, one per line; contents are never shown."""
+    differences = [d for row in report.rows for d in row.differences]
     lines = [
         f"{d.topic}[{d.partition}] {d.kind}: {_offset('source', d.source_offset)}, {_offset('target', d.target_offset)} {d.detail}".rstrip()
-        for d in found[:SHOWN_DIFFERENCES]
+        for d in differences[:SHOWN_DIFFERENCES]
     ]
-    return lines + ([f"and {len(found) - SHOWN_DIFFERENCES} more"] if len(found) > SHOWN_DIFFERENCES else [])
+    return lines + ([f"and {len(differences) - SHOWN_DIFFERENCES} more"] if len(differences) > SHOWN_DIFFERENCES else [])
 
 
 def _offset(side: str, offset: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Dagster's web page for a demo: ``mirror up`` as a process of its own."""
+"""Dagster's web page for a demo: ``mirror up`` as a child process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLL_SECONDS = 0.2
 
 
 class WebPage:
-    """The processes behind the page; they outlive this one unless they are ended."""
+    """The processes of the page; they outlive this one unless they are stopped."""
 
     def __init__(self, config: Path, log: Path) -> None:
         self._config = config
@@ -29,17 +29,17 @@ class WebPage:
 
     @property
     def pid(self) -> int:
-        """Process id; a signal to it ends everything."""
+        """Process id; SIGTERM to it stops everything."""
         return self._process.pid if self._process is not None else -1
 
     def start(self) -> str:
         """Start and wait until the page answers; returns its address.
 
         Raises:
-            ProblemFound: it ended, or is not there after four minutes; the message names the log.
+            ProblemFound: it ended, or does not answer within four minutes; the hint names the log.
         """
         command = [sys.executable, "-m", "mirror_pipeline.cli", "-c", str(self._config), "up"]
-        # The address with its token goes there.
+        # The log contains the address with its token.
         with os.fdopen(os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
             self._process = subprocess.Popen(  # noqa: S603 - our own command line
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
@@ -58,7 +58,7 @@ class WebPage:
         return next((line.removeprefix(ANNOUNCEMENT) for line in lines if line.startswith(ANNOUNCEMENT)), None)
 
     def wait(self) -> None:
-        """Until Ctrl-C, or until the page's processes end."""
+        """Wait until Ctrl-C, or until the page's processes end."""
         if self._process is not None:
             try:
                 self._process.wait()
@@ -66,7 +66,7 @@ class WebPage:
                 return
 
     def end(self) -> None:
-        """End the processes, politely first."""
+        """Stop the processes: SIGTERM, then SIGKILL."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.terminate()

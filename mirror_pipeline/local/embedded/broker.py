@@ -1,4 +1,4 @@
-"""One embedded Kafka broker: a JVM of its own session, found again through its folder by any process."""
+"""One embedded Kafka broker: a JVM in its own session, which any process can find through its folder."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from mirror_pipeline.local.embedded.settings import logging_properties
 
 FORMAT_SECONDS = 90.0  # a JVM that writes two small files: 2 s, longer on a starved machine
 STOP_SECONDS = 30.0  # a clean stop flushes every log; 1-3 s for an embedded broker
-KILL_SECONDS = 10.0  # the kernel's part
+KILL_SECONDS = 10.0  # until the kernel has removed the process
 _POLL_SECONDS = 0.05
 _STOP_POLL_SECONDS = 0.001
 _HALTED = frozenset("TtZX")  # stopped, traced, zombie, dead: proc(5), /proc/pid/stat
 
-_children: dict[int, subprocess.Popen[bytes]] = {}  # started by this process: must be reaped by it
+_children: dict[int, subprocess.Popen[bytes]] = {}  # started by this process, which must reap them
 
 
 class StartFailed(MirrorError):
-    """A broker ended before it was ready, or was not ready in time; the message holds its own log's first error."""
+    """A broker ended before it was ready, or was not ready in time; the message contains the first error of its log."""
 
 
 class LocalBroker:
-    """Broker ``node`` of an embedded cluster, living in ``folder``: ``data/``, ``server.properties``, ``server.log``, ``pid``."""
+    """Broker ``node`` of an embedded cluster in ``folder``: ``data/``, ``server.properties``, ``server.log``, ``pid``."""
 
     def __init__(self, folder: Path, node: int, version: str, heap: str, jvm_options: Sequence[str] = ()) -> None:
         self.folder = folder
@@ -53,7 +53,7 @@ class LocalBroker:
 
     @property
     def pid(self) -> int | None:
-        """The process id, None when no process of this broker runs; a number reused by a stranger does not count."""
+        """The process id, None when no process of this broker runs; an id that another process has reused does not count."""
         try:
             pid = int((self.folder / "pid").read_text())
         except (OSError, ValueError):
@@ -69,13 +69,13 @@ class LocalBroker:
         return self.pid is not None
 
     def write_settings(self, text: str) -> None:
-        """Put server.properties and the log's configuration in place."""
+        """Write server.properties and the log's configuration."""
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "server.properties").write_text(text)
         (self.folder / "logging.properties").write_text(logging_properties(self._version)[1])
 
     def format(self, jars: Path, cluster_id: str, storage_args: Sequence[str]) -> None:
-        """Give the data folder its identity, unless it has one."""
+        """Format the data folder, unless it is formatted."""
         if (self.data / "meta.properties").exists():
             return
         command = [*self._java(jars, "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"), "kafka.tools.StorageTool", "format"]
@@ -91,7 +91,7 @@ class LocalBroker:
             raise StartFailed(f"formatting {self.data}: {cause_in(done.stderr or done.stdout)}", hint=f"log: {self.folder / 'format.log'}")
 
     def launch(self, jars: Path) -> None:
-        """Start the JVM; it outlives this process. Whether it becomes ready is for the cluster to see."""
+        """Start the JVM; it outlives this process. The cluster waits until it is ready."""
         options = [f"-Xmx{self._heap}", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError", *self._jvm_options]
         command = [*self._java(jars, *options), "kafka.Kafka"]
         command.append(str(self.folder / "server.properties"))
@@ -124,34 +124,34 @@ class LocalBroker:
                 self._stopped(pid)
 
     def _stopped(self, pid: int) -> None:
-        """Wait until no thread runs: the first one to see the signal tells the others, on a busy machine tens of ms later."""
+        """Wait until no thread runs: on a busy machine, threads stop up to tens of ms after the first one."""
         if not _by(time.monotonic() + KILL_SECONDS, lambda: self.pid != pid or has_stopped(pid), pause=_STOP_POLL_SECONDS):
-            raise MirrorError(f"process {pid} of {self.folder} does not stop", hint="look at it with ps")
+            raise MirrorError(f"process {pid} of {self.folder} does not stop", hint="inspect it with ps")
 
-    def ask_to_stop(self) -> None:
-        """SIGTERM; a paused process is woken for it."""
+    def terminate(self) -> None:
+        """SIGTERM; a paused process is resumed for it."""
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)
 
     def end(self, deadline: float) -> None:
-        """Wait until the process is gone; SIGKILL once ``deadline`` (of ``time.monotonic``) has passed."""
-        if not self._gone_by(deadline):
+        """Wait until the process has ended; SIGKILL once ``deadline`` (of ``time.monotonic``) has passed."""
+        if not self._ended_by(deadline):
             self.signal(signal.SIGKILL)
-            if not self._gone_by(time.monotonic() + KILL_SECONDS):
-                raise MirrorError(f"process {self.pid} of {self.folder} does not end", hint="look at it with ps")
+            if not self._ended_by(time.monotonic() + KILL_SECONDS):
+                raise MirrorError(f"process {self.pid} of {self.folder} does not end", hint="inspect it with ps")
         (self.folder / "pid").unlink(missing_ok=True)
 
-    def _gone_by(self, deadline: float) -> bool:
+    def _ended_by(self, deadline: float) -> bool:
         return _by(deadline, lambda: not self.alive, pause=_POLL_SECONDS)
 
     def failure(self) -> str:
         """The cause of a failed start in one line, from the broker's own output."""
         texts = [path.read_text(errors="replace") for path in (self.log, self.folder / "stdout.log") if path.exists()]
-        return next((cause for text in texts if (cause := cause_in(text))), "it said nothing")
+        return next((cause for text in texts if (cause := cause_in(text))), "no output")
 
 
 def _by(deadline: float, condition: Callable[[], bool], *, pause: float) -> bool:
-    """Look again and again; whether the condition held before ``deadline`` (of ``time.monotonic``)."""
+    """Poll; return whether the condition held before ``deadline`` (of ``time.monotonic``)."""
     while not condition():
         if time.monotonic() >= deadline:
             return False
@@ -166,23 +166,23 @@ def command_line(pid: int) -> str:
     except OSError:
         if Path("/proc/self").exists():
             return ""
-    found = subprocess.run(  # noqa: S603 - no /proc (macOS): ps is everywhere
+    listed = subprocess.run(  # noqa: S603 - no /proc (macOS), but ps
         ["/bin/ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
-    return found.stdout
+    return listed.stdout
 
 
 def thread_states(pid: int) -> set[str]:
-    """The states of a process's threads, letters of proc(5); empty when there is none, or no /proc."""
+    """The states of a process's threads, letters of proc(5); empty if there is no such process, or no /proc."""
     states = set()
     for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with contextlib.suppress(OSError):  # this thread has just ended
+        with contextlib.suppress(OSError):  # the thread has ended
             states.add(stat.read_text(errors="replace").rpartition(")")[2].split()[0])
     return states
 
 
 def has_stopped(pid: int) -> bool:
-    """Whether no thread of the process runs any more: it is paused, or gone."""
+    """Whether no thread of the process runs: it is paused or has ended."""
     return thread_states(pid) <= _HALTED
 
 

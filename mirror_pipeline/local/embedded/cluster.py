@@ -1,4 +1,4 @@
-"""One embedded Kafka cluster: its brokers, its folder, its life."""
+"""One embedded Kafka cluster: its brokers, its folder, start and stop."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mirror_pipeline.local.embedded.broker import STOP_SECONDS, LocalBroker, Sta
 from mirror_pipeline.local.embedded.ports import HOST, free_port, is_free, is_listening
 from mirror_pipeline.local.embedded.settings import BROKER, ClusterSpec, new_cluster_id, server_properties
 
-READY_SECONDS = 120.0  # 5 s on a quiet machine; two cores shared by many brokers take their time
+READY_SECONDS = 120.0  # 5 s on an idle machine; many brokers on two cores take longer
 PORT_ATTEMPTS = 3  # how often a start may lose the race for its ports
 _POLL_SECONDS = 0.1
 
 
 class LocalCluster:
-    """One embedded cluster; made by :func:`start_clusters`, found again by :func:`cluster_status`."""
+    """One embedded cluster; created by :func:`start_clusters`, listed by :func:`cluster_status`."""
 
     def __init__(self, folder: Path) -> None:
         state = json.loads((folder / "cluster.json").read_text())
@@ -100,47 +100,47 @@ class LocalCluster:
         """Start the brokers that do not run and wait until the cluster answers; data and ports are kept.
 
         Raises:
-            StartFailed: with the cause from the broker's own log; nothing that was started is left running.
+            StartFailed: with the cause from the broker's log; no broker that was started is left running.
         """
         jars = ensure_jars(f"kafka-{self.version}")
         for attempt in range(1, PORT_ATTEMPTS + 1):
-            asleep = [broker for broker in self.brokers if not broker.alive]
-            if len(asleep) == len(self.brokers):
-                self._settle_ports(fresh=attempt > 1)
+            stopped = [broker for broker in self.brokers if not broker.alive]
+            if len(stopped) == len(self.brokers):
+                self._choose_ports(fresh=attempt > 1)
             try:
-                self._start(asleep, jars, cancelled or threading.Event())
+                self._start(stopped, jars, cancelled or threading.Event())
             except BaseException as error:
-                _end(asleep, grace=0)
+                _end(stopped, grace=0)
                 if attempt < PORT_ATTEMPTS and isinstance(error, StartFailed) and "already in use" in error.message:
                     continue
                 raise
             return
 
-    def _start(self, asleep: Sequence[LocalBroker], jars: Path, cancelled: threading.Event) -> None:
-        for broker in asleep:
+    def _start(self, stopped: Sequence[LocalBroker], jars: Path, cancelled: threading.Event) -> None:
+        for broker in stopped:
             broker.write_settings(server_properties(self.spec, broker.node, self.ports, broker.data))
             broker.format(jars, self.cluster_id, self.spec.storage_args)
-        for broker in asleep:
+        for broker in stopped:
             broker.launch(jars)
         self.wait_ready(cancelled=cancelled)
 
-    def _settle_ports(self, *, fresh: bool) -> None:
+    def _choose_ports(self, *, fresh: bool) -> None:
         names = self.spec.listener_names
-        kept = [{} if fresh else dict(ports) for ports in self.ports] or [{} for _ in self.brokers]
-        used = {port for ports in kept for port in ports.values()}
-        for ports in kept:
+        chosen = [{} if fresh else dict(ports) for ports in self.ports] or [{} for _ in self.brokers]
+        used = {port for ports in chosen for port in ports.values()}
+        for ports in chosen:
             for name in names:
                 if name not in ports or not is_free(ports[name]):
                     ports[name] = free_port(used)
                     used.add(ports[name])
-        self.ports = kept
-        write_state(self.folder, self.spec, self.cluster_id, kept)
+        self.ports = chosen
+        write_state(self.folder, self.spec, self.cluster_id, chosen)
 
     def wait_ready(self, timeout: float = READY_SECONDS, *, cancelled: threading.Event | None = None) -> None:
         """Return once every broker listens and metadata names them all.
 
         Raises:
-            StartFailed: a broker ended, or the time is up.
+            StartFailed: a broker ended, or is not ready within ``timeout`` seconds.
         """
         deadline = time.monotonic() + timeout
         pause = cancelled or threading.Event()
@@ -152,7 +152,7 @@ class LocalCluster:
                 log = self.brokers[0].log
                 raise StartFailed(f"Kafka {self.version} {self.name} is not ready after {timeout:.0f} s", hint=f"log: {log}")
             if pause.wait(_POLL_SECONDS):
-                raise StartFailed(f"the start of {self.name} was given up")
+                raise StartFailed(f"the start of {self.name} was cancelled")
 
     def _listening(self) -> bool:
         return all(is_listening(ports[BROKER]) for ports in self.ports)
@@ -168,11 +168,11 @@ class LocalCluster:
             return False
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
-        """End every broker: SIGTERM, and SIGKILL after ``timeout`` seconds. The data stays."""
+        """Stop every broker: SIGTERM, and SIGKILL after ``timeout`` seconds. The data is kept."""
         _end(self.brokers, grace=timeout)
 
     def kill(self, number: int = signal.SIGKILL, *, node: int | None = None) -> None:
-        """Send a signal to every broker, or to broker ``node`` alone; SIGKILL returns when they are gone."""
+        """Send a signal to every broker, or to broker ``node`` alone; SIGKILL returns when they have ended."""
         chosen = [broker for broker in self.brokers if node in (None, broker.node)]
         for broker in chosen:
             broker.signal(number)
@@ -192,13 +192,13 @@ def _end(brokers: Sequence[LocalBroker], grace: float) -> None:
     deadline = time.monotonic() + grace
     for broker in brokers:
         if grace > 0:
-            broker.ask_to_stop()
+            broker.terminate()
     for broker in brokers:
         broker.end(deadline)
 
 
 def write_state(folder: Path, spec: ClusterSpec, cluster_id: str, ports: Sequence[Mapping[str, int]]) -> None:
-    """Put the cluster's file in place, whole or not at all."""
+    """Write the cluster's file atomically."""
     fresh = folder / "cluster.json.new"
     fresh.write_text(json.dumps({"cluster_id": cluster_id, "spec": spec.to_json(), "ports": list(ports)}, indent=1) + "\n")
     fresh.replace(folder / "cluster.json")

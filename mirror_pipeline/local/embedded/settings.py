@@ -1,4 +1,4 @@
-"""The files an embedded broker reads: server.properties and the configuration of its log."""
+"""The configuration files of an embedded broker: server.properties and that of its log."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from mirror_pipeline.local.embedded.ports import HOST
 DEFAULT_VERSION = "4.3.0"
 BROKER = "PLAINTEXT"
 CONTROLLER = "CONTROLLER"
-# Behind a listener's name: the port that clients are told instead of the one it listens on, that of a proxy.
+# Suffix of a listener's name: the advertised port, if it differs from the one it listens on (a proxy's port).
 ADVERTISED = " advertised"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """What an embedded cluster was asked to be; kept in its folder.
+    """The requested settings of an embedded cluster; saved in its folder.
 
     ``listeners`` are additional ones, name to security protocol; every broker gets a free port for each. ``config``
-    overrides broker settings, ``storage_args`` go to ``kafka-storage format`` when the cluster is made, ``jvm_options``
-    stand behind ours on the command line of each broker's JVM, where the last one counts.
+    overrides broker settings, ``storage_args`` go to ``kafka-storage format`` when the cluster is created, ``jvm_options``
+    follow the default ones on the command line of each broker's JVM, where the last one wins.
     """
 
     version: str = DEFAULT_VERSION
@@ -63,13 +63,13 @@ def server_properties(spec: ClusterSpec, node: int, ports: Sequence[Mapping[str,
     own = ports[node - 1]
     protocols = {CONTROLLER: "PLAINTEXT", BROKER: "PLAINTEXT", **spec.listeners}
     addresses = {name: f"{name}://{HOST}:{own[name]}" for name in spec.listener_names}
-    told = {name: f"{name}://{HOST}:{own.get(name + ADVERTISED, own[name])}" for name in spec.listener_names}
+    advertised = {name: f"{name}://{HOST}:{own.get(name + ADVERTISED, own[name])}" for name in spec.listener_names}
     settings = {
         "process.roles": "broker,controller",
         "node.id": str(node),
         "controller.quorum.voters": ",".join(f"{i}@{HOST}:{p[CONTROLLER]}" for i, p in enumerate(ports, 1)),
         "listeners": ",".join(addresses.values()),
-        "advertised.listeners": ",".join(address for name, address in told.items() if name != CONTROLLER),
+        "advertised.listeners": ",".join(address for name, address in advertised.items() if name != CONTROLLER),
         "controller.listener.names": CONTROLLER,
         "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
         "inter.broker.listener.name": BROKER,
@@ -81,9 +81,8 @@ def server_properties(spec: ClusterSpec, node: int, ports: Sequence[Mapping[str,
 
 
 def _small_cluster(spec: ClusterSpec) -> dict[str, str]:
-    """Defaults of Kafka that are made for large clusters, made small. A topic whose creator leaves it to the cluster gets as many
-    replicas as there are brokers, three at most, of which all but one have to be there for a write; a topic of one replica is
-    written with that one."""
+    """Kafka defaults for large clusters, reduced for a small one. The default replication factor is the number of brokers, at most
+    three; with three, a write needs two replicas in sync. A topic with one replica needs that one."""
     replicas = str(min(3, spec.brokers))
     in_sync = "2" if spec.brokers > 2 else "1"
     settings = {

@@ -1,7 +1,7 @@
 """Embedded Kafka clusters for the demo and the tests: KRaft brokers as JVM processes on free ports.
 
-A cluster lives in ``<directory>/<name>``: settings, logs, process ids and data. Any process that knows the directory
-can see, stop and start it again; data and, when still free, ports are kept.
+A cluster has the folder ``<directory>/<name>``: settings, logs, process ids and data. Any process that knows the directory
+can list, stop and restart it; data and, if still free, ports are kept.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ def start_clusters(
     jvm_options: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> list[LocalCluster]:
-    """Start ``count`` clusters in ``directory`` (at the same time) and return them ready; those that run already stay as they are.
+    """Start ``count`` clusters in ``directory`` (in parallel) and return them ready; running ones are left unchanged.
 
     Args:
-        directory: made when missing; a cluster found there is started with its data.
+        directory: created if missing; a cluster that exists there is started with its data.
         count: how many, named c1, c2, ... unless ``names`` says otherwise.
-        version: ``4.3.0`` or ``3.9.1``; by default what the cluster was made with, 4.3.0 for a new one.
+        version: ``4.3.0`` or ``3.9.1``; default: the version that the cluster was created with, 4.3.0 for a new one.
         names: one name per cluster.
         brokers: brokers per cluster, each a controller too; 1 for a new one.
-        config: broker settings that override ours.
+        config: broker settings that override the defaults here.
         listeners: additional listeners, name to security protocol, each on a free port (``LocalCluster.listener(name)``).
-        storage_args: arguments for ``kafka-storage format`` (for instance ``--add-scram``) when a cluster is made.
+        storage_args: arguments for ``kafka-storage format`` (for instance ``--add-scram``) when a cluster is created.
         heap: heap of each broker; for a new one 512m, or 256m when the cluster has several.
-        jvm_options: options for each broker's JVM that override ours, such as ``-XX:TieredStopAtLevel=4`` for the
+        jvm_options: options for each broker's JVM that override the defaults here, such as ``-XX:TieredStopAtLevel=4`` for the
             server compiler: slower to start, faster under load.
-        progress: told about jars that have to be fetched.
+        progress: called for jars that have to be fetched.
 
     Raises:
         UsageError: a name, version or directory that cannot be used.
-        StartFailed: with the cause from the broker's own log.
+        StartFailed: with the cause from the broker's log.
     """
     chosen = list(names) if names is not None else [f"c{i}" for i in range(1, count + 1)]
     base = _usable(Path(directory).absolute(), chosen)
-    asked: dict[str, Any] = {"version": version, "brokers": brokers, "heap": heap}
-    asked |= {"config": dict(config or {}), "listeners": dict(listeners or {}), "storage_args": tuple(storage_args)}
-    asked["jvm_options"] = tuple(jvm_options)
+    requested: dict[str, Any] = {"version": version, "brokers": brokers, "heap": heap}
+    requested |= {"config": dict(config or {}), "listeners": dict(listeners or {}), "storage_args": tuple(storage_args)}
+    requested["jvm_options"] = tuple(jvm_options)
     with _locked(base):
-        clusters = [_prepared(base / name, asked) for name in chosen]
+        clusters = [_prepared(base / name, requested) for name in chosen]
         for kind in sorted({cluster.version for cluster in clusters}):
             ensure_jars(f"kafka-{kind}", progress)
         _start_together(clusters)
@@ -75,59 +75,59 @@ def start_clusters(
 
 def _usable(base: Path, names: Sequence[str]) -> Path:
     if not names or len(set(names)) != len(names) or any(not n or n.startswith(".") or set(n) & set("/, ") for n in names):
-        raise UsageError(f"cannot name clusters {list(names)}", hint="at least one name, each of its own, without /, comma or space")
+        raise UsageError(f"cannot name clusters {list(names)}", hint="use at least one name, all different, without /, comma or space")
     if "," in str(base):
-        raise UsageError(f"embedded clusters cannot live in {base}", hint="Kafka splits log.dirs at commas: take another folder")
+        raise UsageError(f"embedded clusters cannot use {base}", hint="Kafka splits log.dirs at commas: use another folder")
     try:
         base.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{base} cannot be made: {error.strerror}", hint="name a folder that you may write") from error
+        raise UsageError(f"{base} cannot be created: {error.strerror}", hint="name a writable folder") from error
     return base
 
 
-def _prepared(folder: Path, asked: Mapping[str, Any]) -> LocalCluster:
-    """The cluster in ``folder``, made or found, with what is asked for explicitly."""
-    wanted = {key: value for key, value in asked.items() if value}
-    version = wanted.get("version")
+def _prepared(folder: Path, requested: Mapping[str, Any]) -> LocalCluster:
+    """The cluster in ``folder``, created if missing, with the explicitly requested settings."""
+    explicit = {key: value for key, value in requested.items() if value}
+    version = explicit.get("version")
     if version is not None and f"kafka-{version}" not in kinds():
         known = [name.removeprefix("kafka-") for name in kinds() if name.startswith("kafka-")]
         raise UsageError(f"there is no embedded Kafka {version}", hint=f"one of {', '.join(known)}")
     if not (folder / "cluster.json").exists():
-        if wanted.get("brokers", 1) > 1:
-            wanted.setdefault("heap", HEAP_OF_MANY)
-        return LocalCluster.create(folder, ClusterSpec(**wanted))
+        if explicit.get("brokers", 1) > 1:
+            explicit.setdefault("heap", HEAP_OF_MANY)
+        return LocalCluster.create(folder, ClusterSpec(**explicit))
     cluster = LocalCluster(folder)
     for key in ("version", "brokers"):
         before = getattr(cluster.spec, key)
-        if wanted.get(key, before) != before:
-            raise UsageError(f"{folder} holds a cluster with {key} {before}, not {wanted[key]}", hint="use another folder or name")
+        if explicit.get(key, before) != before:
+            raise UsageError(f"{folder} holds a cluster with {key} {before}, not {explicit[key]}", hint="use another folder or name")
     if cluster.state == "stopped":
-        write_state(folder, replace(cluster.spec, **wanted), cluster.cluster_id, cluster.ports)
+        write_state(folder, replace(cluster.spec, **explicit), cluster.cluster_id, cluster.ports)
         cluster = LocalCluster(folder)
     return cluster
 
 
 def _start_together(clusters: Sequence[LocalCluster]) -> None:
     cancelled = threading.Event()
-    asleep = [cluster for cluster in clusters if not cluster.alive]
-    with ThreadPoolExecutor(max_workers=max(1, len(asleep))) as pool:
-        starts = [pool.submit(cluster.start, cancelled) for cluster in asleep]
+    stopped = [cluster for cluster in clusters if not cluster.alive]
+    with ThreadPoolExecutor(max_workers=max(1, len(stopped))) as pool:
+        starts = [pool.submit(cluster.start, cancelled) for cluster in stopped]
         try:
             for start in starts:
                 start.result()
         except BaseException:
             cancelled.set()
-            for cluster, start in zip(asleep, starts, strict=True):
+            for cluster, start in zip(stopped, starts, strict=True):
                 if start.exception() is None:
                     cluster.stop()
             raise
 
 
 def stop_clusters(directory: str | Path, name: str | None = None) -> list[LocalCluster]:
-    """Stop every cluster in ``directory``, or the one called ``name``; returns them. Data is kept.
+    """Stop every cluster in ``directory``, or the one called ``name``; return them. Data is kept.
 
     Raises:
-        UsageError: no cluster there, or none of that name.
+        UsageError: the directory has no cluster, or none of that name.
     """
     with _locked(Path(directory).absolute()):
         clusters = cluster_status(directory)
@@ -141,17 +141,17 @@ def stop_clusters(directory: str | Path, name: str | None = None) -> list[LocalC
 
 
 def cluster_status(directory: str | Path) -> list[LocalCluster]:
-    """Every cluster in ``directory``, running or not, by name; empty when there is none."""
+    """Every cluster in ``directory``, running or not, by name; an empty list if there is none."""
     return [LocalCluster(path.parent) for path in sorted(Path(directory).absolute().glob("*/cluster.json"))]
 
 
 @contextlib.contextmanager
 def _locked(base: Path) -> Iterator[None]:
-    """Two starts or stops in one directory go one after the other."""
+    """Serialize starts and stops in one directory."""
     if not base.is_dir():
         raise UsageError(f"{base} is no folder", hint="name the folder that `mirror clusters start` was given")
     try:
         with file_lock(base / ".lock"):
             yield
     except PermissionError as error:
-        raise UsageError(f"{base} cannot be written", hint="name a folder that you may write") from error
+        raise UsageError(f"{base} cannot be written", hint="name a writable folder") from error

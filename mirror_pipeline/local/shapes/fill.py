@@ -32,16 +32,16 @@ SHAPES: tuple[Callable[[Ground], SeededTopic], ...] = (
 def fill(
     cluster_bootstrap: str, scale: int = 20_000, prefix: str = "", seed: int = 0, progress: Callable[[SeededTopic], None] | None = None
 ) -> list[SeededTopic]:
-    """Create and fill about twenty topics that together show every odd shape.
+    """Create and fill about twenty topics that together cover every record-format edge case.
 
     Takes some seconds, and up to two minutes more until the broker has compacted the compacted topic (a broker with
-    ``log.cleaner.backoff.ms`` of a second does it at once).
+    ``log.cleaner.backoff.ms`` of a second compacts it at once).
 
     Args:
         cluster_bootstrap: bootstrap servers of a cluster without security.
         scale: records in each of the five plain topics, one for each codec (500 bytes a record).
-        prefix: put in front of every topic name.
-        seed: fixes the contents.
+        prefix: of every topic name.
+        seed: determines the contents.
         progress: called with each topic once it is filled.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What every shape stands on: topic creation, a client producer, and raw batches for what no client can write."""
+"""Common tools of all shapes: topic creation, a client producer, and raw batches for records that no client can write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mirror_pipeline.model import TopicPartition
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 FOREVER = "9223372036854775807"
-# Old and odd timestamps must neither be refused nor make the broker delete the records.
+# Old and unusual timestamps must neither be rejected nor make the broker delete the records.
 OPEN_TIMES = {"retention.ms": "-1", "message.timestamp.before.max.ms": FOREVER, "message.timestamp.after.max.ms": FOREVER}
 BROKERS_DEFAULT = -1  # replication factor: what default.replication.factor says
 ADMIN_SECONDS = 30.0
@@ -41,7 +41,7 @@ class SeededTopic:
     """A topic that was created and filled.
 
     ``records_committed`` counts what a read_committed consumer gets; ``bytes`` are those records' keys and values.
-    ``live`` says whether further records may be written to it without changing what makes it odd.
+    ``live`` says whether further records may be written without changing its edge case.
     """
 
     name: str
@@ -53,18 +53,18 @@ class SeededTopic:
 
 
 def local_settings(bootstrap: str, alias: str = "local") -> ClusterSettings:
-    """Settings of a cluster without security, as embedded ones are."""
+    """Settings of a cluster without security, such as an embedded one."""
     return ClusterSettings(alias, tuple(bootstrap.split(",")))
 
 
 def known_everywhere(cluster: ClusterSettings, topic: str, partitions: int) -> None:
     """Wait until each of the cluster's bootstrap servers names a leader for all partitions of a new topic.
 
-    The controller acknowledges a topic some milliseconds before every broker has heard of it; until then one may deny it.
+    The controller acknowledges a topic some milliseconds before every broker knows it; until then a broker may report it as unknown.
 
     Raises:
-        ProblemFound: one does not within 30 seconds.
-        ClusterUnreachable: one does not answer.
+        ProblemFound: a server does not within 30 seconds.
+        ClusterUnreachable: a server does not answer.
     """
     deadline = time.monotonic() + RETRY_SECONDS
     for address in cluster.bootstrap_servers:
@@ -75,14 +75,14 @@ def known_everywhere(cluster: ClusterSettings, topic: str, partitions: int) -> N
 
 
 def _known(broker: ClusterSettings, topic: str, partitions: int) -> bool:
-    """What this very broker says: a new client knows no other."""
+    """Ask exactly this broker: a new client knows no other."""
     with WireClient(broker) as client:
-        found = client.metadata([topic]).topics[topic]
-    return not found.error and len(found.partitions) == partitions and all(part.leader >= 0 for part in found.partitions.values())
+        known = client.metadata([topic]).topics[topic]
+    return not known.error and len(known.partitions) == partitions and all(part.leader >= 0 for part in known.partitions.values())
 
 
 def raw_batch(records: Iterable[Raw], *, codec: int = 0) -> bytes:
-    """One batch of (timestamp, key, value, headers), with contents no client library lets through."""
+    """One batch of (timestamp, key, value, headers), with contents that no client library accepts."""
     return seal(
         [OpenRecord(i, at, tail_of(key, value, tuple(headers))) for i, (at, key, value, headers) in enumerate(records)], codec=codec
     )
@@ -90,7 +90,7 @@ def raw_batch(records: Iterable[Raw], *, codec: int = 0) -> bytes:
 
 @dataclass
 class Ground:
-    """One cluster being seeded. ``scale`` is the record count of a plain topic; ``seed`` fixes all contents."""
+    """One cluster being seeded. ``scale`` is the record count of a plain topic; ``seed`` determines all contents."""
 
     bootstrap: str
     prefix: str = ""
@@ -111,23 +111,23 @@ class Ground:
 
     @cached_property
     def filler(self) -> bytes:
-        """Text of which values are cut: compresses about two to one."""
+        """Text for values; it compresses about two to one."""
         return random.Random(self.seed).randbytes(64 << 10).hex().encode()  # noqa: S311 - contents, no secret
 
     def close(self) -> None:
-        """End the connections. Producers left open would complain when the broker goes."""
+        """Close the connections. An open producer would log errors when the broker stops."""
         for producer in self.producers:
             producer.close()
         if "wire" in self.__dict__:
             self.wire.close()
 
     def create(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> str:
-        """Create a topic that keeps its records for ever, takes any timestamp and has the cluster's default replication factor.
+        """Create a topic with unlimited retention, open timestamp bounds and the cluster's default replication factor.
 
         Returns its full name.
 
         Raises:
-            UsageError: It exists already.
+            UsageError: The topic exists.
             ClusterUnreachable: No broker answers.
         """
         full = self.prefix + name
@@ -152,10 +152,10 @@ class Ground:
         return head + body
 
     def producer(self, **settings: str | int | float | bool) -> Producer:
-        """A client producer; what it fails to deliver is kept in ``failures``."""
+        """A client producer; failed deliveries are recorded in ``failures``."""
         base = {"bootstrap.servers": self.bootstrap, "linger.ms": 5, "log_level": 0, "queue.buffering.max.messages": 1_000_000}
-        given = {key.replace("_", "."): value for key, value in settings.items()}
-        self.producers.append(Producer({**base, "on_delivery": self._delivered, **given}))
+        overrides = {key.replace("_", "."): value for key, value in settings.items()}
+        self.producers.append(Producer({**base, "on_delivery": self._delivered, **overrides}))
         return self.producers[-1]
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
@@ -163,20 +163,20 @@ class Ground:
             self.failures.append(f"{message.topic()}[{message.partition()}]: {error.str()}")
 
     def flush(self, producer: Producer) -> None:
-        """Wait until all is delivered.
+        """Wait until everything is delivered.
 
         Raises:
-            ProblemFound: Something was not, within two minutes.
+            ProblemFound: A record was not delivered within two minutes.
         """
         left = producer.flush(FLUSH_SECONDS)
         if left or self.failures:
             raise ProblemFound(f"{left} records were not delivered to {self.bootstrap}: {'; '.join(self.failures) or 'time is up'}")
 
     def append(self, topic: str, partition: int, batch: bytes) -> int:
-        """Append one raw batch as it is; returns the offset it got.
+        """Append one raw batch unchanged; return its offset.
 
         Raises:
-            BrokerError: The broker refuses it, or has no leader for it within 30 s.
+            BrokerError: The broker rejects it, or has no leader for it within 30 s.
             ConnectionLost: Whether it was appended is unknown.
         """
         tp = TopicPartition(topic, partition)

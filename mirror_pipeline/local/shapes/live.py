@@ -12,19 +12,19 @@ from uuid import uuid4
 from mirror_pipeline.local.shapes.ground import Ground
 
 TICK_SECONDS = 0.05
-# One transaction in so many ticks; every third is aborted.
+# Ticks per transaction; every third transaction is aborted.
 TRANSACTION_TICKS = 10
 TRANSACTION_SECONDS = 60.0
 
 
 def produce_live(bootstrap: str, topics: Sequence[str], rate: float, stop_event: threading.Event) -> dict[str, int]:
-    """Write new, unique records to the topics in turn until stopped; some in transactions, some of those aborted.
+    """Write new, unique records to the topics in turn until stopped; some in transactions, some of which are aborted.
 
     Args:
         bootstrap: bootstrap servers of a cluster without security.
         topics: topics to write to.
-        rate: records a second, over all topics, transactions not counted.
-        stop_event: set it to end; what was begun is then finished.
+        rate: records per second over all topics, without those in transactions.
+        stop_event: ends the writing; an open transaction is finished first.
 
     Returns:
         Committed records for each topic.
@@ -37,14 +37,14 @@ def produce_live(bootstrap: str, topics: Sequence[str], rate: float, stop_event:
 
 
 class _Live:
-    """Two producers, one of them transactional, and what they have written."""
+    """Two producers, one of them transactional, and the number of records they have written."""
 
     def __init__(self, ground: Ground, topics: Sequence[str]) -> None:
         self.ground, self.topics = ground, topics
         self.run = uuid4().hex[:8]
         self.plain = ground.producer(compression_type="lz4")
-        self.careful = ground.producer(transactional_id=f"live-{self.run}", compression_type="zstd")
-        self.careful.init_transactions(TRANSACTION_SECONDS)
+        self.transactional = ground.producer(transactional_id=f"live-{self.run}", compression_type="zstd")
+        self.transactional.init_transactions(TRANSACTION_SECONDS)
         self.written: Counter[str] = Counter()
 
     def write(self, rate: float, stop: threading.Event) -> dict[str, int]:
@@ -65,12 +65,12 @@ class _Live:
 
     def _transaction(self, number: int) -> None:
         commit = number % 3 != 0
-        self.careful.begin_transaction()
+        self.transactional.begin_transaction()
         for topic in self.topics:
-            self.careful.produce(topic, f"live/{self.run}/transaction/{number}/{topic}".encode(), b"transaction")
+            self.transactional.produce(topic, f"live/{self.run}/transaction/{number}/{topic}".encode(), b"transaction")
             self.written[topic] += commit
-        self.ground.flush(self.careful)  # so that aborted records are in the log
+        self.ground.flush(self.transactional)  # so that aborted records are in the log
         if commit:
-            self.careful.commit_transaction(TRANSACTION_SECONDS)
+            self.transactional.commit_transaction(TRANSACTION_SECONDS)
         else:
-            self.careful.abort_transaction(TRANSACTION_SECONDS)
+            self.transactional.abort_transaction(TRANSACTION_SECONDS)

@@ -1,4 +1,4 @@
-"""Shapes of a log as a whole: transactions, compaction holes, a log that starts late."""
+"""Edge cases of a whole log: transactions, compaction holes, a log start above 0."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mirror_pipeline.verify.log_walk import READ_UNCOMMITTED, read_log
 
 TRANSACTION_SECONDS = 60.0
 ROUNDS = 30
-# Brokers look for work every 15 s by default (log.cleaner.backoff.ms); several turns must fit.
+# The cleaner looks for work every 15 s by default (log.cleaner.backoff.ms); several rounds must fit.
 COMPACTION_SECONDS = 120.0
 SETTLED_SECONDS = 1.5
 POLL_SECONDS = 0.3
@@ -41,7 +41,7 @@ class _Writer:
         self._open = (0, 0)
 
     def write(self, number: int, records: int) -> None:
-        """Write records into all three partitions, and make sure that they are in the log, whatever becomes of them."""
+        """Write records into all three partitions and wait until they are in the log, committed or not."""
         count, size = self._open
         for index in range(records):
             value = self.ground.value(f"{self.topic}/{self.name}/{number}", index % 3, count, 90)
@@ -51,7 +51,7 @@ class _Writer:
         self._open = (count, size)
 
     def end(self, *, commit: bool) -> None:
-        """Commit, or abort although all was written."""
+        """Commit, or abort although everything was written."""
         if commit:
             self.producer.commit_transaction(TRANSACTION_SECONDS)
             self.records, self.bytes = self.records + self._open[0], self.bytes + self._open[1]
@@ -83,7 +83,7 @@ def transactions(ground: Ground) -> SeededTopic:
 
 
 def trimmed(ground: Ground) -> SeededTopic:
-    """DeleteRecords: one log starts inside a batch, one has lost everything and goes on at its end."""
+    """DeleteRecords: one log starts inside a batch, one has lost all records and continues at its end."""
     topic = ground.create("trimmed", 2)
     producer = ground.producer(compression_type="zstd")
     size = 0
@@ -100,25 +100,25 @@ def trimmed(ground: Ground) -> SeededTopic:
 
 @dataclass(frozen=True, slots=True)
 class Compacting:
-    """A compacted topic that is written and waits for the broker's cleaner."""
+    """A compacted topic that waits for the broker's cleaner."""
 
     ground: Ground
     topic: str
     partitions: int
 
     def finish(self) -> SeededTopic:
-        """Wait until every partition has holes and changes no more, then forbid further compaction.
+        """Wait until every partition has holes and is stable, then prevent further compaction.
 
-        Without that the source would go on shrinking while it is compared with a target that does not.
+        Otherwise the source would continue to shrink while it is compared with the target.
 
         Raises:
             ProblemFound: The broker did not compact within two minutes.
         """
         deadline = time.monotonic() + COMPACTION_SECONDS
-        seen, since, frozen = self._look(), time.monotonic(), False
+        seen, since, frozen = self._contents(), time.monotonic(), False
         while time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
-            now = self._look()
+            now = self._contents()
             if now != seen:
                 seen, since = now, time.monotonic()
             if not all(holes for _, _, holes in now) or time.monotonic() - since < SETTLED_SECONDS:
@@ -130,14 +130,14 @@ class Compacting:
             frozen, since = True, time.monotonic()
         raise ProblemFound(f"{self.topic} was not compacted within {COMPACTION_SECONDS:.0f} s", hint="is log.cleaner.enable true?")
 
-    def _look(self) -> list[tuple[int, int, int]]:
+    def _contents(self) -> list[tuple[int, int, int]]:
         """Records, bytes of keys and values, and missing offsets of each partition, read raw."""
-        found = []
+        contents = []
         tps = [TopicPartition(self.topic, p) for p in range(self.partitions)]
         for tp, (start, end) in log_range(self.ground.wire, tps, isolation=READ_UNCOMMITTED).items():
             records = [r for piece in read_log(self.ground.wire, tp, start, end, isolation=READ_UNCOMMITTED) for r in piece.records()]
-            found.append((len(records), sum(len(r.key or b"") + len(r.value or b"") for r in records), end - start - len(records)))
-        return found
+            contents.append((len(records), sum(len(r.key or b"") + len(r.value or b"") for r in records), end - start - len(records)))
+        return contents
 
     def _freeze(self) -> None:
         entry = ConfigEntry("min.compaction.lag.ms", FOREVER, incremental_operation=AlterConfigOpType.SET)
@@ -149,9 +149,9 @@ class Compacting:
 def start_compacted(ground: Ground) -> Compacting:
     """Write a compacted topic with many small segments; the broker's cleaner then works on it in the background.
 
-    A segment is rolled by record time (``segment.ms``), so every round, dated ten seconds after the one before,
-    begins a new one. One idempotent producer writes a single round whose keys are all overwritten later: the cleaner
-    keeps its last batch, empty, to remember the sequence number (KIP-98).
+    Segments roll by record time (``segment.ms``), so every round, dated ten seconds after the previous one, starts a
+    new segment. One idempotent producer writes a single round whose keys are all overwritten later: the cleaner
+    keeps its last batch, empty, to preserve the sequence number (KIP-98).
     """
     config = {
         "cleanup.policy": "compact",
@@ -166,12 +166,12 @@ def start_compacted(ground: Ground) -> Compacting:
     topic = ground.create("compacted", partitions, config)
     began = int(time.time() * 1000) - 3_600_000
     ordinary = ground.producer(compression_type="lz4")
-    fleeting = ground.producer(enable_idempotence=True)
+    overwritten = ground.producer(enable_idempotence=True)
     for number in range(12):
-        producer = fleeting if number == 3 else ordinary
+        producer = overwritten if number == 3 else ordinary
         for index in range(KEYS * partitions):
             if number > 4 and (index * 31 + number * 17) % 5 < 3:
-                continue  # so that a later round leaves some of an earlier one's records: holes inside batches
+                continue  # a later round leaves some records of an earlier one: holes inside batches
             deleted = number > 4 and (index + number) % 23 == 0
             value = None if deleted else ground.value(f"{topic}/{number}", index % partitions, index, 120)
             producer.produce(topic, value, b"key-%d" % (index // partitions), index % partitions, timestamp=began + number * 10_000 + index)

@@ -1,4 +1,4 @@
-"""Shapes inside a record or a batch: nulls, headers, timestamps, tombstones, twins, one-record batches."""
+"""Edge cases inside a record or a batch: nulls, headers, timestamps, tombstones, equal records, one-record batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from mirror_pipeline.local.shapes.ground import CODECS, Ground, Raw, SeededTopic, raw_batch
 from mirror_pipeline.local.shapes.plain import YEAR_2001
 
-# A client that was given no time writes this; brokers take it and consumers see "no timestamp".
+# A client without a timestamp writes this; brokers accept it and consumers see "no timestamp".
 NO_TIMESTAMP = -1
 YEAR_2100 = 4_102_444_800_000
 NOT_UTF8 = b"\xff\xfe\x80caf\xe9"
@@ -18,7 +18,7 @@ def _size(records: list[Raw]) -> int:
 
 
 def _append(ground: Ground, name: str, partitions: int, batches: list[list[Raw]], description: str, *, live: bool = False) -> SeededTopic:
-    """Write each batch raw with each codec in turn, batches going round the partitions."""
+    """Write each batch raw with each codec in turn, distributed over the partitions in turn."""
     topic = ground.create(name, partitions)
     for index, records in enumerate(batches):
         ground.append(topic, index % partitions, raw_batch(records, codec=index // partitions % len(CODECS)))
@@ -26,7 +26,7 @@ def _append(ground: Ground, name: str, partitions: int, batches: list[list[Raw]]
 
 
 def nulls(ground: Ground) -> SeededTopic:
-    """Null and empty keys and values in all combinations, and records equal in everything, which must stay several."""
+    """Null and empty keys and values in all combinations, and fully equal records, which must remain separate records."""
     now = int(time.time() * 1000)
     choices: tuple[bytes | None, ...] = (None, b"", b"k")
     batches: list[list[Raw]] = []
@@ -61,18 +61,18 @@ def record_headers(ground: Ground) -> SeededTopic:
 
 
 def raw_headers(ground: Ground) -> SeededTopic:
-    """Header keys that clients refuse: bytes that are no UTF-8, and empty ones; and one record with 500 headers."""
+    """Header keys that clients reject: invalid UTF-8 and empty ones; and one record with 500 headers."""
     now = int(time.time() * 1000)
     batches: list[list[Raw]] = []
     for index in range(20):
-        odd = [(NOT_UTF8, b"x"), (b"", b"no name"), (b"", None), (b"\x00", b""), (NOT_UTF8, None)]
-        batches.append([(now + n, b"%d" % n, b"raw-%d-%d" % (index, n), odd[n % 5 :] + odd[: n % 5]) for n in range(15)])
+        pairs = [(NOT_UTF8, b"x"), (b"", b"no name"), (b"", None), (b"\x00", b""), (NOT_UTF8, None)]
+        batches.append([(now + n, b"%d" % n, b"raw-%d-%d" % (index, n), pairs[n % 5 :] + pairs[: n % 5]) for n in range(15)])
     batches.append([(now, None, b"five hundred", [(b"h%d" % n, b"%d" % n) for n in range(500)])])
     return _append(ground, "raw-headers", 2, batches, "header keys that are not UTF-8, or empty")
 
 
 def times(ground: Ground) -> SeededTopic:
-    """Timestamps of 2001, 2100, zero and none, and going backwards inside a batch."""
+    """Timestamps of 2001, 2100, zero and none, and decreasing ones inside a batch."""
     now = int(time.time() * 1000)
     clocks = (YEAR_2001, 0, NO_TIMESTAMP, YEAR_2100, now, 1)
     batches: list[list[Raw]] = []
@@ -84,7 +84,7 @@ def times(ground: Ground) -> SeededTopic:
 
 
 def single_record_batches(ground: Ground) -> SeededTopic:
-    """Every batch holds one record: sixty bytes of header for each."""
+    """Every batch holds one record, with a header of about sixty bytes."""
     count = min(2_000, max(100, ground.scale // 10))
     now = int(time.time() * 1000)
     batches: list[list[Raw]] = [[(now + n, b"%d" % n, b"single-%d" % n, ())] for n in range(count)]
@@ -92,7 +92,7 @@ def single_record_batches(ground: Ground) -> SeededTopic:
 
 
 def tombstones(ground: Ground) -> SeededTopic:
-    """Values and their tombstones in a topic that is not compacted; whole batches of tombstones too."""
+    """Values and their tombstones in a topic without compaction, including batches of tombstones only."""
     now = int(time.time() * 1000)
     batches: list[list[Raw]] = []
     for index in range(15):

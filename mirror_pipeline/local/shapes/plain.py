@@ -1,4 +1,4 @@
-"""Shapes that ordinary clients write: codecs, sizes, partitions, append time."""
+"""Topics that ordinary clients write: codecs, sizes, partitions, append time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ YEAR_2001 = 1_000_000_000_000
 
 
 def codec(ground: Ground, name: str) -> SeededTopic:
-    """Bulk of ordinary records, compressed with one codec."""
+    """Many ordinary records, compressed with one codec."""
     topic = ground.create(f"codec-{name}", 3)
     producer = ground.producer(compression_type=name, batch_size=65_536)
     now = int(time.time() * 1000) - ground.scale
@@ -62,7 +62,7 @@ def large(ground: Ground) -> SeededTopic:
 
 def empty(ground: Ground) -> SeededTopic:
     """A topic that never held a record."""
-    return SeededTopic(ground.create("empty", 2), 2, 0, 0, "no record at all")
+    return SeededTopic(ground.create("empty", 2), 2, 0, 0, "no records")
 
 
 def empty_partition(ground: Ground) -> SeededTopic:
@@ -80,7 +80,7 @@ def empty_partition(ground: Ground) -> SeededTopic:
 
 
 def append_time(ground: Ground) -> SeededTopic:
-    """LogAppendTime: the broker's time counts, although the producers wrote times of 2001; plain and compressed."""
+    """LogAppendTime: the broker's time replaces the producers' times of 2001; uncompressed and compressed."""
     topic = ground.create("append-time", 2, {"message.timestamp.type": "LogAppendTime"})
     size = 0
     for codec_name in ("none", "lz4", "gzip"):

@@ -1,9 +1,9 @@
 """How fast ``mirror run --once`` copies: embedded clusters, fresh topics, medians over rounds.
 
-    .venv/bin/python benchmarks/copy_rate.py --gigabytes 1 --record-bytes 1000 --rounds 3
+    .venv/bin/python -m benchmarks.copy_rate --gigabytes 1 --record-bytes 1000 --rounds 3
 
-Prints a line a round and one JSON document. The time counts from the moment Spark is up until everything is on
-the target and in the ledger, as ``run --json`` gives it in ``seconds``.
+Prints one line per round and one JSON document. The time is ``seconds`` of ``run --json``: from the start of the copy, with Spark
+running, until everything is on the target and in the ledger.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.mirror_yaml import write_mirror_yaml
 from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.execution.spark import build_session
 from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
@@ -42,16 +43,10 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="copy-rate-"))
     try:
         clusters = start_clusters(folder / "clusters", 2)
-        body = {
-            "clusters": {c.name: {"bootstrap_servers": c.bootstrap_servers} for c in clusters},
-            "buffer": {"uri": "./buffer", "durable": not options.not_durable},
-            "engine": {"micro_batch_bytes": options.micro_batch},
-            "mirrors": [
-                {"name": "bench", "source": clusters[0].name, "target": clusters[1].name, "topics": {"include": ["bench-.*"]}}
-            ],
-        }
-        (folder / "mirror.yaml").write_text(json.dumps(body))
-        mirror = Mirror(load_config(folder / "mirror.yaml"), "bench")
+        addresses = (clusters[0].bootstrap_servers, clusters[1].bootstrap_servers)
+        engine, buffer = {"micro_batch_bytes": options.micro_batch}, {"durable": not options.not_durable}
+        config = write_mirror_yaml(folder, addresses, "bench-.*", engine=engine, buffer=buffer)
+        mirror = Mirror(load_config(config), "bench")
         session = build_session(mirror.flow.settings.engine)
         rates = [copy(mirror, session, clusters[0].bootstrap_servers, number, options) for number in range(options.rounds)]
         print(json.dumps({"options": vars(options), "mb_per_second": rates, "median_mb_per_second": statistics.median(rates)}))

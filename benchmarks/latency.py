@@ -25,7 +25,7 @@ from benchmarks.workloads import Workload
 
 WARM_SECONDS = 10.0  # records flow, and are not counted: connections, compilers, caches
 ARRIVE_SECONDS = 30.0  # until the consumer has the first record, which is on the target already
-DRAIN_SECONDS = 5.0  # producing goes on so long after the measured time, so that its end is as busy as its middle
+DRAIN_SECONDS = 5.0  # producing continues this long after the measured time, so that the load is constant to its end
 TICK_SECONDS = 0.005
 STAMP_BYTES = 20
 

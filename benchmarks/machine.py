@@ -22,7 +22,7 @@ from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters
 GB = 1 << 30
 PAGE = 4096
 TOUCH_STEP = 64 << 20
-TOUCH_SHARE = 0.85  # of the memory that nobody uses, not even as page cache
+TOUCH_SHARE = 0.85  # of the memory that is entirely free, not even page cache
 KEEP_BYTES = 1 * GB  # left alone whatever happens
 BROKER_HEAP = "1g"  # what bin/kafka-server-start.sh gives a broker
 SERVER_JIT = "-XX:TieredStopAtLevel=4"  # embedded brokers stop at the client compiler; a real broker does not
@@ -38,19 +38,19 @@ def touch_memory(share: float = TOUCH_SHARE) -> int:
     In a virtual machine the first use of a page is a fault of the host as well, which costs more than the copy into
     it: without this, the first gigabytes of each page cache would pay for it and later ones not.
     """
-    wanted = int(psutil.virtual_memory().free * share)
-    process = multiprocessing.get_context("spawn").Process(target=_touch, args=(wanted,))
+    size = int(psutil.virtual_memory().free * share)
+    process = multiprocessing.get_context("spawn").Process(target=_touch, args=(size,))
     process.start()
     process.join()
-    return wanted if process.exitcode == 0 else 0
+    return size if process.exitcode == 0 else 0
 
 
-def _touch(wanted: int) -> None:
+def _touch(size: int) -> None:
     held = []
-    while wanted >= TOUCH_STEP and psutil.virtual_memory().available > KEEP_BYTES:
+    while size >= TOUCH_STEP and psutil.virtual_memory().available > KEEP_BYTES:
         held.append(mmap.mmap(-1, TOUCH_STEP))
         held[-1][::PAGE] = b"\1" * (TOUCH_STEP // PAGE)
-        wanted -= TOUCH_STEP
+        size -= TOUCH_STEP
 
 
 def two_clusters(folder: Path) -> tuple[LocalCluster, LocalCluster]:
@@ -95,7 +95,7 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """The checkout's commit, with ``+`` behind it when files differ from it; empty outside a repository."""
+    """The checkout's commit, with the suffix ``+`` when files differ from it; empty outside a repository."""
     root = Path(__file__).parent.parent
     command = ["git", "describe", "--always", "--dirty=+"]
     try:

@@ -17,7 +17,7 @@ from mirror_pipeline.model import TopicPartition
 
 SAMPLE_SECONDS = 0.15  # a copy takes seconds; a sample costs about 3 ms of one core
 REFRESH_SECONDS = 0.6  # looking for new processes walks all of /proc
-LOOK_SECONDS_A_TOPIC = 0.002  # many topics that are still to be made are not asked for at every sample
+LOOK_SECONDS_A_TOPIC = 0.002  # topics that do not exist yet are not requested at every sample
 READING_SHARE = 0.01  # of the topic's bytes: more than metadata, less than a first fetch
 
 
@@ -130,7 +130,7 @@ class Ends:
             if not self._partitions:
                 return {}
             return {tp: max(0, answer.offset) for tp, answer in self._client.list_offsets(self._partitions, isolation=0).items()}
-        except MirrorError:  # a topic in the making, a broker out of breath: the next sample tells
+        except MirrorError:  # a topic being created, a busy broker: the next sample will show
             return {}
 
     def _look(self) -> None:

@@ -1,9 +1,9 @@
-"""The most memory a copy takes: one topic, one `mirror run --once`, the process looked at every 50 ms.
+"""Peak memory of a copy: one topic, one `mirror run --once`, sampled every 50 ms.
 
     python -m benchmarks.memory_peak --record-bytes 900000 --partitions 12
     sudo .venv/bin/python -m benchmarks.memory_peak --record-bytes 900000 --round-trip-ms 200       # over an emulated long link
 
-Prints one JSON line: the peak of anonymous memory (``RssAnon``: what the process itself holds, without mapped files), the
+Prints one JSON line: the peak of anonymous memory (``RssAnon``: the process's own pages, without mapped files), the
 seconds of the copy, and whether every record has arrived.
 """
 
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import BROKER_CONFIG, SERVER_JIT
+from benchmarks.mirror_yaml import write_mirror_yaml
 from benchmarks.wan.far import PLAIN_ADDRESS
 from benchmarks.wan.link import Line, link
 from mirror_pipeline.config import ClusterSettings
@@ -43,7 +44,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="benchmarks.memory_peak", description=__doc__, formatter_class=plain)
     parser.add_argument("--record-bytes", type=int, default=900_000)
-    parser.add_argument("--batch-bytes", type=int, default=16_384, help="records larger than that are a batch each")
+    parser.add_argument("--batch-bytes", type=int, default=16_384, help="a larger record is a batch of its own")
     parser.add_argument("--bytes", type=float, default=1.5e9, dest="total", help="of the whole topic")
     parser.add_argument("--partitions", type=int, default=12)
     parser.add_argument("--round-trip-ms", type=float, default=0.0, help="over an emulated link; 0: on this machine's loopback")
@@ -57,7 +58,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def fill(options: argparse.Namespace) -> None:
-    """The source's topic."""
+    """Fill the source topic."""
     batch = max(options.batch_bytes, options.record_bytes)
     records = fill_bulk(options.source, TOPIC, options.partitions, int(options.total), options.record_bytes, batch)
     (options.folder / "records").write_text(str(records))
@@ -78,13 +79,7 @@ def copy(options: argparse.Namespace) -> None:
 def _round(options: argparse.Namespace, target: str, tag: str) -> dict[str, Any]:
     place = options.folder / tag
     place.mkdir()
-    body = {
-        "clusters": {"source": {"bootstrap_servers": options.source}, "target": {"bootstrap_servers": target}},
-        "buffer": {"uri": str(place / "buffer")},
-        "engine": options.engine,
-        "mirrors": [{"name": "m", "source": "source", "target": "target", "topics": {"include": [TOPIC]}, "naming": tag + ".{topic}"}],
-    }
-    (place / "mirror.yaml").write_text(json.dumps(body))
+    write_mirror_yaml(place, (options.source, target), TOPIC, naming=tag + ".{topic}", engine=options.engine)
     began, peak = time.monotonic(), 0
     with (place / "out").open("wb") as out:
         command = [sys.executable, "-m", "mirror_pipeline.cli", "-c", str(place / "mirror.yaml"), "run", "--once"]
@@ -120,7 +115,7 @@ def _records(bootstrap: str, topic: str) -> int:
 
 @contextlib.contextmanager
 def _clusters(options: argparse.Namespace, folder: Path) -> Iterator[tuple[list[str], list[str], str]]:
-    """The words in front of a command at the far and the near end, and the source's address."""
+    """Command prefixes for the far and the near end, and the source's address."""
     if options.round_trip_ms:
         with link(Line(options.round_trip_ms, options.bits_per_second)) as ends:
             far, near = ends.command(ends.far), ends.command(ends.near)
@@ -142,7 +137,7 @@ def _run(prefix: Sequence[str], module: str, *words: str) -> None:
 
 
 def main() -> None:
-    """Fill, then copy, each at its end of the link."""
+    """Fill at the far end of the link, copy at the near end."""
     options = arguments()
     if options.step:
         (fill if options.step == "fill" else copy)(options)

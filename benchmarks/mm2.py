@@ -87,7 +87,7 @@ def _trust(alias: str, flow: Flow) -> dict[str, str]:
 
 
 def aliases(tag: str) -> tuple[str, str]:
-    """Names of source and target cluster: new ones for each round, so that no state of an earlier one is found."""
+    """Names of source and target cluster: new ones for each round, so that no state of an earlier round is used."""
     return f"{tag}s", f"{tag}t"
 
 

@@ -1,10 +1,10 @@
-"""What a mirror makes of client quotas (KIP-13): copy, verify and lag under them, against what the quotas allow.
+"""Copy, verify and measure lag under client quotas (KIP-13), compared with the rate that the quotas allow.
 
     .venv/bin/python -m benchmarks.quota_rate                                # 0.2 MB/s on the target, 2 MB/s on the source
-    .venv/bin/python -m benchmarks.quota_rate --target-rate 0 --connections 32 --megabytes 40     # the source's alone
+    .venv/bin/python -m benchmarks.quota_rate --target-rate 0 --connections 32 --megabytes 40     # the source quota only
 
-Prints one JSON line for each number of connections. A ratio of 1 is the quota of the tighter side for every byte, from the first
-second of the process to its last; a broker lets through up to ten seconds' worth at once after a rest, hence ratios above 1.
+Prints one JSON line for each number of connections. A ratio of 1 means that the tighter quota limits every byte from the start of
+the process to its end. After an idle period a broker admits up to ten seconds' worth at once, hence ratios above 1.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.mirror_yaml import write_mirror_yaml
 from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
 from mirror_pipeline.local.shapes.bulk import fill_bulk
 from tests.support.quotas import set_quotas
@@ -32,8 +33,8 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="benchmarks.quota_rate", description=__doc__, formatter_class=plain)
-    parser.add_argument("--source-rate", type=float, default=2.0, help="MB/s a broker, consumers; 0: no quota")
-    parser.add_argument("--target-rate", type=float, default=0.2, help="MB/s a broker, producers and consumers; 0: no quota")
+    parser.add_argument("--source-rate", type=float, default=2.0, help="MB/s per broker, consumers; 0: no quota")
+    parser.add_argument("--target-rate", type=float, default=0.2, help="MB/s per broker, producers and consumers; 0: no quota")
     parser.add_argument("--megabytes", type=float, default=12.0)
     parser.add_argument("--partitions", type=int, default=12)
     parser.add_argument("--record-bytes", type=int, default=1000)
@@ -42,7 +43,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """One source, filled once; a copy, a verification and a look at the lag for each number of connections."""
+    """Fill one source; copy, verify and measure the lag for each number of connections."""
     options = arguments()
     folder = Path(tempfile.mkdtemp(prefix="mirror-quota-"))
     try:
@@ -60,22 +61,17 @@ def main() -> None:
 
 def _round(options: argparse.Namespace, place: Path, source: str, target: str, connections: int, records: int) -> dict[str, Any]:
     place.mkdir()
-    mirror = {"name": "m", "source": "source", "target": "target", "topics": {"include": [TOPIC]}, "naming": place.name + ".{topic}"}
-    body = {
-        "clusters": {"source": {"bootstrap_servers": source}, "target": {"bootstrap_servers": target}},
-        "buffer": {"uri": str(place / "buffer")}, "engine": {"connections": connections}, "mirrors": [mirror],
-    }  # fmt: skip
-    (place / "mirror.yaml").write_text(json.dumps(body))
+    write_mirror_yaml(place, (source, target), TOPIC, name="m", naming=place.name + ".{topic}", engine={"connections": connections})
     quota = min(rate for rate in (options.source_rate, options.target_rate) if rate)
-    found: dict[str, Any] = {"connections": connections, "records": records, "quota_mb_per_second": quota}
+    result: dict[str, Any] = {"connections": connections, "records": records, "quota_mb_per_second": quota}
     for name, words in (("run", ["run", "--once"]), ("verify", ["verify", "--mirror", "m"]), ("lag", ["lag", "--mirror", "m"])):
         began = time.monotonic()
         code = _mirror(place, words)
         seconds = time.monotonic() - began
-        found[name] = {"exit": code, "seconds": round(seconds, 1)}
+        result[name] = {"exit": code, "seconds": round(seconds, 1)}
         if name != "lag":
-            found[name]["ratio"] = round(options.megabytes / seconds / quota, 2)
-    return found
+            result[name]["ratio"] = round(options.megabytes / seconds / quota, 2)
+    return result
 
 
 def _mirror(place: Path, words: Sequence[str]) -> int:

@@ -13,7 +13,7 @@ from benchmarks.workloads import WORKLOADS
 SCHEMA = 1
 ENOUGH_ROUNDS = 2
 RIVALS = ("tuned", "default")
-# What a ratio is made of: its name, the figure, and whether more of it is better.
+# The ratios: name, figure, and whether more is better.
 RATIOS = {
     "bulk": (
         ("wall", "records_per_second", True),

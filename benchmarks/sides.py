@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from benchmarks.mirror_yaml import write_mirror_yaml
 from benchmarks.workloads import Workload
 from mirror_pipeline.children import default_signals
 
@@ -21,7 +21,7 @@ STOP_SECONDS = 60.0  # a clean end: MirrorMaker 2 stores offsets, a lane finishe
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One copy to be made: from where, to where, what. ``tag`` is new each time, so every round has target topics of its own."""
+    """One copy: source, target, workload. ``tag`` is new each time, so that every round has its own target topics."""
 
     source: str
     target: str
@@ -52,7 +52,7 @@ class Launched:
             time.sleep(0.05)
         late = self.process.poll() is None
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # a session of its own: nobody else is in it
+            os.killpg(self.process.pid, signal.SIGKILL)  # its own session: no other process is in it
         code = self.process.wait()
         return None if late else code
 
@@ -61,39 +61,30 @@ class Launched:
         if not self.log.exists():
             return []
         with self.log.open(errors="replace") as lines:
-            found = [line.strip()[:300] for line in lines if " ERROR " in line or line.startswith(("error:", "Traceback"))]
-        return found[:5]
+            errors = [line.strip()[:300] for line in lines if " ERROR " in line or line.startswith(("error:", "Traceback"))]
+        return errors[:5]
 
 
 class Side(Protocol):
-    """Something that mirrors."""
+    """One product under test."""
 
     name: str
     title: str
 
     def launch(self, flow: Flow, folder: Path) -> Launched:
-        """Start it for a flow, to run until it is ended."""
+        """Start it for a flow; it runs until it is stopped."""
 
 
 def mirror_command(flow: Flow, folder: Path, engine: dict[str, Any] | None = None) -> list[str]:
     """The words ``mirror -c FILE``; the file describes the flow and is written into ``folder``."""
-    security = {"protocol": "SSL", "ca_file": str(flow.source_ca)} if flow.source_ca else {}
-    mirror = {"name": "bench", "source": "source", "target": "target", "topics": {"include": [flow.workload.pattern]}}
-    body = {
-        "clusters": {
-            "source": {"bootstrap_servers": flow.source, **({"security": security} if security else {})},
-            "target": {"bootstrap_servers": flow.target},
-        },
-        "buffer": {"uri": str(folder / "buffer")},
-        "mirrors": [{**mirror, "naming": flow.tag + ".{topic}"}],
-        **({"engine": engine} if engine else {}),
-    }
-    (folder / "mirror.yaml").write_text(json.dumps(body, indent=1))
-    return [sys.executable, "-m", "mirror_pipeline.cli", "-c", str(folder / "mirror.yaml")]
+    source = {"security": {"protocol": "SSL", "ca_file": str(flow.source_ca)}} if flow.source_ca else {}
+    addresses, naming = (flow.source, flow.target), flow.tag + ".{topic}"
+    config = write_mirror_yaml(folder, addresses, flow.workload.pattern, naming=naming, engine=engine, source=source)
+    return [sys.executable, "-m", "mirror_pipeline.cli", "-c", str(config)]
 
 
 def differences(flow: Flow, topics: dict[str, str], folder: Path) -> str:
-    """Compare source and target record by record, whoever copied; the verdict's first words, empty when they are equal."""
+    """Compare source and target record by record; the start of the verdict, empty if they are equal."""
     pairs = [word for pair in topics.items() for word in ("--topic", "=".join(pair))]
     command = [*mirror_command(flow, folder), "verify", "--external", "--source", "source", "--target", "target", "--json", *pairs]
     done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

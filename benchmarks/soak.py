@@ -1,11 +1,11 @@
-"""A mirror under constant load: does its disk stay under the cap, do its logs and files stay bounded, does its memory stay flat?
+"""A mirror under constant load: whether buffer, Delta logs, file counts and memory stay within bounds.
 
-    .venv/bin/python benchmarks/soak.py --minutes 60 --megabytes-per-second 2 --cap 256MB --retention 2m
+    .venv/bin/python -m benchmarks.soak --minutes 60 --megabytes-per-second 2 --cap 256MB --retention 2m
 
-Two embedded clusters, three topics (plain, transactional with aborts, compacted), `mirror run` as a child process. Every ten
-seconds it looks at the buffer's disk, the Delta logs, the live files, the memory of every process of the mirror, and the
-lag. At the end the load stops, the mirror catches up, `mirror verify` compares everything. Prints a table, writes JSON, and
-ends with code 1 when a bound does not hold.
+Two embedded clusters, three topics (plain, transactional with aborts, compacted), `mirror run` as a child process. It samples
+the buffer's size, the Delta logs, the live files, the memory of every process of the mirror, and the lag every ten seconds.
+At the end the load stops, the mirror catches up, and `mirror verify` compares everything. Prints a table, writes JSON, and
+exits with 1 if a bound does not hold.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.mirror_yaml import write_mirror_yaml
 from benchmarks.soak_load import Load, create_topics
 from benchmarks.soak_report import Sample, bounds_broken, print_table
 from mirror_pipeline import Mirror, load_config
@@ -52,7 +53,7 @@ def arguments() -> argparse.Namespace:
 
 @dataclass(frozen=True)
 class Place:
-    """Where everything is."""
+    """Folder, configuration and mirror of the run."""
 
     folder: Path
     config: Path
@@ -63,14 +64,9 @@ def prepare(folder: Path, options: argparse.Namespace) -> tuple[Place, str]:
     """Clusters, topics, configuration; the place and the source's address."""
     clusters = start_clusters(folder / "clusters", 2, config={"log.cleaner.backoff.ms": "5000"})
     create_topics(clusters[0].bootstrap_servers)
-    body = {
-        "clusters": {c.name: {"bootstrap_servers": c.bootstrap_servers} for c in clusters},
-        "buffer": {"uri": "./buffer", "max_bytes": options.cap, "retention": options.retention},
-        "engine": {"micro_batch_bytes": options.micro_batch},
-        "mirrors": [{"name": MIRROR, "source": clusters[0].name, "target": clusters[1].name, "topics": {"include": ["soak-.*"]}}],
-    }
-    config = folder / "mirror.yaml"
-    config.write_text(json.dumps(body))
+    addresses = (clusters[0].bootstrap_servers, clusters[1].bootstrap_servers)
+    engine, buffer = {"micro_batch_bytes": options.micro_batch}, {"max_bytes": options.cap, "retention": options.retention}
+    config = write_mirror_yaml(folder, addresses, "soak-.*", name=MIRROR, engine=engine, buffer=buffer)
     return Place(folder, config, Mirror(load_config(config), MIRROR)), clusters[0].bootstrap_servers
 
 
@@ -81,18 +77,18 @@ def command(place: Place, *words: str) -> list[str]:
 
 def memory(pid: int) -> dict[str, int]:
     """Resident bytes of the mirror's processes, by kind."""
-    found = {"driver": 0, "jvm": 0, "workers": 0}
+    usage = {"driver": 0, "jvm": 0, "workers": 0}
     try:
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     except psutil.NoSuchProcess:
-        return found
+        return usage
     for process in family:
         try:
             kind = "driver" if process.pid == pid else "jvm" if process.name().startswith("java") else "workers"
-            found[kind] += process.memory_info().rss
+            usage[kind] += process.memory_info().rss
         except psutil.NoSuchProcess:
             continue
-    return found
+    return usage
 
 
 def look(place: Place, pid: int, began: float) -> Sample:
@@ -114,7 +110,7 @@ def look(place: Place, pid: int, began: float) -> Sample:
         lag=lag.lag_records,
         lag_seconds=lag.lag_seconds or 0.0,
         full=bool(use and use.full_since),
-        house=use.upkeep_error if use else "",
+        maintenance_error=use.upkeep_error if use else "",
         **memory(pid),
     )
 
@@ -143,13 +139,13 @@ def soak(place: Place, source: str, options: argparse.Namespace) -> tuple[list[S
         load.stop()
         end(process)
     verdict = subprocess.run(command(place, "verify", "--json"), capture_output=True, text=True, timeout=VERIFY_SECONDS)
-    found = json.loads(verdict.stdout) if verdict.stdout.strip() else {"ok": False, "error": verdict.stderr[-2000:]}
+    verified = json.loads(verdict.stdout) if verdict.stdout.strip() else {"ok": False, "error": verdict.stderr[-2000:]}
     produced = {"produced_records": load.records, "produced_bytes": load.bytes, "aborted_records": load.aborted}
-    return samples, {**produced, "lag_left": left, "run_code": code, "verify": found}
+    return samples, {**produced, "lag_left": left, "run_code": code, "verify": verified}
 
 
 def sampled(place: Place, process: subprocess.Popen[bytes], began: float) -> Sample:
-    """One sample, told to whoever watches."""
+    """Take one sample and print it."""
     if process.poll() is not None:
         raise SystemExit(f"the mirror ended by itself with code {process.returncode}: see {place.folder}/run.log")
     sample = look(place, process.pid, began)

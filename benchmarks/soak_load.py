@@ -27,8 +27,8 @@ def create_topics(bootstrap: str) -> None:
     """Make the three topics."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topics = [NewTopic(name, count, 1, config=COMPACTION if name == COMPACTED else {}) for name, count in PARTITIONS.items()]
-    for made in admin.create_topics(topics).values():
-        made.result(30)
+    for created in admin.create_topics(topics).values():
+        created.result(30)
 
 
 class Load:

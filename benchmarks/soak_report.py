@@ -1,4 +1,4 @@
-"""What the soak saw: a table, and the bounds that must hold."""
+"""The results of the soak: a table, and the bounds that must hold."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 from mirror_pipeline.text import sparkline
 
+# Shorter runs are mostly start-up: their memory is printed but not checked.
 FLAT_MINUTES = 20.0
-"""Shorter runs are mostly start-up: their memory is printed and not judged."""
+# Over the second half a process may grow by this share, or by this number of bytes.
 GROWTH_SHARE, GROWTH_BYTES = 0.05, 32 * 2**20
-"""Over the second half a process may grow by this part of itself, or by so many bytes."""
 LOG_FILES = 6_000
 LIVE_FILES = 1_000
+# The first part of a run, while logs fill up to their retention.
 WARM_SHARE = 0.25
-"""The first part of a run, in which files are young and logs fill up to their retention."""
 SIZES = ("disk", "spans", "ledger", "logs", "unverified", "driver", "jvm", "workers")
 COUNTS = ("log_files", "live_files", "lag")
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look: seconds since the start, bytes on disk by kind, files, lag, resident bytes by process kind."""
+    """One sample: seconds since the start, bytes on disk by kind, files, lag, resident bytes by process kind."""
 
     seconds: float
     disk: int
@@ -36,7 +36,7 @@ class Sample:
     lag: int
     lag_seconds: float
     full: bool
-    house: str
+    maintenance_error: str
     driver: int
     jvm: int
     workers: int
@@ -55,28 +55,28 @@ def growth(samples: Sequence[Sample], name: str) -> float:
 def bounds_broken(samples: Sequence[Sample], outcome: dict[str, Any], *, cap: int, minutes: float) -> list[str]:
     """The bounds that did not hold, one line each."""
     warm = samples[int(len(samples) * WARM_SHARE) :] or samples
-    found = []
+    broken = []
     for name, limit in (("disk", cap), ("log_files", LOG_FILES), ("live_files", LIVE_FILES)):
         worst = max(getattr(s, name) for s in samples)
         if worst > limit:
-            found.append(f"{name} reached {worst:,}, more than {limit:,}")
+            broken.append(f"{name} reached {worst:,}, more than {limit:,}")
     half = len(warm) // 2
     before, after = (max((s.log_files for s in part), default=0) for part in (warm[:half], warm[half:]))
     if minutes >= FLAT_MINUTES and after > 1.25 * before + 100:
-        found.append(f"log files still grow: {before} at most in the first half, {after} in the second")
+        broken.append(f"log files still grow: {before} at most in the first half, {after} in the second")
     for name in ("driver", "jvm", "workers"):
         more, mean = growth(samples, name), statistics.fmean(getattr(s, name) for s in samples)
         if minutes >= FLAT_MINUTES and more > max(GROWTH_SHARE * mean, GROWTH_BYTES):
-            found.append(f"{name} grew by {more / 2**20:.0f} MB over the second half of the run")
+            broken.append(f"{name} grew by {more / 2**20:.0f} MB over the second half of the run")
     if outcome["lag_left"] or outcome["run_code"]:
-        found.append(f"lag {outcome['lag_left']} was left, the run ended with code {outcome['run_code']}")
+        broken.append(f"lag {outcome['lag_left']} was left, the run ended with code {outcome['run_code']}")
     if not outcome["verify"].get("ok"):
-        found.append(f"verify: {str(outcome['verify'])[:500]}")
-    return found
+        broken.append(f"verify: {str(outcome['verify'])[:500]}")
+    return broken
 
 
 def print_table(samples: Sequence[Sample], outcome: dict[str, Any], *, cap: int) -> None:
-    """A row for each thing that was looked at: start, quarters, worst, and how it went."""
+    """A row for each measure: start, quarters, worst, and its course."""
     marks = [samples[min(len(samples) - 1, len(samples) * part // 4)] for part in range(4)] + [samples[-1]]
     print(f"{'':12}" + "".join(f"{f'{m.seconds / 60:.1f} min':>12}" for m in marks) + f"{'worst':>12}{'2nd half':>12}  course")
     for name in (*SIZES, *COUNTS):
@@ -90,10 +90,10 @@ def print_table(samples: Sequence[Sample], outcome: dict[str, Any], *, cap: int)
         rise = f"{growth(samples, name) / (1e6 if size else 1):+,.1f}"
         print(f"{name:12}{row}{shown(max(values)):>12}{rise:>12}  {sparkline(_thin(values))}")
     waits = sum(s.full for s in samples)
-    print(f"cap {cap / 1e6:,.0f} MB; staging waited in {waits} of {len(samples)} samples; housekeeping said: {_said(samples)}")
-    proof = outcome["verify"]
-    print(f"produced {outcome['produced_records']:,} records, {outcome['aborted_records']:,} aborted; verify ok: {proof.get('ok')}, "
-          f"{proof.get('records')} records compared")  # fmt: skip
+    print(f"cap {cap / 1e6:,.0f} MB; reading waited in {waits} of {len(samples)} samples; maintenance errors: {_errors(samples)}")
+    verified = outcome["verify"]
+    print(f"produced {outcome['produced_records']:,} records, {outcome['aborted_records']:,} aborted; verify ok: {verified.get('ok')}, "
+          f"{verified.get('records')} records compared")  # fmt: skip
 
 
 def _thin(values: Sequence[int], most: int = 40) -> list[int]:
@@ -101,5 +101,5 @@ def _thin(values: Sequence[int], most: int = 40) -> list[int]:
     return [max(values[at : at + step]) for at in range(0, len(values), step)]
 
 
-def _said(samples: Sequence[Sample]) -> str:
-    return "; ".join(sorted({s.house for s in samples if s.house})) or "nothing"
+def _errors(samples: Sequence[Sample]) -> str:
+    return "; ".join(sorted({s.maintenance_error for s in samples if s.maintenance_error})) or "none"

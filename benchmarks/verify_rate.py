@@ -1,9 +1,9 @@
-"""How long verifying takes against copying: embedded clusters, fresh topics, both times and their ratio each round.
+"""The time of a verification compared with that of the copy: embedded clusters, fresh topics, both times and their ratio each round.
 
-    .venv/bin/python benchmarks/verify_rate.py --gigabytes 1 --record-bytes 1000 --rounds 3
+    .venv/bin/python -m benchmarks.verify_rate --gigabytes 1 --record-bytes 1000 --rounds 3
 
-The copy's time is that of ``run --json``, the verification's that of ``verify --json``: both count from the moment Spark is
-up. With ``--external`` the same topics are compared once more without a ledger.
+The copy's time is that of ``run --json``, the verification's that of ``verify --json``: both start when Spark is
+running. With ``--external`` the same topics are also compared without a ledger.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.mirror_yaml import write_mirror_yaml
 from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.execution.spark import build_session
 from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
@@ -44,13 +45,9 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="verify-rate-"))
     try:
         clusters = start_clusters(folder / "clusters", 2)
-        body = {
-            "clusters": {c.name: {"bootstrap_servers": c.bootstrap_servers} for c in clusters},
-            "buffer": {"uri": "./buffer"},
-            "mirrors": [{"name": "bench", "source": clusters[0].name, "target": clusters[1].name, "topics": {"include": ["bench-.*"]}}],
-        }
-        (folder / "mirror.yaml").write_text(json.dumps(body))
-        mirror = Mirror(load_config(folder / "mirror.yaml"), "bench")
+        addresses = (clusters[0].bootstrap_servers, clusters[1].bootstrap_servers)
+        config = write_mirror_yaml(folder, addresses, "bench-.*")
+        mirror = Mirror(load_config(config), "bench")
         session = build_session(mirror.flow.settings.engine)
         rounds = [one_round(mirror, session, clusters[0].bootstrap_servers, number, options) for number in range(options.rounds)]
         medians = {name: statistics.median(row[name] for row in rounds) for name in rounds[0]}
@@ -81,7 +78,7 @@ def one_round(mirror: Mirror, session: Any, source: str, number: int, options: a
 
 
 def sound(report: VerifyReport, records: int) -> VerifyReport:
-    """A verification that found nothing and looked at everything, or the end."""
+    """The report itself if it covers every record and has no difference; otherwise exit."""
     if not report.ok or report.records != records:
         raise SystemExit(f"{report.records} of {records} records, {report.differences[:3]}")
     return report

@@ -13,7 +13,7 @@ from mirror_pipeline.local.shapes.bulk import fill_bulk
 from mirror_pipeline.local.shapes.ground import OPEN_TIMES, Ground
 
 KB, MB = 1_000, 1_000_000
-ADMIN_SECONDS = 120.0  # a thousand topics made or deleted in one request: 10-30 s on two busy cores
+ADMIN_SECONDS = 120.0  # a thousand topics created or deleted in one request: 10-30 s on two busy cores
 TOPICS_A_REQUEST = 500  # a controller refuses a request that would need more than 10,000 metadata records
 
 

@@ -35,8 +35,8 @@ def start(folder: Path, *, tls: bool) -> None:
     }
     listeners = {TLS: "SSL"} if tls else {}
     spec = ClusterSpec(config=config, listeners=listeners, heap=BROKER_HEAP, jvm_options=(SERVER_JIT,))
-    made = LocalCluster.create(folder / "source", spec)
-    write_state(made.folder, spec, made.cluster_id, [{name: PORTS[name] for name in spec.listener_names}])
+    cluster = LocalCluster.create(folder / "source", spec)
+    write_state(cluster.folder, spec, cluster.cluster_id, [{name: PORTS[name] for name in spec.listener_names}])
     start_clusters(folder, names=["source"])
 
 

@@ -55,7 +55,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def program() -> Path:
-    """The compiled emulator, from the cache when it was made from this very source."""
+    """The compiled emulator, from the cache if it was built from the same source."""
     text = SOURCE.read_bytes()
     path = cache_folder() / "benchmarks" / f"link-{hashlib.sha256(text).hexdigest()[:12]}"
     if not _is_ours(path):

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from mirror_pipeline import Mirror
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.errors import BufferUnusable, LaneBusy
@@ -132,17 +133,23 @@ def test_a_record_larger_than_the_target_takes_halts_its_topic_alone(
     assert sum(end_offsets(recording, f"east.{large}", target=True).values()) == 6
 
 
+def ten_copied(clusters: ClusterPair, folder: Path, topic: str, spark: SparkSession) -> tuple[str, str, Mirror]:
+    """A new topic with ten records and its mirror, which has copied them; the addresses of source and target, and the mirror."""
+    source, target = (c.bootstrap_servers for c in clusters)
+    create_topic(source, topic)
+    produce(source, topic, 10)
+    mirror = make_mirror(folder, source, target, [topic])
+    assert mirror.run(once=True, session=spark).records == 10
+    return source, target, mirror
+
+
 def test_a_trimmed_source_halts_or_records_the_gap(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, spark: SparkSession
 ) -> None:
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import AdminClient
 
-    source, target = (c.bootstrap_servers for c in clusters)
-    create_topic(source, topic_name)
-    produce(source, topic_name, 10)
-    mirror = make_mirror(tmp_path, source, target, [topic_name])
-    assert mirror.run(once=True, session=spark).records == 10
+    source, target, mirror = ten_copied(clusters, tmp_path, topic_name, spark)
     produce(source, topic_name, 10, start=10)
     admin = AdminClient({"bootstrap.servers": source})
     for future in admin.delete_records([TopicPartition(topic_name, 0, 15)]).values():
@@ -157,11 +164,7 @@ def test_a_trimmed_source_halts_or_records_the_gap(
 
 
 def test_a_recreated_source_topic_halts(clusters: ClusterPair, tmp_path: Path, topic_name: str, spark: SparkSession) -> None:
-    source, target = (c.bootstrap_servers for c in clusters)
-    create_topic(source, topic_name)
-    produce(source, topic_name, 10)
-    mirror = make_mirror(tmp_path, source, target, [topic_name])
-    assert mirror.run(once=True, session=spark).records == 10
+    source, _, mirror = ten_copied(clusters, tmp_path, topic_name, spark)
     mirror.flow.source_admin().delete_topic(topic_name)
     deadline = time.monotonic() + 20
     while topic_name in mirror.flow.source_admin().topics():
@@ -177,11 +180,7 @@ def test_a_recreated_source_topic_halts(clusters: ClusterPair, tmp_path: Path, t
 def test_another_writer_on_the_target_is_noticed(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, spark: SparkSession
 ) -> None:
-    source, target = (c.bootstrap_servers for c in clusters)
-    create_topic(source, topic_name)
-    produce(source, topic_name, 10)
-    mirror = make_mirror(tmp_path, source, target, [topic_name])
-    assert mirror.run(once=True, session=spark).records == 10
+    source, target, mirror = ten_copied(clusters, tmp_path, topic_name, spark)
     produce(target, f"east.{topic_name}", 1)
     produce(source, topic_name, 10, start=10)
     report = mirror.run(once=True, session=spark)

@@ -18,8 +18,8 @@ EACH = 10
 SIZE = len(batch(0, EACH))
 
 
-class Line:
-    """Stands in for a connection; ``answer`` is told each question and says what comes of it and when, None for silence."""
+class FakeConnection:
+    """Stands in for a connection: a socket that becomes readable when an answer has arrived."""
 
     timeout = 30.0
     round_trip = 0.01
@@ -27,17 +27,24 @@ class Line:
     muted_until = throttle = 0.0
     peer = "a:1"
 
-    def __init__(self, answer: Callable[[Line, int], float | Exception | None]) -> None:
-        self.answer = answer
+    def __init__(self) -> None:
         self.near, self.far = socket.socketpair()
         self.near.setblocking(False)
-        self.asked: deque[int] = deque()
-        self.due: deque[float | Exception] = deque()
         self.free = 0.0
-        self.closed = False
 
     def fileno(self) -> int:
         return self.near.fileno()
+
+
+class Line(FakeConnection):
+    """``answer`` gets each requested offset and returns the seconds until its answer arrives, an error, or None for silence."""
+
+    def __init__(self, answer: Callable[[Line, int], float | Exception | None]) -> None:
+        super().__init__()
+        self.answer = answer
+        self.asked: deque[int] = deque()
+        self.due: deque[float | Exception] = deque()
+        self.closed = False
 
     def close(self) -> None:
         self.closed = True
@@ -52,7 +59,7 @@ class Line:
             self.asked.append(offset)
             self.due.append(0.0)
             now = time.monotonic()
-            self.free = max(now, self.free) + found  # one answer behind the other
+            self.free = max(now, self.free) + found  # answers arrive one after the other
             threading.Timer(self.free - now, self._ring).start()
 
     def _ring(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import threading
 import time
 import weakref
@@ -21,6 +20,7 @@ from mirror_pipeline.engine.longlink.segments import Segment
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.kafka.records.batch import OpenRecord, headers, seal, tail_of
 from mirror_pipeline.model import OffsetRange, TopicPartition
+from tests.support.fetch_connections import FakeConnection
 
 pytestmark = pytest.mark.timeout(120)
 ROOM, STRETCH, BATCH_MAX = 400_000, 4_000, 8_000
@@ -84,24 +84,13 @@ class Broker:
         return self.lines[-1]
 
 
-class Line:
-    """Stands in for a connection to the broker: one answer behind the other."""
-
-    timeout = 30.0
-    round_trip = 0.01
-    ends_soon = False
-    muted_until = throttle = 0.0
-    peer = "a:1"
+class Line(FakeConnection):
+    """A connection to the broker: one answer after the other."""
 
     def __init__(self, broker: Broker) -> None:
+        super().__init__()
         self.broker = broker
-        self.near, self.far = socket.socketpair()
-        self.near.setblocking(False)
         self.asked: deque[tuple[TopicPartition, int, int]] = deque()
-        self.free = 0.0
-
-    def fileno(self) -> int:
-        return self.near.fileno()
 
     def close(self) -> None:
         self.near.close()

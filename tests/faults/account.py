@@ -51,7 +51,7 @@ def read_values(bootstrap: str, topic: str, *, committed: bool) -> Values:
 
 
 def compare_values(source: Values, target: Values, account: Account, *, topic: str) -> None:
-    """Count what is lost, doubled, out of order, and what is on the target without a source record."""
+    """Count values that are lost, duplicated, out of order, or on the target without a source record."""
     if not any(source.values()):
         account.unexplain(f"{topic} is empty on the source: the load has not worked")
     for partition in sorted(source.keys() | target.keys()):
@@ -59,16 +59,16 @@ def compare_values(source: Values, target: Values, account: Account, *, topic: s
         account.records += len(ours)
         counts, there = Counter(theirs), set(theirs)
         lost = [value for value in ours if value not in there]
-        doubled = [value for value, count in counts.items() if count > 1]
+        duplicated = [value for value, count in counts.items() if count > 1]
         place = {value: index for index, value in enumerate(ours)}
         strange = [value for value in counts if value not in place]
         order = [place[value] for value in dict.fromkeys(theirs) if value in place]
         wrong = sum(1 for before, after in zip(order, order[1:], strict=False) if after < before)
         account.lost += len(lost)
-        account.doubled += sum(counts[value] - 1 for value in doubled)
+        account.doubled += sum(counts[value] - 1 for value in duplicated)
         account.disordered += wrong
         account.unexplained += len(strange)
-        for what, values in (("lost", lost), ("doubled", doubled), ("not of the source", strange)):
+        for what, values in (("lost", lost), ("duplicated", duplicated), ("not of the source", strange)):
             if values:
                 account.tell(f"{topic}[{partition}]: {len(values)} {what}: {values[:3]} ... {values[-1]}")
         if wrong:
@@ -76,7 +76,7 @@ def compare_values(source: Values, target: Values, account: Account, *, topic: s
 
 
 def acked_are_there(target: Values, acked: Mapping[tuple[str, int], int], failed: Mapping[tuple[str, int], int], topic: str) -> int:
-    """How many values that the producer was told are safe are not on the target (0 unless some of its sends failed)."""
+    """How many acknowledged values are not on the target (0 unless some of its sends failed)."""
     missing = 0
     for partition, values in target.items():
         count = acked.get((topic, partition), 0)

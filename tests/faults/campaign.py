@@ -1,4 +1,4 @@
-"""A campaign: two clusters, live load, one mirror that is started again whenever it ends, faults one after the other, the account."""
+"""A campaign: two clusters, live load, one mirror that is restarted whenever it ends, faults one after the other, the account."""
 
 from __future__ import annotations
 
@@ -134,15 +134,15 @@ class Campaign:
         return self.child
 
     def blame(self) -> None:
-        """The next end of the run is our doing."""
+        """The next end of the run is caused by this campaign."""
         self._blamed = True
 
     def unblame(self) -> None:
-        """It shall go on after all."""
+        """The run should continue after all."""
         self._blamed = False
 
     def ended(self) -> None:
-        """Keep why a run ended that nobody had touched."""
+        """Record why a run ended that was not harmed."""
         if self.child is not None and not self._blamed:
             after = self.report.faults[-1].kind if self.report.faults else "nothing"
             self.report.ends.append(f"after {after}: exit code {self.child.code}: {self.child.last_words()}")

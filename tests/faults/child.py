@@ -16,7 +16,7 @@ import psutil
 
 from tests.support.waiting import has_input
 
-KEEPER = Path(__file__).with_name("keeper.py")
+SUBREAPER = Path(__file__).with_name("subreaper.py")
 SPARK_DAEMON = "pyspark.daemon"
 END_SECONDS = 60.0
 DUMP_SECONDS = 1.0
@@ -40,7 +40,7 @@ def wait_for(what: str, condition: Callable[[], object], seconds: float, *, poll
 
 
 def send_signal(pid: int, number: int) -> bool:
-    """False when the process is gone already."""
+    """False if the process has ended."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -49,7 +49,7 @@ def send_signal(pid: int, number: int) -> bool:
 
 
 class MirrorChild:
-    """``mirror ARGUMENTS -c config``, started at once, in a session of its own under a keeper.
+    """``mirror ARGUMENTS -c config``, started at once, in its own session below a subreaper.
 
     Args:
         config: its mirror.yaml; output goes to ``out-N.txt`` and ``err-N.txt`` beside it.
@@ -66,8 +66,8 @@ class MirrorChild:
         self.err = config.parent / f"err-{MirrorChild._count}.txt"
         self.code: int | None = None
         with self.err.open("wb") as err:
-            self._keeper = subprocess.Popen(
-                [sys.executable, str(KEEPER), "/bin/sh", "-c", 'exec "$@" >"$0"', str(self.out)]
+            self._subreaper = subprocess.Popen(
+                [sys.executable, str(SUBREAPER), "/bin/sh", "-c", 'exec "$@" >"$0"', str(self.out)]
                 + [sys.executable, "-m", "mirror_pipeline.cli", "--debug", *arguments, "-c", str(config)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, start_new_session=True,
                 env={**os.environ, "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", **(extra or {})},
@@ -76,8 +76,8 @@ class MirrorChild:
         self.began = time.monotonic()
 
     def _line(self, seconds: float) -> str:
-        assert self._keeper.stdout is not None
-        return self._keeper.stdout.readline().decode().strip() if has_input(self._keeper.stdout, seconds) else ""
+        assert self._subreaper.stdout is not None
+        return self._subreaper.stdout.readline().decode().strip() if has_input(self._subreaper.stdout, seconds) else ""
 
     def poll(self) -> int | None:
         """The exit code once it has ended, negative for a signal."""
@@ -97,9 +97,9 @@ class MirrorChild:
         return self.code
 
     def family(self) -> list[psutil.Process]:
-        """Everything below the keeper, whoever its parent was."""
+        """All descendants of the subreaper."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            return psutil.Process(self._keeper.pid).children(recursive=True)
+            return psutil.Process(self._subreaper.pid).children(recursive=True)
         return []
 
     def _named(self, *words: str) -> Iterator[psutil.Process]:
@@ -113,7 +113,7 @@ class MirrorChild:
         return next((p.pid for p in self._named("org.apache.spark.deploy.SparkSubmit")), None)
 
     def daemons(self) -> list[int]:
-        """The fathers of Spark's Python workers."""
+        """The parents of Spark's Python workers."""
         known = {p.pid: p.ppid() for p in self._named(SPARK_DAEMON)}
         return [pid for pid, parent in known.items() if parent not in known]
 
@@ -147,18 +147,18 @@ class MirrorChild:
         return self.wait(seconds)
 
     def close(self) -> None:
-        """End the keeper and all that is left below it."""
-        if self._keeper.stdin is not None:
-            self._keeper.stdin.close()
-        self._keeper.wait(END_SECONDS)
-        if self._keeper.stdout is not None:
-            self._keeper.stdout.close()
+        """End the subreaper and its descendants."""
+        if self._subreaper.stdin is not None:
+            self._subreaper.stdin.close()
+        self._subreaper.wait(END_SECONDS)
+        if self._subreaper.stdout is not None:
+            self._subreaper.stdout.close()
 
     def last_words(self) -> str:
         """The last line of its error output."""
         lines = [line.strip() for line in self.err.read_text(errors="replace").splitlines() if line.strip()]
-        told = [line for line in lines if line.startswith(("error", "hint")) or "halted" in line]
-        return " | ".join((told or lines)[-2:])[:400]
+        errors = [line for line in lines if line.startswith(("error", "hint")) or "halted" in line]
+        return " | ".join((errors or lines)[-2:])[:400]
 
     def dump(self) -> str:
         """Stacks of JVM, workers and driver of a run that hangs (it ends by this)."""

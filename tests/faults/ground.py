@@ -38,7 +38,7 @@ class Ground:
         return self._target if target else self._source
 
     def create(self, topic: str, partitions: int, *, target: bool = False, **more: str) -> None:
-        """A topic that keeps its records for ever; again while an older one of the name is being deleted."""
+        """A topic with unlimited retention; retried while an older one of the name is being deleted."""
         new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1", "max.message.bytes": "2000000", **more})
 
         def created() -> bool:
@@ -56,7 +56,7 @@ class Ground:
         return len(found) == partitions and all(part.leader >= 0 for part in found.values())
 
     def delete(self, topic: str, *, target: bool = False) -> None:
-        """Delete and wait until nobody sees it."""
+        """Delete and wait until it is in no broker's metadata."""
         self._admin(target).delete_topics([topic])[topic].result(ADMIN_SECONDS)
         wait_for(f"{topic} to be gone", lambda: topic not in self._admin(target).list_topics(timeout=10).topics, ADMIN_SECONDS)
 
@@ -93,7 +93,7 @@ class Ground:
             raise AssertionError("the source does not take records")
 
     def transaction(self, topic: str) -> Producer:
-        """A producer in a transaction that lasts ten minutes if nobody ends it."""
+        """A producer in a transaction that lasts ten minutes unless it is ended."""
         times = {"transactional.id": topic, "transaction.timeout.ms": 600_000}
         client = Producer({"bootstrap.servers": self.source.bootstrap_servers, "log_level": 0, **times})
         client.init_transactions(30)

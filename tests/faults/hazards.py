@@ -1,4 +1,4 @@
-"""What can befall a source (or target) topic behind a mirror's back, each as a class: prepare, strike, mend, expect."""
+"""Changes of a source (or target) topic that a mirror does not control, each as a class: prepare, strike, mend, expect."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Hazard:
         self.put()
 
     def strike(self) -> None:
-        """After the first run, while none is going on."""
+        """After the first run, while no run is in progress."""
 
     def cut(self, data: Path) -> None:
         """While the source is down; ``data`` is its log folder."""
@@ -76,7 +76,7 @@ class Hazard:
         """When the source is up again, before the second run."""
 
     def during(self) -> None:
-        """While the second run goes on."""
+        """During the second run."""
 
     def mend(self) -> None:
         """After the second run."""
@@ -91,18 +91,18 @@ class Hazard:
 
 
 class Trimmed(Hazard):
-    """DeleteRecords while the mirror is behind."""
+    """DeleteRecords while the mirror has lag."""
 
     name, code, accept, causes = "trimmed", "trimmed", True, frozenset({HoleCause.RETENTION})
 
     def strike(self) -> None:
-        behind = self.values(self.chance.randint(20, 100), self.partitions)
+        late = self.values(self.chance.randint(20, 100), self.partitions)
         firsts = {p: len(self.expected[p]) for p in range(self.partitions)}
-        counts = {p: sum(1 for q, _ in behind if q == p) for p in firsts}
+        counts = {p: sum(1 for q, _ in late if q == p) for p in firsts}
         cuts = {p: self.chance.randint(1, counts[p]) for p in firsts}
         self.ground.trim(self.topic, {p: firsts[p] + cut for p, cut in cuts.items()})
         for partition in firsts:
-            self.expected[partition] += [name for p, name in behind if p == partition][cuts[partition] :]
+            self.expected[partition] += [name for p, name in late if p == partition][cuts[partition] :]
         self.put(30)
 
 
@@ -156,7 +156,7 @@ class Truncated(Hazard):
 
 
 class Grown(Hazard):
-    """More partitions, while a run goes on, with records in them at once."""
+    """More partitions, during a run, with records in them at once."""
 
     name = "grown"
 
@@ -207,7 +207,7 @@ class OversizeCompacted(OversizeMended):
 
 
 class Hanging(Hazard):
-    """A transaction that nobody ends holds back all that follows; then it is committed or aborted."""
+    """An open transaction blocks all later records; then it is committed or aborted."""
 
     name = "hanging"
     _client: Producer | None = None
@@ -218,26 +218,26 @@ class Hanging(Hazard):
         for partition, name in self._held:
             self._client.produce(self.topic, name.encode() + b" x", b"k", partition)
         self._client.flush(30)
-        self._behind = self.values(20, self.partitions)
+        self._later = self.values(20, self.partitions)
 
     def mend(self) -> None:
         assert self._client is not None
         shown = self.ground.names(self.target)
-        early = [name for _, name in self._held + self._behind if any(name in values for values in shown.values())]
+        early = [name for _, name in self._held + self._later if any(name in values for values in shown.values())]
         if early:
             self.ground.account.unexplain(f"{self.topic}: {len(early)} records copied past the last stable offset: {early[:3]}")
         if self.chance.random() < 0.5:
             self._client.commit_transaction(30)
-            kept = self._held + self._behind
+            kept = self._held + self._later
         else:
             self._client.abort_transaction(30)
-            kept = self._behind
+            kept = self._later
         for partition, name in kept:
             self.expected[partition].append(name)
 
 
 class Keyless(Hazard):
-    """A keyless record for a compacted target topic: refused until a person decides about the policy."""
+    """A keyless record for a compacted target topic: refused until the user decides about the policy."""
 
     name, code = "keyless", "*"
 

@@ -1,4 +1,4 @@
-"""Steady live load on a source cluster: unique numbered records, each topic by a thread of its own."""
+"""Steady live load on a source cluster: unique numbered records, each topic in its own thread."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ class Load:
                 raise AssertionError(f"the load of {thread.name} does not end")
 
     def pause(self) -> None:
-        """No new records until :meth:`go_on`."""
+        """No new records until :meth:`resume`."""
         self._pause.set()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """After :meth:`pause`."""
         self._pause.clear()
 

@@ -55,13 +55,13 @@ class Account:
 
     @property
     def clean(self) -> bool:
-        """Nothing lost, doubled, out of order or unexplained."""
+        """Nothing lost, duplicated, out of order or unexplained."""
         return not (self.lost or self.doubled or self.disordered or self.unexplained)
 
 
 @dataclass(slots=True)
 class CampaignReport:
-    """The story of one campaign. ``ends`` are runs that ended although nobody had touched their driver or JVM."""
+    """The report of one campaign. ``ends`` are runs that ended although their driver and JVM were not harmed."""
 
     campaign: str
     seed: int

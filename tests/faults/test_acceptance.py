@@ -73,7 +73,7 @@ class Acceptance:
         time.sleep(max(0.0, until - time.monotonic()))
 
     def settle(self) -> None:
-        """What was written is on the target, or time is up: the account tells."""
+        """What was written is on the target, or time is up: the account decides."""
         self.campaign.load.pause()
         source, target = (arrivals.seen for arrivals in self.arrivals)
         with_all = lambda: all(len(target[place]) >= len(names) for place, names in source.items())  # noqa: E731

@@ -1,4 +1,4 @@
-"""The account notices what it must: one lost, one doubled, one swapped, one that no source record explains."""
+"""The account notices what it must: one lost, one duplicated, one swapped, one without a source record."""
 
 from __future__ import annotations
 

@@ -28,14 +28,14 @@ class DagsterCampaign(Campaign):
     up: Up | None = None
 
     def start(self, **extra: str) -> MirrorChild:
-        """A new ``mirror up``, with an instance of its own: nobody remembers failures."""
+        """A new ``mirror up``, with its own instance, which has no failures on record."""
         shutil.rmtree(self.folder / ".mirror", ignore_errors=True)
         self.up = start(self.config, self.source, self.target)
         self.report.runs += 1
         return None  # type: ignore[return-value]
 
     def running(self) -> Any:
-        """``mirror up`` restarts lanes, nobody restarts it."""
+        """``mirror up`` restarts lanes; nothing restarts ``mirror up``."""
         if self.up is None or self.up.process.poll() is not None:
             self.start()
 

@@ -74,7 +74,7 @@ def fall_silent(campaign: Campaign, _: Proxies) -> None:
     """No load until everything is forgotten; after that, sequences continue where they were."""
     campaign.load.pause()
     time.sleep(campaign.chance.uniform(1.5, 3.5))
-    campaign.load.go_on()
+    campaign.load.resume()
     campaign.report.fault("silence")
 
 

@@ -42,7 +42,7 @@ def holds(pid: int, port: int) -> bool:
 def test_the_other_worker_goes_on_sending(
     plan: Callable[[str], CampaignReport], own_clusters: Callable[[LocalCluster], None], tmp_path: Path
 ) -> None:
-    """One of two produce tasks dies while a request of the other is on its way: nobody may send that one's batches again yet."""
+    """One of two produce tasks dies while a request of the other is on its way: that one's batches must not be sent again yet."""
     campaign, target = begin(own_clusters, tmp_path, plan("late"))
 
     def step() -> None:

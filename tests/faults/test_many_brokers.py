@@ -18,12 +18,12 @@ from tests.faults.sides import QUICK, STEADY, Side
 from tests.support.quotas import KINDS, set_quotas
 
 OTHERS_SECONDS = 5.0
-"""What partitions of healthy brokers may take to go on beside a broker that does not answer."""
+"""How long partitions of healthy brokers may take to continue while another broker does not answer."""
 SHORTEST_HANG, LONGEST_HANG, LONGEST_STEADY = 8.0, 20.0, 30.0
 LONGEST_DEATH = 16.0
-"""Ten seconds longer than it takes until the controller says that nobody leads."""
+"""Ten seconds longer than it takes until the controller reports no leader."""
 SINGLE = tuple(Stream(f"load-single-{n}", replicas=1, codec="lz4" if n else "none") for n in range(2))
-"""Partitions that have no leader while their only broker is away."""
+"""Partitions that have no leader while their only broker is down."""
 
 Plan = Callable[..., CampaignReport]
 Factory = Callable[..., list[LocalCluster]]
@@ -40,7 +40,7 @@ class Two:
         self.report, self.chance = report, self.campaign.chance
 
     def drive(self, step: Callable[[], None]) -> None:
-        """Steps with a run going on before each, and records arriving after it."""
+        """Steps, each with a run in progress before it and records arriving after it."""
 
         def whole() -> None:
             self.campaign.running()
@@ -56,11 +56,11 @@ class Two:
         return names if side is self.source else ["east." + name for name in names]
 
     def others_go_on(self, until: float) -> None:
-        """Records of other partitions arrive all the time although one broker is away."""
+        """Records of other partitions arrive all the time although one broker is down."""
         while time.monotonic() < until - OTHERS_SECONDS:
             before = self.campaign.delivered()
             try:
-                wait_for("others to go on", lambda b=before: self.campaign.delivered() > b >= 0, OTHERS_SECONDS, poll=0.15)  # type: ignore[misc]
+                wait_for("others to continue", lambda b=before: self.campaign.delivered() > b >= 0, OTHERS_SECONDS, poll=0.15)  # type: ignore[misc]
             except Stuck:
                 self.report.account.unexplain(f"after fault {len(self.report.faults) + 1}: nothing arrived for {OTHERS_SECONDS:.0f} s")
 
@@ -81,7 +81,7 @@ def test_a_source_broker_stops_answering(plan: Plan, cluster_factory: Factory, t
 
 
 def test_partitions_have_no_leader_for_a_while(plan: Plan, cluster_factory: Factory, tmp_path: Path) -> None:
-    """Topics of one replica, on both sides: a broker dies, its partitions have no leader until it is back; the others go on."""
+    """Topics of one replica, on both sides: a broker dies, its partitions have no leader until it is back; the others continue."""
     report = plan("leaderless")
     single = {"topics": {"include": ["load-.*"], "replication_factor": 1}}
     two = Two(report, cluster_factory, tmp_path, QUICK, streams=(*SINGLE, Stream("load-plain"), Stream("load-wide", 6)), mirror=single)
@@ -134,8 +134,8 @@ def test_quotas_come_and_go(plan: Plan, cluster_factory: Factory, tmp_path: Path
                 two.campaign.moving()
         finally:
             set_quotas(side.cluster.bootstrap_servers, dict.fromkeys(rates))
-        told = ", ".join(f"{kind} {rate:,}" for kind, rate in rates.items())
-        report.fault(f"{side.name} quota", f"{told} for {seconds:.1f} s")
+        limits = ", ".join(f"{kind} {rate:,}" for kind, rate in rates.items())
+        report.fault(f"{side.name} quota", f"{limits} for {seconds:.1f} s")
 
     two.drive(step)
 

@@ -29,12 +29,12 @@ class Store:
         self.chance.choice((self.killed, self.killed, self.paused, self.paused, self.both))()
 
     def killed(self) -> None:
-        """Its connections break in the middle of whatever they carry, then nobody listens."""
+        """Its connections break in the middle of a transfer, then its port is closed."""
         seconds = self.chance.choice((0.0, self.chance.uniform(0, LONGEST)))
         self.store.kill()
         time.sleep(seconds)
         self.store.start()
-        self.campaign.report.fault("store kill", f"away for {seconds:.1f} s")
+        self.campaign.report.fault("store kill", f"unreachable for {seconds:.1f} s")
 
     def paused(self) -> None:
         """It takes requests, and answers them later."""
@@ -46,7 +46,7 @@ class Store:
         self.campaign.report.fault("store pause", f"{seconds:.1f} s")
 
     def both(self) -> None:
-        """The mirror dies while the store is away; the next run finds none and says so, or finds it back."""
+        """The mirror dies while the store is unreachable; the next run reports that, or finds it again."""
         child = self.campaign.running()
         self.store.kill()
         self.campaign.pause()
@@ -57,7 +57,7 @@ class Store:
         seconds = self.chance.uniform(0, LONGEST)
         time.sleep(seconds)
         self.store.start()
-        self.campaign.report.fault("store and mirror kill", f"store away for {seconds:.1f} s more")
+        self.campaign.report.fault("store and mirror kill", f"store unreachable for {seconds:.1f} s more")
 
 
 def test_object_stores(
@@ -78,4 +78,4 @@ def test_object_stores(
         campaign.moving()
 
     campaign.drive(step)
-    assert not report.ends, f"a store that is away must not end a run:\n{report.ends}"
+    assert not report.ends, f"an unreachable store must not end a run:\n{report.ends}"

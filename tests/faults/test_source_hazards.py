@@ -30,7 +30,7 @@ QUICK_RETENTION = {"log.retention.check.interval.ms": "1000"}
 
 
 def write_config(folder: Path, ground: Ground, seed: int) -> Path:
-    """Two mirrors: one halts at a loss, one records it and goes on."""
+    """Two mirrors: one halts at a loss, one records it and continues."""
     east, west = ({"bootstrap_servers": cluster.bootstrap_servers} for cluster in (ground.source, ground.target))
     mirrors = [
         {"name": name, "source": "east", "target": "west", "topics": {"include": ["load-.*" if name == "m" else "gap-.*"]}, "on_loss": loss}
@@ -92,9 +92,9 @@ class Round:
 
     def _plan_warns(self) -> None:
         _, body, _ = self._cli("plan")
-        told = {t["topic"]: " ".join(t["warnings"] + t["blockers"]) for m in body.get("mirrors", []) for t in m["topics"]}
+        texts = {t["topic"]: " ".join(t["warnings"] + t["blockers"]) for m in body.get("mirrors", []) for t in m["topics"]}
         for hazard in self.hazards:
-            if isinstance(hazard, Old) and "retention" not in told.get(hazard.topic, ""):
+            if isinstance(hazard, Old) and "retention" not in texts.get(hazard.topic, ""):
                 self.ground.account.unexplain(f"plan does not warn of {hazard.topic}: the target's retention deletes its records")
 
     def _run(self, hazards: Sequence[Hazard], wanted: Callable[[Hazard], str], meanwhile: Callable[[], None] | None = None) -> None:
@@ -121,15 +121,15 @@ class Round:
         if not found:
             raise AssertionError(f"mirror run ended with {code}: {words}")
         for hazard in hazards:
-            told, want = found.get(hazard.topic, {"state": "missing"}), wanted(hazard)
-            halted = told["state"] == "halted"
-            right = (halted and want in ("*", told.get("code")) and told["reason"] and told["hint"]) if want else told["state"] == "ok"
+            state, want = found.get(hazard.topic, {"state": "missing"}), wanted(hazard)
+            halted = state["state"] == "halted"
+            right = (halted and want in ("*", state.get("code")) and state["reason"] and state["hint"]) if want else state["state"] == "ok"
             if not right:
-                self.ground.account.unexplain(f"{hazard.topic}: wanted {want or 'ok'}, the run says {told}")
+                self.ground.account.unexplain(f"{hazard.topic}: wanted {want or 'ok'}, the run reports {state}")
 
     def _started(self) -> float:
         status = [read_status(store) or {} for store in Mirror(load_config(self.config), "m").flow.lane_stores()]
-        return max((float(told.get("started", 0)) for told in status), default=0.0)
+        return max((float(lane.get("started", 0)) for lane in status), default=0.0)
 
     def _accept(self) -> None:
         """By command for the first of each kind, by call for the others."""

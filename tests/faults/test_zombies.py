@@ -1,4 +1,4 @@
-"""Processes that are stopped around sends and go on later, when another run may have taken over; two runs of one lane."""
+"""Processes that are stopped around sends and continue later, when another run may have taken over; two runs of one lane."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def stop_at(campaign: Campaign, place: str) -> list[int]:
 
 
 def late_in_its_own_run(campaign: Campaign) -> None:
-    """It hangs at a send until its lease is over, and goes on in the run that waits for it."""
+    """It hangs at a send until its lease is over, and continues in the run that waits for it."""
     place = campaign.chance.choice(PLACES + DRIVER_PLACES)
     stopped = stop_at(campaign, place)
     time.sleep(AFTER_LEASE)
@@ -43,7 +43,7 @@ def late_in_its_own_run(campaign: Campaign) -> None:
 
 
 def late_beside_another_run(campaign: Campaign) -> None:
-    """A worker hangs at a send, its run is killed, another run goes on; then the worker comes back with its connection open."""
+    """A worker hangs at a send, its run is killed, another run continues; then the worker resumes with its connection open."""
     place = campaign.chance.choice(PLACES)
     stopped = stop_at(campaign, place)
     old = campaign.child
@@ -57,7 +57,7 @@ def late_beside_another_run(campaign: Campaign) -> None:
         campaign.moving()
         time.sleep(max(0.0, AFTER_LEASE - (time.monotonic() - began)))
         alive = [pid for pid in old.stopped() if pid in stopped and send_signal(pid, signal.SIGCONT)]
-        campaign.report.fault(f"zombie {place}", f"pid {alive} of {stopped}, another run has gone on")
+        campaign.report.fault(f"zombie {place}", f"pid {alive} of {stopped}, another run has continued")
         if not alive:
             campaign.report.account.unexplain("the stopped worker did not outlive its run: nothing was tested")
         campaign.moving()
@@ -86,7 +86,7 @@ def two_runs(campaign: Campaign) -> None:
 def kinds(campaign: Campaign) -> list[Callable[[Campaign], None]]:
     """What to do, in random order."""
     wanted = campaign.report.wanted
-    # Without Spark who hangs is the driver, and its lock keeps every other run away until it goes on.
+    # Without Spark the driver hangs, and its lock blocks every other run until it continues.
     beside = late_in_its_own_run if campaign.inline else late_beside_another_run
     fixed: list[Callable[[Campaign], None]] = [beside] * max(1, wanted // 5)
     fixed += [late_in_its_own_run] * max(1, wanted // 6) + [two_runs] * max(1, wanted // 15)

@@ -28,7 +28,7 @@ Place = tuple[str, int]
 
 
 class Trouble(NamedTuple):
-    """A broker that did not answer, or was away, in this time."""
+    """A broker that did not answer, or was down, in this time."""
 
     side: str
     node: int
@@ -143,8 +143,8 @@ class LeaderWatch:
             except KafkaException:
                 continue  # who is asked does not answer; the next sample asks another broker
             now = time.monotonic()
-            told = {name: found[self._prefix + name].partitions for name in self._topics if self._prefix + name in found}
-            self.leaders.samples.append((now, {(name, n): p.leader for name, parts in told.items() for n, p in parts.items()}))
+            topics = {name: found[self._prefix + name].partitions for name in self._topics if self._prefix + name in found}
+            self.leaders.samples.append((now, {(name, n): p.leader for name, parts in topics.items() for n, p in parts.items()}))
 
     def close(self) -> None:
         """End the thread."""

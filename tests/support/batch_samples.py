@@ -42,7 +42,7 @@ def opened(rows: list[tuple], base: int = 0, gaps: list[int] | None = None, attr
 
 
 def with_right_crc(batch: bytes) -> bytes:
-    """The batch with its checksum made to fit, so that a change reaches the code behind the check."""
+    """The batch with its checksum made to fit, so that a change reaches the code after the check."""
     fixed = bytearray(batch)
     if fixed[16] == 2:
         fixed[17:21] = crc32c(fixed[21:]).to_bytes(4, "big")

@@ -131,7 +131,7 @@ def opened(*mirrors: FakeMirror, session: Callable[[], Any] = lambda: "spark") -
 
 
 def until_stopped(stop: threading.Event, timeout: float = 30.0) -> bool:
-    """Wait like a run without end does; False when nobody stopped it in time."""
+    """Wait as a run without end does; False if it was not stopped in time."""
     deadline = time.monotonic() + timeout
     while not stop.is_set() and time.monotonic() < deadline:
         stop.wait(0.05)
@@ -140,7 +140,7 @@ def until_stopped(stop: threading.Event, timeout: float = 30.0) -> bool:
 
 @dataclass(frozen=True)
 class Ended:
-    """What one call of the command left behind."""
+    """The result of one call of the command."""
 
     code: int
     out: str

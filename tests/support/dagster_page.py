@@ -97,7 +97,7 @@ class Up:
         return self.ask(RUNS, filter={"tags": tags, **chosen})["runsOrError"]["results"]
 
     def failures(self, run_id: str) -> list[str]:
-        """Why a run failed, as whoever failed it told Dagster."""
+        """Why a run failed, from its failure events."""
         events = self.ask(FAILURES, id=run_id)["runOrError"]["eventConnection"]["events"]
         return [event["message"] for event in events if event["__typename"] == "RunFailureEvent"]
 
@@ -181,7 +181,7 @@ def prefix_of(config: Path) -> str:
 def produce(servers: str, topic: str, values: list[str], *, at: datetime | None = None, partitions: int = 3) -> None:
     admin = AdminClient({"bootstrap.servers": servers})
     if topic not in admin.list_topics(timeout=15).topics:
-        # Old timestamps must not be swept away by retention.
+        # Retention must not delete records with old timestamps.
         admin.create_topics([NewTopic(topic, partitions, replicas_for(servers, topic), config={"retention.ms": "-1"})])[topic].result(15)
         known_everywhere(local_settings(servers), topic, partitions)
     producer = Producer({"bootstrap.servers": servers})

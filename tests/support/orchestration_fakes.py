@@ -43,7 +43,7 @@ def known(*topics: str, lanes: int = 1, name: str = NAME) -> KnownMirror:
 
 @dataclass
 class FakeMirror:
-    """Answers what it is told to; ``script`` drives a run: it gets the observer, the stop event and the wanted topics."""
+    """Returns prepared answers; ``script`` drives a run: it gets the observer, the stop event and the wanted topics."""
 
     lag_answer: MirrorLag | Exception = field(default_factory=lambda: mirror_lag(orders=0))
     staged: MirrorLag = field(default_factory=lambda: mirror_lag(orders=0))

@@ -39,7 +39,7 @@ class Harm(StrEnum):
     DELAY_REQUEST = "delay-request"
     DELAY_RESPONSE = "delay-response"
     CUT_BEFORE = "cut-before"  # the broker never sees the request
-    CUT_AFTER = "cut-after"  # the broker has carried it out, nobody learns it
+    CUT_AFTER = "cut-after"  # the broker has executed it, the client does not learn it
     CUT_REQUEST_MIDDLE = "cut-request-middle"
     CUT_RESPONSE_MIDDLE = "cut-response-middle"
     DUPLICATE = "duplicate"  # the broker sees the request twice, the second answer is swallowed

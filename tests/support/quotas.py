@@ -1,4 +1,4 @@
-"""Client quotas, set and taken away by AlterClientQuotas (KIP-546) as raw bytes: no client library at hand has it."""
+"""Client quotas, set and removed by AlterClientQuotas (KIP-546) as raw bytes: no installed client library has it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _frame(changes: Mapping[str, float | None], client_id: str | None) -> bytes:
 
 
 def set_quotas(bootstrap: str, changes: Mapping[str, float | None], client_id: str | None = None) -> None:
-    """Set quotas of one client id, or of every client without its own (None); a rate of None takes a quota away.
+    """Set quotas of one client id, or of every client without its own (None); a rate of None removes a quota.
 
     Raises:
         AssertionError: the cluster refuses.

@@ -18,7 +18,7 @@ STAGED = 30
 
 
 class Source:
-    """A source that answers what it is told to, one question after the other; the last answer is repeated."""
+    """A source with prepared answers, one for each request; the last one is repeated."""
 
     def __init__(self, ends: list[int | str] | None = None, ids: list[str] | None = None) -> None:
         self.ends, self.ids = ends or [STAGED], ids or ["now"]

@@ -105,7 +105,7 @@ class ScriptedBroker:
 
 @contextlib.contextmanager
 def closed_port() -> Iterator[int]:
-    """A port nobody listens on."""
+    """A closed port."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         yield unused.getsockname()[1]

@@ -1,11 +1,11 @@
-"""Runs one command and adopts what it leaves behind: ``python keeper.py COMMAND ...``.
+"""Run one command and adopt its orphaned processes: ``python subreaper.py COMMAND ...``.
 
 A process group that loses its last parent in the session is orphaned, and the kernel wakes its stopped members with
-SIGHUP. A worker of Spark that is stopped while its JVM is killed would therefore never come back as the zombie that a
-frozen virtual machine is. The keeper is a subreaper in the same session, so the group keeps a parent.
+SIGHUP. A worker of Spark that is stopped while its JVM is killed would therefore never resume late, as a
+frozen virtual machine does. This process is a subreaper in the same session, so the group keeps a parent.
 
-It prints the command's process id and, when that has ended, its exit code. When its standard input closes it kills
-everything that is left below it and ends.
+It prints the command's process id and, after its end, its exit code. When its standard input closes it kills
+all its descendants and exits.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def kill_all() -> None:
-    """Kill and reap what is left, stopped processes included."""
+    """Kill and reap all descendants, stopped processes included."""
     deadline = time.monotonic() + END_SECONDS
     while (left := descendants(os.getpid())) and time.monotonic() < deadline:
         for pid in left:
@@ -47,7 +47,7 @@ def kill_all() -> None:
 
 
 def reap(child: int) -> int | None:
-    """Take every ended process off the kernel's list; the exit code of ``child`` if it is among them."""
+    """Reap every ended process; return the exit code of ``child`` if it is among them."""
     code = None
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -60,7 +60,7 @@ def reap(child: int) -> int | None:
 
 
 def main() -> None:
-    """Start, adopt, tell, clean up."""
+    """Start the command, print its id and exit code, clean up."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, stdout=sys.stderr, process_group=0).pid

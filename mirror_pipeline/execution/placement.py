@@ -1,8 +1,8 @@
 """Where a micro-batch's tasks run: in this process while they are small or Spark is still starting; otherwise in Spark.
 
-Two Spark jobs take longer than reading and sending a megabyte does. A lane of little traffic therefore answers sooner
-without them, and a mirror that only ever sees little traffic needs no Java process at all. Nor does one whose machine has no
-more cores than its two threads fill: Spark's workers would share the same cores and cost more CPU for each byte.
+Two Spark jobs take longer than reading and sending a megabyte. Without them a lane with little traffic has a lower latency, and
+a mirror that never sees more needs no Java process at all. Neither does a mirror on a machine with no more cores than its two
+threads use: Spark's workers would share these cores and cost more CPU for each byte.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ ONWARD_REACH, SPARK_REACH = 2, 8
 
 
 def inline_bytes(engine: EngineConfig) -> int:
-    """The setting of that name, or what suits the machine."""
+    """The setting of that name, or a default for this machine."""
     if engine.inline_bytes is not None:
         return engine.inline_bytes
     one_process = engine.spark_master is None and (os.cpu_count() or 1) <= CORES_OF_ONE_PROCESS
     return sys.maxsize if one_process else INLINE_BYTES
 
 
-# In one process this takes about as long as Spark takes to start; above it several processes are worth their start.
+# In one process this takes about as long as Spark takes to start; larger comparisons are faster with Spark.
 COMPARED_HERE_BYTES = 512_000_000
 
 
 def spark_may_be_needed(engine: EngineConfig) -> bool:
-    """Whether a copy can come to need Spark at all."""
+    """Whether a copy may need Spark at all."""
     return inline_bytes(engine) < sys.maxsize
 
 
 def for_comparing(engine: EngineConfig, offsets: int, start: Callable[[], Runner]) -> Runner:
-    """Who reads and compares records on both sides: this process while they are few, else what ``start`` starts.
+    """The runner that compares records of both sides: this process if they are few, otherwise what ``start`` starts.
 
     Args:
         engine: the mirror's settings.

@@ -1,4 +1,4 @@
-"""Running tasks without Spark, one after the other in this thread: for small work of commands that have no session."""
+"""Runs tasks without Spark, one after the other in this thread: for small work and commands without a session."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class InlineRunner:
         return [function(spec) for spec in specs]
 
     def run_each(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R | TaskLost]:
-        """The same: no worker can die but this process."""
+        """The same: the only worker is this process."""
         return [function(spec) for spec in specs]
 
 
 class OneAtATime:
-    """Another runner, asked for one task at a time: work beside a copy that must not take the copy's slots."""
+    """Another runner with one task at a time: for work during a copy that must leave the copy its slots."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner

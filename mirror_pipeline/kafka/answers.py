@@ -16,7 +16,7 @@ NO_TOPIC_ID = ""  # brokers before Kafka 2.8
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """Where a partition lives; ``leader`` is -1 while there is none."""
+    """Leader and replicas of a partition; ``leader`` is -1 while there is none."""
 
     leader: int
     leader_epoch: int

@@ -1,4 +1,4 @@
-"""Every error code of Kafka 4.3 (``org.apache.kafka.common.protocol.Errors``): name, what a mirror does, what a person can do.
+"""Every error code of Kafka 4.3 (``org.apache.kafka.common.protocol.Errors``): name, what a mirror does, what an operator can do.
 
 Where Kafka's own clients send again after an unknown outcome, a mirror reads the target's tail first: the broker's
 duplicate detection expires by record time (KIP-98), and mirrored records are old.
@@ -22,7 +22,7 @@ class Action(StrEnum):
     RESEEK = "reseek"  # the offset is not in the log: compare with log start and end
     HALT = "halt"  # this topic cannot continue, the others can
     FENCED = "fenced"  # another writer has taken over our producer id: this lane must stop
-    FATAL = "fatal"  # nothing on this cluster can continue until a person acts
+    FATAL = "fatal"  # nothing on this cluster can continue until an operator acts
 
 
 class Code(NamedTuple):
@@ -121,7 +121,7 @@ _TABLE: tuple[tuple[int, str, Action, str], ...] = (
     (57, "LOG_DIR_NOT_FOUND", _H, _BROKERS),
     (58, "SASL_AUTHENTICATION_FAILED", _X, "check user name, password and mechanism of this cluster in mirror.yaml"),
     (59, "UNKNOWN_PRODUCER_ID", _U, "the target forgot our producer id; its end is read before anything is sent"),
-    (60, "REASSIGNMENT_IN_PROGRESS", _R, "a partition reassignment is going on; wait for its end"),
+    (60, "REASSIGNMENT_IN_PROGRESS", _R, "a partition reassignment is in progress; wait until it ends"),
     (61, "DELEGATION_TOKEN_AUTH_DISABLED", _X, _TOKEN),
     (62, "DELEGATION_TOKEN_NOT_FOUND", _X, _TOKEN),
     (63, "DELEGATION_TOKEN_OWNER_MISMATCH", _X, _TOKEN),
@@ -146,7 +146,7 @@ _TABLE: tuple[tuple[int, str, Action, str], ...] = (
     (82, "FENCED_INSTANCE_ID", _H, _GROUP),
     (83, "ELIGIBLE_LEADERS_NOT_AVAILABLE", _M, "no replica is eligible to lead; bring the partition's brokers up"),
     (84, "ELECTION_NOT_NEEDED", _N, "the partition is led as wished already; nothing to do"),
-    (85, "NO_REASSIGNMENT_IN_PROGRESS", _N, "no reassignment is going on; nothing to do"),
+    (85, "NO_REASSIGNMENT_IN_PROGRESS", _N, "no reassignment is in progress; nothing to do"),
     (86, "GROUP_SUBSCRIBED_TO_TOPIC", _H, "stop the group's consumers first"),
     (87, "INVALID_RECORD", _H, "the target refuses a record; compare cleanup.policy (compacted topics need keys) and timestamp settings"),
     (88, "UNSTABLE_OFFSET_COMMIT", _R, "a transaction on these offsets is open; wait for its end"),

@@ -22,7 +22,7 @@ class Need:
     without: str
 
 
-_TOPIC_IDS = Need(Api.METADATA, 10, "without topic ids a topic that was deleted and made again cannot be told from the old one")
+_TOPIC_IDS = Need(Api.METADATA, 10, "without topic ids a recreated topic cannot be distinguished from the old one")
 SOURCE_NEEDS = (_TOPIC_IDS,)
 TARGET_NEEDS = (_TOPIC_IDS, Need(Api.DESCRIBE_PRODUCERS, 0, "without it what is at the end of a log cannot be trusted after a failure"))
 

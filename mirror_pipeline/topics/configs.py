@@ -61,7 +61,7 @@ def desired_configs(source: Settings, target_broker: Settings | None = None) -> 
 
 
 def open_bounds(target_broker: Settings | None) -> dict[str, str]:
-    """Let records of any age in: before/after since Kafka 3.6 (KIP-937), difference before."""
+    """Accept records of any age: before/after since Kafka 3.6 (KIP-937), difference before."""
     if target_broker is not None and _BROKER_NAMES[AFTER] not in target_broker:
         return {DIFFERENCE: FOREVER}
     return {BEFORE: FOREVER, AFTER: FOREVER}

@@ -1,4 +1,4 @@
-"""What a target topic would do to records that its source does not, and the setting that ends it."""
+"""What a target topic would do to records that its source does not, and the setting that prevents it."""
 
 from __future__ import annotations
 

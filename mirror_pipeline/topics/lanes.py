@@ -1,4 +1,4 @@
-"""Which topics a lane copies: the mirror's selection, dealt to lanes so that a topic never changes its lane."""
+"""Which topics a lane copies: the mirror's selection, assigned to lanes so that a topic never changes its lane."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BACKFILL_PREFIX = "backfill-"
 
 @dataclass(frozen=True, slots=True)
 class LaneTopic:
-    """A topic the lane shall copy.
+    """A topic to copy.
 
     A backfill gives ``ranges`` (partition to ``[start, end)``) and ``configs`` for a target topic that it creates;
     ``filled`` permits a target topic with records in it.
@@ -45,7 +45,7 @@ class Selected:
 
 
 def lane_names(mirror: MirrorConfig) -> list[str]:
-    """Names of the lanes that the configuration asks for; new topics are dealt to these."""
+    """Names of the configured lanes; new topics are assigned to these."""
     return [f"{LANE_PREFIX}{number}" for number in range(mirror.lanes)]
 
 
@@ -118,7 +118,7 @@ class KnownCopy:
 
 
 def known_topics(config: Config, mirror: MirrorConfig) -> dict[str, KnownCopy]:
-    """What is selected of the topics that the mirror's ledgers know; those whose deletion a person has accepted are left out.
+    """The selected topics that the mirror's ledgers know, without those whose deletion an operator has accepted.
 
     Asks no cluster.
 
@@ -136,7 +136,7 @@ def known_topics(config: Config, mirror: MirrorConfig) -> dict[str, KnownCopy]:
 
 
 def ledger_topics(config: Config, mirror: MirrorConfig, *, lane: str, only: Collection[str] | None) -> list[LaneTopic]:
-    """The topics of one lane by the ledger alone, for a run that leaves the source alone."""
+    """The topics of one lane by the ledger alone, for a run that does not use the source."""
     known = known_topics(config, mirror)
     return [LaneTopic(n, k.target_topic) for n, k in sorted(known.items()) if k.lane == lane and (only is None or n in only)]
 

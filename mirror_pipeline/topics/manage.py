@@ -1,4 +1,4 @@
-"""Brings target topics into the state their plan asks for."""
+"""Brings target topics into the state that their plan describes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 READY_TIMEOUT = 30.0  # a controller elects leaders of a new topic within a second; a busy cluster may need many
-# Of topics made in one request: a controller refuses one that would need more than 10,000 metadata records.
+# Of topics created in one request: a controller refuses a request that needs more than 10,000 metadata records.
 MOST_PARTITIONS = 2_000
 _POLL = 0.1
 _ADJUSTMENTS = 8

@@ -1,4 +1,4 @@
-"""What has to happen to a target topic before records go there. A pure function: facts in, plan out."""
+"""What has to happen to a target topic before records are sent to it. A pure function: facts in, plan out."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _source_warnings(source: Settings, target_configs: Mapping[str, str] | None)
 
 
 def _difference_lines(source: Settings, target: Settings, name: str, cluster: TargetCluster) -> list[str]:
-    """The differences to an existing topic, and the one command that ends them."""
+    """The differences to an existing topic, and the one command that removes them."""
     differing = list(differences(source, target))
     changes = {difference.key: difference.value for difference in differing}
     command = [f"to end this: {alter_command(name, changes, cluster)}"] if changes else []

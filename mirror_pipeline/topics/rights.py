@@ -17,7 +17,7 @@ SOURCE = ("READ", "DESCRIBE_CONFIGS")
 # Read: the end of the log decides what was sent, and verification reads it back.
 TARGET = ("READ", "WRITE", "DESCRIBE_CONFIGS")
 NEW = ("CREATE", *TARGET)
-# Not worth refusing a mirror for; it is asked for together with what is.
+# Optional rights, requested together with the required ones.
 WISHED = frozenset({"DESCRIBE_CONFIGS"})
 
 Operations = frozenset[str] | BrokerError | None
@@ -51,7 +51,7 @@ def grant(cluster: ClusterSettings, rights: Iterable[str], topic: str, *, prefix
 
 
 def unseen(cluster: ClusterSettings, include: Sequence[str], names: Collection[str]) -> str:
-    """What to grant when an include regex matches no topic, which may be there and hidden; "" where nothing is hidden from anybody."""
+    """What to grant when an include regex matches no topic, which may be there and hidden; "" where nothing is hidden."""
     if cluster.security.protocol == "PLAINTEXT":
         return ""
     silent = [pattern for pattern in include if not any(re.fullmatch(pattern, name) for name in names)]

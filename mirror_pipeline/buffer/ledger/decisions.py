@@ -39,7 +39,7 @@ class Decisions:
         return rows.to_decisions(read_rows(self._decisions)) if self._decisions.exists() else ()
 
     def left_out(self, generations: Mapping[str, Incarnation]) -> set[str]:
-        """Those topics whose deletion on the source a person has accepted. Raises BufferUnusable."""
+        """Those topics whose deletion on the source an operator has accepted. Raises BufferUnusable."""
         gone = {(d.topic, d.incarnation) for d in self.all() if d.kind is DecisionKind.SOURCE_GONE}
         return {topic for topic, generation in generations.items() if (topic, generation.incarnation) in gone}
 

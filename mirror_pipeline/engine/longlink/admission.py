@@ -1,12 +1,12 @@
-"""Which segment is begun next, and whether there is memory for it.
+"""Which segment starts next, and whether there is memory for it.
 
-    held = bytes that may come of the requests on their way
-         + bytes that have come of segments which are not complete, or not taken over by their reader yet
+    held = bytes that requests in flight may bring
+         + bytes received of segments that are incomplete, or not taken over by the reader yet
 
-A request is counted before it is sent, as what was asked for, or as the largest batch known where that is more: brokers send a
-first batch whole, however little was asked for. Segments of the micro-batch that is being read come before those read ahead
-of it and have more room. The one the reader waits for needs no room, so that memory full of what lies behind it never
-stops it: ``held`` stays below the room, that one request, and what batches larger than any seen before bring.
+A request counts before it is sent, as the bytes it asks for, or as the largest batch known if that is more: brokers send a
+first batch whole, however little was requested. Segments of the micro-batch that is being read come before those read ahead
+of it and have more room. The one the reader waits for needs no room, so that memory full of later segments never
+stops it. ``held`` stays below the room plus that one request plus the excess of batches larger than any seen before.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from mirror_pipeline.engine.longlink.segments import PROBES, SLACK_BATCHES, Atte
 from mirror_pipeline.model import TopicPartition
 
 ROOM_BYTES = 320 * 2**20
-"""At 1 Gbit/s and 200 ms half of it is on its way, the rest is what comes in over a second."""
+"""At 1 Gbit/s and 200 ms half of it is in flight; the rest holds about a second of input."""
 AHEAD_SHARE = 0.85
-"""The part of it that what is read ahead may fill."""
+"""The part of it that read-ahead may fill."""
 FIRST_PROBES = 16
-"""Segments on their way of all partitions of which nothing is known, until some have answered; then twice as many."""
+"""Segments in flight of all partitions whose batch sizes are unknown, until some have answered; then twice as many."""
 TOO_LARGE = 1.5
-"""A segment of so many times the usual size is cut before it is begun."""
+"""A segment of so many times the usual size is cut before it starts."""
 UNKNOWN_BATCH_MAX = 1_048_588
-"""The largest batch of a topic with Kafka's own settings."""
+"""The largest batch of a topic with Kafka's default settings."""
 
 
 class Admission:
-    """The segments of one broker's partitions that are not begun yet, and the memory of those that are.
+    """The segments of one broker's partitions that have not started, and the memory of those that have.
 
     ``add``, ``passed`` and ``wait_for`` are called by the reader's thread, all else by the one that fetches.
     """
@@ -50,12 +50,12 @@ class Admission:
 
     @property
     def held(self) -> int:
-        """Bytes in memory or on their way."""
+        """Bytes in memory or in flight."""
         return self._held
 
     @property
     def waiting(self) -> int:
-        """Segments that are not begun."""
+        """Segments that have not started."""
         return len(self._needed) + len(self._ahead)
 
     @property
@@ -65,7 +65,7 @@ class Admission:
         return None if urgent is None or urgent.ready else urgent
 
     def add(self, segments: Iterable[Segment], stops: Mapping[TopicPartition, int] | None = None) -> None:
-        """Read these as well, behind all others.
+        """Read these as well, after all others.
 
         Args:
             segments: in the order in which they will be taken over.
@@ -82,7 +82,7 @@ class Admission:
         self._urgent = segment
 
     def passed(self, segment: Segment) -> None:
-        """Nobody needs this segment any more: its memory is free."""
+        """This segment is no longer needed: its memory is free."""
         with self._lock:
             segment.passed = True
             self._held -= segment.held
@@ -97,7 +97,7 @@ class Admission:
                 piece = piece.rest
 
     def next(self) -> Segment | None:
-        """The next segment to begin; None when there is none, or no room for it now."""
+        """The next segment to start; None when there is none, or no room for it now."""
         with self._lock:
             urgent = self.urgent
             for row, room in ((self._needed, self.room), (self._ahead, AHEAD_SHARE * self.room)):
@@ -111,11 +111,11 @@ class Admission:
             return None
 
     def may_repeat(self, segment: Segment) -> bool:
-        """Whether there is room to ask for a segment once more."""
+        """Whether there is room to request a segment once more."""
         return segment is self._urgent or self._has_room(segment, self.room)
 
     def ask(self, attempt: Attempt) -> int:
-        """Bytes to ask for; they are held from now on."""
+        """Bytes to request; they count as held from now on."""
         segment = attempt.segment
         with self._lock:
             known = self._learnt.get(segment.source)
@@ -128,7 +128,7 @@ class Admission:
             return size
 
     def came(self, attempt: Attempt, size: int) -> int:
-        """An answer has come, which the attempt has taken. How many segments wait of a partition whose batches it shows first."""
+        """An attempt has taken an answer; returns the waiting segments of a partition whose batch sizes are now known."""
         with self._lock:
             self._uncharge(attempt)
             if attempt.segment.ready or attempt.segment.passed:
@@ -139,18 +139,18 @@ class Admission:
             return self._learn(attempt)
 
     def lost(self, attempt: Attempt) -> None:
-        """Nothing more will come of an attempt, and what has come is of no use."""
+        """An attempt has ended without result; what it received is dropped."""
         with self._lock:
             self._uncharge(attempt)
             self._drop(attempt)
 
     def throttled(self, attempt: Attempt) -> None:
-        """Nothing has come of a request: it will be sent again."""
+        """A request got no answer: it will be sent again."""
         with self._lock:
             self._uncharge(attempt)
 
     def complete(self, attempt: Attempt, *, cut: bool) -> int:
-        """Its segment is read; with ``cut`` as far as this attempt came: what lies behind is begun next. How many segments that makes."""
+        """Its segment is read, with ``cut`` only as far as this attempt came: the rest starts next. Returns the segments of that rest."""
         segment, more = attempt.segment, 0
         with self._lock:
             if cut and not segment.passed:
@@ -167,7 +167,7 @@ class Admission:
         return more
 
     def close(self) -> list[Segment]:
-        """The segments that nobody will begin."""
+        """The segments that will not start."""
         with self._lock:
             left = [*self._needed, *self._ahead]
             self._needed.clear()
@@ -178,7 +178,7 @@ class Admission:
         return segment.start < self._stops.get(segment.source, segment.end)
 
     def _first(self, row: deque[Segment], room: float) -> Segment | None:
-        """The first of a row that may be begun."""
+        """The first of a row that may start."""
         while row and row[0].passed:
             row.popleft()
         for segment in row:
@@ -200,14 +200,14 @@ class Admission:
         return self._probing.get(source, 0) < PROBES and sum(self._probing.values()) < max(FIRST_PROBES, 2 * len(self._learnt))
 
     def _batch(self, segment: Segment) -> int:
-        """The largest batch that may come of it, as far as is known."""
+        """The largest batch it may bring, as far as is known."""
         known = self._learnt.get(segment.source)
         if known is not None:
             return known.batch
         return int(segment.slack / SLACK_BATCHES) if segment.known else self._largest
 
     def _fit(self, segment: Segment) -> None:
-        """Size a segment that was not begun by what has been learnt since it was cut, and cut it if that is too much."""
+        """Size a segment that has not started by what was learnt since it was cut, and cut it again if it is too large."""
         known = self._learnt.get(segment.source)
         if known is None:
             return
@@ -216,7 +216,7 @@ class Admission:
         segment.size, segment.slack = known.size(segment.end - segment.start), int(SLACK_BATCHES * known.batch)
 
     def _put(self, piece: Segment, *, behind: Segment) -> None:
-        """Before the segments of its partition that follow, else behind all others: partitions take turns."""
+        """Before later segments of its partition, else after all others: partitions take turns."""
         row = self._needed if self._is_needed(piece) else self._ahead
         for place, each in enumerate(row):
             if each.source == piece.source and each is not behind:

@@ -1,13 +1,13 @@
-"""How many connections a long link wants, learned from what they bring.
+"""The number of connections on a long link, learnt from measured throughput.
 
 A connection carries at most its send buffer in a round trip (brokers set 100 KiB by default), and less where packets are
-lost. Nobody tells the line's capacity, so the number grows as long as more connections bring more.
+lost. The link's capacity is unknown, so the number grows as long as more connections bring more.
 """
 
 from __future__ import annotations
 
 LONG_SECONDS = 0.015
-"""Round trips above this are a long link; below, two connections fill a line."""
+"""Round trips above this are a long link; below, two connections fill the link."""
 SECONDS_PER_CONNECTION = 1 / 600
 """One connection for so much of a round trip to begin with: at any distance that brings 60 MB/s with 100 KiB a round trip each.
 Linux brokers with that setting were seen to send four times as much; connections that a line does not need get in each other's way."""
@@ -76,7 +76,7 @@ class ConnectionCount:
         Args:
             round_trip: the shortest one seen, in seconds.
             asked: the user's ``engine.connections``, which decides.
-            tasks: how many share the line.
+            tasks: how many share the link.
         """
         if asked is not None:
             return asked if asked > 2 else 0

@@ -91,7 +91,7 @@ class Dialer:
     def _tried(self) -> Connection | Exception:
         try:
             return self._open_connection()
-        except Exception as error:  # noqa: BLE001 - told by whoever asks what was opened
+        except Exception as error:  # noqa: BLE001 - returned by ``opened``
             return error
 
 

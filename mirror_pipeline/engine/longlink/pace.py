@@ -1,4 +1,4 @@
-"""How fast each of many connections is, and which of them crawl."""
+"""The usual time of a segment on one connection, and which answers are late."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Pace:
         self._usual = 0.0
 
     def learn(self, seconds_per_byte: float, *, busy: bool) -> None:
-        """Take an answer into account. While connections have nothing to do, those that crawl are most of what comes: it does not count."""
+        """Take an answer into account, unless connections lack work: then most answers come from slow connections."""
         if not self._usual:
             self._usual = seconds_per_byte
         elif busy:

@@ -42,7 +42,7 @@ class ReadAhead:
         self._received = 0
 
     def continues(self, ranges: Sequence[OffsetRange]) -> bool:
-        """Whether what is on its way is what these ranges need next."""
+        """Whether what is in flight is what these ranges need next."""
         starts = {planned.source: planned.start for planned in ranges}
         for source, row in self._rows.items():
             if row and source not in starts:
@@ -55,7 +55,7 @@ class ReadAhead:
 
     @property
     def unfinished(self) -> bool:
-        """Whether something is on its way for the next micro-batch."""
+        """Whether something is in flight for the next micro-batch."""
         return any(self._rows.values())
 
     def brought(self) -> tuple[int, float]:
@@ -77,12 +77,12 @@ class ReadAhead:
         Args:
             ranges: of a micro-batch.
             count: connections to each broker.
-            ahead: go on reading behind the ranges, as much again.
-            pause: told how many bytes have come; may wait.
+            ahead: read as much again after the ranges.
+            pause: called with the number of bytes received; may wait.
         """
         self._stops = {planned.source: stop_of(planned) for planned in ranges}
         self._turn, self.silent = deque(self._stops), set()
-        fresh, behind = [], []
+        fresh, later = [], []
         for planned in ranges:
             row = self._rows.setdefault(planned.source, deque())
             while row and row[0].upto <= planned.start:
@@ -95,9 +95,9 @@ class ReadAhead:
                 row.extend(fresh[-1])
                 continue
             fresh.append(cut(planned, begin, stop))
-            behind.append(cut(planned, max(begin, stop), end))
-            row.extend([*fresh[-1], *behind[-1]])
-        self._read([*in_turn(fresh), *in_turn(behind)], count, pause)
+            later.append(cut(planned, max(begin, stop), end))
+            row.extend([*fresh[-1], *later[-1]])
+        self._read([*in_turn(fresh), *in_turn(later)], count, pause)
 
     def leader(self, source: TopicPartition) -> int:
         """The broker that a partition of the last share is read from."""
@@ -146,7 +146,7 @@ class ReadAhead:
         return True
 
     def enough(self, source: TopicPartition, at: int) -> None:
-        """The share needs nothing of this partition at or behind an offset."""
+        """The share needs nothing of this partition at or after an offset."""
         self._stops[source] = min(at, self._stops[source])
 
     def taken(self, segment: Segment) -> None:
@@ -181,7 +181,7 @@ class ReadAhead:
                 slots = min(count, len(mine))
                 kept = [connection for number in range(slots) if (connection := self._client.take(leader, number)) is not None]
                 for connection in kept:
-                    connection.limit(self._client.timeout)  # of many, some crawl for longer than a broker is silent
+                    connection.limit(self._client.timeout)  # some of many are slow for longer than a broker may be silent
                 fetch = self._fetches[leader] = ParallelFetch(kept, self._client.opener(leader), news=self._news, pause=pause)
                 fetch.admission.room = ROOM_BYTES * leaders.count(leader) // len(leaders)
                 fetch.most = count

@@ -1,4 +1,4 @@
-"""Segments: ranges cut into pieces that are read at the same time and taken over one behind the other."""
+"""Segments: pieces of a range that are read at the same time and taken over in offset order."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ EMPTY_ANSWERS = 3
 class Segment:
     """Offsets ``[start, end)`` of one partition, on their way; ``answers`` begin at or before ``start``.
 
-    One that turns out to be larger than expected is cut: ``end`` is less then, and ``rest`` goes on to where it ended at first,
+    One that turns out to be larger than expected is cut: ``end`` is less then, and ``rest`` continues to where it ended at first,
     ``upto``. ``known``: ``size`` is an estimate by what was read of the partition. ``held`` are the bytes of its answers
-    while they count as read ahead; ``passed`` says that nobody needs it any more, ``fault`` what was raised over its answers, which
+    while they count as read ahead; ``passed`` says that it is no longer needed, ``fault`` what was raised over its answers, which
     is a fault of ours.
     """
 
@@ -60,11 +60,11 @@ class Segment:
         return attempt
 
     def cut(self, at: int, estimate: Estimate) -> Segment:
-        """End it at ``at``; what lies behind."""
-        behind = estimate.segment(self.source, at, self.end)
-        behind.rest, behind.upto = self.rest, self.upto
-        self.rest, self.end = behind, at
-        return behind
+        """End it at ``at``; returns the rest."""
+        rest = estimate.segment(self.source, at, self.end)
+        rest.rest, rest.upto = self.rest, self.upto
+        self.rest, self.end = rest, at
+        return rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +160,13 @@ def stop_of(planned: OffsetRange) -> int:
 
 
 def beyond(planned: OffsetRange, stop: int, room: int) -> int:
-    """How far to read behind a range that ends at ``stop``: as much again, and never less than ``room`` bytes."""
+    """How far to read after a range that ends at ``stop``: as much again, and at least ``room`` bytes."""
     return min(planned.end, stop + max(stop - planned.start, round(room / _per_offset(planned))))
 
 
 def cut(planned: OffsetRange, start: int, stop: int) -> list[Segment]:
     """Segments of a range's partition that tile the offsets ``[start, stop)``; of one of which nothing is known a few of the
-    usual size, whose answers tell how to cut what is behind them."""
+    usual size, whose answers show how to cut the rest."""
     known = planned.bytes_per_batch > 0
     batch = int(planned.bytes_per_batch) if known else UNKNOWN_BATCH_BYTES
     estimate = Estimate(planned.bytes_per_offset, batch, known)

@@ -1,13 +1,13 @@
-"""Damage in a fetched log: which batch is not to be believed, and where the next good one begins.
+"""Damage in a fetched log: which batch cannot be trusted, and where the next good one begins.
 
-The checksum of a batch covers neither its offset, nor its length, leader epoch and format. What it does not cover is
-believed only where it fits its neighbours:
+A batch's checksum does not cover its offset, length, leader epoch and format. These are trusted only where they fit the
+neighbouring batches:
 
     due            an offset that follows the batch before it
-    due .. stable  an offset behind a hole, when the batch ends in the log and the next one begins behind it
+    due .. stable  an offset after a hole, if the batch ends within the log and the next one begins after it
 
-A damaged stretch begins at the offset that is due and ends where the next good batch begins. No offset, and no length,
-that stands in a damaged header is believed.
+A damaged segment begins at the offset that is due and ends where the next good batch begins. No offset or length in a damaged
+header is trusted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mirror_pipeline.kafka.records.batch import HEADER_BYTES, BatchHeader, check
 from mirror_pipeline.kafka.records.header import HEADER
 
 Ask = Callable[[int], FetchedPartition]
-"""Fetches what lies at an offset and behind it."""
+"""Fetches from an offset."""
 
 _OFFSET = Struct(">q")
 _MAGIC_AT = 16
@@ -30,10 +30,10 @@ _MAGIC_AT = 16
 
 @dataclass(slots=True)
 class Answer:
-    """One fetch answer of a partition, on the way through it.
+    """One fetch answer of a partition while it is walked.
 
-    ``at`` is the byte that is looked at, ``floor`` the offset behind the batch that was walked last, ``stable`` the last
-    stable offset (negative: not told), ``passed`` where a batch lies that was taken over before, while nothing came after it.
+    ``at`` is the current byte, ``floor`` the offset after the last batch walked, ``stable`` the last stable offset (negative:
+    unknown), ``passed`` the byte of a batch that was already taken over, while none has followed it.
     ``aborted`` are aborted transactions that have not begun yet, the next one last, ``open_aborts`` producers inside of one.
     """
 
@@ -70,13 +70,13 @@ class Answer:
         return found[1], self.records[self.at : self.at + found[1].size]
 
     def join(self, more: FetchedPartition) -> bool:
-        """Look at what another answer holds as well, behind this one; whether there is anything."""
+        """Append what another answer holds; whether it holds anything."""
         self.records = memoryview(bytes(self.records) + bytes(more.records))
         self.stable = max(self.stable, more.last_stable_offset)
         return len(more.records) > 0
 
     def ends(self, due: int) -> list[int]:
-        """Where the damaged batch here may end, by what its header says; only good for being asked about."""
+        """Where the damaged batch here may end, by its header: offsets to fetch from, not to rely on."""
         if len(self.records) < self.at + HEADER_BYTES:
             return []
         base, *_, delta, _, _, _, _, _, count = HEADER.unpack_from(self.records, self.at)
@@ -84,9 +84,9 @@ class Answer:
         return sorted({end for end in said if due < end and (self.stable < 0 or end <= self.stable)})
 
     def doubt(self, header: BatchHeader, due: int, ask: Ask | None) -> str:
-        """What speaks against a hole between ``due`` and this batch, whose checksum fits; "" for nothing."""
+        """Why there may be no hole between ``due`` and this batch, whose checksum is right; "" if there is."""
         if 0 <= self.stable < header.next_offset:
-            return f"batch at offset {header.base_offset} ends behind the log's last stable offset {self.stable}"
+            return f"batch at offset {header.base_offset} ends after the log's last stable offset {self.stable}"
         if self.passed is not None:
             before = next(headers(self.records[self.passed :]))[1]
             if before.next_offset != due or not _intact(self.records, self.passed, before):
@@ -100,9 +100,9 @@ class Answer:
         return ""
 
     def next_good(self, due: int) -> tuple[int, int] | None:
-        """Byte and first offset of the first batch behind the damage here that is good beyond doubt; None when none is to be seen.
+        """Byte and first offset of the first batch after the damage here that is certainly good; None if there is none in this answer.
 
-        Where two batches contradict each other and neither is known to be the damaged one, it is the first behind both.
+        If two batches contradict each other and either may be the damaged one, it is the first after both.
         """
         damaged = _header(self.records, self.at)
         suspect = damaged if damaged is not None and _intact(self.records, self.at, damaged) else None
@@ -110,14 +110,14 @@ class Answer:
         return chain or self._scanned(due, suspect)
 
     def _good(self, start: int, due: int, suspect: BatchHeader | None) -> tuple[int, int] | None:
-        """The first one on the way from batch to batch."""
+        """The first one found by following batch lengths."""
         try:
             for at, header in headers(self.records[start:]):
                 first = self._first_offset(start + at, header, due, suspect)
                 if first is not None:
                     return start + at, first
         except CorruptBatch:
-            pass  # the length before is damaged: whoever asks looks for the next batch byte by byte
+            pass  # a damaged length: the caller then searches byte by byte
         return None
 
     def _scanned(self, due: int, suspect: BatchHeader | None) -> tuple[int, int] | None:
@@ -132,7 +132,7 @@ class Answer:
         return None
 
     def _first_offset(self, at: int, header: BatchHeader, due: int, suspect: BatchHeader | None) -> int | None:
-        """Offset of the first record of a batch behind ``due`` that is good beyond doubt; None for any other."""
+        """Offset of the first record of a batch after ``due`` that is certainly good; None for any other."""
         behind = _offset_at(self.records, at + header.size)
         if header.base_offset <= due or 0 <= self.stable < header.next_offset or not _intact(self.records, at, header):
             return None
@@ -148,7 +148,7 @@ class Answer:
 
 
 def _misplaced(header: BatchHeader, ask: Ask) -> str:
-    """Whether the log says otherwise about the place of a batch that is the last one of its segment, so that none is seen behind it."""
+    """Whether the log contradicts the place of a batch that no batch follows in the answer: it is the last one of its log segment."""
     behind = next(headers(ask(header.next_offset).records), None)
     here = next(headers(ask(header.base_offset).records), None)
     if behind is not None and behind[1].base_offset < header.next_offset <= behind[1].last_offset:

@@ -93,7 +93,7 @@ class ReadLoop:
                 self._state.lock.notify_all()
 
     def refresh_ends(self) -> None:
-        """Ask the source for the last stable offsets of all partitions that go on; a ``once`` run asks for each until it is told."""
+        """Ask the source for the last stable offsets of all active partitions; a ``once`` run asks for each until it has the answer."""
         self._source.refresh_ends()
 
     def _turn(self) -> bool:
@@ -228,7 +228,7 @@ class ReadLoop:
         self._note_source_answers(outcomes, bool(parts))
 
     def _resolve_commit(self) -> None:
-        """A commit whose answer was lost with the store: is it there? Raises BufferUnusable while that cannot be told."""
+        """Find out whether a commit succeeded whose answer was lost. Raises BufferUnusable while that is unknown."""
         if self._commit_unknown is not None:
             parts, outcomes, began = self._commit_unknown
             landed = self._context.spans.holds(parts)

@@ -32,7 +32,7 @@ _NEVER_PLAIN = CONTROL | LOG_APPEND_TIME
 
 @dataclass(slots=True)
 class PlainRun:
-    """Plain batches that lie behind one another, up to byte ``stop`` of an answer.
+    """Adjacent plain batches, up to byte ``stop`` of an answer.
 
     ``oldest`` and ``newest`` are in milliseconds since the epoch, ``first_epoch`` is the first batch's leader epoch.
     ``sums`` is empty where batches are so small that they will be merged: what they become is to be digested.
@@ -62,7 +62,7 @@ def plain_run(
         data: batches as a broker sent them; the last may be cut off.
         start: where to begin.
         offset: the next source offset.
-        terms: the range; a batch beyond its end is not plain, nor one that straddles a hard end.
+        rules: the range; a batch beyond its end is not plain, nor one that straddles a hard end.
         aborted: aborted transactions that have not begun yet, (producer id, first offset), the next one last.
         open_aborts: producer ids whose transaction that is open here was aborted.
     """

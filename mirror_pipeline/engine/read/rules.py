@@ -27,7 +27,7 @@ class RangeRules:
     settings_unread: str = ""
 
     def may_miss(self, start: int, end: int) -> bool:
-        """Whether the copy may go on without source offsets ``[start, end)``."""
+        """Whether the copy may continue without source offsets ``[start, end)``."""
         return self.record_gaps or any(low <= start and end <= high for low, high in self.approved)
 
     def trimmed(self, start: int, end: int) -> TopicHalted:

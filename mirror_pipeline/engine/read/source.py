@@ -90,7 +90,7 @@ class SourceSide:
                     part.unread = ""
 
     def refresh_ends(self) -> None:
-        """Ask for the last stable offsets of all partitions that can be read; a ``once`` run asks for each until it is told."""
+        """Ask for the last stable offsets of all partitions that can be read; a ``once`` run asks for each until it has the answer."""
         with self._state.lock:
             wanted = [part.source for part in self._state.ready() if not (self._context.once and part.end_known)]
         self.looked = time.monotonic()
@@ -179,7 +179,7 @@ class SourceSide:
         return ConnectionLost(f"{waiting[0].source}{more} cannot be read: {waiting[0].unread}", hint="bring the broker up")
 
     def another_log(self, outcomes: Sequence[RangeOutcome]) -> set[str]:
-        """Topics whose log, as it was read now, does not go on from what was read before; halted if a second look says the same.
+        """Topics whose log, as read now, does not continue what was read before; halted if a second look confirms it.
 
         What was read belongs to the incarnation only if the topic still has that id after the read. And a new leader
         may have another log: then the batch read last must still be in it. What cannot be asked now is not taken over either.
@@ -208,7 +208,7 @@ class SourceSide:
         return mark is not None and 0 <= outcome.first_epoch != mark.epoch  # an earlier one: damage, which no checksum tells
 
     def _diverged(self, part: PartitionState) -> tuple[Halt | None, bool]:
-        """The halt if the log is another one, and whether that could be told."""
+        """The halt if the log is another one, and whether that could be determined."""
         run = self._state.topics[part.source.topic]
         compacted = run.compacted or bool(run.settings_unread)
         if part.mark is None:
@@ -235,7 +235,7 @@ class SourceSide:
                 self._state.halt(halt.topic, halt, sendable=True)
 
     def _raise_ends(self, told: Mapping[TopicPartition, FetchedPartition]) -> None:
-        """Take over ends that fetches have told. They may be old, or of a leader that lags: they never lower what is known."""
+        """Take over ends from fetch answers. They may be old, or of a leader that lags, so they never lower a known end."""
         with self._state.lock:
             for part in self._state.live():
                 if part.source in told and told[part.source].last_stable_offset >= part.staged:

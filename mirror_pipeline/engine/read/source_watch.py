@@ -39,7 +39,7 @@ class SourceWatch:
     def wait(
         self, at: Mapping[TopicPartition, int], *, seconds: float, most: float | None = None, within: float = GRACE_SECONDS
     ) -> dict[TopicPartition, FetchedPartition]:
-        """Wait until one of the partitions holds committed records at or behind its offset, at most about ``seconds``.
+        """Wait until one of the partitions holds committed records at or after its offset, at most about ``seconds``.
 
         Args:
             at: next offset to read, by partition; nothing was there when it was read last.

@@ -49,16 +49,8 @@ class SpanDraft:
 def _row(draft: SpanDraft, data: bytes, size: int, staged_at: int) -> pa.RecordBatch:
     """A span's row; ``data`` is the payload of ``size`` bytes, or empty where that is placed."""
     numbers = (draft.start, draft.end, draft.records, draft.batches, size, draft.min_timestamp, draft.max_timestamp)
-    arrays = [
-        columns.strings([draft.topic]),
-        columns.int32s([draft.partition]),
-        columns.strings([draft.incarnation]),
-        *(columns.int64s([number]) for number in numbers),
-        columns.times([staged_at]),
-        columns.holes([draft.holes]),
-        columns.digests([draft.digests]),
-        columns.payload(data, len(data)),
-    ]
+    names = (draft.topic, draft.partition, draft.incarnation)
+    arrays = columns.span_row(names, numbers, staged_at, draft.holes, draft.digests, data)
     return pa.RecordBatch.from_arrays(arrays, schema=SPANS.file_schema)
 
 

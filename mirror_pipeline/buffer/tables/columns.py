@@ -83,6 +83,23 @@ def digests(rows: Sequence[Sequence[LeafDigest]]) -> pa.Array:
     return pa.ListArray.from_arrays(int32s(_ends(map(len, rows))), values, type=DIGESTS)
 
 
+def span_row(
+    names: tuple[str, int, str], numbers: Iterable[int], staged_at: int, gaps: Sequence[Hole], sums: Sequence[LeafDigest], data: bytes
+) -> list[pa.Array]:
+    """The columns of one span: topic, partition and incarnation, numbers, time, holes, digests and payload."""
+    topic, partition, incarnation = names
+    return [
+        strings([topic]),
+        int32s([partition]),
+        strings([incarnation]),
+        *(int64s([number]) for number in numbers),
+        times([staged_at]),
+        holes([gaps]),
+        digests([sums]),
+        payload(data, len(data)),
+    ]
+
+
 def offset_maps(rows: Sequence[Mapping[int, int]]) -> pa.Array:
     """One partition-to-offset map per row."""
     keys = int32s(key for row in rows for key in row)

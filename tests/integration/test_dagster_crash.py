@@ -76,6 +76,6 @@ def test_after_a_crash_of_the_machine_the_dead_run_is_failed_and_the_lane_goes_o
     up = life()
     until("the dead run is failed", lambda: run["runId"] in {r["runId"] for r in up.lane_runs("FAILURE")})
     whys = up.failures(run["runId"])
-    assert any("by the reaper" in why and "is gone" in why for why in whys), whys
+    assert any("by the reaper" in why and "has died" in why for why in whys), whys
     until("all is on the target, once", lambda: all_there_once(up))
     assert len(consume(up.west, up.target(up.topic(TOPIC)))) == 20

@@ -20,7 +20,7 @@ help:
 	@echo "make test      lint, types, unit and integration tests"
 	@echo "make faults    hundreds of kills, cuts, pauses and full disks: an hour or two; see docs/faults.md"
 	@echo "make cluster-test  a lane on a Spark cluster of two workers, one of which is killed"
-	@echo "make ci        what CI runs: make test, one slow test and a small part of the faults, another one every day"
+	@echo "make ci        what CI runs: make test, all long tests, one slow test and a small part of the faults, another one every day"
 	@echo "make bench     beside MirrorMaker 2: about 40 minutes, BENCH=--quick under 6; see docs/benchmarks.md"
 	@echo "make docs      the generated pages of docs/: commands, settings, JSON Schema"
 	@echo "make lock      requirements*.lock from pyproject.toml;   make jar-lock   the pinned jars"
@@ -70,7 +70,7 @@ checks: java dev test-jars
 	@echo "== pytest"
 
 test: checks
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) --long none
 
 faults: java dev test-jars
 	@mkdir -p $(dir $(FAULT_REPORT))

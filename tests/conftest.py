@@ -46,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     sources = ["auto", "containers", "embedded"]
     group.addoption("--kafka-from", choices=sources, default="auto", help="auto: containers where Docker answers")
     group.addoption("--slow", choices=["none", "rotate", "all"], default="none", help="slow tests: none, one a day in turn, all")
+    group.addoption("--long", choices=["none", "all"], default="all", help="long tests: faults that last as long as a broker's timeouts")
 
 
 def _is_worker(config: pytest.Config) -> bool:
@@ -94,17 +95,22 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the slow tests that are not asked for; say how many."""
+    """Leave out the slow and the long tests that are not asked for; pytest prints how many."""
     slow = sorted((item for item in items if item.get_closest_marker("slow")), key=lambda item: item.nodeid)
     chosen = set(chosen_slow([item.nodeid for item in slow], config.getoption("--slow"), int(os.environ[_DAY])))
-    out = [item for item in slow if item.nodeid not in chosen]
+    short = config.getoption("--long") == "none"
+    out = [
+        item
+        for item in items
+        if (item.get_closest_marker("slow") and item.nodeid not in chosen) or (short and item.get_closest_marker("long"))
+    ]
     if out:
         config.hook.pytest_deselected(items=out)
         items[:] = [item for item in items if item not in out]
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return f"slow tests: {config.getoption('--slow')} (--slow none|rotate|all)"
+    return f"slow tests: {config.getoption('--slow')} (--slow none|rotate|all), long tests: {config.getoption('--long')} (--long none|all)"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

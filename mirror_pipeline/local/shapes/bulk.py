@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import product
 
 from crc32c import crc32c
 
@@ -20,6 +21,8 @@ from mirror_pipeline.model import TopicPartition
 # Requests under way at once: hides the round trip, and what a broker queues stays small.
 PIPELINE = 4
 PRODUCE_TIMEOUT_MS = 60_000
+# A broker refuses requests over 100 MiB (socket.request.max.bytes).
+REQUEST_BYTES = 16 << 20
 # What a value begins with: partition and index, in digits of fixed width so that they can be replaced in place.
 MARK = b"pppppp/iiiiiiiiiiiiii "
 SMALLEST_RECORD = len(MARK)
@@ -100,16 +103,15 @@ class Stencil:
 
 
 def _send(ground: Ground, topic: str, partitions: int, stencil: Stencil, rounds: int) -> None:
-    """All partitions in every request, the next one prepared while brokers work; the first batch is there already."""
-    tps = [TopicPartition(topic, p) for p in range(partitions)]
+    """Many partitions in every request, the next one prepared while brokers work; the first batch is there already."""
     leaders: dict[int, list[TopicPartition]] = {}
-    for tp in tps:
+    for tp in (TopicPartition(topic, p) for p in range(partitions)):
         leaders.setdefault(ground.wire.leader(tp), []).append(tp)
     for node, owned in leaders.items():
         connection = ground.wire.connection(node)
         waiting = 0
-        for number in range(1, rounds):
-            batches = {tp: stencil.batch(tp.partition, number * stencil.records) for tp in owned}
+        for number, some in product(range(1, rounds), _requests(owned, len(stencil.batch(0, 0)))):
+            batches = {tp: stencil.batch(tp.partition, number * stencil.records) for tp in some}
             send_produce(
                 connection,
                 {tp: (b[:HEADER_BYTES], memoryview(b)[HEADER_BYTES:]) for tp, b in batches.items()},
@@ -121,6 +123,12 @@ def _send(ground: Ground, topic: str, partitions: int, stencil: Stencil, rounds:
                 waiting -= 1
         for _ in range(waiting):
             _receive(ground, node)
+
+
+def _requests(owned: Sequence[TopicPartition], batch_bytes: int) -> list[Sequence[TopicPartition]]:
+    """The partitions of a broker, one batch each, in requests of at most ``REQUEST_BYTES``."""
+    each = max(1, REQUEST_BYTES // batch_bytes)
+    return [owned[start : start + each] for start in range(0, len(owned), each)]
 
 
 def _receive(ground: Ground, node: int) -> None:

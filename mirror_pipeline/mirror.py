@@ -18,7 +18,7 @@ from mirror_pipeline.operations.check import check
 from mirror_pipeline.operations.drain import run as drain_or_run
 from mirror_pipeline.operations.evict import evict
 from mirror_pipeline.operations.plan import plan
-from mirror_pipeline.reports import BackfillReport, Finding, Halt, MirrorPlan, MirrorStatus, Observer, Resolution, RunReport
+from mirror_pipeline.reports import BackfillReport, Finding, HaltedTopic, MirrorPlan, MirrorStatus, Observer, Resolution, RunReport
 from mirror_pipeline.topics.catalogue import Catalogue
 from mirror_pipeline.verdicts import VerifyProgress, VerifyReport
 from mirror_pipeline.verify import repair
@@ -170,7 +170,7 @@ class Mirror:
         """
         return [asdict(done) for done in evict(self.flow)]
 
-    def halts(self) -> list[Halt]:
+    def halts(self) -> list[HaltedTopic]:
         """Halted topics, each with the command that accepts the halt where that is possible; contacts no cluster."""
         return resolving.halts(self.flow)
 

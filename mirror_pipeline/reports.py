@@ -199,7 +199,7 @@ class MirrorStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Halt:
+class HaltedTopic:
     """A topic that cannot continue, as the lane's last run reported it.
 
     ``start`` and ``end`` are the source offsets concerned, if any. ``accept`` is the command that lets the mirror

@@ -12,7 +12,7 @@ WINDOW_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Halt:
+class StuckTopic:
     """A topic that is halted or waiting."""
 
     topic: str
@@ -37,8 +37,8 @@ class ProgressSample:
     target_down: str
     source_down: str
     buffer_full: str
-    halts: tuple[Halt, ...]
-    waiting: tuple[Halt, ...]
+    halts: tuple[StuckTopic, ...]
+    waiting: tuple[StuckTopic, ...]
     bytes_per_second: float
     records_per_second: float
 
@@ -102,5 +102,5 @@ class Meter:
         )
 
 
-def _in_state(progress: Progress, state: str) -> tuple[Halt, ...]:
-    return tuple(Halt(name, t.state, t.reason, t.hint) for name, t in sorted(progress.topics.items()) if t.state == state)
+def _in_state(progress: Progress, state: str) -> tuple[StuckTopic, ...]:
+    return tuple(StuckTopic(name, t.state, t.reason, t.hint) for name, t in sorted(progress.topics.items()) if t.state == state)

@@ -13,7 +13,7 @@ from mirror_pipeline.cli.errors import answers, print_json
 from mirror_pipeline.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, Mirrors
 from mirror_pipeline.cli.tables import cells, table
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.reports import Halt, Resolution
+from mirror_pipeline.reports import HaltedTopic, Resolution
 from mirror_pipeline.text import plural
 
 Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The source topic whose halt is accepted.")]
@@ -60,7 +60,7 @@ def _owner(opened: load.LoadedConfig, names: list[str], topic: str) -> str:
     return (halted or names)[0]
 
 
-def _list(found: list[Halt]) -> RenderableType:
+def _list(found: list[HaltedTopic]) -> RenderableType:
     if not found:
         return Text("nothing is halted", "green")
     grid = table(["mirror", "topic", "code"], last=["why, and what to do"])

@@ -23,7 +23,7 @@ from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
 from mirror_pipeline.kafka.offsets import offsets_at
 from mirror_pipeline.model import BatchMark, Decision, DecisionKind, Gap, HoleCause, Incarnation, TopicPartition
 from mirror_pipeline.operations.standing import standing
-from mirror_pipeline.reports import Halt, Resolution
+from mirror_pipeline.reports import HaltedTopic, Resolution
 
 Span = tuple[int, int]
 
@@ -33,10 +33,10 @@ class _Halted:
     """A halt as the lane's last run reported it, and its lane."""
 
     store: LaneStore
-    halt: Halt
+    halt: HaltedTopic
 
 
-def halts(flow: Flow) -> list[Halt]:
+def halts(flow: Flow) -> list[HaltedTopic]:
     """The halts that the last run of each lane reported, with the command that accepts each. Contacts no cluster."""
     return [found.halt for found in _halted(flow)]
 
@@ -51,10 +51,10 @@ def _halted(flow: Flow) -> list[_Halted]:
     return found
 
 
-def _halt(mirror: str, lane: str, topic: str, told: dict[str, object]) -> Halt:
+def _halt(mirror: str, lane: str, topic: str, told: dict[str, object]) -> HaltedTopic:
     code, span = str(told.get("code") or ""), told.get("halted_span")
     partition = told.get("halted_partition")
-    return Halt(
+    return HaltedTopic(
         mirror=mirror,
         lane=lane,
         topic=topic,
@@ -179,7 +179,7 @@ def _spans(client: WireClient, found: _Halted, life: Incarnation) -> dict[int, S
     return spans
 
 
-def _told(halt: Halt) -> dict[int, Span]:
+def _told(halt: HaltedTopic) -> dict[int, Span]:
     """The offsets that the run halted for, if it named them."""
     if halt.partition is None or halt.start is None or halt.end is None:
         return {}

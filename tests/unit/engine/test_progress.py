@@ -1,0 +1,38 @@
+"""What a lane's status file says of a halted topic: other versions read it."""
+
+from __future__ import annotations
+
+import json
+
+from mirror_pipeline.engine.context import LaneContext
+from mirror_pipeline.engine.lane import plain
+from mirror_pipeline.engine.progress import progress_of
+from mirror_pipeline.engine.topics.join import resumed_runs
+from mirror_pipeline.halts import internal, trimmed
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.topics.lanes import LaneTopic
+from tests.support.lane_context import LIFE, context
+
+__all__ = ["context"]
+
+FIELDS = ("state", "reason", "hint", "code", "halted_partition", "halted_span")
+
+
+def test_the_status_names_a_halt_in_plain_fields(context: LaneContext) -> None:
+    context.state.topics |= resumed_runs(context, {"t": LIFE}, {"t": LaneTopic("t", "east.t")})
+    context.state.halt("t", trimmed(TopicPartition("t", 0), 5, 9))
+    context.state.halt("new", internal(TopicPartition("new", 1), IndexError("out of range")))
+    topics = progress_of(context, seconds=1.0).topics
+    known, refused = (json.loads(json.dumps(plain(topics[name]))) for name in ("t", "new"))
+    assert list(known) == [
+        "target_topic", "records", "bytes", "lag_records", "position", "end", "state", "reason", "hint", "code", "halted_partition",
+        "halted_span", "incarnation", "max_batch_bytes", "marks",
+    ]  # fmt: skip
+    hint = (
+        "`on_loss: record_gap` continues by itself and records the gap; to leave out what the source has deleted, and record it as a gap:"
+        f" mirror resolve --mirror {context.mirror.name} --topic t --accept trimmed"
+    )
+    reason = "the source deleted offsets [5, 9) of t[0] before they were copied"
+    assert {name: known[name] for name in FIELDS} == dict(zip(FIELDS, ("halted", reason, hint, "trimmed", 0, [5, 9]), strict=True))
+    assert (refused["state"], refused["code"], refused["halted_partition"], refused["halted_span"]) == ("halted", "internal", 1, None)
+    assert "Traceback" not in refused["reason"] + refused["hint"]

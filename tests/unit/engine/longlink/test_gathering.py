@@ -107,15 +107,23 @@ def test_a_connection_that_was_beaten_and_is_silent_is_replaced(reader: Callable
     assert len(made.lines) == 5, "another was opened in its place"
 
 
-def test_a_connection_that_is_only_slow_is_beaten_and_kept(reader: Callable[..., Reader]) -> None:
+def test_a_connection_that_is_only_slow_is_overtaken_and_kept(reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch) -> None:
     """A new one would begin more slowly still."""
+    monkeypatch.setattr(connection_watch, "SILENT_SECONDS", 60.0)
+    answers: list[float] = []
+
+    def delay(line: Line, offset: int) -> float:
+        if line is not made.lines[0]:
+            return 0.01
+        answers.append(time.monotonic() + 5.0)
+        return 5.0
+
     wanted = stretches(60)
-    made = reader(lambda line, offset: 1.0 if line is made.lines[0] else 0.01, 4)
-    began = time.monotonic()
+    made = reader(delay, 4)
     made.read(wanted)
     assert_read(wanted)
-    assert time.monotonic() - began < 1.0, "nobody has waited for it"
-    time.sleep(1.5)
+    assert time.monotonic() < answers[0], "all has arrived without the slow connection's first answer"
+    time.sleep(answers[-1] - time.monotonic() + 0.5)
     more = stretches(120)[60:]
     made.gathering.add(more)
     made.wait(more)

@@ -1,4 +1,4 @@
-# make install | demo | test | ci, each from nothing but Python 3.11 and Java 17. What is done already is not done again.
+# make install | demo | test | ci: each needs only Python 3.11 and Java 17. Completed steps are not repeated.
 .DEFAULT_GOAL := help
 .PHONY: help install dev java demo jars test-jars checks test faults cluster-test bench ci docs lock jar-lock clean
 MAKEFLAGS += --no-builtin-rules --no-print-directory
@@ -18,10 +18,10 @@ help:
 	@echo "make install   .venv/bin/mirror"
 	@echo "make demo      two embedded Kafka clusters, a mirror between them, compared record by record"
 	@echo "make test      lint, types, unit and integration tests"
-	@echo "make faults    hundreds of kills, cuts, pauses and full disks: an hour or two; see docs/faults.md"
+	@echo "make faults    hundreds of kills, cuts, pauses and full disks: one to two hours; see docs/faults.md"
 	@echo "make cluster-test  a lane on a Spark cluster of two workers, one of which is killed"
-	@echo "make ci        what CI runs: make test, all long tests, one slow test and a small part of the faults, another one every day"
-	@echo "make bench     beside MirrorMaker 2: about 40 minutes, BENCH=--quick under 6; see docs/benchmarks.md"
+	@echo "make ci        what CI runs: make test, all long tests, one slow test and a small part of the faults, a different one each day"
+	@echo "make bench     compared with MirrorMaker 2: about 40 minutes, BENCH=--quick under 6; see docs/benchmarks.md"
 	@echo "make docs      the generated pages of docs/: commands, settings, JSON Schema"
 	@echo "make lock      requirements*.lock from pyproject.toml;   make jar-lock   the pinned jars"
 	@echo "make clean     remove .venv and build folders (fetched jars stay in the user's cache)"
@@ -49,7 +49,7 @@ $(DONE)/dev: requirements-dev.lock $(BIN)/mirror
 	@$(PIP) --require-hashes -r $<
 	@touch $@
 
-# Before anything is installed: a missing Java should not be learnt minutes later.
+# Before anything is installed: a missing Java must be reported at once, not minutes later.
 java: $(DONE)/venv
 	@$(BIN)/python -m mirror_pipeline.execution.java
 

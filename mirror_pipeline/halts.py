@@ -44,7 +44,7 @@ MEANING = {
 }
 """What accepting a halt means, in words."""
 
-RECORD_GAP = "`on_loss: record_gap` continues by itself and records the gap"
+RECORD_GAP = "with `on_loss: record_gap` the run records the gap and continues"
 FILLED_HINT = (
     "was the buffer moved or deleted? It holds the ledger: point buffer.uri at it again, or restore it as it was after the last run;"
     " without it mirror under another target name (`naming`), or delete the target topic: the copy then starts over"
@@ -145,7 +145,7 @@ def recreated(topic: str, incarnation: str, topic_id: str) -> Halt:
     return Halt(
         topic,
         f"source topic {topic} was recreated: its topic id is {topic_id}, the copy so far is of {topic_id_of(incarnation)}",
-        "the target holds the old topic's records; mirror the new one under another target name, or append it to them",
+        "the target holds the old topic's records; mirror the new topic under another target name, or append its records",
         "recreated",
     )
 
@@ -213,7 +213,7 @@ def target_recreated(topic: str, target_topic: str, known_id: str, topic_id: str
 def target_truncated(target: TopicPartition, end: int, position: int) -> Halt:
     """The target's log ends before the offset up to which it has acknowledged records."""
     message = (
-        f"{target} ends at offset {end}, but {position - end} records more were acknowledged there:"
+        f"{target} ends at offset {end}, but {position - end} more records were acknowledged:"
         " the target topic was truncated or recreated"
     )
     return _at(target, "target_truncated", message, "restore the target topic, or mirror into a new one")
@@ -226,7 +226,7 @@ def target_filled(topic: str, target_topic: str, records: int) -> Halt:
 
 def filled_message(target_topic: str, records: int) -> str:
     """Why a copy does not begin in a topic that is not empty."""
-    return f"target topic {target_topic} holds {records:,} records already, and this mirror's ledger knows nothing of them"
+    return f"target topic {target_topic} already holds {records:,} records that are not in this mirror's ledger"
 
 
 def target_claimed(topic: str, message: str) -> Halt:
@@ -237,14 +237,14 @@ def target_claimed(topic: str, message: str) -> Halt:
 def foreign_writer(target: TopicPartition, offset: int) -> Halt:
     """The target's log holds records of another writer."""
     message = f"{target} holds records at offset {offset} that this mirror did not write"
-    hint = "mirrored topics take no other records: stop the other writer and mirror into a new topic"
+    hint = "the mirror must be the only writer of a mirrored topic: stop the other producer and mirror into a new topic"
     return _at(target, "foreign_writer", message, hint)
 
 
 def displaced(target: TopicPartition, offset: int, expected: int) -> Halt:
     """The target has acknowledged a batch at another offset than expected: it holds records of another writer."""
-    message = f"{target} put a batch at offset {offset} where {expected} was expected: another writer writes to the target topic"
-    return _at(target, "foreign_writer", message, "stop the other writer; mirrored topics take no other records")
+    message = f"{target} put a batch at offset {offset} where {expected} was expected: another producer writes to the target topic"
+    return _at(target, "foreign_writer", message, "stop the other producer; the mirror must be the only writer of a mirrored topic")
 
 
 def sequence_gap(target: TopicPartition, offset: int, sequence: int, expected: int) -> Halt:
@@ -264,7 +264,8 @@ def copy_differs(mirror: str, place: TopicPartition, source_offset: int | None, 
         f" ({count} differences found); its spans stay in the buffer"
     )
     options = f"--mirror {mirror} --topic {place.topic}"
-    return _at(place, "copy_differs", message, f"mirror verify {options} lists them, mirror repair {options} mends them")
+    hint = f"mirror verify {options} lists them, mirror repair {options} writes missing or altered records into a side topic"
+    return _at(place, "copy_differs", message, hint)
 
 
 # Target topics that cannot be made or are not ready.

@@ -70,7 +70,7 @@ def parse_duration(text: str) -> float:
     except ValueError:
         raise UsageError(f"'{text}' is not a duration", hint="write it as 90s, 30m, 1h30m or 2d") from None
     if seconds <= 0:
-        raise UsageError(f"'{text}' is no time at all", hint="write a duration above zero, such as 30m")
+        raise UsageError(f"'{text}' is zero", hint="write a duration above zero, such as 30m")
     return seconds
 
 

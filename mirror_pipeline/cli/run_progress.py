@@ -37,9 +37,9 @@ class RunContent:
     def _changes(self, label: str, sample: ProgressSample) -> list[str]:
         changes: list[str] = []
         sides = (
-            ("the target is back", sample.target_down, _down(sample)),
-            ("the source is back", sample.source_down, f"source down: {sample.source_down}"),
-            ("the buffer has room again", sample.buffer_full, _full(sample)),
+            ("target reachable again", sample.target_down, _down(sample)),
+            ("source reachable again", sample.source_down, f"source down: {sample.source_down}"),
+            ("buffer has space again", sample.buffer_full, _full(sample)),
         )
         for over, reason, text in sides:
             key = (sample.mirror, sample.lane, over)

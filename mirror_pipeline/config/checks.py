@@ -102,9 +102,9 @@ def _check_security(security: SecurityModel, base: Path, folder: FilePath, probl
             problems.add((*base, key), f"no such file: {folder / FilePath(value).expanduser()}")
     if (security.cert_file is None) != (security.key_file is None):
         have, lack = ("key_file", "cert_file") if security.cert_file is None else ("cert_file", "key_file")
-        problems.add((*base, have), f"needs {lack} beside it")
+        problems.add((*base, have), f"also requires {lack}")
     if security.key_password is not None and security.key_file is None:
-        problems.add((*base, "key_password"), "needs key_file beside it")
+        problems.add((*base, "key_password"), "also requires key_file")
     if not security.verify_hostname and not protocol.endswith("SSL"):
         problems.add((*base, "verify_hostname"), f"has no effect with protocol {protocol}")
 
@@ -126,7 +126,7 @@ def check_mirror(index: int, raw: object, aliases: list[str], problems: Problems
     if isinstance(source, str) and source == target:
         problems.add((*base, "target"), f'source and target are both "{source}"; a mirror needs two clusters')
     if part_of(raw, ("offsets",)) == "exact":
-        problems.add((*base, "offsets"), '"exact" is not there yet; write translated, or leave the key out')
+        problems.add((*base, "offsets"), '"exact" is not supported yet; write translated, or leave the key out')
     name = part_of(raw, ("name",))
     if name is not None:
         check_name((*base, "name"), name, "mirror name", problems)
@@ -140,7 +140,7 @@ def check_mirror_names(names: Mapping[int, str], problems: Problems) -> None:
         key = name.replace("-", "_").lower()
         if key in seen:
             other, first = seen[key]
-            like = "the same name as" if first == name else f'too much like "{first}" of'
+            like = "the same name as" if first == name else f'too similar to "{first}" of'
             problems.add(("mirrors", index, "name"), f'"{name}" is {like} {problems.where(("mirrors", other))}')
         seen.setdefault(key, (index, name))
 
@@ -159,7 +159,7 @@ def check_buffer(buffer: BufferModel, problems: Problems) -> None:
         if not _BUCKET.fullmatch(buffer.uri):
             problems.add(("buffer", "uri"), "write s3://bucket/prefix, in letters, digits, . _ - and /")
     elif scheme and scheme.group(1) != "file":
-        problems.add(("buffer", "uri"), f"{scheme.group(1)}:// is not there yet; name a local or mounted folder, or s3://bucket/prefix")
+        problems.add(("buffer", "uri"), f"{scheme.group(1)}:// is not supported yet; name a local or mounted folder, or s3://bucket/prefix")
     elif not buffer.uri:
         problems.add(("buffer", "uri"), "must not be empty")
 

@@ -32,7 +32,7 @@ def _size(value: object) -> int:
 def _duration(value: object) -> float:
     seconds = parse_duration(value)
     if seconds <= 0:
-        raise ValueError("must be longer than nothing")
+        raise ValueError("must be greater than 0")
     return seconds
 
 

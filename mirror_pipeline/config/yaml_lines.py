@@ -52,7 +52,7 @@ class Document:
             mark = error.problem_mark or error.context_mark
             self.problems.append(((), mark.line + 1 if mark else 1, f"not valid YAML: {_harmless(error)}"))
         except yaml.YAMLError:
-            self.problems.append(((), 1, "not valid YAML: it holds a character that text cannot have"))
+            self.problems.append(((), 1, "not valid YAML: it contains an invalid character"))
 
     def line(self, path: Path) -> int:
         """The line of a path, or of its nearest ancestor that is in the file."""
@@ -90,7 +90,7 @@ class Document:
                 continue
             name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
             if name in seen:
-                self.problems.append(((*path, name), line, f"key is there twice; the first one is in line {seen[name]}"))
+                self.problems.append(((*path, name), line, f"duplicate key; first defined in line {seen[name]}"))
             seen[name] = line
             self.lines[(*path, name)] = line
             self._visit(value, (*path, name), depth + 1)
@@ -99,7 +99,7 @@ class Document:
 def _harmless(error: yaml.MarkedYAMLError) -> str:
     """What is wrong, without words of the file: the line may hold a password."""
     if isinstance(error, yaml.constructor.ConstructorError):
-        return "a tag or key of this kind is not known here; put text that starts with ! in quotes"
+        return "a tag or key of this kind is not supported; put text that starts with ! in quotes"
     if isinstance(error, yaml.composer.ComposerError):
         return "an anchor or alias does not fit; put text that starts with * or & in quotes"
     problem = error.problem or "unreadable"

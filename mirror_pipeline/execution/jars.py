@@ -25,6 +25,7 @@ from mirror_pipeline.files import Forgeable, cache_folder, close_to_others, file
 # Repositories sometimes answer 429 or 503: seconds to wait before each further try, which fetches only what is missing.
 PAUSES = (1.0, 4.0, 10.0)
 FILE_PATTERN = "[artifact]-[revision].[ext]"
+_OWN_FOLDER = "set MIRROR_CACHE to a folder that you own"
 
 Progress = Callable[[str, int, int], None]
 """Called with a title ("Kafka 4.3.0"), jars present, jars in all."""
@@ -90,9 +91,9 @@ def _ensure(kind: JarKind, folder: Path, progress: Progress) -> Path:
             for jar in folder.iterdir():  # Java opens them after their checksums were compared
                 refuse_forgeable(jar)
     except Forgeable as why:
-        raise UsageError(f"the jar cache is not safe: {why}", hint="set MIRROR_CACHE to a folder of yours") from why
+        raise UsageError(f"the jar cache is not safe: {why}", hint=_OWN_FOLDER) from why
     except OSError as error:
-        raise UsageError(f"the jar cache {folder.parent} cannot be used: {error}", hint="set MIRROR_CACHE to a folder of yours") from error
+        raise UsageError(f"the jar cache {folder.parent} cannot be used: {error}", hint=_OWN_FOLDER) from error
     _checked.add(folder)
     return folder
 
@@ -110,7 +111,7 @@ def mismatch(kind: JarKind, folder: Path) -> str:
     if missing := sorted(set(kind.files) - present):
         return f"{missing[0]} is missing"
     if extra := sorted(present - set(kind.files)):
-        return f"{extra[0]} does not belong there"
+        return f"unexpected file {extra[0]}"
     for name, pinned in kind.files.items():
         digest = _sha256(folder / name)
         if digest != pinned:

@@ -34,7 +34,7 @@ def _checked(home: str, path: str, minimum: int) -> Path:
     java = _locate(home, path, minimum)
     version = java_version(java)
     if version is None:
-        raise UsageError(f"Java {minimum} or newer is needed, and {java} does not answer `java -version`", hint=_INSTALL)
+        raise UsageError(f"Java {minimum} or newer is needed, and `{java} -version` reports no version", hint=_INSTALL)
     if version < minimum:
         raise UsageError(f"Java {minimum} or newer is needed, found {version} at {java}", hint=_INSTALL)
     return java

@@ -112,7 +112,7 @@ def _quiet_java(settings: dict[str, str]) -> Iterator[None]:
     except Exception as error:
         cause = [line for line in Path(path).read_text(errors="replace").splitlines() if "rror" in line or "xception" in line]
         raise MirrorError(
-            f"Spark did not start: {cause[0].strip() if cause else error}", hint=f"Java said more: {_kept_log(path)}"
+            f"Spark did not start: {cause[0].strip() if cause else error}", hint=f"full output of Java: {_kept_log(path)}"
         ) from error
     finally:
         os.close(handle)

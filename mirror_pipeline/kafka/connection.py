@@ -152,7 +152,8 @@ class Connection:
             spoken = f"{broker[0]} to {broker[1]}" if broker else "none"
             name = api.name if isinstance(api, Api) else str(api)
             raise broker_error(
-                UNSUPPORTED_VERSION, f"{self.peer}: {name}: we speak versions {client.lowest} to {client.highest}, the broker {spoken}"
+                UNSUPPORTED_VERSION,
+                f"{self.peer}: {name}: this client supports versions {client.lowest} to {client.highest}, the broker {spoken}",
             )
         return highest
 

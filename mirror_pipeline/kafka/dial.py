@@ -14,7 +14,7 @@ from mirror_pipeline.kafka.security.tls import TlsFailed
 if TYPE_CHECKING:
     from mirror_pipeline.config import ClusterSettings
 
-UNEXPLAINED = "is the broker up, and does security.protocol fit its listener?"
+UNEXPLAINED = "check that the broker is running and that security.protocol matches its listener"
 LEAST_SHARE = 0.1  # seconds every address gets, however late it is
 FIRST_TRY = 2.0  # seconds an address gets before others are tried: healthy brokers may be enough
 

@@ -115,13 +115,14 @@ def held_back(connection: Connection, answers: Mapping[TopicPartition, FetchedPa
     if not answers and connection.throttle > 0:
         return True
     connection.close()
-    raise ConnectionLost(f"{connection.peer}: the fetch answer leaves out {missing}", hint="it is requested again; check the broker's log")
+    message = f"{connection.peer}: the fetch response does not contain {missing}"
+    raise ConnectionLost(message, hint="it is requested again; check the broker's log")
 
 
 def throttled_error(connection: Connection) -> BrokerError:
     """The error for a broker whose client quota has withheld a response for too long."""
     error = broker_error(
-        THROTTLING_QUOTA_EXCEEDED, f"{connection.peer}: fetch", "a client quota holds the answer back"
+        THROTTLING_QUOTA_EXCEEDED, f"{connection.peer}: fetch", "a client quota throttles the response"
     )
     error.hint = "raise consumer_byte_rate of this user: within ten seconds it must allow the largest batch"
     return error

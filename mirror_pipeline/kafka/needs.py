@@ -24,7 +24,7 @@ class Need:
 
 _TOPIC_IDS = Need(Api.METADATA, 10, "without topic ids a recreated topic cannot be distinguished from the old one")
 SOURCE_NEEDS = (_TOPIC_IDS,)
-TARGET_NEEDS = (_TOPIC_IDS, Need(Api.DESCRIBE_PRODUCERS, 0, "without it what is at the end of a log cannot be trusted after a failure"))
+TARGET_NEEDS = (_TOPIC_IDS, Need(Api.DESCRIBE_PRODUCERS, 0, "without it the end of a log cannot be verified after a failure"))
 
 
 def require(alias: str, needs: Iterable[Need], versions: Mapping[int, tuple[int, int]]) -> None:
@@ -54,7 +54,7 @@ def require_topic_ids(alias: str, topics: Iterable[TopicMetadata]) -> None:
 
 def without_id(alias: str, topic: str) -> BrokerError:
     """Why a cluster is refused whose brokers run with the protocol of an older version."""
-    return _too_old(f"cluster {alias} runs with too old a protocol: topic {topic} has no topic id; {_TOPIC_IDS.without}")
+    return _too_old(f"cluster {alias} runs an inter-broker protocol that is too old: topic {topic} has no topic id; {_TOPIC_IDS.without}")
 
 
 def _too_old(said: str) -> BrokerError:

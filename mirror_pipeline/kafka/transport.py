@@ -172,7 +172,9 @@ class Transport:
                 attempt.close()
                 failure = error
         raise ConnectionLost(
-            f"{self.peer}: {_reason(failure)}", hint="is the broker up, and the address right?", timed_out=isinstance(failure, TimeoutError)
+            f"{self.peer}: {_reason(failure)}",
+            hint="check that the broker is running and that the address is correct",
+            timed_out=isinstance(failure, TimeoutError),
         ) from failure
 
     @staticmethod

@@ -47,7 +47,7 @@ def lag_sensor(mirror: KnownMirror, jobs: list[dg.JobDefinition]) -> dg.SensorDe
 def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: MirrorsResource) -> dg.SensorResult | dg.SkipReason:
     """Measure and decide once. Errors of a cluster, the buffer or the configuration make it skip with a reason, never raise."""
     if mirror.topics is None:
-        return dg.SkipReason("no catalogue of topics yet: the catalogue sensor creates it once the source cluster answers")
+        return dg.SkipReason("no catalogue of topics yet: the catalogue sensor creates it when the source cluster is reachable")
     if not mirror.topics:
         return dg.SkipReason("the mirror selects no topic: see topics.include in mirror.yaml, and `mirror plan`")
     try:

@@ -106,7 +106,7 @@ class Claims:
 
     def words(self, topic: str, target: str, claim: Claim) -> str:
         """Both mirrors and the topic, in words."""
-        why = ", which has begun it" if claim.begun else ", which is first in the file" if claim.first else ""
+        why = ", which has started it" if claim.begun else ", which is first in the file" if claim.first else ""
         return (
             f"target topic {target} on cluster {self._mirror.target} would get the records of two mirrors:"
             f" {topic} of {self._mirror.name}, and {claim.topic} of {claim.mirror}{why}"
@@ -165,7 +165,7 @@ def of_claims(claims: Claims | None, targets: Mapping[str, str], begun: Collecti
         if claim is None:
             continue
         ahead = (topic in begun and not claim.begun) or not _ahead(claim)
-        text = f"{claims.words(topic, target, claim)}; " + (f"{claim.mirror} is refused it" if ahead else CLAIMED_HINT)
+        text = f"{claims.words(topic, target, claim)}; " + (f"{claim.mirror} is refused" if ahead else CLAIMED_HINT)
         (warnings if ahead else blockers)[topic] = (text,)
     return ClaimNotices(blockers, warnings)
 
@@ -190,6 +190,7 @@ def chained(config: Config, mirror: MirrorConfig, topics: Collection[str]) -> di
         telling = "{source}" in template_of(other.naming)
         for topic in topics:
             if topic in written or (telling and source_name(other.naming, other.source, topic) is not None):
-                said = f"it is a copy itself: mirror {other.name} writes it from cluster {other.source}; exclude it unless a chain is meant"
+                said = f"it is a copy itself: mirror {other.name} writes it from cluster {other.source};"
+                said = f"{said} exclude it unless a chain is intended"
                 warnings[topic] = (*warnings.get(topic, ()), said)
     return warnings

@@ -55,7 +55,7 @@ def _size(source: Settings, target: Settings) -> Iterator[Difference]:
     for key in ("max.message.bytes", "segment.bytes"):
         limit = number(target, key)
         if largest is not None and limit is not None and limit < largest:
-            limits = f"{key} on the target is {limit:,}, the source takes {largest:,} bytes"
+            limits = f"{key} on the target is {limit:,}, the source accepts {largest:,} bytes"
             sentence = f"{limits}: larger batches are split, a larger record does not fit"
             yield Difference(sentence, key, str(largest))
 
@@ -65,4 +65,5 @@ def _bounds(target: Settings) -> Iterator[Difference]:
         limit = number(target, key)
         if limit is not None and limit < int(FOREVER):
             span = format_duration(limit / 1000)
-            yield Difference(f"{key} on the target is {span}: it refuses batches with records {kind} than its clock by more", key, FOREVER)
+            sentence = f"{key} on the target is {span}: it rejects batches with records more than {span} {kind} than its clock"
+            yield Difference(sentence, key, FOREVER)

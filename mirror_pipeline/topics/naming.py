@@ -93,7 +93,7 @@ def choose(
     chosen, excluded = _by_regex(mirror, names, aliases)
     returning = {name for name in chosen if _would_return(mirrors, mirror, name)}
     excluded += [
-        Excluded(name, f"its name says that mirrors of this file brought it from cluster {mirror.target}: copying it back would loop")
+        Excluded(name, f"by its name, mirrors of this file copied it from cluster {mirror.target}: copying it back would loop")
         for name in sorted(returning)
     ]
     kept = [name for name in chosen if name not in returning]

@@ -74,7 +74,7 @@ def plan_target(
         if source_configs is not None
         else (
             "the source topic's settings may not be read (DESCRIBE_CONFIGS): the target's defaults apply,"
-            " and missing offsets halt the topic, because compaction cannot be told from loss",
+            " and missing offsets halt the topic, because compaction cannot be distinguished from loss",
         )
     )
     if target is None:
@@ -97,8 +97,8 @@ def _plan_new(
     blockers = []
     if collides_with:
         blockers.append(
-            f"cluster {cluster.alias} has topic {collides_with}: Kafka refuses {name} beside it (. and _ are the same in metric names);"
-            " choose another naming, or exclude the topic"
+            f"cluster {cluster.alias} has topic {collides_with}: Kafka refuses {name} while that topic exists"
+            " (. and _ are the same in metric names); choose another naming, or exclude the topic"
         )
     if replicas > cluster.brokers:
         blockers.append(f"topics.replication_factor is {replicas}, cluster {cluster.alias} has {cluster.brokers} brokers")
@@ -171,7 +171,7 @@ def _source_warnings(source: Settings, target_configs: Mapping[str, str] | None)
         yield "the source sets record times itself (LogAppendTime): records keep that time and are re-encoded for it"
     left = not_copied(source) if target_configs is not None else []
     if left:
-        yield f"not carried over, the target's own values apply: {', '.join(left)}"
+        yield f"not copied, the target's own values apply: {', '.join(left)}"
 
 
 def _difference_lines(source: Settings, target: Settings, name: str, cluster: TargetCluster) -> list[str]:

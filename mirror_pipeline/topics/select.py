@@ -38,7 +38,7 @@ def select(
     for name in sorted(set(names)):
         why = _why_not(name, includes, excludes)
         if not why and prefixed and target and came_from(name, target, {source, *aliases}):
-            why = f'its name says that it came from cluster {target} ("{target}."): copying it back would loop; naming: identity copies it'
+            why = f'by its name it was copied from cluster {target} ("{target}."): copying it back would loop; naming: identity copies it'
         if why:
             excluded.append(Excluded(name, why))
         else:
@@ -75,6 +75,7 @@ def unmatched(names: Collection[str], include: Sequence[str]) -> list[str]:
         if not any(compiled.fullmatch(name) for name in names):
             near = nearest(pattern, [name for name in names if not name.startswith("__")])
             part = next((name for name in sorted(names) if compiled.search(name) and not name.startswith("__")), None)
-            hint = f'"{part}" matches only in part; a regex must match the whole name' if part else near if near.startswith("did") else ""
+            whole = f'it matches only part of "{part}"; a regex must match the whole name'
+            hint = whole if part else near if near.startswith("did") else ""
             lines.append(f'include "{pattern}" matches no topic' + (f": {hint}" if hint else ""))
     return lines

@@ -156,7 +156,7 @@ def refresh_logs(topics: Sequence[CopiedTopic], source: WireClient, target: Wire
 
 def _changed(side: str, cluster: ClusterMetadata, name: str, topic_id: str, cluster_id: str) -> str:
     if cluster_id and cluster.cluster_id != cluster_id:
-        return f"another cluster answers as {side}: {cluster.cluster_id}, not {cluster_id}"
+        return f"the {side} address leads to another cluster: {cluster.cluster_id}, not {cluster_id}"
     found = cluster.topics.get(name)
     if found is None or found.error:
         code = broker_error(found.error, name).message if found is not None else name

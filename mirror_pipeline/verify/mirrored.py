@@ -253,7 +253,7 @@ class MirrorCheck:
 
     def _check_stop(self) -> None:
         if self._stop.is_set():
-            raise ProblemFound("verification was stopped before it ended", hint="what it had compared so far is not recorded")
+            raise ProblemFound("verification was stopped before it ended", hint="results so far are not recorded")
 
     def _show(self) -> None:
         if self._observer is not None:

@@ -142,7 +142,7 @@ def test_a_page_of_another_origin_reads_and_changes_nothing(up: Up, browser: Bro
 def test_a_name_that_leads_here_by_a_trick_is_refused(up: Up, browser: Browser) -> None:
     """DNS rebinding: to the browser this page and the server are one origin."""
     browser.go(f"{up.url.replace('127.0.0.1', EVIL)}/?token={up.token}")
-    assert "does not answer to that name" in browser.text
+    assert "does not accept this host name" in browser.text
     before = evictions(up)
     assert browser.run(POST, "", LAUNCH).startswith("failed")
     assert evictions(up) == before

@@ -205,7 +205,7 @@ def test_a_store_that_is_away_pauses_the_lane(clusters: ClusterPair, tmp_path: P
         assert process.wait(SECONDS) == 0, setting.words()[-2000:]
     finally:
         kill_tree(process)
-    assert "the object store does not answer" in setting.words()
+    assert "the object store does not respond" in setting.words()
     setting.copied()
 
 

@@ -192,7 +192,7 @@ def test_names_that_collide_on_the_target(admins: Admins, topic_name: str) -> No
     create(east, topic_name, 1)
     create(west, f"east_{topic_name}", 1)
     plan = plan_targets(mirror(".*"), east, west, {topic_name: f"east.{topic_name}"})[topic_name]
-    assert f"has topic east_{topic_name}: Kafka refuses east.{topic_name} beside it" in plan.blockers[0]
+    assert f"has topic east_{topic_name}: Kafka refuses east.{topic_name} while that topic exists" in plan.blockers[0]
     with pytest.raises(BrokerError, match="collides with existing topic"):  # it really does
         west.create_topic(f"east.{topic_name}", 1, 1, validate_only=True)
 
@@ -223,7 +223,7 @@ def test_catalogue_from_a_cluster(admins: Admins, new_topic_name: Callable[[], s
     assert catalogue.topics[0].topic_id == east.topics([chosen])[chosen].topic_id
     reasons = {e.topic: e.why for e in catalogue.excluded}
     assert reasons[other] == "matches no include regex"
-    assert "came from cluster west" in reasons[f"west.{chosen}"]
+    assert "was copied from cluster west" in reasons[f"west.{chosen}"]
     assert load_catalogue(config, "m") == catalogue
     # That another mirror writes the same target topic halts that topic when it is to begin; the catalogue names it all the same.
     assert [topic.name for topic in refresh_catalogue(config, mirrors[1], east).topics] == [chosen]

@@ -92,7 +92,7 @@ def _rule_breakers(rows: pa.Table) -> list[tuple[pa.Array, str]]:
         (pc.invert(pc.if_else(hole, empty, dense)), "source length, target length and records disagree"),
         (pairs(pc.less(after["source_start"], before["source_end"])), "overlaps the send before it"),
         (pairs(pc.greater(after["source_start"], before["source_end"])), "leaves a hole after the send before it"),
-        (pairs(pc.less(after["target_start"], before["target_end"])), "goes back on the target"),
+        (pairs(pc.less(after["target_start"], before["target_end"])), "moves backwards on the target"),
         (pairs(pc.not_equal(after["ordinal"], counted)), "has an ordinal that does not follow the send before it"),
     ]
 

@@ -110,7 +110,7 @@ class Objects:
     def __init__(self, uri: str, options: Options, *, seconds: float = REQUEST_SECONDS) -> None:
         match = _URI.fullmatch(uri)
         if match is None:
-            raise UsageError(f"buffer {uri}: names no bucket", hint="write s3://bucket/prefix")
+            raise UsageError(f"buffer {uri}: contains no bucket name", hint="write s3://bucket/prefix")
         self.uri = uri
         self.prefix = match.group(2)
         self.store = _bucket(match.group(1), options, seconds)

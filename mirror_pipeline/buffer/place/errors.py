@@ -51,11 +51,11 @@ def _of_the_store(place: str, text: str) -> BufferUnusable:
     if "AccessDenied" in text or "403 Forbidden" in text:
         return BufferUnusable(f"buffer {place}: the object store refuses the permission", hint=RIGHTS)
     if "URL scheme is not allowed" in text or "BadScheme" in text or "allow_http" in text:
-        return BufferUnusable(f"buffer {place}: AWS_ENDPOINT_URL is not https", hint="set AWS_ALLOW_HTTP=true if that is meant")
+        return BufferUnusable(f"buffer {place}: AWS_ENDPOINT_URL is not https", hint="set AWS_ALLOW_HTTP=true if this is intended")
     if "NotImplemented" in text or "501 Not" in text:
-        return BufferUnusable(f"buffer {place}: the object store does not know a request that is needed", hint="use another store")
+        return BufferUnusable(f"buffer {place}: the object store does not support a required request", hint="use another store")
     if any(sign in text for sign in _SILENT):
-        return _passing(f"buffer {place}: the object store does not answer", "is AWS_ENDPOINT_URL right, and is the store up?")
+        return _passing(f"buffer {place}: the object store does not respond", "check AWS_ENDPOINT_URL and that the store is running")
     return BufferUnusable(f"buffer {place}: {text[:300]}", hint="see docs/buffer.md")
 
 

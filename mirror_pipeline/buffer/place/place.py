@@ -115,7 +115,7 @@ def _root(settings: BufferSettings) -> str:
     uri = settings.uri
     if _REMOTE.match(uri):
         if not uri.startswith("s3://"):
-            raise UsageError(f"buffer {uri}: only folders and s3:// are tried and known", hint="set buffer.uri to one of them")
+            raise UsageError(f"buffer {uri}: only folders and s3:// are supported", hint="set buffer.uri to one of them")
         return uri.rstrip("/")
     path = unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
     return os.path.abspath(os.path.expanduser(path))
@@ -191,7 +191,8 @@ def _prepare_bucket(root: Objects) -> None:
             root.create(MARKER, _OURS.encode())
             text = root.read(MARKER)
         if text is None:
-            raise BufferUnusable(f"buffer {root.uri}: what is written there does not stay", hint="check the bucket's lifecycle rules")
+            lost = f"buffer {root.uri}: an object disappeared after it was written"
+            raise BufferUnusable(lost, hint="check the bucket's lifecycle rules")
         _check_format(root.uri, text.data)
         root.refuse_unconditional(MARKER, text.data)
 

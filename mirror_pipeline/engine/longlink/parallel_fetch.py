@@ -74,7 +74,7 @@ class ParallelFetch:
         self._pace = Pace()
         self._repeats = Repeats(self.admission, self._pace, news)
         self._heard = time.monotonic()
-        self._error: Exception = ConnectionLost("reading ended before the answer came")
+        self._error: Exception = ConnectionLost("the read ended before the response arrived")
         self._dialer = Dialer(open_connection)
         self._slots = Slots(self._dialer.news)
         self._watch = ConnectionWatch(self._slots, self._repeats, self._pace, self._dialer, lost=self._lost)

@@ -208,7 +208,7 @@ class Maintenance:
     def _verify(self) -> bool:
         """Verify one piece; False if another attempt would change nothing."""
         if self.verify is None:
-            self.done = replace(self.done, note="not verified: the target was not asked")
+            self.done = replace(self.done, note="not verified: the target was not read")
             return False
         before = self.ledger.verified()
         try:

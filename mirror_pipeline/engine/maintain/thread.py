@@ -61,7 +61,7 @@ class MaintenanceThread:
         """Start the thread."""
         lay_reserved_file(self.context.store, cap=self.context.buffer.max_bytes)
         create_maintenance_mark(self.context.store)
-        self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
         self._thread.start()
 
     def end(self) -> None:

@@ -143,7 +143,7 @@ class AnswerHandler:
         finally:
             connection.close()
         if source not in answers:
-            raise ConnectionLost(f"{connection.peer}: the answer leaves out {source}")
+            raise ConnectionLost(f"{connection.peer}: the response does not contain {source}")
         if answers[source].error:
             raise broker_error(answers[source].error, str(source))
         return answers[source]
@@ -157,4 +157,4 @@ class AnswerHandler:
             return
         self._client.forget(source)
         state.beyond = True
-        state.error = f"the broker holds nothing of {source} at offset {builder.next}"
+        state.error = f"the broker has no data for {source} at offset {builder.next}"

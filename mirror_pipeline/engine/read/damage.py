@@ -65,7 +65,7 @@ class Answer:
                 raise CorruptBatch("the first batch is longer than what the broker sent of it")
             if due is not None and self.passed is not None:
                 self.at = self.passed
-                raise CorruptBatch(f"all that was sent for offset {due} lies before it")
+                raise CorruptBatch(f"the broker returned only offsets before {due}")
             return None
         return found[1], self.records[self.at : self.at + found[1].size]
 
@@ -91,10 +91,10 @@ class Answer:
             before = next(headers(self.records[self.passed :]))[1]
             if before.next_offset != due or not _intact(self.records, self.passed, before):
                 self.at = self.passed  # the broker began with what should have been the batch that is due
-                return f"batch at offset {before.base_offset} stands where offset {due} was asked for"
+                return f"batch at offset {before.base_offset} was returned for offset {due}"
         behind = _offset_at(self.records, self.at + header.size)
         if behind is not None and due <= behind < header.next_offset:
-            return f"batch at offset {header.base_offset} stands in front of offset {behind}"
+            return f"batch at offset {header.base_offset} precedes offset {behind}"
         if behind is None and ask is not None and header.magic >= 2 and header.next_offset != self.stable:
             return _misplaced(header, ask)
         return ""

@@ -44,7 +44,7 @@ def read_parallel(
         until = deadline
     for node in read_ahead.silent:
         sources = [source for source in outcomes.open() if read_ahead.leader(source) == node]
-        handler.lost(node, sources, ConnectionLost(f"broker {node} does not answer", timed_out=True))
+        handler.lost(node, sources, ConnectionLost(f"broker {node} does not respond", timed_out=True))
 
 
 def take_segment(segment: Segment, handler: AnswerHandler, outcomes: Outcomes) -> None:

@@ -262,7 +262,7 @@ class SpanBuilder:
         self._close_compacted(offset)
         if not self.rules.may_miss(offset, offset + 1):
             raise self.rules.oversize(offset, large.error) from large.error
-        self._quarantine(offset, offset + 1, "larger than the target takes", large.sealed())
+        self._quarantine(offset, offset + 1, "larger than the target's max.message.bytes", large.sealed())
 
     def _close_compacted(self, to: int) -> None:
         if to > self.next:

@@ -103,7 +103,7 @@ def _leaders(task: ReadTask, client: WireClient, handler: AnswerHandler, outcome
     by_leader: dict[int, list[TopicPartition]] = {}
     for source, node in leaders.items():
         if node in task.avoid:
-            outcomes.ranges[source].error = f"broker {node} does not answer"
+            outcomes.ranges[source].error = f"broker {node} does not respond"
         else:
             by_leader.setdefault(node, []).append(source)
     return by_leader

@@ -174,7 +174,7 @@ class TopicStarter:
         since = self._put_off_since.setdefault(name, time.monotonic())
         if self._context.once and time.monotonic() - since > self._context.mirror.engine.target_wait:
             return False
-        log.info("%s begins later: %s", name, error.message)
+        log.info("%s starts later: %s", name, error.message)
         with self._state.lock:
             self._state.unready[name] = error.message
         return True

@@ -91,7 +91,8 @@ class FirstSeen:
                 self._saved = None if text is None else json.loads(text)
             except ValueError as error:
                 raise BufferUnusable(
-                    f"{self._store.table(STARTS)} is damaged: {error}", hint="remove it: topics that are not copied yet then begin anew"
+                    f"{self._store.table(STARTS)} is damaged: {error}",
+                    hint="delete it; the start offsets of topics that are not copied yet are then determined again",
                 ) from error
         return self._saved
 

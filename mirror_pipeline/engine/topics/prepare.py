@@ -192,7 +192,7 @@ class Preparation:
             if self._starter.put_off:
                 self._begin_at = time.monotonic() + READY_AGAIN_SECONDS
         except LaneBusy as error:
-            log.info("new topics wait for another mirror that begins some: %s", error.message)
+            log.info("new topics wait, another mirror is starting some of them: %s", error.message)
         except ClusterUnreachable as error:
             if error.cluster != self._context.source.alias:
                 raise

@@ -69,7 +69,7 @@ def advance(
             if stop < end:
                 return merge(sends), position
     if left:
-        raise ValueError(f"the target holds {left} records more than the buffer knows of")
+        raise ValueError(f"the target holds {left} more records than the buffer")
     return merge(sends), position
 
 

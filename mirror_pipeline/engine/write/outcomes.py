@@ -121,7 +121,7 @@ class Outcomes:
             log_internal(halt)
             self._state.halt(halt.topic, halt)
             return
-        log.info("%s: looked at again before it halts: %s", part.target, found.message)
+        log.info("%s: checked again before it halts: %s", part.target, found.message)
         part.suspect = halt
         part.failed(found.message, delay=divergence.SECOND_LOOK_SECONDS)
 

@@ -170,7 +170,7 @@ def _find_leaders(client: WireClient, looks: Mapping[TopicPartition, _Look]) -> 
 def _refused(look: _Look, code: int) -> bool:
     """Whether an answer is an error, which then is the partition's outcome; an unreachable leader counts as a lost connection."""
     if code == NETWORK_EXCEPTION:
-        look.answer = ConnectionLost(f"{look.target}: its leader, broker {look.leader}, does not answer")
+        look.answer = ConnectionLost(f"{look.target}: its leader, broker {look.leader}, does not respond")
     elif code:
         look.answer = broker_error(code, str(look.target))
     return bool(code)

@@ -52,7 +52,7 @@ def content(record: OpenRecord) -> Record:
     except IndexError as error:
         raise CorruptBatch(f"the record at offset {record.offset} is cut off") from error
     if position != len(tail):
-        raise CorruptBatch(f"the record at offset {record.offset} is not as long as it says")
+        raise CorruptBatch(f"the record at offset {record.offset} has a wrong length")
     return Record(record.offset, record.timestamp, key, value, tuple(pairs))
 
 

@@ -136,7 +136,7 @@ def _slow_header(buffer: Buffer, position: int) -> BatchHeader | None:
         return None
     size: int = LOG_OVERHEAD + LENGTH.unpack_from(buffer, position)[0]
     if size < _LEGACY_MINIMUM[0]:
-        raise CorruptBatch(f"batch at byte {position} says it is {size} bytes long")
+        raise CorruptBatch(f"batch at byte {position} has length {size}")
     if available <= LEGACY_CRC_START:
         return None
     magic = buffer[position + LEGACY_CRC_START]
@@ -144,7 +144,7 @@ def _slow_header(buffer: Buffer, position: int) -> BatchHeader | None:
     if minimum is None:
         raise CorruptBatch(f"batch at byte {position} has magic {magic}, known are 0, 1 and 2")
     if size < minimum:
-        raise CorruptBatch(f"batch at byte {position} says it is {size} bytes long, less than a header of magic {magic}")
+        raise CorruptBatch(f"batch at byte {position} has length {size}, less than a header of magic {magic}")
     if size > available:
         return None
     offset, _, crc, _, attributes = _LEGACY.unpack_from(buffer, position)

@@ -60,7 +60,7 @@ def _unwrap(batch: bytes, header: BatchHeader) -> bytes:
     if start < 0:
         raise CorruptBatch("a wrapper message has no value")
     if end != len(batch):
-        raise CorruptBatch("a wrapper message is not as long as it says")
+        raise CorruptBatch("a wrapper message has a wrong length")
     if header.codec > LZ4:
         raise CorruptBatch(f"codec {NAMES[header.codec] if header.codec < len(NAMES) else header.codec} in magic {header.magic}")
     data = batch[start:end]
@@ -78,7 +78,7 @@ def _messages(data: bytes, magic: int) -> list[tuple[int, int, bytes]]:
         offset, length, crc, inner_magic, attributes = _MESSAGE.unpack_from(data, position)
         end = position + LOG_OVERHEAD + length
         if not position + least <= end <= total:
-            raise CorruptBatch(f"an inner message says it is {length} bytes long")
+            raise CorruptBatch(f"an inner message has length {length}")
         if inner_magic != magic or attributes & CODEC_MASK:
             raise CorruptBatch(f"an inner message has magic {inner_magic} and attributes {attributes:#x}")
         if zlib.crc32(data[position + LEGACY_CRC_START : end]) != crc:
@@ -97,7 +97,7 @@ def _tail(data: bytes, position: int, end: int) -> bytes:
         start, position = _span(data, position, end)
         parts += (varint(-1),) if start < 0 else (varint(position - start), data[start:position])
     if position != end:
-        raise CorruptBatch("a message is not as long as it says")
+        raise CorruptBatch("a message has a wrong length")
     return b"".join((*parts, _NO_HEADERS))
 
 
@@ -110,7 +110,7 @@ def _span(data: bytes, position: int, end: int) -> tuple[int, int]:
     if length == -1:
         return -1, start
     if length < 0 or start + length > end:
-        raise CorruptBatch(f"a field says it is {length} bytes long")
+        raise CorruptBatch(f"a field has length {length}")
     return start, start + length
 
 

@@ -119,7 +119,7 @@ def _frames(body: bytes, header: BatchHeader, position: int, previous: int, coun
         length, position = read_varint(body, position)
         end = position + length
         if length < 0 or end > total:
-            raise CorruptBatch(f"a record says it is {length} bytes long")
+            raise CorruptBatch(f"a record has length {length}")
         attributes = body[position]
         time, position = read_varlong(body, position + 1)
         delta, position = read_varint(body, position)

@@ -145,12 +145,12 @@ class Gate:
         """Why a request is neither from this page nor from a local program; "" if it is."""
         host, origin, site = headers.get("host", ""), headers.get("origin"), headers.get("sec-fetch-site", "none")
         if not self._rules.knows_host(host):
-            return "This server does not answer to that name; `mirror up --allow-host NAME` allows one.\n"
+            return "This server does not accept this host name; `mirror up --allow-host NAME` allows one.\n"
         if origin is not None and not self._rules.knows_origin(origin, host):
-            return "This server does not answer to pages of other origins.\n"
+            return "This server rejects requests from pages of other origins.\n"
         if site in ("same-origin", "none") or (method == "GET" and _is_navigation(headers)):
             return ""
-        return "This server does not answer to pages of other sites.\n"
+        return "This server rejects requests from pages of other sites.\n"
 
     def _is_known(self, headers: dict[str, str]) -> bool:
         if self._rules.token is None:

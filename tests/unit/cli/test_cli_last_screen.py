@@ -70,4 +70,4 @@ def test_a_source_that_goes_and_comes_back_is_said_at_once() -> None:
     with Lines(Console(file=paper, width=140), "starting", RunContent()) as view:
         view.observe(progress(source_down="east is silent"))
         view.observe(progress())
-    assert paper.getvalue().splitlines()[1:] == ["m: source down: east is silent", "m: the source is back"]
+    assert paper.getvalue().splitlines()[1:] == ["m: source down: east is silent", "m: source reachable again"]

@@ -87,7 +87,7 @@ def test_lines_say_at_once_what_matters(paper: Console) -> None:
     assert written(paper)[1:] == [
         "m: target down: west does not answer; 9 records staged so far, staging continues",
         "m: pay halted: record too large",
-        "m: the target is back",
+        "m: target reachable again",
     ]
 
 

@@ -63,7 +63,7 @@ def written(view: Callable[..., Any], pictures: list[Any]) -> str:
 
 def test_a_run_says_that_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     said = written(Lines, [progress(buffer_full=FULL), progress(buffer_full=FULL), progress()]).splitlines()
-    assert said[1:] == [f"m: the buffer is full, reading waits: {FULL}", "m: the buffer has room again"]
+    assert said[1:] == [f"m: the buffer is full, reading waits: {FULL}", "m: buffer has space again"]
     view = Bars(Console(file=io.StringIO(), width=140), "", RunContent())
     view.observe(progress(buffer_full=FULL))
     paper = Console(file=io.StringIO(), width=140)

@@ -178,7 +178,7 @@ ADDED = [
     ("naming: 'a b {topic}'", '"a b {topic}" makes illegal topic names: it holds " "; Kafka allows letters, digits, ".", "_" and "-"'),
     ("naming: '{cluster}.{topic}'", '"{cluster}.{topic}" does not know {cluster}; a template may hold {source} and {topic}'),
     ("naming: prefx", '"prefx" is neither "prefix" nor "identity", and as a template it lacks {topic}, e.g. "{source}.{topic}"'),
-    ("offsets: exact", '"exact" is not there yet; write translated, or leave the key out'),
+    ("offsets: exact", '"exact" is not supported yet; write translated, or leave the key out'),
     ("offsets: exactly", '"exactly" is not one of translated, exact; did you mean "exact"?'),
     (
         "start: 2026-03-01T00:00:00",
@@ -188,7 +188,7 @@ ADDED = [
     ("on_loss: gap", '"gap" is not one of halt, record_gap'),
     ("lanes: 0", "must be at least 1"),
     ("lanes: two", "must be a whole number"),
-    ("topics: {include: [b]}", "key is there twice; the first one is in line 8"),
+    ("topics: {include: [b]}", "duplicate key; first defined in line 8"),
 ]
 
 
@@ -207,7 +207,7 @@ def test_a_wrong_key_of_a_mirror_is_one_line(tmp_path: Path, added: str, message
     [
         ("buffer: {retention: 24}", '9: buffer.retention: not a duration; write "24h", "30m", "90s" or "7d"; did you mean "24s"?'),
         ("buffer: {max_bytes: 50XB}", '9: buffer.max_bytes: not a size; write "256MB", "50GB", "512KiB" or a number of bytes'),
-        ("buffer: {uri: 'gs://b/c'}", "9: buffer.uri: gs:// is not there yet; name a local or mounted folder, or s3://bucket/prefix"),
+        ("buffer: {uri: 'gs://b/c'}", "9: buffer.uri: gs:// is not supported yet; name a local or mounted folder, or s3://bucket/prefix"),
         ("buffer: {uri: 's3://b/c d'}", "9: buffer.uri: write s3://bucket/prefix, in letters, digits, . _ - and /"),
         ("bufer: {}", '9: bufer: unknown key, did you mean "buffer"?'),
         ("engine: {spark_master: '${env:X}'}", "9: engine.spark_master: ${...} is not replaced here"),
@@ -237,7 +237,7 @@ def test_two_mirrors_need_two_names(tmp_path: Path) -> None:
     (line,) = problems(tmp_path, GOOD + more % "m")
     assert line.startswith('9: mirrors[1].name: "m" is the same name as ')
     (line,) = problems(tmp_path, changed("name: m", "name: a-b") + more % "a_b")
-    assert line.startswith('9: mirrors[1].name: "a_b" is too much like "a-b" of ')
+    assert line.startswith('9: mirrors[1].name: "a_b" is too similar to "a-b" of ')
 
 
 def test_missing_empty_and_odd_files(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ def test_the_status_names_a_halt_in_plain_fields(context: LaneContext) -> None:
         "halted_span", "incarnation", "max_batch_bytes", "marks",
     ]  # fmt: skip
     hint = (
-        "`on_loss: record_gap` continues by itself and records the gap; to leave out what the source has deleted, and record it as a gap:"
+        "with `on_loss: record_gap` the run records the gap and continues;"
+        " to leave out what the source has deleted, and record it as a gap:"
         f" mirror resolve --mirror {context.mirror.name} --topic t --accept trimmed"
     )
     reason = "the source deleted offsets [5, 9) of t[0] before they were copied"

@@ -110,7 +110,7 @@ def test_the_ranges_of_a_silent_broker_are_put_off_and_others_read(
 def test_a_broker_to_avoid_is_not_asked(log: Log, context: LaneContext) -> None:
     log.silent = {2}
     _, outcomes = read(log, context.store, avoid=frozenset({2}))
-    assert (outcomes[0].next, outcomes[1].next, outcomes[1].error) == (20, 0, "broker 2 does not answer")
+    assert (outcomes[0].next, outcomes[1].next, outcomes[1].error) == (20, 0, "broker 2 does not respond")
     assert (2, Api.FETCH) not in log.asked
 
 

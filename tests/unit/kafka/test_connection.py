@@ -381,7 +381,7 @@ def test_no_common_version_is_said(spoken: list[tuple[int, int, int]]) -> None:
     with (
         ScriptedBroker(lambda client: negotiate(client, spoken=spoken)) as broker,
         connect(broker) as connection,
-        pytest.raises(BrokerError, match="PRODUCE: we speak versions 3 to 8") as caught,
+        pytest.raises(BrokerError, match="PRODUCE: this client supports versions 3 to 8") as caught,
     ):
         connection.version(Api.PRODUCE)
     assert caught.value.code == 35

@@ -62,7 +62,7 @@ def test_who_has_begun_goes_on(config: Config) -> None:
     begin(config, "second", "orders")
     there: dict[str, Collection[str]] = {"a": ["orders"], "b": ["orders"], "c": []}
     (halt,) = claims(config, "first", there).refused({"orders": "orders"}).values()
-    assert "orders of second, which has begun it" in halt.message
+    assert "orders of second, which has started it" in halt.message
 
 
 def test_dots_and_underscores_are_one_to_kafka_and_an_alias_is_not_a_cluster(config: Config) -> None:
@@ -76,7 +76,7 @@ def test_a_mirror_whose_source_is_silent_is_known_by_what_is_saved(config: Confi
     save_catalogue(config, Catalogue("first", 1, "c", (CatalogueTopic("orders", "orders", 1, "id"),), ()))
     begin(config, "first", "old")
     refused = claims(config, "second", {"c": []}).refused({"orders": "orders", "old": "old"})
-    assert sorted(refused) == ["old", "orders"] and "has begun" in str(refused["old"]) and "has begun" not in str(refused["orders"])
+    assert sorted(refused) == ["old", "orders"] and "has started" in str(refused["old"]) and "has started" not in str(refused["orders"])
 
 
 def test_a_backfill_gives_way_to_every_claim(config: Config) -> None:

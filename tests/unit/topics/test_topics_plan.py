@@ -74,7 +74,7 @@ def test_new_topics_get_the_source_s_shape() -> None:
     assert (made.create, made.grow, made.partitions, made.replication_factor, made.blockers) == (True, False, 3, 3, ())
     assert made.configs == {**ALWAYS, "retention.ms": "1000", "cleanup.policy": "compact,delete", "segment.bytes": "2000000"}
     assert made.actions[0].startswith("create east.t on west: 3 partitions, replication factor 3, ")
-    assert made.warnings == ("not carried over, the target's own values apply: min.insync.replicas=2",)
+    assert made.warnings == ("not copied, the target's own values apply: min.insync.replicas=2",)
 
 
 @pytest.mark.parametrize(("brokers", "wanted", "replicas"), [(1, None, 1), (2, None, 2), (9, None, 3), (9, 5, 5)])
@@ -217,7 +217,7 @@ def test_settings_that_may_not_be_read() -> None:
 
 def test_names_that_kafka_holds_to_be_the_same() -> None:
     (blocker,) = plan(collides="east_t").blockers
-    assert "cluster west has topic east_t: Kafka refuses east.t beside it" in blocker
+    assert "cluster west has topic east_t: Kafka refuses east.t while that topic exists" in blocker
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_internal_topics_are_never_chosen() -> None:
 def test_names_that_came_from_the_target_are_left_out_with_prefix_only() -> None:
     chosen, excluded = select(NAMES, [".*"], [], naming="prefix", source="east", target="west")
     assert "west.orders" not in chosen and "east.orders" in chosen
-    assert "came from cluster west" in why(excluded, "west.orders")
+    assert "was copied from cluster west" in why(excluded, "west.orders")
     assert "west.orders" in select(NAMES, [".*"], [], naming="identity", source="east", target="west")[0]
     assert "west.orders" not in select(NAMES, [".*"], [], naming="{source}.x.{topic}", source="east", target="west")[0]
 
@@ -69,7 +69,7 @@ def test_regexes_that_match_nothing_say_what_is_near() -> None:
     lines = unmatched(NAMES, ["ordrs", "payments", "orders", "zzz"])
     assert lines == [
         'include "ordrs" matches no topic: did you mean "orders"?',
-        'include "payments" matches no topic: "payments.eu" matches only in part; a regex must match the whole name',
+        'include "payments" matches no topic: it matches only part of "payments.eu"; a regex must match the whole name',
         'include "zzz" matches no topic',
     ]
 
@@ -137,7 +137,7 @@ def test_names_that_hold_their_source_make_no_circle(naming: str) -> None:
     copy = target_name(naming, "a", "orders")
     assert choose([there, back], there, ["orders", "x"], {"a", "b"})[0] == ["orders", "x"]
     chosen, excluded = choose([there, back], back, [copy, "mine"], {"a", "b"})
-    assert chosen == ["mine"] and "came from cluster a" in why(excluded, copy).replace("mirrors of this file brought it", "it came")
+    assert chosen == ["mine"] and "copied it from cluster a" in why(excluded, copy).replace("it was copied from", "mirrors copied it from")
 
 
 def test_a_ring_of_templates_goes_on_to_the_last_cluster_and_no_further() -> None:

@@ -147,7 +147,7 @@ def test_a_commit_whose_answer_is_lost_is_told_afterwards(
         raise OSError("Generic S3 error: error sending request")
 
     monkeypatch.setattr(DeltaLog, "_write", killed)
-    with pytest.raises(BufferUnusable, match="does not answer") as problem:
+    with pytest.raises(BufferUnusable, match="does not respond") as problem:
         spans.commit(0, [part])
     assert problem.value.retryable
     object_store.start()
@@ -178,7 +178,7 @@ def test_a_store_that_goes_away_while_a_number_is_looked_up(
 
     with monkeypatch.context() as patch:
         patch.setattr(DeltaTable, "transaction_version", killed)
-        with pytest.raises(BufferUnusable, match="does not answer") as problem:
+        with pytest.raises(BufferUnusable, match="does not respond") as problem:
             ask(spans, part)
     assert problem.value.retryable
     object_store.start()
@@ -201,7 +201,7 @@ def test_a_bucket_that_is_missing_and_a_store_that_is_away(object_store: ObjectS
         open_lane(Settings("s3://no-such-bucket/buffer"), "m", "lane-0")
     object_store.kill()
     for use in (open_lane, lambda buffer, mirror, lane: find_lanes(buffer, mirror)):
-        with pytest.raises(BufferUnusable, match="the object store does not answer") as problem:
+        with pytest.raises(BufferUnusable, match="the object store does not respond") as problem:
             use(Settings(f"s3://{BUCKET}/buffer"), "m", "lane-0")
         assert problem.value.retryable
 
@@ -265,7 +265,7 @@ def test_a_store_without_conditional_puts_is_refused(between: Callable[[Answer],
         (400, "ExpiredToken", "refuses the credentials"),
         (403, "AccessDenied", "refuses the permission"),
         (501, "NotImplemented", "does not know a request"),
-        (503, "SlowDown", "does not answer"),
+        (503, "SlowDown", "does not respond"),
     ],
 )
 def test_refusals_are_one_clear_line(between: Callable[[Answer], None], status: int, code: str, said: str) -> None:
@@ -296,7 +296,7 @@ def test_refusals_are_one_clear_line(between: Callable[[Answer], None], status: 
     [
         ("Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token", "no credentials were found"),
         ("Generic S3 error: builder error: URL scheme is not allowed", "AWS_ENDPOINT_URL is not https"),
-        ("\x1b[31m↳\x1b[0m tcp connect error", "does not answer"),
+        ("\x1b[31m↳\x1b[0m tcp connect error", "does not respond"),
     ],
 )
 def test_what_is_set_wrong_is_said(text: str, said: str) -> None:

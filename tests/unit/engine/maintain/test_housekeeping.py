@@ -186,7 +186,7 @@ def test_an_unreachable_target_holds_up_only_what_is_not_verified(lane: Lane) ->
     assert done.kept_bytes > 0
     house = lane.house(retention=-1)
     house.verify = None
-    assert house.run_round().note == "not verified: the target was not asked"
+    assert house.run_round().note == "not verified: the target was not read"
     assert lane.live() == [1, 2, 3]
 
 

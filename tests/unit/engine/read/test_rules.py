@@ -134,4 +134,4 @@ def test_a_halted_topic_goes_on_in_the_same_run_once_its_settings_allow_it(code:
 def test_plan_says_what_unread_settings_mean() -> None:
     topic = TopicInfo("t", 1, "id", replication_factor=1)
     made = plan_target(topic, None, None, None, target_topic="east.t", cluster=TargetCluster("west", "h:1", 1))
-    assert any("compaction cannot be told from loss" in warning for warning in made.warnings)
+    assert any("compaction cannot be distinguished from loss" in warning for warning in made.warnings)

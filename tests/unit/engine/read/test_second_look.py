@@ -76,7 +76,7 @@ def test_an_offset_that_a_leader_does_not_know_makes_the_run_look_twice(
 ) -> None:
     staging = lane(context, Source(ends=ends), once=once)
     context.stop.wait = lambda timeout=None: False  # type: ignore[method-assign]
-    staging._commit(outcome(error="the broker holds nothing", beyond=True), time.monotonic())
+    staging._commit(outcome(error="the broker has no data", beyond=True), time.monotonic())
     assert halt_code(context) == code
 
 

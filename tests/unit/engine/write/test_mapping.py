@@ -82,7 +82,7 @@ def test_a_missing_span_is_an_error() -> None:
 
 
 def test_more_records_on_the_target_than_staged_is_an_error() -> None:
-    with pytest.raises(ValueError, match="1 records more"):
+    with pytest.raises(ValueError, match="1 more records"):
         advance([span_of(0, [None])], Position(0, 0, 0), 2, target_topic="x")
 
 

@@ -264,7 +264,7 @@ def test_a_store_without_conditional_puts_is_refused(between: Callable[[Answer],
         (403, "SignatureDoesNotMatch", "refuses the credentials"),
         (400, "ExpiredToken", "refuses the credentials"),
         (403, "AccessDenied", "refuses the permission"),
-        (501, "NotImplemented", "does not know a request"),
+        (501, "NotImplemented", "does not support a required request"),
         (503, "SlowDown", "does not respond"),
     ],
 )

@@ -145,8 +145,7 @@ class WireClient:
         """
         begin = time.monotonic()
         for pause in _pauses():
-            missing = [tp for tp in tps if tp not in self._leaders]
-            codes = self._look_up(missing) if missing else {}
+            codes = self._look_up(tps)
             waited = time.monotonic() - begin
             if not any(waited <= min(self._patience(code), patience) for code in codes.values()) or not patience:
                 break
@@ -324,8 +323,14 @@ class WireClient:
         return self._dialler.ask(message, seconds, self._brokers.values(), avoid=avoid)
 
     def _look_up(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ask for the partitions' leaders; returns error codes of those that have none."""
-        answer = self.metadata({tp.topic for tp in tps})
+        """Ask for leaders if any is unknown; returns error codes of those that have none.
+
+        The response may also say that a partition with a cached leader has lost it.
+        """
+        topics = {tp.topic for tp in tps if tp not in self._leaders}
+        if not topics:
+            return {}
+        answer = self.metadata(topics)
         errors = {}
         for tp in tps:
             topic = answer.topics.get(tp.topic)
@@ -353,8 +358,7 @@ class WireClient:
         """Ask each partition's leader, all in parallel, and retry transient errors; ``within`` seconds and no retries if given."""
         begin, open_questions, answers = time.monotonic(), set(tps), dict[TopicPartition, T]()
         for pause in _pauses():
-            missing = [tp for tp in open_questions if tp not in self._leaders]
-            codes = self._look_up(missing) if missing else {}
+            codes = self._look_up(open_questions)
             answers.update((tp, failed(code)) for tp, code in codes.items())
             answers.update(self._round(open_questions - codes.keys(), build, read, failed, within))
             if within is not None:

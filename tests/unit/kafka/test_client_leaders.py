@@ -48,6 +48,23 @@ def test_leaders_of_all_partitions_are_one_question(cluster: Cluster) -> None:
     assert {error.code for error in errors.values()} == {5} and count(cluster, Api.METADATA) == 1
 
 
+def test_a_leader_that_is_lost_while_another_one_is_looked_up(cluster: Cluster) -> None:
+    """One metadata response renews all partitions of a topic, also those whose leader was cached."""
+    with WireClient(cluster.settings) as client:
+        for ask in ("leaders", "list_offsets"):
+            cluster.leaders[0] = (1, 9)
+            client.forget(FIRST)
+            assert client.leaders([FIRST, SECOND])[1] == {}
+            client.forget(SECOND)
+            cluster.leaders[0] = (-1, 9)
+            if ask == "leaders":
+                leaders, errors = client.leaders([FIRST, SECOND], patience=0)
+                assert (leaders, set(errors)) == ({SECOND: 2}, {FIRST})
+            else:
+                answers = client.list_offsets({FIRST: -1, SECOND: -1}, within=0.3)
+                assert answers[FIRST].error and not answers[SECOND].error
+
+
 def test_those_without_a_leader_share_one_patience(cluster: Cluster) -> None:
     cluster.leaders = {number: (-1, 5) for number in range(20)}
     began = time.monotonic()

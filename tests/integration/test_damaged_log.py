@@ -11,6 +11,8 @@ from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, s
 from mirror_pipeline.local.shapes.ground import Ground, raw_batch
 from tests.support.mirrors import create_topic, make_mirror, values
 
+pytestmark = pytest.mark.long
+
 BATCHES, DAMAGED = 10, 3
 LAST_OFFSET_DELTA = 23 * 8  # its sign bit, which the checksum covers
 

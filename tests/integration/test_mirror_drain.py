@@ -25,6 +25,8 @@ from tests.integration.processes import wait_until
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce, values
 
+pytestmark = pytest.mark.long
+
 IN_PROCESS: dict[str, Any] = {"inline_bytes": "1GB", "target_wait": "8s", "source_wait": "8s"}
 
 

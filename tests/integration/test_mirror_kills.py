@@ -15,6 +15,8 @@ from mirror_pipeline.local.shapes.bulk import fill_bulk
 from tests.integration.processes import document, kill_a_worker, kill_tree, lane_is_running, start_mirror, wait_until
 from tests.support.mirrors import assert_identical, end_offsets, make_mirror, produce, write_config
 
+pytestmark = pytest.mark.long
+
 START_SECONDS = 240
 END_SECONDS = 400
 SMALL_STEPS = {"micro_batch_bytes": "1MB", "spark_master": "local[4]", "target_wait": "2m"}

@@ -13,6 +13,8 @@ from tests.integration.processes import kill_tree, start_mirror
 from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce, write_config
 from tests.support.quotas import set_quotas
 
+pytestmark = pytest.mark.long
+
 SECONDS = 500
 INLINE = {"inline_bytes": "512MB", "request_timeout": "30s"}
 

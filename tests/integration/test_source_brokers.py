@@ -20,7 +20,7 @@ from mirror_pipeline.model import TopicPartition
 from tests.integration.processes import document, kill_tree, start_mirror, wait_until
 from tests.support.mirrors import assert_identical, end_offsets, make_mirror, write_config
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 SECONDS = 240
 PARTITIONS = 12

@@ -17,6 +17,8 @@ from mirror_pipeline.model import TopicPartition
 from tests.integration.processes import document, kill_tree, start_mirror, wait_until
 from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce, write_config
 
+pytestmark = pytest.mark.long
+
 PARTITIONS = 30
 SECONDS = 240
 INLINE = {"inline_bytes": "512MB", "request_timeout": "30s", "target_wait": "15s"}

@@ -19,6 +19,8 @@ from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.integration.processes import kill_tree, start_mirror, wait_until
 from tests.support.mirrors import create_topic, end_offsets, make_mirror, produce, values, write_config
 
+pytestmark = pytest.mark.long
+
 SECONDS = 240
 INLINE = {"inline_bytes": "512MB"}
 

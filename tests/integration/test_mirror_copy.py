@@ -69,10 +69,10 @@ def test_a_lost_ledger_never_doubles_records(clusters: ClusterPair, tmp_path: Pa
     produce(source, topic_name, 10)
     assert make_mirror(tmp_path / "one", source, target, [topic_name]).run(once=True, session=spark).records == 10
     other = make_mirror(tmp_path / "two", source, target, [topic_name])
-    assert "holds 10 records already" in " ".join(other.plan().topics[0].blockers)
+    assert "already holds 10 records" in " ".join(other.plan().topics[0].blockers)
     report = other.run(once=True, session=spark)
     assert report.state == "halted"
-    assert "holds 10 records already" in report.topics[0].reason
+    assert "already holds 10 records" in report.topics[0].reason
     assert_identical(other, [topic_name])
 
 

@@ -80,6 +80,26 @@ class PairStep:
     bytes: int
 
 
+def pair_tasks(
+    source: WireClient, target: WireClient, topics: tuple[str, str], counts: tuple[int, int], terms: Terms, *,
+    limit: int, strict: bool = False,
+) -> list[PairTask]:  # fmt: skip
+    """One task for each partition of two topics, over all that both logs hold now.
+
+    A partition that one side lacks counts as empty there, so every record of the other is a difference.
+    """
+    ours = log_range(source, [TopicPartition(topics[0], n) for n in range(counts[0])], isolation=READ_COMMITTED)
+    theirs = log_range(target, [TopicPartition(topics[1], n) for n in range(counts[1])], isolation=READ_UNCOMMITTED)
+    pairs = [(TopicPartition(topics[0], n), TopicPartition(topics[1], n)) for n in range(max(counts))]
+    return [
+        PairTask(
+            source.cluster, target.cluster, left, right, ours.get(left, (0, 0)), theirs.get(right, (0, 0)), terms, limit, source.timeout,
+            strict,
+        )
+        for left, right in pairs
+    ]  # fmt: skip
+
+
 def run_pair(task: PairTask) -> tuple[PairTask, DeepResult, PairTask | None]:
     """Align both streams up to ``TASK_BYTES``; the rest is returned as the next task."""
     result = DeepResult(Chunk(task.source, task.target, task.ours[0], task.ours[1], Runs()))
@@ -170,8 +190,6 @@ class TopicComparison:
 class _Sides:
     source: WireClient
     target: WireClient
-    left: ClusterSettings
-    right: ClusterSettings
     source_from: Offsets
     source_to: Offsets
     target_from: Offsets
@@ -211,7 +229,7 @@ def compare_topics(
         ClusterUnreachable: No broker of a cluster answers.
     """
     with closing(WireClient(source)) as left, closing(WireClient(target)) as right:
-        sides = _Sides(left, right, source, target, source_from or {}, source_to or {}, target_from or {}, target_to or {})
+        sides = _Sides(left, right, source_from or {}, source_to or {}, target_from or {}, target_to or {})
         partitions = _partition_counts(left, list(pairs)), _partition_counts(right, list(pairs.values()))
         return [
             _compare_topic(sides, topic, name, partitions[0].get(topic, 0), partitions[1].get(name, 0), progress)
@@ -239,7 +257,7 @@ def _compare_topic(
     compared: dict[TopicPartition, ComparedPair] = {}
     try:
         tasks = _topic_tasks(sides, topic, target, count, target_count)
-        compared = compare_pairs(InlineRunner(), sides.right, tasks, timeout=sides.target.timeout, seen=seen)
+        compared = compare_pairs(InlineRunner(), sides.target.cluster, tasks, timeout=sides.target.timeout, seen=seen)
         unreadable = next((pair.settled.unreadable for pair in compared.values() if pair.settled.unreadable), "")
     except MirrorError as error:
         unreadable = str(error)
@@ -252,20 +270,17 @@ def _compare_topic(
 
 
 def _topic_tasks(sides: _Sides, topic: str, target: str, count: int, target_count: int) -> list[PairTask]:
-    """The partitions in order; one that a side lacks counts as empty there, so every record of the other is a difference."""
-    ours = log_range(sides.source, [TopicPartition(topic, n) for n in range(count)], isolation=READ_COMMITTED)
-    theirs = log_range(sides.target, [TopicPartition(target, n) for n in range(target_count)], isolation=READ_UNCOMMITTED)
-    tasks = []
-    for number in range(max(count, target_count)):
-        left, right = TopicPartition(topic, number), TopicPartition(target, number)
-        source = _cut(ours.get(left, (0, 0)), sides.source_from.get(left), sides.source_to.get(left))
-        other = _cut(theirs.get(right, (0, 0)), sides.target_from.get(right), sides.target_to.get(right))
-        tasks.append(
-            PairTask(
-                sides.left, sides.right, left, right, source, other, Terms(), DIFFERENCES_PER_PARTITION, sides.source.timeout, strict=True
-            )
+    tasks = pair_tasks(
+        sides.source, sides.target, (topic, target), (count, target_count), Terms(), limit=DIFFERENCES_PER_PARTITION, strict=True
+    )
+    return [
+        replace(
+            task,
+            ours=_cut(task.ours, sides.source_from.get(task.source), sides.source_to.get(task.source)),
+            theirs=_cut(task.theirs, sides.target_from.get(task.target), sides.target_to.get(task.target)),
         )
-    return tasks
+        for task in tasks
+    ]
 
 
 def _cut(log: OffsetRange, start: int | None, end: int | None) -> OffsetRange:

@@ -16,7 +16,6 @@ from mirror_pipeline.execution.spark import Runner, SparkRunner, build_session
 from mirror_pipeline.kafka.answers import ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
-from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verdicts import (
     DIFFERENT,
@@ -28,8 +27,7 @@ from mirror_pipeline.verdicts import (
     VerifyProgress,
     VerifyReport,
 )
-from mirror_pipeline.verify.compare import ComparedPair, OffsetRange, PairStep, PairTask, compare_pairs
-from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED
+from mirror_pipeline.verify.compare import ComparedPair, OffsetRange, PairStep, PairTask, compare_pairs, pair_tasks
 from mirror_pipeline.verify.record_tasks import Terms
 from mirror_pipeline.verify.rules import read_terms
 from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION
@@ -82,7 +80,8 @@ class ExternalCheck:
                 self._problems[topic] = _absent("source", ours, topic) or _absent("target", theirs, name)
                 if not self._problems[topic]:
                     counts = len(ours.topics[topic].partitions), len(theirs.topics[name].partitions)
-                    self._plan(left, right, topic, name, *counts, terms[topic])
+                    tasks = pair_tasks(left, right, (topic, name), counts, terms[topic], limit=DIFFERENCES_PER_PARTITION)
+                    self._tasks |= {task.source: task for task in tasks}
             if from_time is not None or to_time is not None:
                 self._tasks = {tp: _narrowed(task, left, right, from_time, to_time) for tp, task in self._tasks.items()}
         runner = self._start(sum(max(end - start for start, end in (task.ours, task.theirs)) for task in self._tasks.values()))
@@ -90,17 +89,6 @@ class ExternalCheck:
         self._progress.total = sum(task.ours[1] - task.ours[0] for task in self._tasks.values())
         pairs = compare_pairs(runner, self._target, self._tasks.values(), timeout=self._timeout, seen=self._seen)
         return self._report(topics, terms, pairs, time.monotonic() - began)
-
-    def _plan(self, left: WireClient, right: WireClient, topic: str, name: str, here: int, there: int, terms: Terms) -> None:
-        """A partition that one side lacks counts as empty there, so every record of the other is a difference."""
-        ours = log_range(left, [TopicPartition(topic, n) for n in range(here)], isolation=READ_COMMITTED)
-        theirs = log_range(right, [TopicPartition(name, n) for n in range(there)], isolation=READ_UNCOMMITTED)
-        for number in range(max(here, there)):
-            source, target = TopicPartition(topic, number), TopicPartition(name, number)
-            self._tasks[source] = PairTask(
-                self._source, self._target, source, target, ours.get(source, (0, 0)), theirs.get(target, (0, 0)), terms,
-                DIFFERENCES_PER_PARTITION, self._timeout,
-            )  # fmt: skip
 
     def _seen(self, _: ComparedPair, step: PairStep) -> None:
         if self._stop.is_set():

@@ -87,12 +87,17 @@ def copied(mirror: Mirror, records: int) -> Callable[[], bool]:
     return lambda: sum(p.ordinal for store in mirror.flow.lane_stores() for p in Ledger(store).positions().values()) >= records
 
 
+def larger_than_the_cap(clusters: ClusterPair, folder: Path, topic: str) -> tuple[Mirror, int]:
+    """A mirror with a buffer of 16 MB for a topic of 24 MB, and the records in it."""
+    source, target = (c.bootstrap_servers for c in clusters)
+    records = fill_bulk(source, topic, 4, 24 * MB)
+    return make_mirror(folder, source, target, [topic], engine=SMALL_STEPS, buffer={"max_bytes": "16MB", "retention": "24h"}), records
+
+
 def test_a_copy_larger_than_the_cap_stays_under_it(
     clusters: ClusterPair, tmp_path: Path, spark: SparkSession, topic_name: str, brisk: None
 ) -> None:
-    source, target = (c.bootstrap_servers for c in clusters)
-    records = fill_bulk(source, topic_name, 4, 24 * MB)
-    mirror = make_mirror(tmp_path, source, target, [topic_name], engine=SMALL_STEPS, buffer={"max_bytes": "16MB", "retention": "24h"})
+    mirror, records = larger_than_the_cap(clusters, tmp_path, topic_name)
     running = Running(mirror, spark)
     running.until(copied(mirror, records), 90, "everything to be copied")
     (store,) = mirror.flow.lane_stores()
@@ -117,9 +122,7 @@ def test_a_backfill_larger_than_the_cap_ends(
     clusters: ClusterPair, tmp_path: Path, spark: SparkSession, topic_name: str, brisk: None
 ) -> None:
     """What is on the target leaves the buffer while a backfill runs, for it is compared beside the copy as in any run."""
-    source, target = (c.bootstrap_servers for c in clusters)
-    records = fill_bulk(source, topic_name, 4, 24 * MB)
-    mirror = make_mirror(tmp_path, source, target, [topic_name], engine=SMALL_STEPS, buffer={"max_bytes": "16MB", "retention": "24h"})
+    mirror, records = larger_than_the_cap(clusters, tmp_path, topic_name)
     stop = threading.Event()
     limit = threading.Timer(120, stop.set)
     limit.start()

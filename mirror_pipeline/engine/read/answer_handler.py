@@ -37,7 +37,7 @@ class AnswerHandler:
         client: the source.
         outcomes: records what became of each range.
 
-    ``held`` are the bytes taken over since the last ``flush``; a transport flushes once they exceed ``most_held``.
+    A transport calls ``flush_when_full`` after what it has taken together.
     """
 
     def __init__(self, task: ReadTask, client: WireClient, outcomes: Outcomes) -> None:
@@ -45,14 +45,13 @@ class AnswerHandler:
         self._client = client
         self._outcomes = outcomes
         self._ranges = outcomes.ranges
-        self.held = 0
-        self.most_held = task.memory_bytes
+        self._held = 0
 
     def take(self, source: TopicPartition, data: FetchedPartition, asked: int = -1) -> None:
         """Take over one partition's answer; ``asked`` is the offset it was requested from, where that is known."""
         state = self._ranges[source]
         builder = state.builder
-        self.held += len(data.records)
+        self._held += len(data.records)
         if builder.done or state.halt or state.error:
             return  # reading stopped before this answer: what it holds would look like data after a hole
         try:
@@ -110,6 +109,11 @@ class AnswerHandler:
         if isinstance(error, ConnectionLost) and error.timed_out:
             self._outcomes.silent[node] = error.message
 
+    def flush_when_full(self) -> None:
+        """Flush once the task's memory is used up; raises as ``flush`` does."""
+        if self._held >= self._task.memory_bytes:
+            self.flush()
+
     def flush(self) -> None:
         """Write what all ranges hold as spans.
 
@@ -125,7 +129,7 @@ class AnswerHandler:
                 raise
             except Exception as fault:
                 raise Unwritten(source, fault) from fault
-        self.held = 0
+        self._held = 0
 
     def _fetch_again(self, source: TopicPartition, seen: int, offset: int) -> FetchedPartition:
         """Fetch from an offset over a separate connection: the others may have answers due.

@@ -62,5 +62,4 @@ def take_segment(segment: Segment, handler: AnswerHandler, outcomes: Outcomes) -
     for place, answer in enumerate(segment.answers):
         handler.take(source, answer, -1 if place else segment.start)
     segment.answers = []
-    if handler.held >= handler.most_held:
-        handler.flush()
+    handler.flush_when_full()

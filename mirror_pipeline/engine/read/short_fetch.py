@@ -128,8 +128,7 @@ class ShortFetch:
             size += len(data.records)
         if self._throttle.limited:
             self._throttle.pause(size)
-        if self._handler.held >= self._handler.most_held:
-            self._handler.flush()
+        self._handler.flush_when_full()
         return True
 
     def _ask(self, slot: Slot, deadline: float) -> bool:

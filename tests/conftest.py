@@ -20,6 +20,9 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
+# Before the first of them is imported: their assertions then print both sides.
+pytest.register_assert_rewrite("tests.support")
+
 from mirror_pipeline.local.embedded.start import LocalCluster, cluster_status, start_clusters, stop_clusters
 from tests.support.kafka_source import ClusterPair, GivenCluster, choose, docker_answers, start_container
 from tests.support.object_store import ObjectStore

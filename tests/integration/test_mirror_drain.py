@@ -89,7 +89,7 @@ def test_the_source_is_stopped_after_the_target_was_away(
     assert code == 3 and "east" in error and document["error"]["exit_code"] == 3
     (told,) = document["mirrors"]
     assert (told["state"], told["records"], told["topics"][0]["positions"]) == ("failed", 500, {"0": 300, "1": 300})
-    assert [len(values(mirror, "east.orders", number)) for number in (0, 1)] == [300, 300]
+    assert on_target(mirror) == [300, 300]
     assert mirror.status().staged_records == 0
     code, document, _ = cli(capsys, tmp_path, "run", "--drain")  # nothing is left, and that is fine
     assert (code, document["mirrors"][0]["state"], document["mirrors"][0]["records"]) == (0, "ok", 0)
@@ -104,17 +104,21 @@ def test_the_source_is_stopped_after_the_target_was_away(
     runner.start()
     try:
         produce(east, "orders", 100, partitions=2, start=600)
-        wait_until(lambda: len(values(mirror, "east.orders", 0)) == 350, 60, "the copy to go on")
+        wait_until(lambda: on_target(mirror) == [350, 350], 60, "the copy to continue")
         first.kill()  # a source that goes away under a continuous run
         wait_until(lambda: runner.is_alive(), 1, "the run to stay")
         first.start()
         produce(east, "orders", 100, partitions=2, start=700)
-        wait_until(lambda: len(values(mirror, "east.orders", 0)) == 400, 90, "the copy to go on after the source came back")
+        wait_until(lambda: on_target(mirror) == [400, 400], 90, "the copy to continue after the source came back")
     finally:
         stop.set()
         runner.join(60)
     assert failures == []
     assert_identical(mirror, ["orders"])
+
+
+def on_target(mirror: Mirror) -> list[int]:
+    return [len(values(mirror, "east.orders", number)) for number in (0, 1)]
 
 
 def follow(mirror: Mirror, stop: threading.Event, failures: list[Exception]) -> None:

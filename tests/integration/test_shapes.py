@@ -108,8 +108,9 @@ def test_counts_are_those_of_the_log_and_of_a_client(bootstrap: str, ground: Gro
 
 
 def test_codecs_are_on_disk(ground: Ground, shapes: dict[str, SeededTopic]) -> None:
+    """Only batches of several records count: a client sends a single one plain if its codec does not make it smaller."""
     for number, name in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
-        assert {h.codec for h, _ in all_headers(ground, shapes[f"codec-{name}"])} == {number}
+        assert {h.codec for h, _ in all_headers(ground, shapes[f"codec-{name}"]) if h.records > 5} == {number}
 
 
 def test_transactions_overlap_and_one_is_aborted_at_the_very_end(ground: Ground, shapes: dict[str, SeededTopic]) -> None:

@@ -23,7 +23,7 @@ from hypothesis import settings as hypothesis_settings
 # Before the first of them is imported: their assertions then print both sides.
 pytest.register_assert_rewrite("tests.support")
 
-from mirror_pipeline.local.embedded.start import LocalCluster, cluster_status, start_clusters, stop_clusters
+from mirror_pipeline.local.embedded.start import LocalCluster, cluster_status, start_clusters
 from tests.support.kafka_source import ClusterPair, GivenCluster, choose, docker_answers, start_container
 from tests.support.object_store import ObjectStore
 from tests.support.slow_tests import chosen_slow
@@ -87,8 +87,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if _is_worker(config) or folder is None:
         return
     del os.environ[_FOLDER]
-    for directory in [path for path in Path(folder).iterdir() if cluster_status(path)]:
-        stop_clusters(directory)
+    for cluster in [cluster for directory in Path(folder).iterdir() for cluster in cluster_status(directory)]:
+        cluster.kill()
     if config.stash.get(_FAILED, True) and any(Path(folder).iterdir()):
         for data in Path(folder).glob("*/*/broker-*/data"):
             shutil.rmtree(data, ignore_errors=True)

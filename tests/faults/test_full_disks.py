@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirror_pipeline.local.embedded.cluster import write_state
-from mirror_pipeline.local.embedded.settings import ClusterSpec, new_cluster_id
+from mirror_pipeline.local.embedded.settings import ClusterSpec, kafka_uuid
 from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import Campaign, without_spark
 from tests.faults.child import wait_for
@@ -49,7 +49,7 @@ def test_full_disks(
         log_dir = mounted.enter_context(small_disk(folder / "broker-1" / "data", LOG_DIR))
         buffer = mounted.enter_context(small_disk(tmp_path / "mirror" / "buffer", BUFFER))
         # A target of one broker: its full disk ends it, and with it the only log of every partition.
-        write_state(folder, ClusterSpec(heap="256m", config={"log.index.size.max.bytes": "65536"}), new_cluster_id(), [])
+        write_state(folder, ClusterSpec(heap="256m", config={"log.index.size.max.bytes": "65536"}), kafka_uuid(), [])
         target = LocalCluster(folder)
         own_clusters(target)
         target.start()

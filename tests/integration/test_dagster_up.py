@@ -26,7 +26,7 @@ from tests.support.dagster_page import (
 )
 from tests.support.kafka_source import ClusterPair
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ WAIT_SECONDS = 180.0
 PROGRAM = "from mirror_pipeline.local.demo.demo import run_demo; run_demo(scale=200_000)"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_no_broker_and_no_file(tmp_path: Path, number: int) -> None:
     process = subprocess.Popen(

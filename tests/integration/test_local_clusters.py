@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,10 +41,16 @@ def put(bootstrap: str, topic: str, *values: bytes, **security: str) -> None:
 
 
 def values_of(bootstrap: str, topic: str, count: int, **security: str) -> list[bytes]:
+    """Errors are passed over: the broker that is asked may not know a new topic yet."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"{topic}-reader", "auto.offset.reset": "earliest", **security})
     consumer.subscribe([topic])
+    values, deadline = list[bytes](), time.monotonic() + 60
     try:
-        return [message.value() or b"" for message in consumer.consume(count, timeout=60)]
+        while len(values) < count and time.monotonic() < deadline:
+            message = consumer.poll(1.0)
+            if message is not None and not message.error():
+                values.append(message.value() or b"")
+        return values
     finally:
         consumer.close()
 

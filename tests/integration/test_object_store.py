@@ -115,6 +115,7 @@ def test_spark_tasks_write_to_and_read_from_the_store(
     setting.copied()
 
 
+@pytest.mark.long
 def test_a_killed_run_is_followed_by_another_once_its_lease_is_over(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, object_store: ObjectStore
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_killed_run_is_followed_by_another_once_its_lease_is_over(
     setting.copied()
 
 
+@pytest.mark.long
 def test_two_runs_of_one_lane(clusters: ClusterPair, tmp_path: Path, topic_name: str, object_store: ObjectStore) -> None:
     setting = Setting(clusters, tmp_path, topic_name, 1 * MB, lease=LONG_LEASE)
     process = setting.start("--for", "10m")
@@ -147,6 +149,7 @@ def test_two_runs_of_one_lane(clusters: ClusterPair, tmp_path: Path, topic_name:
     setting.copied()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "place",
     [
@@ -190,6 +193,7 @@ def test_a_run_that_was_stopped_for_longer_than_its_lease_does_no_harm(
     setting.copied()
 
 
+@pytest.mark.long
 def test_a_store_that_is_away_pauses_the_lane(clusters: ClusterPair, tmp_path: Path, topic_name: str, object_store: ObjectStore) -> None:
     setting = Setting(clusters, tmp_path, topic_name, 24 * MB)
     process = setting.start("--once")

@@ -16,7 +16,7 @@ from tests.integration.secured import NAME, PASSWORD, PAYLOAD, TARGET, TOPIC, US
 from tests.support.dagster_page import Up, consume, end, family, until
 from tests.support.dagster_page import start as start_up
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 COUNT = 300
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.mutants.mutants import FAST, SLOW, Mutant
 from tests.mutants.workshop import MutantStale, Verdict, Workshop, parts, patch
 
-pytestmark = pytest.mark.timeout(0)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(0)]
 
 
 class Judged:

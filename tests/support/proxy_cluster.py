@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mirror_pipeline.local.embedded.cluster import write_state
 from mirror_pipeline.local.embedded.ports import HOST, free_port
-from mirror_pipeline.local.embedded.settings import ADVERTISED, BROKER, CONTROLLER, ClusterSpec, new_cluster_id
+from mirror_pipeline.local.embedded.settings import ADVERTISED, BROKER, CONTROLLER, ClusterSpec, kafka_uuid
 from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.support.proxy import KafkaProxy, Rule, Rules
 
@@ -72,7 +72,7 @@ def proxied_cluster(
         ports.append(own)
     spec = ClusterSpec(brokers=brokers, listeners={PROXY: "PLAINTEXT"}, heap=heap, config=dict(config or {}))
     folder.mkdir(parents=True)
-    write_state(folder, spec, new_cluster_id(), ports)
+    write_state(folder, spec, kafka_uuid(), ports)
     cluster = LocalCluster(folder)
     cluster.start()
     if cluster.ports != ports:

@@ -13,7 +13,7 @@ from typing import Any
 from mirror_pipeline.execution.jars import ensure_jars
 from mirror_pipeline.local.embedded.broker import STOP_SECONDS, LocalBroker, StartFailed
 from mirror_pipeline.local.embedded.ports import HOST, free_port, is_free, is_listening
-from mirror_pipeline.local.embedded.settings import BROKER, ClusterSpec, new_cluster_id, server_properties
+from mirror_pipeline.local.embedded.settings import BROKER, ClusterSpec, kafka_uuid, server_properties
 
 READY_SECONDS = 120.0  # 5 s on an idle machine; many brokers on two cores take longer
 PORT_ATTEMPTS = 3  # how often a start may lose the race for its ports
@@ -38,7 +38,7 @@ class LocalCluster:
     def create(cls, folder: Path, spec: ClusterSpec) -> LocalCluster:
         """A new cluster in an empty folder, not started."""
         folder.mkdir(parents=True, exist_ok=True)
-        write_state(folder, spec, new_cluster_id(), [])
+        write_state(folder, spec, kafka_uuid(), [])
         return cls(folder)
 
     def __repr__(self) -> str:
@@ -119,10 +119,16 @@ class LocalCluster:
     def _start(self, stopped: Sequence[LocalBroker], jars: Path, cancelled: threading.Event) -> None:
         for broker in stopped:
             broker.write_settings(server_properties(self.spec, broker.node, self.ports, broker.data))
-            broker.format(jars, self.cluster_id, self.spec.storage_args)
+        self._format(stopped, jars)
         for broker in stopped:
             broker.launch(jars)
         self.wait_ready(cancelled=cancelled)
+
+    def _format(self, brokers: Sequence[LocalBroker], jars: Path) -> None:
+        first, *others = brokers
+        first.format(jars, self.cluster_id, self.spec.storage_args)
+        for broker in others:
+            broker.format_like(first)
 
     def _choose_ports(self, *, fresh: bool) -> None:
         names = self.spec.listener_names

@@ -50,8 +50,8 @@ class ClusterSpec:
         return [BROKER, CONTROLLER, *self.listeners]
 
 
-def new_cluster_id() -> str:
-    """A random cluster id as Kafka writes it: 16 bytes, URL-safe base64, no padding, no leading dash."""
+def kafka_uuid() -> str:
+    """A random id of a cluster or a log directory as Kafka writes it: 16 bytes, URL-safe base64, no padding, no leading dash."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         if not text.startswith("-"):

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirror_pipeline.local.embedded.broker import LocalBroker, cause_in, command_line, thread_states
-from mirror_pipeline.local.embedded.settings import ClusterSpec, new_cluster_id, properties, server_properties
+from mirror_pipeline.local.embedded.settings import ClusterSpec, kafka_uuid, properties, server_properties
 
 INVALID = "org.apache.kafka.common.config.ConfigException: Invalid value x for configuration num.io.threads: Not a number of type INT"
 FATAL = """[2026-11-21 14:46:50,346] INFO Registered `kafka:type=kafka.Log4jController` MBean (kafka.utils.Log4jControllerRegistration$)
@@ -137,7 +137,7 @@ def test_spec_survives_its_file() -> None:
 
 
 def test_cluster_ids_are_what_kafka_takes() -> None:
-    ids = {new_cluster_id() for _ in range(200)}
+    ids = {kafka_uuid() for _ in range(200)}
     assert len(ids) == 200
     assert all(len(i) == 22 and not i.startswith("-") for i in ids)
 

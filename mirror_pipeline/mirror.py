@@ -18,6 +18,7 @@ from mirror_pipeline.operations.check import check
 from mirror_pipeline.operations.drain import run as drain_or_run
 from mirror_pipeline.operations.evict import evict
 from mirror_pipeline.operations.plan import plan
+from mirror_pipeline.operations.sql import ask
 from mirror_pipeline.reports import BackfillReport, Finding, HaltedTopic, MirrorPlan, MirrorStatus, Observer, Resolution, RunReport
 from mirror_pipeline.topics.catalogue import Catalogue
 from mirror_pipeline.verdicts import VerifyProgress, VerifyReport
@@ -27,7 +28,7 @@ from mirror_pipeline.verify.repair import RepairReport
 from mirror_pipeline.verify.staged import verify_staged
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class Mirror:
@@ -121,6 +122,16 @@ class Mirror:
     def status(self) -> MirrorStatus:
         """Lanes, buffer and gaps; contacts no cluster."""
         return status.status(self.flow)
+
+    def sql(self, query: str, *, session: Session = None) -> DataFrame:
+        """The answer to a query over the tables of all lanes and the named views of docs/buffer.md; contacts no cluster.
+
+        Raises:
+            UsageError: the query is wrong, the mirror has not run yet, its buffer is an object store, or there is no Java.
+            BufferUnusable: the buffer cannot be read.
+            MirrorError: Spark does not start, or cannot answer.
+        """
+        return ask(self.flow, query, session)
 
     def gaps(self) -> list[Gap]:
         """Every source offset range that is missing on the target for good, with its cause; contacts no cluster."""

@@ -53,6 +53,7 @@ SHAPES = {
     '"buffer_bytes", "buffer_total_bytes", "buffer_max_bytes", "staged_records", "staged_bytes", "gaps", "verified_at", "different"}]}',
     "health": '{"state", "exit_code", "mirrors": [{"mirror", "state", "exit_code", "problems", "lanes", "topics"}]}',
     "gaps": '{"gaps": [{"mirror", "topic", "partition", "start", "end", "cause", "decided_by", "at"}]}',
+    "sql": '{"columns", "rows": [{COLUMN: VALUE}], "more"}',
     "verify": '{"ok", "records", "leaves", "differences": [{"topic", "partition", "source_offset", "target_offset", "kind", '
     '"detail"}], "repaired": [as differences], "more", '
     '"bytes", "expired", "seconds", "sampled", "topics": [{"mirror", "topic", "target_topic", "verdict", '

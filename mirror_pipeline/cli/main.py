@@ -65,12 +65,14 @@ def root(
         context.default_map = dict.fromkeys(WITH_CONFIG, {"config": config})
 
 
-WITH_CONFIG = ("init", "check", "plan", "run", "backfill", "lag", "status", "health", "gaps", "resolve", "verify", "repair", "evict", "up")
+WITH_CONFIG = (
+    "init", "check", "plan", "run", "backfill", "lag", "status", "health", "gaps", "sql", "resolve", "verify", "repair", "evict", "up",
+)  # fmt: skip
 
 for _panel, _commands in (
     (FIRST, (setup.init, setup.check, setup.plan)),
     (COPY, (run.run, run.backfill)),
-    (LOOK, (status.lag, status.status, status.health, status.gaps)),
+    (LOOK, (status.lag, status.status, status.health, status.gaps, status.sql)),
     (LOOK, (verify.verify, verify.repair, resolve.resolve, status.evict)),
     (HERE, (local.up, local.demo, local.version)),
 ):

@@ -1,22 +1,24 @@
-"""Commands that report on a mirror: ``lag``, ``status``, ``health``, ``gaps``; and ``evict``, which frees buffer space."""
+"""Commands that report on a mirror: ``lag``, ``status``, ``health``, ``gaps``, ``sql``; and ``evict``, which frees buffer space."""
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from mirror_pipeline.cli import load, tables, tables_status
 from mirror_pipeline.cli.errors import PROBLEM, answers, describe, print_json
 from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors
+from mirror_pipeline.cli.spark_output import children_unheard
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, MirrorError, UsageError
 from mirror_pipeline.operations.health import EXIT_CODES, health_of, worst
 from mirror_pipeline.reports import gap_json
-from mirror_pipeline.text import parse_duration
+from mirror_pipeline.text import count, parse_duration
 
 if TYPE_CHECKING:
     from mirror_pipeline.mirror import Mirror
@@ -28,6 +30,10 @@ MaxAge = Annotated[
     str | None, typer.Option("--max-age", metavar="TIME", help="Report a mirror as stale after this long without a heartbeat, such as 5m.")
 ]
 Partitions = Annotated[bool, typer.Option("--partitions", "-p", metavar=NO_VALUE, help="Show one row per partition, with its offsets.")]
+
+Query = Annotated[str, typer.Argument(metavar="QUERY", help="One SQL statement of Spark; - reads it from standard input.")]
+OneMirror = Annotated[str | None, typer.Option("--mirror", "-m", metavar="NAME", help="The mirror; needed if the file has several.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, metavar="ROWS", help="Print at most this many rows.")]
 
 
 def lag(
@@ -168,3 +174,29 @@ def evict(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: 
         answers().print(tables.evicted(done))
     if any(row.get("differences") for _, answer in done for row in answer):
         raise typer.Exit(PROBLEM)
+
+
+def sql(
+    query: Query, config: ConfigFile = DEFAULT_CONFIG, mirror: OneMirror = None, limit: Limit = 1_000, as_json: AsJson = False
+) -> None:
+    """Ask the buffer and the ledger in SQL: what was copied when, where each partition is, which offset is which, what is missing.
+
+    Tables: spans, sends, gaps, incarnations, producers, verifications, decisions, quarantine. Views: copied, positions, offset_map,
+    lag_history, holes, buffered. Reads only the mirror's own tables, of all its lanes; contacts no cluster. Spark with Delta answers,
+    which takes some seconds to start.
+    """
+    opened = load.load(config)
+    names = opened.pick([mirror] if mirror else None)
+    if len(names) != 1:
+        raise UsageError(f"which mirror? {config} has {', '.join(names)}", hint="name one with --mirror")
+    text = sys.stdin.read() if query == "-" else query
+    with Console(stderr=True).status("starting Spark"), children_unheard():
+        answer = opened.mirror(names[0]).sql(text)
+        rows = [row.asDict(recursive=True) for row in answer.limit(limit + 1).collect()]
+    if as_json:
+        shown = [{name: tables_status.plain(value) for name, value in row.items()} for row in rows[:limit]]
+        print_json({"columns": answer.columns, "rows": shown, "more": len(rows) > limit})
+        return
+    answers().print(tables_status.rows(answer.dtypes, rows[:limit]))
+    if len(rows) > limit:
+        Console(stderr=True).print(f"the first {count(limit)} rows; --limit prints more")

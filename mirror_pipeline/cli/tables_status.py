@@ -1,9 +1,10 @@
-"""Lag and status as text."""
+"""Lag, status and the rows of queries as text."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -20,6 +21,7 @@ HISTORY = 20
 """Values kept for the sparkline of ``lag --watch``; a wide terminal has room for twice as many."""
 WIDE = 120
 NUMBERS = ["partitions", "lag", "staged", "behind by"]
+SQL_NUMBERS = frozenset(("int", "bigint", "double", "float"))
 GUTTER = 3
 """Between two columns of a table."""
 
@@ -224,3 +226,28 @@ def each(parts: Sequence[RenderableType]) -> RenderableType:
     for part in parts:
         spaced += [part, Text("")] if part is not parts[-1] else [part]
     return Group(*spaced)
+
+
+def rows(columns: Sequence[tuple[str, str]], found: Iterable[Mapping[str, Any]]) -> RenderableType:
+    """``sql``: rows under their columns, each with its name and Spark's type; numbers to the right."""
+    grid = table([name for name, _ in columns])
+    for column, (_, kind) in zip(grid.columns, columns, strict=True):
+        column.justify = "right" if kind in SQL_NUMBERS else "left"
+    for row in found:
+        grid.add_row(*cells(*(_cell(value) for value in row.values())))
+    return grid
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else count(value) if isinstance(value, int) and not isinstance(value, bool) else str(plain(value))
+
+
+def plain(value: Any) -> Any:
+    """A value of Spark's as JSON has it: bytes by their length, times as text."""
+    if isinstance(value, bytes | bytearray):
+        return f"{len(value)} bytes"
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    return value if isinstance(value, int | float | str | bool) or value is None else str(value)

@@ -56,9 +56,11 @@ java: $(DONE)/venv
 
 jars: java install
 	@$(BIN)/python -m mirror_pipeline.execution.jars kafka-4.3.0 delta
+	-@$(BIN)/python -m mirror_pipeline.execution.class_archive  # without it Spark only starts slower
 
 test-jars: java install
 	@$(BIN)/python -m mirror_pipeline.execution.jars kafka-4.3.0 kafka-3.9.1 delta
+	-@$(BIN)/python -m mirror_pipeline.execution.class_archive  # without it Spark only starts slower
 
 demo: java install jars
 	@$(BIN)/mirror demo $(DEMO_ARGS)

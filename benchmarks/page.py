@@ -13,7 +13,6 @@ from typing import Any
 
 from benchmarks import bars, mm2, results, table
 from benchmarks.page_text import HEAD, HOW, MEANING, NOT_YET, WAN_HEAD, WAN_NOT_YET
-from mirror_pipeline.execution.placement import CORES_OF_ONE_PROCESS
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "benchmarks" / "results"
@@ -42,15 +41,18 @@ def _machine(document: Document) -> str:
         f"Measured {document['started_at'][:10]} on {m['cores']} cores ({m['processor']}) with {m['memory_bytes'] / 1e9:.0f} GB of memory, "
         f"{m['system']}; Kafka {v['kafka']}, MirrorMaker {v['mirrormaker']}, Mirror Pipeline {v['mirror_pipeline']} "
         f"(commit {v['commit'] or 'unknown'}), Java {v['java']}, Python {v['python']}, PySpark {v['pyspark']}, deltalake {v['deltalake']}. "
-        f"{rounds}. Both brokers ran on the same cores. {_path(m['cores'])}"
+        f"{rounds}. Both brokers ran on the same cores. {_path(o.get('inline_bytes'))}"
     )
 
 
-def _path(cores: int) -> str:
-    """Which of its paths the lane took there, see docs/scaling.md."""
-    if cores <= CORES_OF_ONE_PROCESS:
-        return "The lane of Mirror Pipeline ran every task in its own Python process, **without Spark**, as it does on up to two cores."
-    return "The lane of Mirror Pipeline ran micro-batches of more than 32 MB **on Spark**, others in its own process."
+def _path(inline_bytes: int | None) -> str:
+    """Which of its paths the lane took, see docs/scaling.md; without a number the results are older than the rule."""
+    if inline_bytes is None:
+        return "The lane of Mirror Pipeline ran every task in its own Python process, **without Spark**."
+    return (
+        f"The lane of Mirror Pipeline ran micro-batches of more than {inline_bytes / 1e6:.0f} MB **on Spark**, others in its own process, "
+        "as it did with the first ones of a backlog while Spark started."
+    )
 
 
 def _kind(kind: str, document: Document) -> str:

@@ -32,6 +32,7 @@ from benchmarks.sides import Ours, Side
 from benchmarks.workloads import QUICK, WORKLOADS, Workload, chosen, fill, remove
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution.jars import ensure_jars, terminal_progress
+from mirror_pipeline.execution.placement import INLINE_BYTES
 from mirror_pipeline.local.embedded.start import stop_clusters
 
 OUTPUT = Path("build/bench/versus.json")
@@ -147,7 +148,10 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     workloads = [workload for workload in workloads if workload.name not in there]
     document: dict[str, Any] = {
         "schema": results.SCHEMA, "started_at": now(), "machine": machine.facts(), "versions": machine.versions(), "mm2": reasons(),
-        "options": {"rounds": options.rounds, "scale": options.scale, "sides": options.sides, "quick": options.quick}, "workloads": [],
+        "options": {
+            "rounds": options.rounds, "scale": options.scale, "sides": options.sides, "quick": options.quick, "inline_bytes": INLINE_BYTES,
+        },
+        "workloads": [],
     }  # fmt: skip
     document["touched_bytes"] = 0 if options.no_touch else machine.touch_memory()
     try:

@@ -94,7 +94,7 @@ class RunReport:
     """The outcome of one run over one mirror: ``ok`` when every topic is.
 
     ``lag_records`` are offsets that were not on the target at the end; ``target_down`` and ``source_down`` say why that cluster
-    could not be reached at that time.
+    could not be reached at that time. ``spark_bytes`` were read by Spark's tasks, ``driver_bytes`` by the mirror's own process.
     """
 
     mirror: str
@@ -110,6 +110,9 @@ class RunReport:
     lag_records: int = 0
     target_down: str = ""
     source_down: str = ""
+    spark_bytes: int = 0
+    driver_bytes: int = 0
+    spark_jobs: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """One element of ``run --json``'s ``mirrors``."""
@@ -290,6 +293,8 @@ class Progress:
     target_down: str = ""
     source_down: str = ""
     buffer_full: str = ""
+    spark_bytes: int = 0
+    spark_jobs: int = 0
     topics: dict[str, TopicProgress] = field(default_factory=dict)
 
 

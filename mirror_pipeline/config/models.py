@@ -134,9 +134,8 @@ class EngineModel(Section):
     )
     inline_bytes: Size | None = setting(
         None,
-        "A micro-batch up to this size is run by the mirror's own process, without Spark. Spark starts with the first larger one. `0`"
-        " gives every micro-batch to Spark. Without it: 32MB; on a machine of one or two cores, unless `spark_master` is set, all of them:"
-        " one process uses such a machine fully.",
+        "A micro-batch up to this size is run by the mirror's own process; Spark runs larger ones. Spark starts once these have brought,"
+        " or have waiting, 256 times this size. `0` gives every micro-batch to Spark. Without it: 8MB.",
         "size",
         unit="bytes",
         example="0",

@@ -136,6 +136,8 @@ def joined_progress(mirror: str, parts: Sequence[Progress]) -> Progress:
         target_down=next((p.target_down for p in parts if p.target_down), ""),
         source_down=next((p.source_down for p in parts if p.source_down), ""),
         buffer_full=next((p.buffer_full for p in parts if p.buffer_full), ""),
+        spark_bytes=sum(p.spark_bytes for p in parts),
+        spark_jobs=sum(p.spark_jobs for p in parts),
         topics={name: topic for p in parts for name, topic in p.topics.items()},
     )
 
@@ -156,4 +158,7 @@ def joined_report(mirror: str, parts: Sequence[RunReport]) -> RunReport:
         lag_records=sum(p.lag_records for p in parts),
         target_down=next((p.target_down for p in parts if p.target_down), ""),
         source_down=next((p.source_down for p in parts if p.source_down), ""),
+        spark_bytes=sum(p.spark_bytes for p in parts),
+        driver_bytes=sum(p.driver_bytes for p in parts),
+        spark_jobs=sum(p.spark_jobs for p in parts),
     )

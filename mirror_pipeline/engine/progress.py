@@ -36,6 +36,8 @@ def progress_of(context: LaneContext, *, seconds: float, marks: bool = False) ->
             target_down=state.target_down,
             source_down=state.source_down,
             buffer_full=state.buffer_full,
+            spark_bytes=state.spark_bytes,
+            spark_jobs=state.spark_jobs,
             topics=topics,
         )
 
@@ -125,4 +127,7 @@ def report_of(context: LaneContext, *, seconds: float) -> RunReport:
         lag_records=progress.lag_records,
         target_down=progress.target_down,
         source_down=progress.source_down,
+        spark_bytes=progress.spark_bytes,
+        driver_bytes=progress.staged_bytes - progress.spark_bytes,
+        spark_jobs=progress.spark_jobs,
     )

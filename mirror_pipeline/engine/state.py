@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Sized
 from dataclasses import dataclass, field
 
 from mirror_pipeline.engine.read.plan import PartitionView
 from mirror_pipeline.errors import ClusterUnreachable, MirrorError
+from mirror_pipeline.execution.placement import Place
 from mirror_pipeline.halts import Halt
 from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, BatchMark, Position, SpanRef, TopicPartition
 
@@ -142,6 +144,8 @@ class LaneState:
     staging_over: bool = False
     staged_records: int = 0
     staged_bytes: int = 0
+    spark_bytes: int = 0
+    spark_jobs: int = 0
     records: int = 0
     bytes: int = 0
     micro_batches: int = 0
@@ -156,6 +160,12 @@ class LaneState:
     buffer_full_since: float | None = None
     last_activity: float = field(default_factory=time.monotonic)
     failure: MirrorError | Exception | None = None
+
+    def ran(self, tasks: Sized, place: Place) -> None:
+        """Count the Spark jobs of these tasks, one each."""
+        if not place.in_process:
+            with self.lock:
+                self.spark_jobs += len(tasks)
 
     def live(self) -> list[PartitionState]:
         """Partitions that are still staged."""

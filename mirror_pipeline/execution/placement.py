@@ -1,13 +1,11 @@
-"""Where a micro-batch's tasks run: in this process while they are small or Spark is still starting; otherwise in Spark.
+"""Where a micro-batch's tasks run: in Spark, or in this process while they are small or Spark is still starting.
 
-Two Spark jobs take longer than reading and sending a megabyte. Without them a lane with little traffic has a lower latency, and
-a mirror that never sees more needs no Java process at all. Neither does a mirror on a machine with no more cores than its two
-threads use: Spark's workers would share these cores and cost more CPU for each byte.
+Two Spark jobs take longer than reading and sending a few megabytes. Without them a lane with little traffic has a lower latency, and
+a mirror that never sees more needs no Java process at all.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -18,25 +16,19 @@ from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.execution.spark import Runner
 from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET
 
-# Where Spark has cores that one process cannot fill.
-INLINE_BYTES = 32_000_000
-# One thread reads, one writes, and both spend most of their time outside the interpreter's lock.
-CORES_OF_ONE_PROCESS = 2
-# Over a long link each micro-batch costs round trips for its questions, so the one after a full one may be larger. Spark's tasks do not
-# read on into the next micro-batch: their connections take several round trips until all of them carry data.
-ONWARD_REACH, SPARK_REACH = 2, 8
+# Reading and sending as much takes this process about as long as Spark needs for its two jobs.
+INLINE_BYTES = 8_000_000
+# Spark is started once larger micro-batches have brought, or have waiting, this many times that (2 GB): what this process copies
+# with the CPU time of a start, five seconds.
+WORTH_A_START = 256
+# How many times the usual size a micro-batch after a full one may have. A Spark job costs the same for any size; and over a long link each
+# micro-batch costs round trips for its questions, where Spark's tasks do not read on into the next one.
+ONWARD_REACH, SPARK_REACH, SPARK_FAR_REACH = 2, 4, 8
 
 
 def inline_bytes(engine: EngineConfig) -> int:
-    """The setting of that name, or a default for this machine."""
-    if engine.inline_bytes is not None:
-        return engine.inline_bytes
-    one_process = engine.spark_master is None and (os.cpu_count() or 1) <= CORES_OF_ONE_PROCESS
-    return sys.maxsize if one_process else INLINE_BYTES
-
-
-# In one process this takes about as long as Spark takes to start; larger comparisons are faster with Spark.
-COMPARED_HERE_BYTES = 512_000_000
+    """The setting of that name, or its default."""
+    return INLINE_BYTES if engine.inline_bytes is None else engine.inline_bytes
 
 
 def spark_may_be_needed(engine: EngineConfig) -> bool:
@@ -52,7 +44,7 @@ def for_comparing(engine: EngineConfig, offsets: int, start: Callable[[], Runner
         offsets: source offsets to compare.
         start: starts Spark.
     """
-    few = offsets * UNKNOWN_BYTES_PER_OFFSET <= min(inline_bytes(engine), COMPARED_HERE_BYTES)
+    few = offsets * UNKNOWN_BYTES_PER_OFFSET <= WORTH_A_START * inline_bytes(engine)
     return InlineRunner() if few else start()
 
 
@@ -64,14 +56,12 @@ class Place:
         runner: runs its tasks.
         in_process: ``runner`` is this process, whose read tasks continue into the next micro-batch.
         small: the micro-batch would run in this process over any link.
-        most_bytes: maximum size of the micro-batch now; less than was asked for while Spark is starting for it.
         reach: how many times the usual size the next micro-batch may have if this one is full.
     """
 
     runner: Runner
     in_process: bool
     small: bool
-    most_bytes: int
     reach: int = 1
 
 
@@ -86,6 +76,7 @@ class Placement:
     def __init__(self, start: Callable[[], Runner], *, inline_bytes: int) -> None:
         self._start = start
         self._inline_bytes = inline_bytes
+        self._carried = 0  # bytes of micro-batches that Spark would have read
         self._inline = InlineRunner()
         self._spark: Runner | None = None
         self._error: Exception | None = None
@@ -104,36 +95,46 @@ class Placement:
         if not self._inline_bytes:
             self._wait()
 
-    def for_read(self, size: int, *, far: bool) -> Place:
-        """The place for reading ``size`` bytes, ``far`` over a long link, which this process can fill alone.
+    def for_read(self, size: int, *, far: bool, waiting: int = 0) -> Place:
+        """The place for reading ``size`` bytes.
+
+        Args:
+            size: of the micro-batch.
+            far: over a long link, which this process can fill alone.
+            waiting: bytes of the whole backlog, as far as they are known.
 
         Raises what Spark's start raised.
         """
-        place = self._here(size) if far and self._inline_bytes else self.for_write(size)
-        if not far:
-            return place
-        return replace(place, reach=ONWARD_REACH if place.in_process else SPARK_REACH)
+        if far and self._inline_bytes:
+            return replace(self._here(size), reach=ONWARD_REACH)
+        place = self._place(size, max(size, waiting))
+        if place.in_process and not place.small:
+            with self._lock:
+                self._carried += size
+        return replace(place, reach=SPARK_FAR_REACH) if far else place
 
     def for_write(self, size: int) -> Place:
         """The place for sending ``size`` bytes. Raises what Spark's start raised."""
-        if size <= self._inline_bytes:
-            return self._here(size)
-        if self._is_up():
-            return Place(self._wait(), in_process=False, small=False, most_bytes=size)
-        return replace(self._here(size), most_bytes=self._inline_bytes)
+        return self._place(size, size)
+
+    def _place(self, size: int, waiting: int) -> Place:
+        if size > self._inline_bytes and self._is_up(waiting):
+            return Place(self._wait(), in_process=False, small=False, reach=SPARK_REACH)
+        return self._here(size)
 
     def beside(self) -> Runner:
         """For work beside the copy: Spark if it runs, this process otherwise."""
         return self._spark or (self._inline if self._inline_bytes else self._wait())
 
     def _here(self, size: int) -> Place:
-        return Place(self._inline, in_process=True, small=size <= self._inline_bytes, most_bytes=size)
+        return Place(self._inline, in_process=True, small=size <= self._inline_bytes)
 
-    def _is_up(self) -> bool:
-        """Whether Spark is there; starts it when not. Where nothing may be run here it is waited for."""
+    def _is_up(self, waiting: int) -> bool:
+        """Whether Spark is there; starts it once that is worth it. Where nothing may be run here it is waited for."""
         if not self._inline_bytes:
             self._wait()
-        self._begin()
+        if self._carried + waiting >= WORTH_A_START * self._inline_bytes:
+            self._begin()
         if self._error is not None:
             raise self._error
         return self._spark is not None

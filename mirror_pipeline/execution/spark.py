@@ -13,12 +13,12 @@ from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from mirror_pipeline.config import EngineConfig
 from mirror_pipeline.errors import MirrorError, SparkGone, TaskLost
+from mirror_pipeline.execution.class_archive import archive_options
 from mirror_pipeline.execution.daemon_pool import DaemonPool
 from mirror_pipeline.execution.socket_folder import socket_folder
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Read and write tasks wait for brokers most of the time; both run at once.
-LOCAL_SLOTS_PER_CORE = 2
+# Reading and writing share the slots: half of them each.
+SHARES = 2
 
 
 # A failed write task must not run again before the target's tail was read; the user cannot change this.
@@ -37,12 +37,6 @@ ONCE = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
 MOST_JOBS = 256
 # How long a warm-up task stays, so that each of them gets its own worker.
 WARM_SECONDS = 0.2
-
-
-def _import_tasks(stay: float) -> None:
-    import_module("mirror_pipeline.engine.read.task")
-    import_module("mirror_pipeline.engine.write.task")
-    time.sleep(stay)
 
 
 class Runner(Protocol):
@@ -125,8 +119,8 @@ def _kept_log(path: str) -> str:
 
 
 def default_master() -> str:
-    """All cores of this machine, twice: ``local[N]``."""
-    return f"local[{max(4, LOCAL_SLOTS_PER_CORE * (os.cpu_count() or 2))}]"
+    """``local[N]``: all cores of this machine, and one more slot for maintenance beside the copy."""
+    return f"local[{max(SHARES, os.cpu_count() or 1) + 1}]"
 
 
 def _settings(with_delta: bool) -> dict[str, str]:
@@ -136,6 +130,8 @@ def _settings(with_delta: bool) -> dict[str, str]:
         "spark.driver.memory": "1g",
         # The JVM schedules a few tasks a second and sees no payload: optimising compilation costs more than it gains.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.defaultJavaOptions": archive_options(),
+        "spark.python.daemon.module": "mirror_pipeline.execution.spark_daemon",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.worker.reuse": "true",
         "spark.scheduler.mode": "FAIR",
@@ -182,15 +178,15 @@ class SparkRunner:
     @property
     def tasks(self) -> int:
         """Half of the current slots: reading and writing share them, and executors come and go."""
-        return self._tasks or max(1, self._slots() // LOCAL_SLOTS_PER_CORE)
+        return self._tasks or max(1, self._slots() // SHARES)
 
     def _slots(self) -> int:
         with _spark_answers():
             return self._context.defaultParallelism
 
     def warm(self) -> None:
-        """Start a Python worker for every slot and let it import what the tasks need, before the clock of a copy starts."""
-        self.run(_import_tasks, [WARM_SECONDS] * self._slots(), name="start Python workers")
+        """Start the Python workers of one read and one write, so that no task waits for its own; the daemon has the code loaded."""
+        self.run(time.sleep, [WARM_SECONDS] * SHARES * self.tasks, name="start Python workers")
 
     def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
         """One task for each spec; the driver's thread waits. Raises what the first failing task raised, TaskLost or SparkGone."""

@@ -27,6 +27,9 @@ SECONDS = "seconds"
 SECONDS_STAGING = "seconds_staging"
 SECONDS_PRODUCING = "seconds_producing"
 STAGED_RECORDS = "staged_records"
+SPARK_BYTES = "spark_bytes"
+DRIVER_BYTES = "driver_bytes"
+SPARK_JOBS = "spark_jobs"
 STAGED_BYTES = "staged_bytes"
 GAPS = "gaps"
 POSITIONS = "positions"
@@ -49,7 +52,8 @@ SHOWN_DIFFERENCES = 20
 NAMES = frozenset(
     (
         LAG_RECORDS, LAG_SECONDS, EXPIRES_SECONDS, HELD_RECORDS, RECORDS, BYTES, RECORDS_PER_SECOND, BYTES_PER_SECOND, MICRO_BATCHES,
-        SECONDS, SECONDS_STAGING, SECONDS_PRODUCING, STAGED_RECORDS, STAGED_BYTES, GAPS, POSITIONS, END_OFFSETS, OFFSET_RANGES, STATE,
+        SECONDS, SECONDS_STAGING, SECONDS_PRODUCING, STAGED_RECORDS, STAGED_BYTES, SPARK_BYTES, DRIVER_BYTES, SPARK_JOBS,
+        GAPS, POSITIONS, END_OFFSETS, OFFSET_RANGES, STATE,
         CODE, REASON, HINT, TARGET_TOPIC, TARGET_DOWN, FROM_TIME, TO_TIME,
         LEAVES, DIFFERENCES, FIRST_DIFFERENCES, EXPIRED,
     )
@@ -85,6 +89,9 @@ def of_topic_progress(progress: Progress, topic: TopicProgress, *, started_at: M
         SECONDS_PRODUCING: round(progress.seconds_producing, 3),
         STAGED_RECORDS: progress.staged_records,
         STAGED_BYTES: progress.staged_bytes,
+        SPARK_BYTES: progress.spark_bytes,
+        DRIVER_BYTES: progress.staged_bytes - progress.spark_bytes,
+        SPARK_JOBS: progress.spark_jobs,
         GAPS: progress.gaps,
         OFFSET_RANGES: dg.MetadataValue.json(ranges),
         STATE: topic.state,

@@ -20,6 +20,8 @@ from mirror_pipeline.engine.read.source import SourceSide
 from mirror_pipeline.engine.read.task import run_read
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost
 from mirror_pipeline.execution import worker_cache
+from mirror_pipeline.execution.placement import Place
+from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import OffsetRange, PartFile, TopicPartition
 
@@ -51,8 +53,9 @@ class ReadLoop:
         self._micro_batch = context.spans.last_micro_batch() + 1
         self._patience = Patience(context.mirror.engine.source_wait)
         self._losses = Losses()
-        self._quiet = self._behind = self._far = False
+        self._quiet = self._far = False
         self._reach = 1
+        self._place = Place(InlineRunner(), in_process=True, small=True)
         self._source = SourceSide(context, client)
         self._link = Link()
         self._room = context.room
@@ -137,10 +140,9 @@ class ReadLoop:
         ranges = plan_ranges(views, budget_bytes=budget)
         size = planned_bytes(ranges)
         self._far = is_long(self._client.round_trip)
-        place = self._context.placement.for_read(size, far=self._far)
-        self._reach = place.reach if size >= FULL_SHARE * budget else 1
-        self._behind = place.most_bytes < size
-        return plan_ranges(views, budget_bytes=place.most_bytes) if self._behind else ranges
+        self._place = self._context.placement.for_read(size, far=self._far, waiting=int(sum(v.wanted_bytes for v in views)))
+        self._reach = self._place.reach if size >= FULL_SHARE * budget else 1
+        return ranges
 
     def _rules_of(self, planned: OffsetRange) -> RangeRules:
         run = self._state.topics[planned.topic]
@@ -150,11 +152,9 @@ class ReadLoop:
         return RangeRules(planned, run.max_batch_bytes, run.compacted, gaps, approved, run.settings_unread)
 
     def _stage(self, rules: Sequence[RangeRules]) -> None:
-        engine = self._context.mirror.engine
+        engine, place = self._context.mirror.engine, self._place
         began = time.monotonic()
         self._quiet = False
-        size = planned_bytes([t.range for t in rules])
-        place = self._context.placement.for_read(size, far=self._far)
         shares = assign([(t, float(t.range.max_bytes)) for t in rules], place.runner.tasks)
         limit = engine.bandwidth_at(datetime.now().time())
         tasks = [
@@ -180,6 +180,7 @@ class ReadLoop:
         ]
         read = partial(run_read, link=self._link) if place.in_process else run_read
         answers = place.runner.run_each(read, tasks, name=f"stage {self._micro_batch}")
+        self._state.ran(tasks, place)
         results = [answer for answer in answers if not isinstance(answer, TaskLost)]
         self._source.take_results(results)
         self._commit(results, began)
@@ -187,7 +188,7 @@ class ReadLoop:
         if lost is not None:
             raise lost
         self._losses.done()
-        if not self._context.once and not self._behind and place.small:
+        if not self._context.once and place.small:
             self._context.stop.wait(max(0.0, self._context.store.spaced(TURN_SECONDS) - (time.monotonic() - began)))
 
     def _commit(self, results: Sequence[ReadResult], began: float) -> None:
@@ -248,6 +249,7 @@ class ReadLoop:
                 partition.learned(span)
                 self._state.staged_records += span.records
                 self._state.staged_bytes += span.bytes
+                self._state.spark_bytes += 0 if self._place.in_process else span.bytes
         if parts:
             self._state.active()
 

@@ -40,10 +40,10 @@ class Sender:
         ready = [p for p in parts if p.pending and not p.outcome_unknown and p.retry_at <= now]
         if not ready:
             return []
-        work = _choose(ready, self._context.mirror.engine.micro_batch_bytes)
-        size = sum(each.bytes for each in work)
-        most = self._context.placement.for_write(size).most_bytes
-        return work if most >= size else _choose(ready, most)
+        budget = self._context.mirror.engine.micro_batch_bytes
+        work = _choose(ready, budget)
+        reach = self._context.placement.for_write(_size(work)).reach
+        return _choose(ready, budget * reach) if reach > 1 else work
 
     def send(self, work: Sequence[PartitionWork]) -> None:
         """Run write tasks and account for what came of them.
@@ -56,7 +56,8 @@ class Sender:
         assert self._context.stamp is not None  # noqa: S101 - set before the first span can be sent
         began = time.monotonic()
         engine = self._context.mirror.engine
-        runner = self._context.placement.for_write(sum(w.bytes for w in work)).runner
+        place = self._context.placement.for_write(_size(work))
+        runner = place.runner
         shares = assign([(w, float(w.bytes)) for w in work], runner.tasks)
         tasks = [
             ProduceTask(
@@ -75,6 +76,7 @@ class Sender:
         ]
         try:
             answers = runner.run_each(run_produce, tasks, name="produce")
+            self._state.ran(tasks, place)
         except BufferUnusable:  # in the middle of its spans: others may be on their way, or there
             with self._state.lock:
                 self._set_unknown(work)
@@ -109,6 +111,10 @@ class Sender:
         """The outcome of this work is unknown; with the state locked."""
         for work in sent:
             self._of(work).outcome_unknown = True
+
+
+def _size(work: Sequence[PartitionWork]) -> int:
+    return sum(each.bytes for each in work)
 
 
 def _choose(ready: Sequence[PartitionState], budget_bytes: int) -> list[PartitionWork]:

@@ -77,7 +77,7 @@ def test_page_with_results_has_their_figures_and_charts() -> None:
 def test_page_says_which_path_ran() -> None:
     found = document()
     assert "**without Spark**" in page.page(found, None)
-    found["machine"]["cores"] = 8
+    found["options"]["inline_bytes"] = 8_000_000
     assert "**on Spark**" in page.page(found, None)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +10,15 @@ import pytest
 
 from mirror_pipeline.config import EngineConfig
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.execution.placement import ONWARD_REACH, SPARK_REACH, Placement, inline_bytes
+from mirror_pipeline.execution.placement import (
+    INLINE_BYTES,
+    ONWARD_REACH,
+    SPARK_FAR_REACH,
+    SPARK_REACH,
+    WORTH_A_START,
+    Placement,
+    inline_bytes,
+)
 from mirror_pipeline.execution.runner import InlineRunner
 
 SMALL, LARGE = 1_000, 1_001
@@ -38,18 +44,8 @@ class Starting:
         return Spark()
 
 
-@pytest.mark.parametrize(
-    ("cores", "settings", "expected"),
-    [
-        (2, {}, sys.maxsize),
-        (3, {}, 32_000_000),
-        (2, {"spark_master": "local[4]"}, 32_000_000),
-        (2, {"inline_bytes": 0}, 0),
-        (8, {"inline_bytes": 5}, 5),
-    ],
-)
-def test_how_much_one_process_does(monkeypatch: pytest.MonkeyPatch, cores: int, settings: dict[str, Any], expected: int) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+@pytest.mark.parametrize(("settings", "expected"), [({}, INLINE_BYTES), ({"inline_bytes": 0}, 0), ({"inline_bytes": 5}, 5)])
+def test_how_much_one_process_does(settings: dict[str, Any], expected: int) -> None:
     assert inline_bytes(EngineConfig(**settings)) == expected
 
 
@@ -61,20 +57,33 @@ def test_spark_is_not_started_for_small_micro_batches() -> None:
     start = Starting()
     placement = Placement(start, inline_bytes=SMALL)
     placement.prepare()
-    assert (ran(placement, SMALL), placement.for_write(SMALL).most_bytes, start.count) == ("here", SMALL, 0)
+    for _ in range(2 * WORTH_A_START):
+        assert placement.for_read(SMALL, far=False, waiting=SMALL).in_process
+    assert (ran(placement, SMALL), start.count) == ("here", 0)
 
 
-def test_while_spark_starts_micro_batches_are_kept_small_and_run_here() -> None:
+def test_while_spark_starts_micro_batches_are_run_here() -> None:
     start = Starting()
     placement = Placement(start, inline_bytes=SMALL)
-    assert placement.for_write(10**9).most_bytes == SMALL  # a large one asks for Spark, and does not wait
-    assert placement.for_read(10**9, far=False).in_process
-    assert (ran(placement, SMALL), ran(placement, LARGE)) == ("here", "here")
+    assert placement.for_read(LARGE, far=False, waiting=10**9).in_process  # it asks for Spark, and does not wait
+    assert (ran(placement, SMALL), ran(placement, LARGE), start.count) == ("here", "here", 1)
     start.done.set()
-    while placement.for_write(10**9).most_bytes == SMALL:
+    while placement.for_write(LARGE).in_process:
         pass
     assert (ran(placement, SMALL), ran(placement, LARGE), start.count) == ("here", "spark", 1)
-    assert not placement.for_read(10**9, far=False).in_process
+    assert not placement.for_read(LARGE, far=False).in_process
+
+
+def test_a_few_larger_micro_batches_are_not_worth_a_start() -> None:
+    start = Starting()
+    placement = Placement(start, inline_bytes=SMALL)
+    for _ in range(WORTH_A_START - 2):
+        assert placement.for_read(LARGE, far=False, waiting=LARGE).in_process
+        placement.for_write(LARGE)
+    assert start.count == 0
+    for _ in range(2):
+        placement.for_read(LARGE, far=False, waiting=LARGE)
+    assert start.count == 1
 
 
 def test_with_nothing_run_here_spark_is_waited_for() -> None:
@@ -82,7 +91,7 @@ def test_with_nothing_run_here_spark_is_waited_for() -> None:
     start.done.set()
     placement = Placement(start, inline_bytes=0)
     placement.prepare()
-    assert (ran(placement, 1), placement.for_write(1).most_bytes, placement.for_write(1).small, start.count) == ("spark", 1, False, 1)
+    assert (ran(placement, 1), placement.for_write(1).small, start.count) == ("spark", False, 1)
 
 
 def test_work_beside_the_copy_takes_what_is_there() -> None:
@@ -118,14 +127,16 @@ def test_what_comes_over_a_long_link_is_read_here_unless_all_is_sparks(limit: in
     start = Starting()
     start.done.set()
     placement = Placement(start, inline_bytes=limit)
-    while size > limit and not far and placement.for_write(size).in_process:
+    while size > limit and not far and placement.for_read(size, far=far, waiting=10**9).in_process:
         pass  # Spark starts
     place = placement.for_read(size, far=far)
-    assert (place.in_process, place.small, place.most_bytes) == (here, size <= limit, size)
+    assert (place.in_process, place.small) == (here, size <= limit)
 
 
-@pytest.mark.parametrize(("limit", "far", "reach"), [(SMALL, False, 1), (SMALL, True, ONWARD_REACH), (0, True, SPARK_REACH), (0, False, 1)])
-def test_only_over_a_long_link_micro_batches_grow(limit: int, far: bool, reach: int) -> None:
+@pytest.mark.parametrize(
+    ("limit", "far", "reach"), [(SMALL, False, 1), (SMALL, True, ONWARD_REACH), (0, True, SPARK_FAR_REACH), (0, False, SPARK_REACH)]
+)
+def test_in_spark_and_over_a_long_link_micro_batches_grow(limit: int, far: bool, reach: int) -> None:
     start = Starting()
     start.done.set()
     assert Placement(start, inline_bytes=limit).for_read(SMALL, far=far).reach == reach

@@ -13,9 +13,9 @@ from tests.support.orchestration_fakes import FakeMirror, topic_lag
 DOCS = Path(__file__).parents[3] / "docs" / "dagster.md"
 FIXED = {
     "lag_records", "lag_seconds", "expires_seconds", "held_records", "records", "bytes", "records_per_second", "bytes_per_second",
-    "micro_batches", "seconds", "seconds_staging", "seconds_producing", "staged_records", "staged_bytes", "gaps", "positions",
-    "end_offsets", "offset_ranges", "state", "code", "reason", "hint", "target_topic", "target_down", "from_time", "to_time", "leaves",
-    "differences", "first_differences", "expired",
+    "micro_batches", "seconds", "seconds_staging", "seconds_producing", "staged_records", "staged_bytes", "spark_bytes",
+    "driver_bytes", "spark_jobs", "gaps", "positions", "end_offsets", "offset_ranges", "state", "code", "reason", "hint",
+    "target_topic", "target_down", "from_time", "to_time", "leaves", "differences", "first_differences", "expired",
 }  # fmt: skip
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from mirror_pipeline.config import BufferConfig, ClusterSettings, Config, EngineConfig, MirrorConfig, TopicSelection
-from mirror_pipeline.execution.placement import COMPARED_HERE_BYTES, for_comparing, spark_may_be_needed
+from mirror_pipeline.execution.placement import INLINE_BYTES, WORTH_A_START, for_comparing, spark_may_be_needed
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.execution.spark import Runner
 from mirror_pipeline.topics.catalogue import Catalogue, CatalogueTopic, save_catalogue
@@ -18,7 +17,7 @@ from mirror_pipeline.topics.claims import chained
 
 @pytest.mark.parametrize(
     ("inline_bytes", "offsets", "here"),
-    [(None, 0, True), (None, 10_000, True), (None, COMPARED_HERE_BYTES, False), (0, 1, False), (10**15, COMPARED_HERE_BYTES, False)],
+    [(None, 0, True), (None, 10_000, True), (None, WORTH_A_START * INLINE_BYTES, False), (0, 1, False), (10**9, 10_000_000, True)],
 )
 def test_little_is_compared_in_this_process(inline_bytes: int | None, offsets: int, here: bool) -> None:
     started: list[Runner] = []
@@ -31,12 +30,9 @@ def test_little_is_compared_in_this_process(inline_bytes: int | None, offsets: i
     assert isinstance(runner, InlineRunner) and bool(started) is not here
 
 
-def test_java_is_demanded_where_spark_may_be_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    assert not spark_may_be_needed(EngineConfig()) and not spark_may_be_needed(EngineConfig(inline_bytes=sys.maxsize))
-    assert spark_may_be_needed(EngineConfig(inline_bytes=0)) and spark_may_be_needed(EngineConfig(spark_master="spark://m:7077"))
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    assert spark_may_be_needed(EngineConfig())
+def test_java_is_demanded_where_spark_may_be_needed() -> None:
+    assert not spark_may_be_needed(EngineConfig(inline_bytes=sys.maxsize))
+    assert spark_may_be_needed(EngineConfig(inline_bytes=0)) and spark_may_be_needed(EngineConfig())
 
 
 def test_plan_tells_what_is_itself_a_copy(tmp_path: Path) -> None:

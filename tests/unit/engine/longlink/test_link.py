@@ -88,6 +88,7 @@ def test_the_loop_lends_its_link_to_tasks_of_its_own_process(
     if in_process:
         context.placement = Placement(InlineRunner, inline_bytes=1 << 40)
     reader = lane(context, Source(), once=True)
+    reader._place = context.placement.for_read(1, far=False)
     for _ in range(2):
         reader._stage([RangeRules(RANGE, 10**6, False, False)])
     assert links == ([reader._link] * 2 if in_process else [None, None])

@@ -1,0 +1,53 @@
+"""The archive of Spark's classes: used if this user made it, for this Java and this Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mirror_pipeline.execution import class_archive
+from mirror_pipeline.execution.class_archive import archive_options, archive_path
+from mirror_pipeline.files import private_folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRROR_CACHE", str(tmp_path / "cache"))
+
+
+def made() -> Path:
+    path = archive_path()
+    private_folder(path.parent)
+    path.write_bytes(b"classes")
+    path.chmod(0o600)
+    return path
+
+
+def test_without_an_archive_java_gets_no_option() -> None:
+    assert archive_options() == ""
+
+
+def test_an_archive_is_used() -> None:
+    path = made()
+    assert f"-XX:SharedArchiveFile={path}" in archive_options()
+
+
+def test_an_archive_that_another_user_could_have_written_is_not_used() -> None:
+    made().chmod(0o666)
+    assert archive_options() == ""
+
+
+def test_another_java_has_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = archive_path()
+    other = tmp_path / "jdk" / "bin" / "java"
+    other.parent.mkdir(parents=True)
+    other.write_text("")
+    monkeypatch.setattr(class_archive, "find_java", lambda: other)
+    assert archive_path() != before
+
+
+def test_an_archive_that_java_did_not_write_is_an_error_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(class_archive, "_train", lambda path: None)
+    assert class_archive.main() != 0
+    assert [path.name for path in archive_path().parent.iterdir()] == [".lock"]

@@ -50,7 +50,9 @@ GROUP BY present.topic, present.partition, present.target_topic, first, target_s
     "holes": """
 SELECT topic, cause, sum(source_end - source_start) AS offsets FROM sends WHERE cause IS NOT NULL GROUP BY ALL""",
     "buffered": """
-WITH reached AS (SELECT topic, partition, incarnation, max(source_end) AS position FROM sends GROUP BY ALL)
+WITH reached AS (
+  SELECT topic, partition, incarnation, max(source_end) AS position FROM sends GROUP BY ALL
+)
 SELECT spans.topic, count(*) AS spans, sum(spans.records) AS records, sum(bytes) AS bytes,
        coalesce(sum(bytes) FILTER (WHERE position IS NULL OR end_offset > position), 0) AS waiting_bytes,
        min(staged_at) AS oldest

@@ -45,23 +45,23 @@ def _halted(flow: Flow) -> list[_Halted]:
     found = []
     for store in find_lanes(flow.config.buffer, flow.name):
         status = read_status(store) or {}
-        for topic, told in sorted(status.get("topics", {}).items()):
-            if told["state"] == "halted":
-                found.append(_Halted(store, _halt(flow.name, store.lane, topic, told)))
+        for topic, entry in sorted(status.get("topics", {}).items()):
+            if entry["state"] == "halted":
+                found.append(_Halted(store, _halt(flow.name, store.lane, topic, entry)))
     return found
 
 
-def _halt(mirror: str, lane: str, topic: str, told: dict[str, object]) -> HaltedTopic:
-    code, span = str(told.get("code") or ""), told.get("halted_span")
-    partition = told.get("halted_partition")
+def _halt(mirror: str, lane: str, topic: str, entry: dict[str, object]) -> HaltedTopic:
+    code, span = str(entry.get("code") or ""), entry.get("halted_span")
+    partition = entry.get("halted_partition")
     return HaltedTopic(
         mirror=mirror,
         lane=lane,
         topic=topic,
         partition=partition if isinstance(partition, int) else None,
         code=code,
-        reason=str(told["reason"]),
-        hint=str(told["hint"]),
+        reason=str(entry["reason"]),
+        hint=str(entry["hint"]),
         start=span[0] if isinstance(span, list) else None,
         end=span[1] if isinstance(span, list) else None,
         accept=accept_command(mirror, topic, code),
@@ -171,7 +171,7 @@ def _look_at_target(client: WireClient, ledger: Ledger, life: Incarnation) -> No
 
 def _spans(client: WireClient, found: _Halted, life: Incarnation) -> dict[int, Span]:
     """Source offsets, by partition, that the decision covers: all partitions with the same problem now."""
-    spans = _told(found.halt)
+    spans = _named_spans(found.halt)
     if found.halt.code == "trimmed":
         nexts = _nexts(found.store, life)
         firsts = _offsets(client, life.topic, nexts, EARLIEST)
@@ -179,7 +179,7 @@ def _spans(client: WireClient, found: _Halted, life: Incarnation) -> dict[int, S
     return spans
 
 
-def _told(halt: HaltedTopic) -> dict[int, Span]:
+def _named_spans(halt: HaltedTopic) -> dict[int, Span]:
     """The offsets that the run halted for, if it named them."""
     if halt.partition is None or halt.start is None or halt.end is None:
         return {}
@@ -196,9 +196,9 @@ def _truncated(flow: Flow, client: WireClient, found: _Halted, life: Incarnation
     """
     nexts = _nexts(found.store, life)
     ends = _offsets(client, life.topic, nexts, LATEST)
-    told = _told(found.halt)
-    spans = {n: told.get(n, (ends[n], at)) for n, at in nexts.items() if ends[n] < at}
-    spans |= {n: span for n, span in told.items() if n not in spans and n in nexts and _diverged(flow, client, found, life, n, nexts[n])}
+    named = _named_spans(found.halt)
+    spans = {n: named.get(n, (ends[n], at)) for n, at in nexts.items() if ends[n] < at}
+    spans |= {n: span for n, span in named.items() if n not in spans and n in nexts and _diverged(flow, client, found, life, n, nexts[n])}
     if not spans:
         number = found.halt.partition if found.halt.partition in nexts else min(nexts)
         seen = f"{life.topic}[{number}] ends at offset {ends[number]}, which is not before the next offset to copy ({nexts[number]})"

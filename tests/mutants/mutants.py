@@ -262,11 +262,11 @@ FAST = (
     Mutant(
         "an old answer is taken for the source's end",
         "engine/read/source.py",
-        "                if part.source in told and told[part.source].last_stable_offset >= part.staged:\n",
-        "                if part.source in told and told[part.source].last_stable_offset < part.staged:\n"
-        "                    halt = divergence.truncated(part.source, told[part.source].last_stable_offset, part.staged)\n"
+        "                if part.source in answers and answers[part.source].last_stable_offset >= part.staged:\n",
+        "                if part.source in answers and answers[part.source].last_stable_offset < part.staged:\n"
+        "                    halt = divergence.truncated(part.source, answers[part.source].last_stable_offset, part.staged)\n"
         "                    self._state.halt(part.source.topic, halt, sendable=True)\n"
-        "                elif part.source in told:\n",
+        "                elif part.source in answers:\n",
         MODEL, "the source's log was truncated",
     ),
     Mutant(

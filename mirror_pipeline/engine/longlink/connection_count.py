@@ -32,7 +32,7 @@ def is_long(round_trip: float) -> bool:
 class Throughput:
     """What the connections to one broker bring once they have brought something each: until then they, or some, are still starting.
 
-    Told by the thread that reads, looked at by another. ``bytes`` and ``idle`` only grow: the bytes that came, and the
+    Written by the thread that reads, read by another. ``bytes`` and ``idle`` only grow: the bytes that came, and the
     seconds for which the connections had nothing to do because of us, weighted by their share. ``began`` is monotonic.
     """
 

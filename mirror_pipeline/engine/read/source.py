@@ -192,8 +192,8 @@ class SourceSide:
         other = other_ids(self._client, known, names)
         moved = [self._state.topics[o.topic].partitions[o.partition] for o in outcomes if self._other_epoch(o)]
         asked = [(part, *self._diverged(part)) for part in moved]
-        suspects = [part for part, halt, told in asked if halt is not None]
-        refused = {*other, *(part.source.topic for part, halt, told in asked if halt is not None or not told)}
+        suspects = [part for part, halt, determined in asked if halt is not None]
+        refused = {*other, *(part.source.topic for part, halt, determined in asked if halt is not None or not determined)}
         if (other or suspects) and not self._context.stop.wait(divergence.SECOND_LOOK_SECONDS):
             self._client.ask_elsewhere()
             halts = [recreated(name, known[name], found) for name, found in other_ids(self._client, known, other).items()]
@@ -234,12 +234,12 @@ class SourceSide:
             for halt in halts:
                 self._state.halt(halt.topic, halt, sendable=True)
 
-    def _raise_ends(self, told: Mapping[TopicPartition, FetchedPartition]) -> None:
+    def _raise_ends(self, answers: Mapping[TopicPartition, FetchedPartition]) -> None:
         """Take over ends from fetch answers. They may be old, or of a leader that lags, so they never lower a known end."""
         with self._state.lock:
             for part in self._state.live():
-                if part.source in told and told[part.source].last_stable_offset >= part.staged:
-                    part.end, part.end_known = max(part.end, told[part.source].last_stable_offset), True
+                if part.source in answers and answers[part.source].last_stable_offset >= part.staged:
+                    part.end, part.end_known = max(part.end, answers[part.source].last_stable_offset), True
 
     def _failed(self, part: PartitionState, error: BrokerError) -> None:
         """A leader's error: it may pass, or ends the topic's copy; with the state locked."""

@@ -246,7 +246,8 @@ class _Demo:
 def _facts(report: RunReport, *, speed: bool = False) -> str:
     batches = f"{report.micro_batches} micro-batch{'' if report.micro_batches == 1 else 'es'}"
     fast = f", {report.bytes / 1e6 / report.seconds:,.1f} MB/s" if speed and report.seconds > 0 else ""
-    return f"{report.records:,} records, {report.bytes / 1e6:,.1f} MB{fast}, {batches}"
+    spark = f", {report.spark_bytes / 1e6:,.1f} MB of it by Spark in {report.spark_jobs} jobs" if report.spark_jobs else ""
+    return f"{report.records:,} records, {report.bytes / 1e6:,.1f} MB{fast}, {batches}{spark}"
 
 
 def _advice(report: DemoReport, place: Place, page: WebPage | None) -> list[str]:

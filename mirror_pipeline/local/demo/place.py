@@ -33,6 +33,7 @@ mirrors:
     target: {west}
     topics: {{include: [".*"]}}
     naming: prefix
+    engine: {{inline_bytes: 0}}   # Spark runs every task; by default the mirror's own process runs small ones
 buffer: {{uri: ./mirror_buffer, max_bytes: 5GB}}
 """
 

@@ -161,6 +161,8 @@ def run_sum(report: RunReport, *, speed: bool = True) -> str:
         text += f" ({rate(report.bytes / report.seconds)})"
     if report.session_seconds >= 0.1:
         text += f", after {duration(report.session_seconds)} to start Spark"
+    if report.spark_bytes:
+        text += f"; Spark read {size(report.spark_bytes)}, this process {size(report.driver_bytes)}"
     left = _left(report)
     if left or report.records or report.state != "ok":
         return f"{text}; {left}" if left else text

@@ -6,11 +6,12 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from mirror_pipeline.cli import load, main
+from mirror_pipeline.cli import load, main, tables
 from mirror_pipeline.cli.jobs import signals_stop
 from mirror_pipeline.errors import ClusterUnreachable, LaneBusy
 from mirror_pipeline.reports import RunReport
@@ -182,3 +183,9 @@ def test_backfill_fails_like_any_command(cli: Cli) -> None:
         "backfill", "-m", "m", "-t", "orders", "--from", "-2h", "--to", "now", "--json", mirrors=[FakeMirror(error=LaneBusy("held"))]
     )
     assert ended.code == 1 and ended.json["error"]["message"] == "held"
+
+
+def test_the_last_line_says_who_read_how_much() -> None:
+    report = replace(run_report(), spark_bytes=80_000_000, driver_bytes=13_400_000, spark_jobs=4)
+    assert tables.run_sum(report).endswith("; Spark read 80.0 MB, this process 13.4 MB")
+    assert "Spark read" not in tables.run_sum(run_report())

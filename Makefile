@@ -73,7 +73,7 @@ checks: java dev test-jars
 	@echo "== pytest"
 
 test: checks
-	@$(BIN)/python -m pytest $(PYTEST_ARGS) --long none
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) --long none --kafka 4.3.0
 
 faults: java dev test-jars
 	@mkdir -p $(dir $(FAULT_REPORT))

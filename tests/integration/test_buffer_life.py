@@ -94,6 +94,7 @@ def larger_than_the_cap(clusters: ClusterPair, folder: Path, topic: str) -> tupl
     return make_mirror(folder, source, target, [topic], engine=SMALL_STEPS, buffer={"max_bytes": "16MB", "retention": "24h"}), records
 
 
+@pytest.mark.long
 def test_a_copy_larger_than_the_cap_stays_under_it(
     clusters: ClusterPair, tmp_path: Path, spark: SparkSession, topic_name: str, brisk: None
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_copy_larger_than_the_cap_stays_under_it(
     assert_identical(mirror, [topic_name])
 
 
+@pytest.mark.long
 def test_a_backfill_larger_than_the_cap_ends(
     clusters: ClusterPair, tmp_path: Path, spark: SparkSession, topic_name: str, brisk: None
 ) -> None:
@@ -174,6 +176,7 @@ def test_commands_evict_beside_a_running_lane(
     assert_identical(mirror, [topic_name])
 
 
+@pytest.mark.long
 def test_a_full_disk_holds_staging_up_and_nothing_else(
     clusters: ClusterPair, small_disk: Path, tmp_path: Path, spark: SparkSession, topic_name: str, brisk: None
 ) -> None:

@@ -106,6 +106,7 @@ def enter(browser: Browser, up: Up) -> None:
     until("the token has left the address", lambda: up.token not in browser.url, 60)
 
 
+@pytest.mark.long
 @needs_chromium
 def test_who_has_the_token_sees_the_page_and_starts_a_run(up: Up, browser: Browser) -> None:
     browser.go(up.url)

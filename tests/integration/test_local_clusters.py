@@ -112,6 +112,7 @@ def test_start_of_a_running_cluster_changes_nothing(cluster_factory: Factory) ->
     assert same.pid == pid
 
 
+@pytest.mark.long
 def test_kill_pause_and_resume(cluster_factory: Factory, topic_name: str) -> None:
     (cluster,) = cluster_factory(brokers=1)
     make_topic(cluster.bootstrap_servers, topic_name)
@@ -153,6 +154,7 @@ def test_failed_start_names_the_cause_and_the_log_and_leaves_nothing_running(clu
     assert [cluster.state for cluster in cluster_status(directory)] == ["stopped", "stopped"]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_three_brokers_replicate_and_go_on_without_one(cluster_factory: Factory, topic_name: str) -> None:
     (cluster,) = cluster_factory()

@@ -53,6 +53,7 @@ def test_an_unreachable_source_is_exit_3_within_15_seconds(clusters: ClusterPair
     assert nobody in ran.stderr
 
 
+@pytest.mark.long
 def test_an_unreachable_target_is_exit_3_when_nothing_is_known_yet(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, spark: SparkSession
 ) -> None:

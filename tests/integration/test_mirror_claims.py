@@ -77,6 +77,7 @@ def test_started_together_the_first_of_the_file_writes_and_the_second_is_refused
         assert values(second, f"x_{topic_name}-other") == expected(40, 200)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("later", ["first", "second"])
 def test_a_topic_that_appears_while_they_run_is_refused_to_the_later_one(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch, later: str

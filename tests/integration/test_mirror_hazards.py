@@ -252,6 +252,7 @@ def slow_ends(monkeypatch: pytest.MonkeyPatch, refused: int) -> None:
     monkeypatch.setattr(WireClient, "list_offsets", asked)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("refused", [0, 1, 2])
 def test_a_run_once_ends_with_what_was_there_when_the_source_told_it(
     case: Case, topic_name: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, refused: int

@@ -100,6 +100,7 @@ def _bodies(store: ObjectStore, prefix: str) -> list[Path]:
     return [path for path in found[0].rglob("*") if path.is_file() and not path.name.endswith(".meta.json")]
 
 
+@pytest.mark.long
 def test_spark_tasks_write_to_and_read_from_the_store(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, object_store: ObjectStore
 ) -> None:
@@ -213,6 +214,7 @@ def test_a_store_that_is_away_pauses_the_lane(clusters: ClusterPair, tmp_path: P
     setting.copied()
 
 
+@pytest.mark.long
 def test_a_copy_larger_than_the_cap_stays_under_it(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

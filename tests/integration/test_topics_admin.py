@@ -150,6 +150,7 @@ def test_created_topic_takes_records_of_any_time(admins: Admins, clusters: Any, 
     assert refused == [None, None, None]
 
 
+@pytest.mark.long
 def test_settings_of_an_older_version_are_adjusted(old_clusters: Any, clusters: Any, topic_name: str) -> None:
     if clusters[0].version == old_clusters[0].version:
         pytest.skip("one Kafka version only was asked for")
@@ -244,6 +245,7 @@ def test_unreachable_is_said_within_the_promised_15_seconds() -> None:
     assert REFUSED_GRACE + 5 <= FIRST_CONTACT_TIMEOUT + 1 <= 15 - 4  # 4 s for the command itself to start
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_unreachable_clusters(silent_port: int, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as closed:

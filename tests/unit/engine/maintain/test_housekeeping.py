@@ -197,6 +197,7 @@ def test_verification_is_bounded_in_time(lane: Lane) -> None:
     assert lane.verifier.calls == [rounds.VERIFY_BYTES]
 
 
+@pytest.mark.long
 def test_many_small_files_are_verified_and_joined_before_their_time(lane: Lane) -> None:
     count = JOIN_FILES + 6
     lane.stage(count)
@@ -208,6 +209,7 @@ def test_many_small_files_are_verified_and_joined_before_their_time(lane: Lane) 
     assert lane.live() == list(range(count))
 
 
+@pytest.mark.long
 def test_joining_files_does_not_break_the_cap(lane: Lane) -> None:
     """A joined file and those it replaces are on the disk together for a while."""
     count = JOIN_FILES + 6

@@ -33,7 +33,7 @@ def test_a_lane_of_little_traffic_needs_no_spark_and_a_busy_one_starts_it(
     for name in names:
         create_topic(source, name, 3)
         produce(source, name, 500, partitions=3)
-    engine = {"inline_bytes": "2MB", "spark_master": "local[4]"}
+    engine = {"inline_bytes": "100KB", "spark_master": "local[4]"}
     include = ["small-.*", "bulk"]
     config = write_config(tmp_path, source, target, include, engine=engine)
     mirror = make_mirror(tmp_path, source, target, include, engine=engine)
@@ -55,7 +55,7 @@ def test_a_lane_of_little_traffic_needs_no_spark_and_a_busy_one_starts_it(
         wait_until(there("small-1", 1000), SECONDS, "more of small-1 on the target")
         assert process.poll() is None, (tmp_path / "stderr.txt").read_text()[-2000:]
         assert java_below(process.pid) == [], "Spark runs although nothing was large"
-        records = fill_bulk(source, "bulk", 4, 60_000_000)  # a topic that is new while the lane runs
+        records = fill_bulk(source, "bulk", 4, 60_000_000)  # new while the lane runs, and more than 256 times inline_bytes
         wait_until(lambda: process.poll() is not None or bool(java_below(process.pid)), SECONDS, "Spark to start")
         wait_until(there("bulk", records), SECONDS, "the large topic on the target")
         process.terminate()

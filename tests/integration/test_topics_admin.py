@@ -122,6 +122,7 @@ def test_created_like_the_source(versioned_admins: Admins, topic_name: str) -> N
     ready = ensure_target_topic(west, plan)
     assert (ready.info.partitions, ready.info.leaderless) == (4, ())
     assert ready.done == plan.actions
+    settled(west, target, 4)
     assert explicit(west, target) == {
         "cleanup.policy": "compact,delete",
         "retention.ms": "99999999",

@@ -105,7 +105,8 @@ class ReadLoop:
         self._resolve_commit()
         self._source.look_up()
         # What is read tells where its partition ends, and over a long link a question takes the time of megabytes.
-        pause = QUIET_LOOK_SECONDS if self._quiet or self._reach > 1 else context.mirror.engine.poll_interval
+        long_link = self._far and self._reach > 1
+        pause = QUIET_LOOK_SECONDS if self._quiet or long_link else context.mirror.engine.poll_interval
         if not context.once and time.monotonic() - self._source.looked >= pause:
             self.refresh_ends()
         if self._buffer_full():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -115,3 +116,18 @@ def test_a_lost_source_ends_read_ahead(context: LaneContext) -> None:
         patch.setattr(read_task, "_fetch", lost)
         result = read_task.run_read(task, link)
     assert ahead.ended == 1 and [outcome.error for outcome in result.outcomes] == ["gone"]
+
+
+@pytest.mark.parametrize(("far", "looks"), [(False, 1), (True, 0)])
+def test_only_over_a_long_link_a_backlog_puts_off_the_look_at_all_ends(
+    context: LaneContext, monkeypatch: pytest.MonkeyPatch, far: bool, looks: int
+) -> None:
+    """Near by, a large micro-batch of one partition must not hide the new records of others for seconds."""
+    asked: list[None] = []
+    reader = lane(context, Source())
+    reader._far, reader._reach = far, 4
+    reader._source.looked = time.monotonic() - 1.0
+    monkeypatch.setattr(reader._source, "look_up", lambda: None)
+    monkeypatch.setattr(reader, "refresh_ends", lambda: asked.append(None))
+    monkeypatch.setattr(reader, "_nothing_to_read", lambda: True)
+    assert reader._turn() and len(asked) == looks

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import pytest
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.local.embedded.start import LocalCluster
@@ -25,6 +26,7 @@ def java_below(pid: int) -> list[str]:
     return [name for name in names if name.startswith("java")]
 
 
+@pytest.mark.long
 def test_a_lane_of_little_traffic_needs_no_spark_and_a_busy_one_starts_it(
     cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path
 ) -> None:

@@ -63,6 +63,7 @@ def test_lag_plan_and_check_know_what_a_run_would_stop_at(mirror: tuple[Mirror, 
     assert {t.topic: t.state for lane in made.status().lanes for t in lane.topics}[told] == "accepted"
 
 
+@pytest.mark.long
 def test_a_run_whose_target_is_down_ends_with_what_is_not_copied(
     cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path, topic_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from tests.support.mirrors import assert_identical, make_mirror
 from tests.support.quotas import set_quotas
 
 
+@pytest.mark.long
 def test_a_quota_costs_no_connection(clusters: ClusterPair, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     east, west = (cluster.bootstrap_servers for cluster in clusters)
     records = fill_bulk(east, topic_name, 3, 12_000_000)

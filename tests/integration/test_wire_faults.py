@@ -18,6 +18,7 @@ from tests.support.wire_tools import batch, new_topic, put, read_values, setting
 LIMITS: dict[str, Any] = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20}
 
 
+@pytest.mark.long
 def test_a_broker_that_hangs_and_one_that_is_killed(cluster_factory: Callable[..., list[LocalCluster]]) -> None:
     (cluster,) = cluster_factory(brokers=1)  # nobody else may answer
     servers = cluster.bootstrap_servers

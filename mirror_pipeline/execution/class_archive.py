@@ -16,6 +16,7 @@ from mirror_pipeline.execution.java import find_java
 from mirror_pipeline.files import Forgeable, cache_folder, file_lock, private_folder, refuse_forgeable
 
 DUMP_SECONDS = 120.0  # 4 s on an idle machine
+KEPT = 4  # archives, of 110 MB each: every virtual environment has its own
 
 
 def archive_path() -> Path:
@@ -58,9 +59,17 @@ def build() -> Path:
                     raise MirrorError("Java wrote no class archive", hint="Spark works without it, and starts slower")
                 fresh.chmod(0o600)
                 fresh.rename(path)
+                _drop_old(path.parent)
             finally:
                 fresh.unlink(missing_ok=True)
     return path
+
+
+def _drop_old(folder: Path) -> None:
+    """Remove all archives but the newest; a Java process that uses one keeps it open."""
+    found = sorted(folder.glob("spark-*.jsa"), key=lambda path: path.stat().st_mtime)
+    for path in found[:-KEPT]:
+        path.unlink(missing_ok=True)
 
 
 def _train(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,15 @@ def test_an_archive_that_java_did_not_write_is_an_error_and_leaves_nothing(monke
     monkeypatch.setattr(class_archive, "_train", lambda path: None)
     assert class_archive.main() != 0
     assert [path.name for path in archive_path().parent.iterdir()] == [".lock"]
+
+
+def test_of_many_installations_the_newest_archives_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = archive_path().parent
+    private_folder(folder)
+    for age in range(10):
+        path = folder / f"spark-{age}.jsa"
+        path.write_bytes(b"old")
+        os.utime(path, (1_000_000 - age, 1_000_000 - age))
+    monkeypatch.setattr(class_archive, "_train", lambda path: path.write_bytes(b"classes"))
+    built = class_archive.build()
+    assert {path.name for path in folder.glob("*.jsa")} == {built.name, *(f"spark-{age}.jsa" for age in range(class_archive.KEPT - 1))}

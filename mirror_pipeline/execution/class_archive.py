@@ -16,6 +16,7 @@ from mirror_pipeline.execution.java import find_java
 from mirror_pipeline.files import Forgeable, cache_folder, file_lock, private_folder, refuse_forgeable
 
 DUMP_SECONDS = 120.0  # 4 s on an idle machine
+QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"  # no warning about classes that cannot be archived, or an archive that does not fit
 KEPT = 4  # archives, of 110 MB each: every virtual environment has its own
 
 
@@ -37,7 +38,7 @@ def archive_options() -> str:
         refuse_forgeable(path)
     except (Forgeable, OSError):
         return ""
-    return f"-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -XX:SharedArchiveFile={path}"
+    return f'-Xshare:auto {QUIET} "-XX:SharedArchiveFile={path}"'
 
 
 def build() -> Path:
@@ -78,7 +79,7 @@ def _train(path: Path) -> None:
     from mirror_pipeline.config import EngineConfig
     from mirror_pipeline.execution.spark import SparkRunner, build_session
 
-    options = f"-XX:ArchiveClassesAtExit={path} -Xlog:cds=off -Xlog:cds+dynamic=off"
+    options = f'{QUIET} "-XX:ArchiveClassesAtExit={path}"'
     session = build_session(EngineConfig(spark={"spark.driver.defaultJavaOptions": options}), app_name="class archive")
     runner = SparkRunner(session)
     runner.warm()

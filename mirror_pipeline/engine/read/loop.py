@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 
-from mirror_pipeline.config.checks import BATCHES_IN_BUFFER
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
 from mirror_pipeline.engine.longlink.connection_count import is_long
 from mirror_pipeline.engine.longlink.link import Link
 from mirror_pipeline.engine.read.messages import RangeOutcome, ReadResult, ReadTask
-from mirror_pipeline.engine.read.plan import assign, plan_ranges, planned_bytes
+from mirror_pipeline.engine.read.plan import assign, budget_of, plan_ranges, planned_bytes
 from mirror_pipeline.engine.read.rules import RangeRules
 from mirror_pipeline.engine.read.source import SourceSide
 from mirror_pipeline.engine.read.task import run_read
@@ -137,7 +136,7 @@ class ReadLoop:
 
     def _plan(self) -> list[OffsetRange]:
         views = [p.view() for p in self._state.ready()]
-        budget = min(self._context.mirror.engine.micro_batch_bytes * self._reach, self._context.buffer.max_bytes // BATCHES_IN_BUFFER)
+        budget = budget_of(self._context.mirror.engine.micro_batch_bytes, self._reach, self._context.buffer.max_bytes, far=self._far)
         ranges = plan_ranges(views, budget_bytes=budget)
         size = planned_bytes(ranges)
         self._far = is_long(self._client.round_trip)

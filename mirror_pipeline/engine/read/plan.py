@@ -6,12 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from mirror_pipeline.config.checks import BATCHES_IN_BUFFER
 from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, OffsetRange
 
 T = TypeVar("T")
 
 LEAST_SHARE_BYTES = 64 * 1024
 ESTIMATE_SLACK = 1.25
+LARGE_IN_BUFFER = 16
+"""Micro-batches larger than usual that the buffer must have room for: while the largest one may not fit, reading waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,19 @@ class PartitionView:
     def wanted_bytes(self) -> float:
         """Estimated bytes between ``next`` and ``end``."""
         return max(1.0, (self.end - self.next) * self.bytes_per_offset)
+
+
+def budget_of(usual: int, reach: int, cap: int, *, far: bool) -> int:
+    """Bytes of the next micro-batch.
+
+    Args:
+        usual: ``engine.micro_batch_bytes``.
+        reach: how many times that it may have, see ``Place``.
+        cap: of the buffer. Only over a long link, where each micro-batch costs round trips, one may take a quarter of it.
+        far: over a long link.
+    """
+    most = cap // BATCHES_IN_BUFFER if far else max(usual, cap // LARGE_IN_BUFFER)
+    return min(usual * reach, most, cap // BATCHES_IN_BUFFER)
 
 
 def plan_ranges(views: Iterable[PartitionView], *, budget_bytes: int) -> list[OffsetRange]:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.engine.read.plan import LEAST_SHARE_BYTES, PartitionView, assign, plan_ranges
+from mirror_pipeline.engine.read.plan import LEAST_SHARE_BYTES, PartitionView, assign, budget_of, plan_ranges
+
+MB, GB = 10**6, 10**9
 
 views = st.lists(
     st.builds(
@@ -61,3 +64,19 @@ def test_assign_deals_every_item_once_and_leaves_no_task_empty(items: list[tuple
 def test_assign_balances() -> None:
     dealt = assign([(n, 1.0) for n in range(12)], 2)
     assert [len(share) for share in dealt] == [6, 6]
+
+
+@pytest.mark.parametrize(
+    ("reach", "cap", "far", "expected"),
+    [
+        (1, 50 * GB, False, 128 * MB),
+        (4, 50 * GB, False, 512 * MB),
+        (4, 4 * GB, False, 250 * MB),  # a sixteenth of the buffer
+        (4, 1 * GB, False, 128 * MB),  # no larger than usual in a small buffer
+        (4, 400 * MB, False, 100 * MB),
+        (8, 4 * GB, True, 1000 * MB),  # over a long link a quarter of it
+        (2, 50 * GB, True, 256 * MB),
+    ],
+)
+def test_large_micro_batches_leave_room_in_the_buffer(reach: int, cap: int, far: bool, expected: int) -> None:
+    assert budget_of(128 * MB, reach, cap, far=far) == expected

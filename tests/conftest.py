@@ -26,6 +26,7 @@ pytest.register_assert_rewrite("tests.support")
 from mirror_pipeline.local.embedded.start import LocalCluster, cluster_status, start_clusters
 from tests.support.kafka_source import ClusterPair, GivenCluster, choose, docker_answers, start_container
 from tests.support.object_store import ObjectStore
+from tests.support.paths import VARIABLE as PATH_VARIABLE
 from tests.support.slow_tests import chosen_slow
 
 # A machine that also runs brokers is slow now and then: no example fails for that.
@@ -50,6 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kafka-from", choices=sources, default="auto", help="auto: containers where Docker answers")
     group.addoption("--slow", choices=["none", "rotate", "all"], default="none", help="slow tests: none, one a day in turn, all")
     group.addoption("--long", choices=["none", "all"], default="all", help="long tests: faults that last as long as a broker's timeouts")
+    group.addoption("--path", choices=["both", "spark", "driver"], default="both", help="what carries the data of tests that name no path")
 
 
 def _is_worker(config: pytest.Config) -> bool:
@@ -62,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(signal.SIGINT, signal.default_int_handler)
     if _is_worker(config):
         return
+    os.environ[PATH_VARIABLE] = config.getoption("--path")
     choose(config.getoption("--brokers-a"), config.getoption("--brokers-b"), "embedded", lambda: False)  # refuses half a pair
     os.environ[_FOLDER] = tempfile.mkdtemp(prefix="mirror-test-")
     os.environ.setdefault(_DAY, str(date.today().toordinal()))

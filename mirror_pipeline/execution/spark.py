@@ -30,7 +30,8 @@ R = TypeVar("R")
 
 # Reading and writing share the slots: half of them each.
 SHARES = 2
-
+# Spark's Python workers are forks of this process.
+DAEMON_MODULE = "mirror_pipeline.execution.spark_daemon"
 
 # A failed write task must not run again before the target's tail was read; the user cannot change this.
 ONCE = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
@@ -131,7 +132,7 @@ def _settings(with_delta: bool) -> dict[str, str]:
         # The JVM schedules a few tasks a second and sees no payload: optimising compilation costs more than it gains.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.driver.defaultJavaOptions": archive_options(),
-        "spark.python.daemon.module": "mirror_pipeline.execution.spark_daemon",
+        "spark.python.daemon.module": DAEMON_MODULE,
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.worker.reuse": "true",
         "spark.scheduler.mode": "FAIR",

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import psutil
 
+from mirror_pipeline.execution.spark import DAEMON_MODULE
 from tests.support.waiting import has_input
 
 SUBREAPER = Path(__file__).with_name("subreaper.py")
-SPARK_DAEMON = "pyspark.daemon"
 END_SECONDS = 60.0
 DUMP_SECONDS = 1.0
 
@@ -114,12 +114,12 @@ class MirrorChild:
 
     def daemons(self) -> list[int]:
         """The parents of Spark's Python workers."""
-        known = {p.pid: p.ppid() for p in self._named(SPARK_DAEMON)}
+        known = {p.pid: p.ppid() for p in self._named(DAEMON_MODULE)}
         return [pid for pid, parent in known.items() if parent not in known]
 
     def workers(self) -> list[int]:
         """Spark's Python workers."""
-        known = {p.pid: p.ppid() for p in self._named(SPARK_DAEMON)}
+        known = {p.pid: p.ppid() for p in self._named(DAEMON_MODULE)}
         return [pid for pid, parent in known.items() if parent in known]
 
     def a_worker(self, chance: random.Random, ports: set[int]) -> int | None:

@@ -22,6 +22,7 @@ def kill_worker(campaign: Campaign) -> None:
     if campaign.inline:
         return kill_driver(campaign)
     child = campaign.running()
+    wait_for("a worker to kill", lambda: bool(child.workers()) or not child.alive, POINT_SECONDS)
     pid = child.a_worker(campaign.chance, campaign.ports if campaign.chance.random() < 0.7 else set())
     if pid is not None and send_signal(pid, signal.SIGKILL):
         campaign.report.fault("worker", f"pid {pid}")
@@ -31,7 +32,9 @@ def kill_daemon(campaign: Campaign) -> None:
     """The parent of the workers: Spark forks a new one."""
     if campaign.inline:
         return kill_driver(campaign)
-    for pid in campaign.running().daemons()[:1]:
+    child = campaign.running()
+    wait_for("a daemon to kill", lambda: bool(child.daemons()) or not child.alive, POINT_SECONDS)
+    for pid in child.daemons()[:1]:
         send_signal(pid, signal.SIGKILL)
         campaign.report.fault("daemon", f"pid {pid}")
 

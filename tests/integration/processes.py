@@ -16,6 +16,7 @@ import psutil
 
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.place.status import read_status
+from mirror_pipeline.execution.spark import DAEMON_MODULE
 
 
 def start_mirror(config: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -88,6 +89,6 @@ def _is_worker(process: psutil.Process) -> bool:
     """A child of the daemon that Spark starts its Python workers with."""
     try:
         parent = process.parent()
-        return parent is not None and "pyspark.daemon" in " ".join(parent.cmdline())
+        return parent is not None and DAEMON_MODULE in " ".join(parent.cmdline())
     except psutil.NoSuchProcess:
         return False

@@ -11,6 +11,7 @@ import psutil
 import pyspark
 
 from mirror_pipeline.execution.java import find_java
+from mirror_pipeline.execution.spark import DAEMON_MODULE
 from mirror_pipeline.local.embedded.ports import free_port
 from tests.integration.processes import wait_until
 
@@ -59,7 +60,7 @@ class SparkCluster:
 
     def executors(self, number: int) -> int:
         """How many Python workers the worker's executors have."""
-        return sum("pyspark.daemon" in _command(member) for member in psutil.Process(self.workers[number].pid).children(recursive=True))
+        return sum(DAEMON_MODULE in _command(member) for member in psutil.Process(self.workers[number].pid).children(recursive=True))
 
     def _start(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
         home = Path(pyspark.__file__).parent

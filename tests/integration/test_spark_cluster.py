@@ -29,7 +29,7 @@ def test_a_worker_of_the_cluster_is_killed(cluster_factory: Callable[..., list[L
             "spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m", "spark.executor.cores": "2",
             "spark.pyspark.python": sys.executable,
         }  # fmt: skip
-        engine = {"spark_master": spark.url, "micro_batch_bytes": "8MB", "spark": own}
+        engine = {"spark_master": spark.url, "micro_batch_bytes": "8MB", "inline_bytes": 0, "spark": own}
         config = write_config(tmp_path, source, target, ["bulk"], engine=engine)
         mirror = make_mirror(tmp_path, source, target, ["bulk"], engine=engine)
 

@@ -17,18 +17,19 @@ from mirror_pipeline.local.shapes.ground import known_everywhere, local_settings
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.compare import TopicComparison, compare_topics
 from mirror_pipeline.verify.log_walk import read_log
+from tests.support.paths import path_settings
 from tests.support.replicas import replicas_for
 
 
 def write_config(folder: Path, source: str, target: str, include: Iterable[str], **mirror: Any) -> Path:
     """A mirror.yaml (JSON is YAML) with one mirror ``m``; ``engine`` and ``buffer`` go to their own blocks.
 
-    Every micro-batch goes to Spark unless ``engine`` says otherwise: the data here is small.
+    Unless ``engine`` has ``inline_bytes``, the test's name decides whether Spark runs every micro-batch, see ``tests.support.paths``.
     """
     body = {
         "clusters": {"east": {"bootstrap_servers": source}, "west": {"bootstrap_servers": target}},
         "buffer": {"uri": "./buffer", **mirror.pop("buffer", {})},
-        "engine": {"request_timeout": "10s", "target_wait": "20s", "source_wait": "20s", "inline_bytes": 0, **mirror.pop("engine", {})},
+        "engine": {"request_timeout": "10s", "target_wait": "20s", "source_wait": "20s", **path_settings(), **mirror.pop("engine", {})},
         "mirrors": [{"name": "m", "source": "east", "target": "west", "topics": {"include": list(include)}, **mirror}],
     }
     folder.mkdir(parents=True, exist_ok=True)

@@ -113,14 +113,14 @@ class MirrorChild:
         return next((p.pid for p in self._named("org.apache.spark.deploy.SparkSubmit")), None)
 
     def daemons(self) -> list[int]:
-        """The parents of Spark's Python workers."""
-        known = {p.pid: p.ppid() for p in self._named(DAEMON_MODULE)}
-        return [pid for pid, parent in known.items() if parent not in known]
+        """What the JVM started to fork Spark's Python workers."""
+        jvm = self.jvm()
+        return [p.pid for p in self._named(DAEMON_MODULE) if p.ppid() == jvm]
 
     def workers(self) -> list[int]:
-        """Spark's Python workers."""
-        known = {p.pid: p.ppid() for p in self._named(DAEMON_MODULE)}
-        return [pid for pid, parent in known.items() if parent in known]
+        """Spark's Python workers; those whose daemon was killed still serve the JVM."""
+        jvm = self.jvm()
+        return [p.pid for p in self._named(DAEMON_MODULE) if p.ppid() != jvm]
 
     def a_worker(self, chance: random.Random, ports: set[int]) -> int | None:
         """A worker, one with a connection to one of ``ports`` if there is one."""

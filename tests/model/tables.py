@@ -10,7 +10,8 @@ from pathlib import Path
 from deltalake.transaction import AddAction
 
 from mirror_pipeline.buffer.place.place import LaneStore
-from mirror_pipeline.buffer.tables.delta import DeltaLog, LiveFile
+from mirror_pipeline.buffer.tables.delta import DeltaLog
+from mirror_pipeline.buffer.tables.local_log import LiveFile
 from mirror_pipeline.buffer.tables.schema import TableSpec
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.place import LaneStore, sync_path
 from mirror_pipeline.buffer.spans.part_writer import part_writer
-from mirror_pipeline.buffer.tables.delta import LiveFile
+from mirror_pipeline.buffer.tables.local_log import LiveFile
 from mirror_pipeline.buffer.tables.schema import SPANS
 
 # A joined file grows to about this size.

@@ -14,16 +14,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction, Transaction
+from deltalake.transaction import AddAction
 
 from mirror_pipeline.buffer.place.errors import explain
 from mirror_pipeline.buffer.place.place import LaneStore, sync_path
+from mirror_pipeline.buffer.tables.handle_log import HandleLog
+from mirror_pipeline.buffer.tables.local_log import LiveFile, LocalLog, Removal, sweep
 from mirror_pipeline.buffer.tables.schema import TableSpec
 from mirror_pipeline.errors import BufferUnusable
 
@@ -33,17 +33,6 @@ COMMIT_ATTEMPTS = 20
 CHECKPOINT_EVERY = 50
 # In an object store each refresh reads every commit since the last checkpoint, one request each.
 REMOTE_CHECKPOINT_EVERY = 10
-_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-
-
-@dataclass(frozen=True, slots=True)
-class LiveFile:
-    """A data file of the table's present version."""
-
-    path: str
-    size: int
-    modified: int
-    micro_batch: int = 0
 
 
 def add_action(
@@ -54,7 +43,10 @@ def add_action(
 
 
 class DeltaLog:
-    """A handle on one table that is kept up to date incrementally; safe to use from several threads."""
+    """A handle on one table that is kept up to date incrementally; safe to use from several threads.
+
+    On a local path :class:`LocalLog` reads and writes the entries, elsewhere :class:`HandleLog`; deltalake makes the checkpoints.
+    """
 
     def __init__(self, store: LaneStore, spec: TableSpec, *, durable: bool = True) -> None:
         self.store = store
@@ -63,10 +55,13 @@ class DeltaLog:
         self.lock = threading.RLock()
         self._durable = durable and store.local
         self._schema = Schema.from_arrow(spec.schema)
-        self._table: DeltaTable | None = None
+        self._numbered = "micro_batch" in spec.partition_by
         self._every = CHECKPOINT_EVERY if store.local else REMOTE_CHECKPOINT_EVERY
+        self._opened: LocalLog | HandleLog | None = None
+        self._applications: set[str] = set()
         self._checkpointed = -1
-        self._steps = 0
+        self._checkpoints = threading.RLock()
+        self._background: threading.Thread | None = None
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -92,11 +87,14 @@ class DeltaLog:
                         configuration=dict(self.spec.settings),
                         storage_options=self.store.storage_options,
                     )
-                self._sync_log(range(1))
-            self._widen(self.reopen())
+                if self._durable:
+                    sync_path(f"{self.uri}/_delta_log/{0:020d}.json")
+                    sync_path(f"{self.uri}/_delta_log")
+            self._widen()
 
-    def _widen(self, table: DeltaTable) -> None:
+    def _widen(self) -> None:
         """Add the columns that are newer than the table; older rows have nulls there."""
+        table = self.reopen()
         known = {field.name for field in table.schema().fields}
         missing = [field for field in self._schema.fields if field.name not in known]
         if missing:
@@ -112,48 +110,55 @@ class DeltaLog:
 
     def reopen(self) -> DeltaTable:
         """Read the log from scratch; the only way to know the outcome of a commit that failed."""
-        with self.lock, self._explained():
-            self._table = DeltaTable(self.uri, storage_options=self.store.storage_options)
+        with self.lock, self._checkpoints, self._explained():  # a checkpoint in progress removes entries that are being read
+            table = DeltaTable(self.uri, storage_options=self.store.storage_options)
             if self._checkpointed < 0:
-                self._checkpointed = self._table.version()
-            self._steps = 0
-            return self._table
+                self._checkpointed = table.version()
+            if not isinstance(self._opened, LocalLog if self.store.local and LocalLog.can_read(table) else HandleLog):
+                self._opened = self._kind(table)
+            self._opened.load(table, self._applications, numbered=self._numbered)
+            return table
 
-    def table(self) -> DeltaTable:
-        """The handle, as of its last refresh."""
-        return self._table or self.reopen()
+    def _kind(self, table: DeltaTable) -> LocalLog | HandleLog:
+        if self.store.local and LocalLog.can_read(table):
+            return LocalLog(self.uri, self.spec.partition_by, durable=self._durable)
+        return HandleLog(self.uri, self._schema, self.spec.partition_by, steps=2 * self._every, durable=self._durable)
 
-    def refresh(self) -> DeltaTable:
-        """The handle, advanced to the newest version."""
+    @property
+    def _log(self) -> LocalLog | HandleLog:
+        """The log as of its last refresh."""
+        if self._opened is None:
+            self.reopen()
+        assert self._opened is not None  # noqa: S101 - opened above
+        return self._opened
+
+    def _refresh(self) -> None:
+        """Advance to the newest version."""
         with self.lock:
-            if self._table is None:
-                return self.reopen()
-            self._steps += 1
-            if self._steps > 2 * self._every:
-                return self.reopen()
-            try:
-                self._table.update_incremental()
-            except (DeltaError, OSError):  # versions in between may have been cleaned up
-                return self.reopen()
-            return self._table
+            if self._opened is None:
+                self.reopen()
+                return
+            with self._explained():
+                known = self._opened.advance()
+            if not known:
+                self.reopen()
 
     def files(self) -> dict[str, LiveFile]:
         """The live files of the newest version by path."""
-        table = self.refresh()
-        actions = pa.table(table.get_add_actions(flatten=True))
-        names = ["path", "size_bytes", "modification_time"]
-        if "micro_batch" in self.spec.partition_by:
-            names.append("partition.micro_batch")
-        return {row[0]: LiveFile(*row) for row in zip(*(actions[name].to_pylist() for name in names), strict=True)}
+        with self.lock:
+            self._refresh()
+            return dict(self._log.live)
 
     def transaction(self, app_id: str) -> int:
         """The version last committed under ``app_id``, -1 when there is none. Raises BufferUnusable."""
-        return self._number(self.refresh(), app_id)
-
-    def _number(self, table: DeltaTable, app_id: str) -> int:
-        with self._explained():  # not cached in the handle: each call reads the log
-            version = table.transaction_version(app_id)
-        return -1 if version is None else version
+        with self.lock:
+            if app_id in self._applications:
+                self._refresh()
+            else:
+                self._applications.add(app_id)
+                self.reopen()
+            with self._explained():
+                return self._log.number(app_id)
 
     def commit(self, adds: Sequence[AddAction], *, app_id: str = "", version: int = -1) -> bool:
         """Add files in one transaction, once.
@@ -169,11 +174,14 @@ class DeltaLog:
         Raises:
             BufferUnusable: the commit cannot be written (``retryable`` when the disk is full).
         """
-        transactions = [Transaction(app_id, version)] if app_id else None
+        transactions = {app_id: version} if app_id else {}
 
-        def landed(table: DeltaTable) -> bool:
-            return bool(app_id) and self._number(table, app_id) >= version
+        def landed() -> bool:
+            with self._explained():
+                return bool(app_id) and self._log.number(app_id) >= version
 
+        if app_id and app_id not in self._applications:
+            self.transaction(app_id)
         return self._commit(lambda: [*adds], transactions, landed, {add.path for add in adds})
 
     def fence(self, app_id: str, number: int) -> None:
@@ -187,14 +195,14 @@ class DeltaLog:
             for _ in range(COMMIT_ATTEMPTS):
                 number = max(number, self.transaction(app_id) + 1)
                 try:
-                    self._write(self.table(), [], [Transaction(app_id, number)])
+                    self._write([], {app_id: number})
                 except (DeltaError, OSError) as error:
                     last = error
                     if explain(self.uri, error).retryable:
                         break
                     self.reopen()
                     continue
-                self.refresh()
+                self._refresh()
                 return
         raise explain(self.uri, last or RuntimeError("commit failed")) from last
 
@@ -207,22 +215,22 @@ class DeltaLog:
         """
         chosen: list[LiveFile] = []
 
-        def actions() -> list[AddAction | RemoveAction]:
-            live = self.files()
+        def actions() -> list[AddAction | Removal]:
+            live = self._log.live
             chosen[:] = [file for file in removes if file.path in live]
             if adds and len(chosen) < len(removes):
                 chosen.clear()
             now = int(time.time() * 1000)
             self._touch(chosen)
-            gone = [RemoveAction(f.path, data_change, now, f.size, self.partition_values(f.micro_batch)) for f in chosen]
+            gone = [Removal(f.path, data_change, now, f.size, self.partition_values(f.micro_batch)) for f in chosen]
             return [*gone, *adds] if gone else []
 
         paths = {file.path for file in removes}
 
-        def landed(table: DeltaTable) -> bool:
-            return not paths & set(pa.table(table.get_add_actions())["path"].to_pylist())
+        def landed() -> bool:
+            return not paths & self._log.live.keys()
 
-        self._commit(actions, None, landed, {add.path for add in adds})
+        self._commit(actions, {}, landed, {add.path for add in adds})
         return chosen
 
     def _touch(self, files: Sequence[LiveFile]) -> None:
@@ -234,27 +242,26 @@ class DeltaLog:
 
     def partition_values(self, micro_batch: int) -> dict[str, str | None]:
         """The partition values of a file of ``micro_batch``."""
-        return {"micro_batch": str(micro_batch)} if "micro_batch" in self.spec.partition_by else {}
+        return {"micro_batch": str(micro_batch)} if self._numbered else {}
 
     def _commit(
         self,
-        actions: Callable[[], list[AddAction | RemoveAction]],
-        transactions: list[Transaction] | None,
-        landed: Callable[[DeltaTable], bool],
+        actions: Callable[[], list[AddAction | Removal]],
+        transactions: Mapping[str, int],
+        landed: Callable[[], bool],
         paths: set[str],
     ) -> bool:
         last: Exception | None = None
         with self.lock:
             for attempt in range(COMMIT_ATTEMPTS):
-                table = self.reopen() if attempt else self.table()
-                if landed(table) or (attempt and self._holds(table, paths)):
-                    return bool(attempt) and self._holds(table, paths)
+                self._prepare(last)
+                if landed() or (attempt and self._holds(paths)):
+                    return bool(attempt) and self._holds(paths)
                 todo = actions()
                 if not todo:
                     return False
-                before = table.version()
                 try:
-                    self._write(table, todo, transactions)
+                    self._write(todo, transactions)
                 except (DeltaError, OSError) as error:
                     last = error
                     if explain(self.uri, error).retryable:
@@ -262,49 +269,52 @@ class DeltaLog:
                             return True
                         break
                     continue
-                after = self.refresh().version()
-                self._sync_log(range(before + 1, after + 1))
-                self._checkpoint_when_due(after)
+                self._checkpoint_when_due()
                 return True
         raise explain(self.uri, last or RuntimeError("commit failed")) from last
+
+    def _prepare(self, last: Exception | None) -> None:
+        """Know the newest version before an attempt to add the next one; ``last`` is the error of the attempt before."""
+        if last is None and isinstance(self._opened, HandleLog):
+            return  # a request to the store; deltalake finds out itself whether another commit was faster
+        if last is None or isinstance(last, FileExistsError):
+            self._refresh()
+        else:
+            self.reopen()
 
     def _there_after_all(self, paths: set[str]) -> bool:
         """A commit that failed for lack of space may have been written completely, with only the flush failing."""
         try:
-            return self._holds(self.reopen(), paths)
+            self.reopen()
         except BufferUnusable:
             return False
+        return self._holds(paths)
 
-    @staticmethod
-    def _holds(table: DeltaTable, paths: set[str]) -> bool:
-        return bool(paths) and paths <= set(pa.table(table.get_add_actions())["path"].to_pylist())
+    def _holds(self, paths: set[str]) -> bool:
+        return bool(paths) and paths <= self._log.live.keys()
 
-    def _write(self, table: DeltaTable, actions: list[AddAction | RemoveAction], transactions: list[Transaction] | None) -> None:
-        table.create_write_transaction(
-            actions,
-            "append",
-            self._schema,
-            list(self.spec.partition_by),
-            commit_properties=CommitProperties(app_transactions=transactions),
-            post_commithook_properties=_NO_HOOKS,
-        )
+    def _write(self, actions: Sequence[AddAction | Removal], transactions: Mapping[str, int]) -> None:
+        """Try once. Raises FileExistsError or DeltaError when another commit was faster."""
+        self._log.append(actions, transactions)
 
-    def _sync_log(self, versions: range) -> None:
-        if self._durable:
-            for version in versions:
-                with contextlib.suppress(FileNotFoundError):
-                    sync_path(f"{self.uri}/_delta_log/{version:020d}.json")
-            sync_path(f"{self.uri}/_delta_log")
+    def _checkpoint_when_due(self) -> None:
+        if self._log.version - self._checkpointed < self._every:
+            return
+        if not isinstance(self._opened, LocalLog):
+            self._checkpoint_quietly()
+        elif self._background is None or not self._background.is_alive():
+            # Beside the commits, which would wait for it. Not a daemon: Rust frames must not be cut off when the process ends.
+            self._background = threading.Thread(target=self._checkpoint_quietly, name="checkpoint")
+            self._background.start()
 
-    def _checkpoint_when_due(self, version: int) -> None:
-        if version - self._checkpointed >= self._every:
-            with contextlib.suppress(BufferUnusable):  # the commit itself has succeeded; the next one tries again
-                self.checkpoint()
+    def _checkpoint_quietly(self) -> None:
+        with contextlib.suppress(BufferUnusable):  # the commit itself has succeeded; a later one tries again
+            self.checkpoint()
 
     def checkpoint(self) -> None:
         """Write a checkpoint of the newest version, then remove the log files that are older than the retention."""
-        with self.lock, self._explained():
-            table = self.refresh()
+        with self._checkpoints, self._explained():
+            table = DeltaTable(self.uri, storage_options=self.store.storage_options)
             table.create_checkpoint()
             version = table.version()
             if self._durable:
@@ -313,5 +323,8 @@ class DeltaLog:
                     sync_path(path)
             self._checkpointed = version
             table.cleanup_metadata()
+            if self.store.local:
+                sweep(self.uri)
+        if not isinstance(self._opened, LocalLog):
             # A handle gets slower with every step it is advanced (measured: 20 ms a commit after 100, 250 ms after 1000).
             self.reopen()

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 
 from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.place import LaneStore
-from mirror_pipeline.buffer.tables.delta import LiveFile
 from mirror_pipeline.buffer.tables.files import statistics
+from mirror_pipeline.buffer.tables.local_log import LiveFile
 from mirror_pipeline.buffer.tables.schema import SPANS
 from mirror_pipeline.errors import BufferDamaged
 from mirror_pipeline.model import Hole, HoleCause, LeafDigest, SpanRef

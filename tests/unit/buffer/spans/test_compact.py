@@ -17,7 +17,7 @@ from mirror_pipeline.buffer.place.usage import buffer_use, free_bytes, lane_use
 from mirror_pipeline.buffer.spans.compaction import FEWEST, SmallFile, groups
 from mirror_pipeline.buffer.spans.span_reader import SpanReader
 from mirror_pipeline.buffer.spans.spans import SpanTable
-from mirror_pipeline.buffer.tables.delta import LiveFile
+from mirror_pipeline.buffer.tables.local_log import LiveFile
 from mirror_pipeline.model import PartFile
 from tests.support.buffer_samples import LIFE, draft
 

@@ -232,6 +232,8 @@ def test_checkpoints_and_clean_logs_lose_nothing(store: LaneStore, spans: SpanTa
     for number in range(commits):
         spans.commit(number, [stage(number, [draft(number, number + 1)])])
     log = Path(store.table("spans"), "_delta_log")
+    assert spans._log._background is not None
+    spans._log._background.join()
     assert list(log.glob("*.checkpoint.parquet"))
     for entry in log.glob("*.json"):
         os.utime(entry, (1, 1))

@@ -7,8 +7,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-COLOURS = {"ours": "#1f6feb", "tuned": "#8c959f", "default": "#d0d7de"}
-TITLES = {"ours": "Mirror Pipeline", "tuned": "MirrorMaker 2, tuned", "default": "MirrorMaker 2, default"}
+from benchmarks.sides import TITLES
+
+COLOURS = {"ours": "#1f6feb", "inproc": "#79b8ff", "limit": "#1a7f37", "tuned": "#8c959f", "default": "#d0d7de"}
 CHARTS = {
     "wall": ("bulk", "mb_per_second", 1.0, "MB/s of source log copied in the steady state, more is better"),
     "cpu": ("bulk", "records_per_cpu_second", 1e3, "thousand records per CPU-second of the mirror, more is better"),
@@ -18,6 +19,7 @@ CHARTS = {
 }
 WAN_TITLE = "MB/s of source log copied over a long link, more is better"
 WIDTH, LEFT, RIGHT, BAR, GAP, HEAD = 720, 170, 60, 14, 12, 56
+LEGEND_STEP, LEGEND_ROW = 175, 17
 
 Group = tuple[str, Sequence[tuple[str, float]]]
 """A label, and side and value of each of its bars."""
@@ -26,15 +28,15 @@ Group = tuple[str, Sequence[tuple[str, float]]]
 def chart(title: str, groups: Sequence[Group]) -> str:
     """Horizontal bars in groups, with their values; as wide as the largest value allows."""
     largest = max((value for _, bars in groups for _, value in bars), default=1.0) or 1.0
-    height = HEAD + sum(BAR * len(bars) + GAP for _, bars in groups)
+    legend, top = _legend({side for _, bars in groups for side, _ in bars})
+    height = top + sum(BAR * len(bars) + GAP for _, bars in groups)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         'font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text x="8" y="18" font-size="14" fill="#1f2328">{escape(title)}</text>',
-        *_legend({side for _, bars in groups for side, _ in bars}),
+        *legend,
     ]
-    top = HEAD
     for label, bars in groups:
         middle = top + BAR * len(bars) / 2 + 4
         lines.append(f'<text x="{LEFT - 8}" y="{middle:g}" text-anchor="end" fill="#1f2328">{escape(label)}</text>')
@@ -47,13 +49,16 @@ def chart(title: str, groups: Sequence[Group]) -> str:
     return "\n".join([*lines, "</svg>", ""])
 
 
-def _legend(sides: set[str]) -> list[str]:
-    lines, left = [], 8
+def _legend(sides: set[str]) -> tuple[list[str], int]:
+    """The legend, and where the first bar may begin."""
+    lines, left, down = [], 8, 30
     for side in (name for name in COLOURS if name in sides):
-        lines.append(f'<rect x="{left}" y="30" width="10" height="10" fill="{COLOURS[side]}"/>')
-        lines.append(f'<text x="{left + 15}" y="39" fill="#57606a">{TITLES[side]}</text>')
-        left += 175
-    return lines
+        if left + LEGEND_STEP > WIDTH:
+            left, down = 8, down + LEGEND_ROW
+        lines.append(f'<rect x="{left}" y="{down}" width="10" height="10" fill="{COLOURS[side]}"/>')
+        lines.append(f'<text x="{left + 15}" y="{down + 9}" fill="#57606a">{TITLES[side]}</text>')
+        left += LEGEND_STEP
+    return lines, HEAD + down - 30
 
 
 def _number(value: float) -> str:

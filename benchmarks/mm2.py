@@ -11,14 +11,13 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.sides import Flow, Launched
+from benchmarks.sides import TITLES, Flow, Launched
 from mirror_pipeline.children import default_signals
 from mirror_pipeline.execution.jars import ensure_jars
 from mirror_pipeline.execution.java import find_java
 from mirror_pipeline.local.embedded.settings import logging_properties, properties
 
 JARS = "mm2-4.3.0"
-TITLES = {"default": "MirrorMaker 2, default", "tuned": "MirrorMaker 2, tuned"}
 
 NEEDED: dict[str, tuple[str, str]] = {
     "{a}->{b}.enabled": ("true", "one flow, from source to target"),
@@ -104,6 +103,8 @@ def reasons() -> dict[str, dict[str, Mapping[str, str]]]:
 
 class MirrorMaker:
     """One variant of MirrorMaker 2 as a side of the comparison."""
+
+    rival = True
 
     def __init__(self, variant: str) -> None:
         self.name = variant

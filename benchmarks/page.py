@@ -13,6 +13,8 @@ from typing import Any
 
 from benchmarks import bars, mm2, results, table
 from benchmarks.page_text import HEAD, HOW, MEANING, NOT_YET, WAN_HEAD, WAN_NOT_YET
+from benchmarks.sides import TITLES as SIDES
+from mirror_pipeline.execution.placement import WORTH_A_START
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "benchmarks" / "results"
@@ -50,8 +52,9 @@ def _path(inline_bytes: int | None) -> str:
     if inline_bytes is None:
         return "The lane of Mirror Pipeline ran every task in its own Python process, **without Spark**."
     return (
-        f"The lane of Mirror Pipeline ran micro-batches of more than {inline_bytes / 1e6:.0f} MB **on Spark**, others in its own process, "
-        "as it did with the first ones of a backlog while Spark started."
+        f"Mirror Pipeline, with default settings, ran micro-batches of more than {inline_bytes / 1e6:.0f} MB **on Spark** once "
+        f"{WORTH_A_START * inline_bytes / 1e9:.0f} GB waited and Spark had started, all others in its own process. The column Spark % "
+        "says how much Spark read; copies named `large` also ran with all of it in process."
     )
 
 
@@ -70,7 +73,7 @@ def _floor(floor: Mapping[str, float]) -> str:
 
 
 def _rows(kind: str, entries: Sequence[Mapping[str, Any]], what: Any) -> list[str]:
-    columns, versus = table.COLUMNS[kind], table.RATIO_COLUMNS[kind]
+    columns, versus = table.measured(table.COLUMNS[kind], entries), table.RATIO_COLUMNS[kind]
     headings = ["workload", "side", *columns, *(name for name, _ in versus)]
     lines = [f"| {' | '.join(headings)} |", f"|---|---|{'--:|' * (len(headings) - 2)}"]
     for entry in entries:
@@ -78,7 +81,7 @@ def _rows(kind: str, entries: Sequence[Mapping[str, Any]], what: Any) -> list[st
         for side in (name for name in table.ORDER if name in entry["medians"]):
             cells = [table.figure(entry["medians"][side], *how) for how in columns.values()]
             ratio = [f"**{found:.2f}**" if (found := entry["ratios"].get(side, {}).get(key)) else "" for _, key in versus]
-            lines.append(f"| {' | '.join([label, bars.TITLES[side], *cells, *ratio])} |")
+            lines.append(f"| {' | '.join([label, SIDES[side], *cells, *ratio])} |")
             label = ""
     return lines
 
@@ -104,7 +107,7 @@ def _size(count: int) -> str:
 def _wan(document: Document) -> str:
     rows = _rows("bulk", document["workloads"], bars.link_label)
     failures = [
-        f"\n{bars.link_label(entry)}, {bars.TITLES[found['side']]}, round {found['round']}: **{found['failed'].rstrip('.')}**."
+        f"\n{bars.link_label(entry)}, {SIDES[found['side']]}, round {found['round']}: **{found['failed'].rstrip('.')}**."
         for entry in document["workloads"]
         for found in entry["rounds"]
         if "failed" in found

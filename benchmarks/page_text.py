@@ -7,11 +7,13 @@ HEAD = """
 
 Mirror Pipeline and Kafka's MirrorMaker 2 copy the same topics between the same two embedded clusters, in turn, on one machine.
 MirrorMaker 2 runs twice: with default settings, and tuned (every setting with its reason is [below](#mirrormaker-2s-settings)). Mirror
-Pipeline runs with default settings. It stages every byte on disk, flushed, before it sends it; MirrorMaker 2 has no buffer.
+Pipeline runs with default settings. It stages every byte on disk, flushed, before it sends it; MirrorMaker 2 has no buffer. `limit` is a
+plain client that fetches and produces with nothing between (`benchmarks/limit.py`): what brokers and the wire allow on the same cores.
 
 ```
-make bench                                  # everything, about 40 minutes on 2 cores
+make bench                                  # everything, about two hours on 2 cores, 55 GB of disk
 make bench BENCH=--quick                    # four workloads, smaller, under 6 minutes
+make bench BENCH="--only large"             # copies of which Spark carries most; --scale 0.5 for half the disk
 make bench BENCH="--only 1kb,latency"       # some; --scale, --rounds, --sides, --resume: see --help
 sudo .venv/bin/python -m benchmarks.wan     # over an emulated long link; needs root, gcc, iproute2
 .venv/bin/python -m benchmarks.memory_peak  # peak memory of a copy; --round-trip-ms 200: over such a link
@@ -52,6 +54,8 @@ MEANING = """
 | figure | meaning |
 |---|---|
 | MB/s, k rec/s | steady state: from the first sample that shows records on the target to the sample that shows the last one; records in the first sample are not counted. MB are bytes of the source's log on disk, compressed where the source is, for every side |
+| % of limit | MB/s divided by that of `limit` |
+| Spark % | share of the bytes that Spark's tasks read; the mirror's own process read the others |
 | warm | the same for the second half of the records only, after just-in-time compilation |
 | MB/CPU-s, k rec/CPU-s | per CPU-second (user and system) of all processes of the mirror, including Java, Python and ended child processes, from the moment the source starts to send data until half a second after the last record arrived. Read-ahead and bookkeeping are included, start-up is not |
 | brokers CPU-s | CPU-seconds of both brokers in the same period; the JSON has each one separately |
@@ -84,6 +88,11 @@ HOW = """
   a page also causes a page fault on the host, which would slow down whichever copy runs first; `--no-touch` skips this.
 - **Records.** Records are unique; each value contains its text twice, so that codecs can compress it. The table shows the size of the
   source's log and of the values. Batch sizes are those of the source; each side writes batches of other sizes.
+- **The limit.** `limit` is one Python process with the wire client of Mirror Pipeline: one thread fetches over two connections, another
+  produces over one with five requests in flight. It merges small uncompressed batches as the mirror does and passes all others on
+  unchanged, without checksums, producer ids, buffer or ledger. It cannot recover from any error. Its copies are checked like all others.
+- **Large copies.** MirrorMaker 2's copies of the workloads named `large` are stopped 60 s after their first record; its rate is that of
+  the data that arrived. `Mirror Pipeline, in process` has an `engine.inline_bytes` that no micro-batch exceeds: Spark never starts.
 - **Shared cores.** Brokers and mirror share the cores. A side that uses less CPU leaves more to the brokers, as in a small installation;
   for a large installation compare the figures per CPU-second.
 - **Latency.** Both mirrors run continuously, one after the other. The topic is created anew for each, and the producer starts when the

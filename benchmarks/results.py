@@ -10,9 +10,11 @@ from typing import Any
 
 from benchmarks.workloads import WORKLOADS
 
-SCHEMA = 1
+SCHEMA = 2
+LIMIT_SINCE = 2  # the schema that has the limit, and copies large enough for Spark
 ENOUGH_ROUNDS = 2
-RIVALS = ("tuned", "default")
+LIMIT = "limit"
+RIVALS = ("inproc", "tuned", "default")
 # The ratios: name, figure, and whether more is better.
 RATIOS = {
     "bulk": (
@@ -68,22 +70,37 @@ def ratios(kind: str, middle: Mapping[str, Mapping[str, float]]) -> dict[str, di
 def finished(entry: dict[str, Any]) -> dict[str, Any]:
     """A workload's entry with medians and ratios from its rounds."""
     middle = medians(entry["rounds"])
-    return {**entry, "medians": middle, "ratios": ratios(entry["workload"]["kind"], middle)}
+    return {**entry, "medians": _with_limit(middle), "ratios": ratios(entry["workload"]["kind"], middle)}
+
+
+def _with_limit(middle: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Each side's share of what brokers and the wire allow, where that was measured: of the rate, and of the rate per CPU-second."""
+    most = middle.get(LIMIT)
+    if most is None:
+        return middle
+    keys = {"limit_share": "mb_per_second", "limit_cpu_share": "mb_per_cpu_second"}
+    return {
+        side: figures if side == LIMIT else figures | {name: figures[key] / most[key] for name, key in keys.items() if most.get(key)}
+        for side, figures in middle.items()
+    }
 
 
 def missing(document: Mapping[str, Any]) -> list[str]:
     """Why a document is no full run, one line each; empty when it is one."""
     found: list[str] = []
     entries = {entry["workload"]["name"]: entry for entry in document["workloads"]}
+    old = document.get("schema", 1) < LIMIT_SINCE
     for workload in WORKLOADS:
         entry = entries.get(workload.name)
+        if old and workload.large:
+            continue
         if entry is None:
             found.append(f"{workload.name} was not measured")
         elif entry["scale"] != 1.0 or entry["workload"]["seconds"] != workload.seconds:
             found.append(f"{workload.name} was measured at a smaller scale")
         else:
             enough = ENOUGH_ROUNDS if workload.kind == "bulk" else 1
-            for side in ("ours", *RIVALS):
+            for side in (name for name in workload.sides if not (old and name == LIMIT)):
                 if entry["medians"].get(side, {}).get("rounds", 0) < enough:
                     found.append(f"{workload.name}: {side} has fewer than {enough} good rounds")
     return found

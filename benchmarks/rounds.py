@@ -19,6 +19,7 @@ from mirror_pipeline.model import TopicPartition
 START_SECONDS = 180.0  # 6-10 s on two quiet cores; a thousand topics have to be made first
 FAR_START_SECONDS = 480.0  # over a long link MirrorMaker 2 as it comes takes minutes to its first record
 COPY_SECONDS = 420.0  # far above the slowest copy at scale 1 (MirrorMaker 2 with its one task: 20 s)
+LARGE_SECONDS = 60.0  # after the first record; the JVM's compilers have done most of their work by then
 SETTLE_SECONDS = 0.5  # after the last record: what a side still notes down about it counts as its work
 CALM_SECONDS = 15.0  # between a copy and the watch over idleness: JIT, garbage collection and offset stores end
 ENDED_WELL = (0, 143)  # 143: what a JVM answers to SIGTERM
@@ -60,11 +61,15 @@ def copy_round(place: Place, side: Side, workload: Workload, tag: str, *, at_mos
     """Copy the workload's topics once and measure it.
 
     Args:
-        at_most: seconds after the first record when a copy is ended unfinished (a slow link); None: it must get to the end.
+        at_most: seconds after the first record when a copy is ended unfinished (a slow link); None: it must get to the end, but
+            for a rival's copy of a large workload, whose rate is steady after a minute.
 
     Raises:
         RoundFailed: with the reason.
     """
+
+    if at_most is None and workload.large and side.rival:
+        at_most = LARGE_SECONDS
 
     def measured(running: Launched, watch: Watch) -> dict[str, Any]:
         expected = _expected(place, running.topics)
@@ -151,7 +156,7 @@ def _run(
             if unequal := differences(place.flow(workload, tag), running.topics, folder):
                 raise RoundFailed(f"the copy differs: {unequal}")
             result["check"] = "equal record by record"
-        return {"side": side.name, **result}
+        return {"side": side.name, **result, **running.spark()}
     finally:
         running.end()
         ends.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,14 @@ from benchmarks.mirror_yaml import write_mirror_yaml
 from benchmarks.workloads import Workload
 from mirror_pipeline.children import default_signals
 
+ROOT = Path(__file__).parents[1]
+TITLES = {
+    "ours": "Mirror Pipeline",
+    "inproc": "Mirror Pipeline, in process",
+    "limit": "limit",
+    "tuned": "MirrorMaker 2, tuned",
+    "default": "MirrorMaker 2, default",
+}
 STOP_SECONDS = 60.0  # a clean end: MirrorMaker 2 stores offsets, a lane finishes its micro-batch
 
 
@@ -33,11 +42,12 @@ class Flow:
 
 @dataclass(slots=True)
 class Launched:
-    """A running mirror: its root process, target topic by source topic, and the log to look for errors in."""
+    """A running mirror: its root process, target topic by source topic, the log to look for errors in, and where it reports at its end."""
 
     process: subprocess.Popen[bytes]
     topics: dict[str, str]
     log: Path
+    report: Path | None = None
     _ended: bool = False
 
     def end(self) -> int | None:
@@ -64,12 +74,20 @@ class Launched:
             errors = [line.strip()[:300] for line in lines if " ERROR " in line or line.startswith(("error:", "Traceback"))]
         return errors[:5]
 
+    def spark(self) -> dict[str, float]:
+        """After its end: Spark's share of the bytes that were read, and its jobs, by the run's own report; empty without such a report."""
+        text = self.report.read_text() if self.report is not None else ""
+        runs = json.loads(text).get("mirrors", []) if text.strip() else []
+        by_spark, by_driver, jobs = (sum(run.get(key, 0) for run in runs) for key in ("spark_bytes", "driver_bytes", "spark_jobs"))
+        return {"spark_share": by_spark / (by_spark + by_driver), "spark_jobs": jobs} if by_spark + by_driver else {}
+
 
 class Side(Protocol):
     """One product under test."""
 
     name: str
     title: str
+    rival: bool  # not this project's: a large copy by it is ended unfinished
 
     def launch(self, flow: Flow, folder: Path) -> Launched:
         """Start it for a flow; it runs until it is stopped."""
@@ -94,19 +112,44 @@ def differences(flow: Flow, topics: dict[str, str], folder: Path) -> str:
 
 
 class Ours:
-    """``mirror run``, with the settings a new user gets: every byte in the buffer on disk, flushed, before it is sent."""
+    """``mirror run``, with the settings a new user gets: every byte in the buffer on disk, flushed, before it is sent.
 
-    name = "ours"
-    title = "Mirror Pipeline"
+    Args:
+        engine: settings that differ from the defaults.
+        name: of the side.
+    """
 
-    def __init__(self, engine: dict[str, Any] | None = None) -> None:
+    rival = False
+
+    def __init__(self, engine: dict[str, Any] | None = None, name: str = "ours") -> None:
         self.engine = engine or {}
+        self.name = name
+        self.title = TITLES[name]
 
     def launch(self, flow: Flow, folder: Path) -> Launched:
         """Start it for a flow; buffer, settings and log are in ``folder``."""
-        command = [*mirror_command(flow, folder, self.engine), "run", "--json"]
-        with (folder / "stdout.json").open("wb") as out, (folder / "stderr.log").open("wb") as log:
-            process = subprocess.Popen(
-                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True, preexec_fn=default_signals
-            )
-        return Launched(process, {name: f"{flow.tag}.{name}" for name in flow.workload.names}, folder / "stderr.log")
+        return _launch([*mirror_command(flow, folder, self.engine), "run", "--json"], flow, folder)
+
+
+class Limit:
+    """Fetch and produce with nothing between: see :mod:`benchmarks.limit`."""
+
+    name = "limit"
+    title = TITLES["limit"]
+    rival = False
+
+    def launch(self, flow: Flow, folder: Path) -> Launched:
+        """Start it for a flow; its log is in ``folder``."""
+        words = [flow.source, flow.target, flow.tag, *flow.workload.names]
+        return _launch([sys.executable, "-m", "benchmarks.limit", *words], flow, folder)
+
+
+def _launch(command: list[str], flow: Flow, folder: Path) -> Launched:
+    """A process of ours, in a session of its own; the name of its target topics begins with the flow's tag."""
+    with (folder / "stdout.json").open("wb") as out, (folder / "stderr.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True, preexec_fn=default_signals,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    topics = {name: f"{flow.tag}.{name}" for name in flow.workload.names}
+    return Launched(process, topics, folder / "stderr.log", folder / "stdout.json")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -10,8 +10,10 @@ from rich.table import Table
 
 from benchmarks.bars import link_label
 
-WIDTH = 152
-ORDER = ("ours", "tuned", "default")
+WIDTH = 172
+Column = tuple[str, str, float]
+"""Figure, format, unit."""
+ORDER = ("ours", "inproc", "limit", "tuned", "default")
 
 
 def one_line(kind: str, found: Mapping[str, Any]) -> str:
@@ -22,9 +24,10 @@ def one_line(kind: str, found: Mapping[str, Any]) -> str:
         return f"{found['idle_cpu_share']:.1%} of a core while idle"
     if kind == "latency":
         return f"p50 {found['p50_ms']:.0f} ms, p99 {found['p99_ms']:.0f} ms, max {found['max_ms']:.0f} ms"
+    spark = f", {found['spark_share']:.0%} by Spark" if "spark_share" in found else ""
     return (
         f"{found['mb_per_second']:.0f} MB/s ({found['warm_mb_per_second']:.0f} warm), {found['records_per_second']:,.0f} records/s, "
-        f"{found['mb_per_cpu_second']:.0f} MB per CPU-second, first record after {found['startup_seconds']:.1f} s"
+        f"{found['mb_per_cpu_second']:.0f} MB per CPU-second, first record after {found['startup_seconds']:.1f} s{spark}"
     )
 
 
@@ -36,12 +39,20 @@ def show(document: Mapping[str, Any]) -> None:
     for kind, columns in COLUMNS.items():
         entries = [entry for entry in document["workloads"] if entry["workload"]["kind"] == kind]
         if entries:
-            console.print(_table(kind, columns, entries))
+            console.print(_table(kind, measured(columns, entries), entries))
 
 
-COLUMNS: dict[str, dict[str, tuple[str, str, float]]] = {
+def measured(columns: Mapping[str, Column], entries: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
+    """The columns that have a figure in any row."""
+    keys = {key for entry in entries for figures in entry["medians"].values() for key in figures}
+    return {heading: column for heading, column in columns.items() if column[0] in keys}
+
+
+COLUMNS: dict[str, dict[str, Column]] = {
     "bulk": {
         "MB/s": ("mb_per_second", ".0f", 1),
+        "% of limit": ("limit_share", ".0f", 0.01),
+        "Spark %": ("spark_share", ".0f", 0.01),
         "warm": ("warm_mb_per_second", ".0f", 1),
         "k rec/s": ("records_per_second", ".0f", 1e3),
         "MB/CPU-s": ("mb_per_cpu_second", ".0f", 1),
@@ -68,7 +79,7 @@ COLUMNS: dict[str, dict[str, tuple[str, str, float]]] = {
         "RSS MB": ("peak_rss_bytes", ".0f", 1e6),
     },
 }
-"""By kind of workload: heading, figure, format, unit."""
+"""By kind of workload and heading."""
 
 RATIO_COLUMNS = {
     "bulk": (("x wall", "wall"), ("x CPU", "per_cpu")),
@@ -77,7 +88,7 @@ RATIO_COLUMNS = {
 }
 
 
-def _table(kind: str, columns: Mapping[str, tuple[str, str, float]], entries: list[Mapping[str, Any]]) -> Table:
+def _table(kind: str, columns: Mapping[str, Column], entries: list[Mapping[str, Any]]) -> Table:
     table = Table(title=f"{kind} (medians; x: how many times better Mirror Pipeline is)")
     table.add_column("workload")
     table.add_column("side")

@@ -1,8 +1,9 @@
 """This tool and MirrorMaker 2, side by side on two embedded clusters of this machine.
 
-    make bench                                     all workloads, about 40 minutes on 2 cores
+    make bench                                     all workloads, about two hours on 2 cores, 55 GB of disk
     make bench BENCH=--quick                       four workloads, under 6 minutes
     python -m benchmarks.versus --only 1kb,latency --rounds 5
+    python -m benchmarks.versus --only large       copies of which Spark carries most: rate, share of limit, Spark's share, ratios
     python -m benchmarks.page build/bench/versus.json      takes a full run over into docs/benchmarks.md
 
 The results file is written after every workload. With --resume those that it has already are not measured again.
@@ -28,16 +29,20 @@ import psutil
 from benchmarks import bars, latency, machine, results, table
 from benchmarks.mm2 import MirrorMaker, reasons
 from benchmarks.rounds import ROUNDS, Place, RoundFailed
-from benchmarks.sides import Ours, Side
-from benchmarks.workloads import QUICK, WORKLOADS, Workload, chosen, fill, remove
+from benchmarks.sides import Limit, Ours, Side
+from benchmarks.workloads import LARGE, QUICK, WORKLOADS, Workload, chosen, fill, remove
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution.jars import ensure_jars, terminal_progress
 from mirror_pipeline.execution.placement import INLINE_BYTES
 from mirror_pipeline.local.embedded.start import stop_clusters
+from mirror_pipeline.units import parse_size
 
 OUTPUT = Path("build/bench/versus.json")
 QUICK_SCALE = 0.3
+IN_PROCESS = "1000TB"  # no micro-batch is larger
+WARM_UP_SIDES = ("ours", "tuned")  # both kinds of clients
 WARM_UPS, WARM_UP_SCALE = 2, 2.0  # times, and of the first workload's bytes: a broker's CPU-seconds for a copy no longer fall after that
+FREE_BYTES = 2_000_000_000  # of the disk are left for everything else
 QUICK_SECONDS = {"latency": 8.0, "idle": 8.0}
 QUICK_TOPICS = 200
 
@@ -45,8 +50,9 @@ QUICK_TOPICS = 200
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="benchmarks.versus", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", metavar="NAME,...", help=f"of {', '.join(w.name for w in WORKLOADS)}")
-    parser.add_argument("--sides", default="ours,tuned,default", metavar="SIDE,...", help="of ours, tuned, default (MirrorMaker 2 twice)")
+    parser.add_argument("--only", default="", metavar="NAME,...", help=f"of {LARGE}, {', '.join(w.name for w in WORKLOADS)}")
+    parser.add_argument("--sides", default=",".join(table.ORDER), metavar="SIDE,...", help=f"of {', '.join(table.ORDER)}")
+    parser.add_argument("--inline-bytes", metavar="SIZE", help="engine.inline_bytes of `ours`: a lower one lets Spark carry small copies")
     parser.add_argument("--rounds", type=int, default=3, help="of the core workloads; the others take one less, idle and latency one")
     parser.add_argument("--scale", type=float, default=1.0, help="of the amount of data, of topics and of the seconds watched")
     parser.add_argument("--quick", action="store_true", help="four workloads, one round, less data: under 6 minutes")
@@ -71,12 +77,33 @@ def scaled(workload: Workload, options: argparse.Namespace) -> Workload:
     return replace(workload, seconds=seconds, topics=topics)
 
 
-def sides(names: str) -> list[Side]:
-    """The sides by name."""
-    known: dict[str, Side] = {"ours": Ours(), "tuned": MirrorMaker("tuned"), "default": MirrorMaker("default")}
+def sides(names: str, inline_bytes: str | None = None) -> list[Side]:
+    """The sides by name.
+
+    Args:
+        names: separated by commas.
+        inline_bytes: ``engine.inline_bytes`` of ``ours``; None: its default.
+    """
+    known: dict[str, Side] = {
+        "ours": Ours({"inline_bytes": inline_bytes} if inline_bytes is not None else None),
+        "inproc": Ours({"inline_bytes": IN_PROCESS}, "inproc"),
+        "limit": Limit(),
+        "tuned": MirrorMaker("tuned"),
+        "default": MirrorMaker("default"),
+    }
     if unknown := [name for name in names.split(",") if name not in known]:
         raise SystemExit(f"no side {unknown[0]!r}; there are {', '.join(known)}")
     return [known[name] for name in names.split(",")]
+
+
+def fitting(workloads: Sequence[Workload], scale: float, folder: Path) -> None:
+    """``SystemExit`` when the disk is too small for one of the workloads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free - FREE_BYTES
+    largest = max(workloads, key=lambda w: w.disk_bytes(scale), default=None)
+    if largest is not None and largest.disk_bytes(scale) > free:
+        need = f"{largest.name} needs {largest.disk_bytes(scale) / 1e9:.0f} GB of disk, {folder} has {max(0, free) / 1e9:.0f}"
+        raise SystemExit(f"error: {need}; use --folder, or --scale {scale * free / largest.disk_bytes(scale):.2f}")
 
 
 class Bench:
@@ -85,7 +112,7 @@ class Bench:
     def __init__(self, options: argparse.Namespace, place: Place) -> None:
         self.options = options
         self.place = place
-        self.sides = sides(options.sides)
+        self.sides = sides(options.sides, options.inline_bytes)
         self._number = 0
 
     def tag(self, side: Side) -> str:
@@ -99,7 +126,8 @@ class Bench:
         workload = replace(WORKLOADS[0], name="warm-up")
         say("warm-up")
         fill(self.place.source, workload, WARM_UP_SCALE * min(1.0, self.options.scale))
-        for side in self.sides[:2] * (1 if self.options.quick else WARM_UPS):
+        kinds = [side for side in self.sides if side.name in WARM_UP_SIDES] or self.sides[:1]
+        for side in kinds * (1 if self.options.quick else WARM_UPS):
             self._try(side, workload, 0)
         remove(self.place.source, workload.names)
 
@@ -115,8 +143,9 @@ class Bench:
             latency.prime(self.place.source, names[0], workload)
             entry["floor"] = latency.measure(self.place.source, names[0], self.place.source, names[0], workload, None)
         for number in range(self._rounds(workload)):
-            turn = number % len(self.sides)
-            for side in [*self.sides[turn:], *self.sides[:turn]]:
+            taking_part = [side for side in self.sides if side.name in workload.sides]
+            turn = number % max(1, len(taking_part))
+            for side in [*taking_part[turn:], *taking_part[:turn]]:
                 if workload.kind == "latency":  # nothing of the round before shall be copied first
                     remove(self.place.source, workload.names)
                     fill(self.place.source, workload, self.options.scale)
@@ -149,10 +178,12 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     document: dict[str, Any] = {
         "schema": results.SCHEMA, "started_at": now(), "machine": machine.facts(), "versions": machine.versions(), "mm2": reasons(),
         "options": {
-            "rounds": options.rounds, "scale": options.scale, "sides": options.sides, "quick": options.quick, "inline_bytes": INLINE_BYTES,
+            "rounds": options.rounds, "scale": options.scale, "sides": options.sides, "quick": options.quick,
+            "inline_bytes": parse_size(options.inline_bytes) if options.inline_bytes is not None else INLINE_BYTES,
         },
         "workloads": [],
     }  # fmt: skip
+    fitting(workloads, options.scale, folder)
     document["touched_bytes"] = 0 if options.no_touch else machine.touch_memory()
     try:
         source, target = machine.two_clusters(folder / "clusters")

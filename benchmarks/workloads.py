@@ -12,7 +12,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from mirror_pipeline.local.shapes.bulk import fill_bulk
 from mirror_pipeline.local.shapes.ground import OPEN_TIMES, Ground
 
-KB, MB = 1_000, 1_000_000
+KB, MB, GB = 1_000, 1_000_000, 1_000_000_000
+COPIES = 3  # of the data: source, buffer, target
+LOG_SHARE = 1.1  # bytes of log for one byte of values; at 100 B 1.1, above less
+REPEATS = 2  # a value's text stands in it twice: lz4 halves it, as it does with common JSON
 ADMIN_SECONDS = 120.0  # a thousand topics created or deleted in one request: 10-30 s on two busy cores
 TOPICS_A_REQUEST = 500  # a controller refuses a request that would need more than 10,000 metadata records
 
@@ -26,8 +29,9 @@ class Workload:
         record_bytes: bytes of one value; there are no keys.
         batch_bytes: bytes of records in one source batch, before compression; ``record_bytes`` makes one-record batches.
         total_bytes: bytes of all values at scale 1, before compression.
-        core: measured in every round; the others in one round less, so that the whole stays below 45 minutes.
+        core: measured in every round; the others in one round less, which saves ten minutes.
         seconds: how long an idle or latency workload is watched.
+        large: a bulk copy of which Spark carries most, see docs/scaling.md.
     """
 
     name: str
@@ -41,6 +45,19 @@ class Workload:
     topics: int = 1
     seconds: float = 0.0
     rate_bytes: int = 0
+    large: bool = False
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The sides it says something about: a small copy never starts Spark, and a large one would take MirrorMaker 2 minutes each way."""
+        if self.large:
+            return ("ours", "inproc", "limit", "tuned")
+        return ("ours", *(["limit"] if self.kind == "bulk" else []), "tuned", "default")
+
+    def disk_bytes(self, scale: float) -> int:
+        """About how much disk a round takes: the source's log, the buffer's copy and the target's."""
+        share = LOG_SHARE if self.codec == "none" else LOG_SHARE / REPEATS
+        return int(COPIES * share * self.total_bytes * scale) if self.kind == "bulk" else 0
 
     @property
     def names(self) -> list[str]:
@@ -71,17 +88,26 @@ WORKLOADS = (
     Workload("1kb-single", "bulk", batch_bytes=1 * KB, total_bytes=150 * MB),
     Workload("1kb-p1", "bulk", partitions=1, total_bytes=300 * MB),
     Workload("1kb-p200", "bulk", partitions=200),
+    Workload("1kb-large", "bulk", total_bytes=14 * GB, core=True, large=True),
+    Workload("1kb-lz4-large", "bulk", codec="lz4", total_bytes=18 * GB, core=True, large=True),
+    Workload("100b-large", "bulk", 100, total_bytes=11 * GB, core=True, large=True),
+    Workload("100b-lz4-large", "bulk", 100, codec="lz4", total_bytes=12 * GB, core=True, large=True),
     Workload("latency", "latency", seconds=20.0, rate_bytes=5 * MB),
     Workload("idle-1000", "idle", 100, partitions=1, topics=1_000, seconds=60.0),
 )
 IDLE_RECORDS = 10
-REPEATS = 2  # a value's text stands in it twice: lz4 halves it, as it does with common JSON
+LARGE = "large"
 QUICK = ("1kb", "100b-lz4", "latency", "idle-1000")  # what --quick runs unless --only says otherwise
 
 
 def chosen(only: Iterable[str], known: Sequence[Workload] = WORKLOADS) -> list[Workload]:
-    """The workloads of these names, in their usual order; all when none is named. ``SystemExit`` on an unknown name."""
+    """The workloads of these names, in their usual order; all when none is named. ``large`` names all large ones.
+
+    ``SystemExit`` on an unknown name.
+    """
     wanted = set(only)
+    if LARGE in wanted:
+        wanted = (wanted - {LARGE}) | {w.name for w in known if w.large}
     if unknown := sorted(wanted - {w.name for w in known}):
         raise SystemExit(f"no workload {unknown[0]!r}; there are {', '.join(w.name for w in known)}")
     return [w for w in known if not wanted or w.name in wanted]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,10 @@ from benchmarks import mm2, versus
 from benchmarks.latency import ages_summary
 from benchmarks.measure import Sample, Tree, summary
 from benchmarks.rounds import RoundFailed, check
-from benchmarks.sides import Flow
+from benchmarks.sides import Flow, Launched
 from benchmarks.wan import far
 from benchmarks.wan import link as wan_link
-from benchmarks.workloads import WORKLOADS, chosen
+from benchmarks.workloads import GB, WORKLOADS, chosen
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.model import TopicPartition
 
@@ -113,9 +114,46 @@ def test_workloads_have_names_of_their_own_and_are_chosen_by_them() -> None:
     names = [w.name for w in WORKLOADS]
     assert len(set(names)) == len(names)
     assert [w.name for w in chosen(["100b", "1kb"])] == ["1kb", "100b"]
+    assert [w.name for w in chosen(["large", "100b"])] == ["100b", "1kb-large", "1kb-lz4-large", "100b-large", "100b-lz4-large"]
     with pytest.raises(SystemExit, match="no workload 'nope'"):
         chosen(["nope"])
     assert {topic for w in (*WORKLOADS, *far.WORKLOADS) for topic in w.names}.isdisjoint({""})
+
+
+def test_every_side_of_a_workload_exists() -> None:
+    known = {side.name for side in versus.sides(versus.arguments([]).sides)}
+    assert {name for workload in WORKLOADS for name in workload.sides} == known
+    with pytest.raises(SystemExit, match="no side 'nope'"):
+        versus.sides("ours,nope")
+
+
+def test_a_disk_that_is_too_small_is_noticed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = chosen(["large"])
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=25 * GB))
+    with pytest.raises(SystemExit, match=r"1kb-large needs 46 GB of disk, .* has 23; use --folder, or --scale 0.50"):
+        versus.fitting(large, 1.0, tmp_path)
+    versus.fitting(large, 0.49, tmp_path)
+    versus.fitting([], 1.0, tmp_path)
+
+
+def launched(tmp_path: Path, text: str | None) -> Launched:
+    report = tmp_path / "stdout.json"
+    if text is not None:
+        report.write_text(text)
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return Launched(process, {}, tmp_path / "log", report if text is not None else None)
+
+
+@pytest.mark.parametrize("text", [None, "", '{"mirrors": [{"spark_bytes": 0, "driver_bytes": 0}]}'])
+def test_without_a_report_there_is_no_share_of_spark(tmp_path: Path, text: str | None) -> None:
+    assert launched(tmp_path, text).spark() == {}
+
+
+def test_share_of_spark_is_that_of_the_report(tmp_path: Path) -> None:
+    text = '{"mirrors": [{"spark_bytes": 90, "driver_bytes": 10, "spark_jobs": 7}]}'
+    assert launched(tmp_path, text).spark() == {"spark_share": 0.9, "spark_jobs": 7}
 
 
 def test_quick_is_small() -> None:

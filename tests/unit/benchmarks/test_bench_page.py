@@ -48,10 +48,15 @@ def rounds(side: str, *rates: float) -> list[dict[str, Any]]:
     return [{"side": side, **figures, "records_per_second": rate, "processes": processes} for rate in rates]
 
 
-def document(*, scale: float = 1.0, sides: tuple[str, ...] = ("ours", "tuned", "default")) -> dict[str, Any]:
+SIDES = {"ours": 1, "tuned": 2, "default": 3, "inproc": 4, "limit": 5}
+"""The sides, and by how many times each is slower."""
+
+
+def document(*, scale: float = 1.0, sides: tuple[str, ...] = tuple(SIDES)) -> dict[str, Any]:
     entries = []
     for workload in WORKLOADS:
-        found = [entry for number, side in enumerate(sides) for entry in rounds(side, 600.0 / (number + 1), 620.0 / (number + 1))]
+        chosen = [side for side in sides if side in workload.sides]
+        found = [entry for side in chosen for entry in rounds(side, 600.0 / SIDES[side], 620.0 / SIDES[side])]
         entry = {"workload": workload.facts(), "scale": scale, "log_bytes": 1_000_000, "records": 1_000, "rounds": found}
         if workload.kind == "latency":
             entry["floor"] = {"p50_ms": 1.0, "p99_ms": 2.0}
@@ -59,8 +64,8 @@ def document(*, scale: float = 1.0, sides: tuple[str, ...] = ("ours", "tuned", "
     machine = {"cores": 2, "processor": "P", "memory_bytes": 8e9, "system": "Linux 1"}
     versions = dict.fromkeys(("kafka", "mirrormaker", "mirror_pipeline", "commit", "java", "python", "pyspark", "deltalake"), "1")
     return {
-        "started_at": "2026-01-02T03:04:05+00:00", "machine": machine, "versions": versions, "options": {"rounds": 2},
-        "mm2": mm2.reasons(), "workloads": entries,
+        "schema": results.SCHEMA, "started_at": "2026-01-02T03:04:05+00:00", "machine": machine, "versions": versions,
+        "options": {"rounds": 2}, "mm2": mm2.reasons(), "workloads": entries,
     }  # fmt: skip
 
 
@@ -72,6 +77,36 @@ def test_page_with_results_has_their_figures_and_charts() -> None:
     for name, chart in bars.charts(found).items():
         assert f"images/{name}" in text
         assert ElementTree.fromstring(chart).tag.endswith("svg")  # noqa: S314 - our own
+
+
+def test_share_of_the_limit_and_of_spark() -> None:
+    found = [{**entry, "mb_per_second": 50.0, "spark_share": 0.91} for entry in rounds("ours", 500.0)]
+    found += [{**entry, "mb_per_second": 80.0} for entry in rounds("limit", 800.0)]
+    done = results.finished({"workload": WORKLOADS[0].facts(), "log_bytes": 1_000_000, "records": 1_000, "rounds": found})
+    assert done["medians"]["ours"]["limit_share"] == 0.625
+    assert "limit_share" not in done["medians"]["limit"]
+    assert "limit" not in done["ratios"]
+    text = page.page({**document(), "workloads": [done]}, None)
+    (row,) = (line for line in text.splitlines() if line.startswith("| `1kb`: "))
+    assert row.split(" | ")[2:5] == ["50", "62", "91"]
+    assert "| limit |" in text
+
+
+def test_results_from_before_the_limit_stay_full_runs() -> None:
+    old = document(sides=("ours", "tuned", "default"))
+    assert "1kb: limit has fewer than 2 good rounds" in results.missing(old)
+    old["schema"] = 1
+    old["workloads"] = [entry for entry in old["workloads"] if not entry["workload"]["large"]]
+    assert results.missing(old) == []
+    assert "| % of limit | Spark" not in page.page(old, None)
+
+
+def test_legend_takes_a_second_row_for_more_than_four_sides() -> None:
+    root = ElementTree.fromstring(bars.chart("t", [("one", [(side, 1.0) for side in bars.COLOURS])]))  # noqa: S314 - our own
+    squares = [(float(r.get("x", "0")), float(r.get("y", "0"))) for r in root.iter() if r.get("width") == "10"]
+    assert len(set(squares)) == len(bars.COLOURS)
+    assert max(x for x, _ in squares) + bars.LEGEND_STEP <= bars.WIDTH
+    assert len({y for _, y in squares}) == 2
 
 
 def test_page_says_which_path_ran() -> None:

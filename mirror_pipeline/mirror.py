@@ -14,12 +14,24 @@ from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.model import Gap
 from mirror_pipeline.operations import backfill, catalogue, lag, status
 from mirror_pipeline.operations import resolve as resolving
+from mirror_pipeline.operations import translate as translation
 from mirror_pipeline.operations.check import check
 from mirror_pipeline.operations.drain import run as drain_or_run
 from mirror_pipeline.operations.evict import evict
 from mirror_pipeline.operations.plan import plan
 from mirror_pipeline.operations.sql import ask
-from mirror_pipeline.reports import BackfillReport, Finding, HaltedTopic, MirrorPlan, MirrorStatus, Observer, Resolution, RunReport
+from mirror_pipeline.reports import (
+    BackfillReport,
+    Finding,
+    HaltedTopic,
+    MappedRange,
+    MirrorPlan,
+    MirrorStatus,
+    Observer,
+    Resolution,
+    RunReport,
+    Translation,
+)
 from mirror_pipeline.topics.catalogue import Catalogue
 from mirror_pipeline.verdicts import VerifyProgress, VerifyReport
 from mirror_pipeline.verify import repair
@@ -136,6 +148,45 @@ class Mirror:
     def gaps(self) -> list[Gap]:
         """Every source offset range that is missing on the target for good, with its cause; contacts no cluster."""
         return status.gaps(self.flow)
+
+    def translate(
+        self,
+        topic: str,
+        *,
+        offset: int | None = None,
+        at: int | None = None,
+        partition: int | None = None,
+        reverse: bool = False,
+        generation: int | None = None,
+    ) -> tuple[Translation, ...]:
+        """The target offset from which a consumer continues that has read a source partition up to an offset, or the reverse.
+
+        Args:
+            topic: source topic; with ``reverse`` the target topic's name is understood too.
+            offset: the next offset to read on the source, with ``reverse`` on the target.
+            at: in place of an offset: the first record at or after this time, milliseconds since the epoch; asks that cluster.
+            partition: only this one; needed with ``offset`` if the topic has several.
+            reverse: from target to source.
+            generation: answer by this generation of the topic alone, counted from 1; by default by both logs as they are now.
+
+        Returns:
+            One answer for each partition. A cluster that does not answer is asked for nothing but its log's start.
+
+        Raises:
+            UsageError: no such topic, partition or generation was copied, or the question is incomplete.
+            ClusterUnreachable: with ``at``, the cluster that is asked does not answer.
+            BufferUnusable: the ledger cannot be read.
+        """
+        return translation.translate(self.flow, translation.Question(topic, partition, offset, at, reverse, generation))
+
+    def offset_map(self, topic: str | None = None) -> tuple[MappedRange, ...]:
+        """Which source offsets of each partition are which target offsets, in every generation of each topic; contacts no cluster.
+
+        Raises:
+            UsageError: ``topic`` was never copied.
+            BufferUnusable: the ledger cannot be read.
+        """
+        return translation.show(self.flow, topic)
 
     def backfill(
         self,

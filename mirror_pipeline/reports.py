@@ -242,6 +242,55 @@ class Resolution:
 
 
 @dataclass(frozen=True, slots=True)
+class Translation:
+    """One offset on both sides; the one that was not asked for is None while it has no translation.
+
+    ``state`` is ``record``, ``skipped``, ``before_start``, ``end``, ``not_there_yet``, ``ended`` or ``below_log_start``; ``note``
+    says it in words, "" for ``record``. ``generation`` counts the topic's generations from 1.
+    """
+
+    mirror: str
+    topic: str
+    target_topic: str
+    partition: int
+    generation: int
+    source_offset: int | None
+    target_offset: int | None
+    state: str
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """One element of ``offsets translate --json``'s ``offsets``."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class MappedRange:
+    """What the ledger knows of one partition in one generation of its topic: ends are exclusive, ``runs`` linear pieces hold ``records``.
+
+    ``current`` is False for a generation that another one has followed. ``bound_at`` is milliseconds since the epoch.
+    """
+
+    mirror: str
+    topic: str
+    target_topic: str
+    partition: int
+    generation: int
+    current: bool
+    bound_at: int
+    source_start: int
+    source_end: int
+    target_start: int
+    target_end: int
+    records: int
+    runs: int
+
+    def to_json(self) -> dict[str, Any]:
+        """One element of ``offsets show --json``'s ``partitions``."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class BackfillReport:
     """The outcome of a backfill of source records with ``from <= time < to``."""
 

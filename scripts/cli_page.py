@@ -65,6 +65,10 @@ SHAPES = {
     "demo": '{"ok", "rows": [{"topic", "target_topic", "partitions", "records", "bytes", "verdict", ...}], "records", "bytes", ...}',
     "resolve": '{"halts": [{"mirror", "lane", "topic", "partition", "code", "reason", "hint", "start", "end", "accept"}]}'
     ' or, with --accept, {"mirror", "topic", "accepted", "meaning", "spans", "decided_by"}',
+    "offsets translate": '{"offsets": [{"mirror", "topic", "target_topic", "partition", "generation", "source_offset", "target_offset", '
+    '"state", "note"}]}',
+    "offsets show": '{"partitions": [{"mirror", "topic", "target_topic", "partition", "generation", "current", "bound_at", '
+    '"source_start", "source_end", "target_start", "target_end", "records", "runs"}]}',
     "version": '{"version", "python", "platform"}',
     "clusters start": '{"clusters": [{"name", "bootstrap_servers", "version", "state", "brokers", "pids", "directory"}]}',
     "clusters stop": "as clusters start",

@@ -46,6 +46,13 @@ class LoadedConfig:
                 raise UsageError(f"{self.path} has no mirror '{name}'", hint=_nearest(name, self.names))
         return [name for name in self.names if not wanted or name in wanted]
 
+    def one(self, wanted: str | None) -> str:
+        """The mirror named on the command line, or the file's only one. Raises UsageError."""
+        names = self.pick([wanted] if wanted else None)
+        if len(names) != 1:
+            raise UsageError(f"which mirror? {self.path} has {', '.join(names)}", hint="name one with --mirror")
+        return names[0]
+
 
 def load(path: Path) -> LoadedConfig:
     """Read ``path``; nothing is connected to yet.

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from mirror_pipeline.cli import local, resolve, run, setup, status, verify
+from mirror_pipeline.cli import local, offsets, resolve, run, setup, status, verify
 from mirror_pipeline.cli.errors import report
 from mirror_pipeline.cli.options import NO_VALUE, PlainCommand, PlainGroup, Settings
 
@@ -62,12 +62,14 @@ def root(
 ) -> None:
     context.obj = Settings(debug=debug)
     if config is not None:
-        context.default_map = dict.fromkeys(WITH_CONFIG, {"config": config})
+        given = {"config": config}
+        context.default_map = dict.fromkeys(WITH_CONFIG, given) | {"offsets": dict.fromkeys(OFFSETS_WITH_CONFIG, given)}
 
 
 WITH_CONFIG = (
     "init", "check", "plan", "run", "backfill", "lag", "status", "health", "gaps", "sql", "resolve", "verify", "repair", "evict", "up",
 )  # fmt: skip
+OFFSETS_WITH_CONFIG = ("translate", "show")
 
 for _panel, _commands in (
     (FIRST, (setup.init, setup.check, setup.plan)),
@@ -78,6 +80,7 @@ for _panel, _commands in (
 ):
     for _command in _commands:
         app.command(cls=PlainCommand, rich_help_panel=_panel)(_command)
+app.add_typer(offsets.commands, rich_help_panel=LOOK)
 app.add_typer(local.clusters, rich_help_panel=HERE)
 
 

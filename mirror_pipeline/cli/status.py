@@ -13,7 +13,7 @@ from rich.text import Text
 
 from mirror_pipeline.cli import load, tables, tables_status
 from mirror_pipeline.cli.errors import PROBLEM, answers, describe, print_json
-from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors
+from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors, OneMirror
 from mirror_pipeline.cli.spark_output import children_unheard
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, MirrorError, UsageError
 from mirror_pipeline.operations.health import EXIT_CODES, health_of, worst
@@ -32,7 +32,6 @@ MaxAge = Annotated[
 Partitions = Annotated[bool, typer.Option("--partitions", "-p", metavar=NO_VALUE, help="Show one row per partition, with its offsets.")]
 
 Query = Annotated[str, typer.Argument(metavar="QUERY", help="One SQL statement of Spark; - reads it from standard input.")]
-OneMirror = Annotated[str | None, typer.Option("--mirror", "-m", metavar="NAME", help="The mirror; needed if the file has several.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, metavar="ROWS", help="Print at most this many rows.")]
 
 
@@ -186,12 +185,10 @@ def sql(
     which takes some seconds to start.
     """
     opened = load.load(config)
-    names = opened.pick([mirror] if mirror else None)
-    if len(names) != 1:
-        raise UsageError(f"which mirror? {config} has {', '.join(names)}", hint="name one with --mirror")
+    name = opened.one(mirror)
     text = sys.stdin.read() if query == "-" else query
     with Console(stderr=True).status("starting Spark"), children_unheard():
-        answer = opened.mirror(names[0]).sql(text)
+        answer = opened.mirror(name).sql(text)
         rows = [row.asDict(recursive=True) for row in answer.limit(limit + 1).collect()]
     if as_json:
         shown = [{name: tables_status.plain(value) for name, value in row.items()} for row in rows[:limit]]

@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from mirror_pipeline.buffer.ledger.offset_runs import Runs
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution import worker_cache
@@ -27,7 +28,6 @@ from mirror_pipeline.verify.align import align
 from mirror_pipeline.verify.fold_tasks import Chunk
 from mirror_pipeline.verify.jobs import run_each
 from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED
-from mirror_pipeline.verify.offset_runs import Runs
 from mirror_pipeline.verify.pieces import Piece
 from mirror_pipeline.verify.positional import compare_latest
 from mirror_pipeline.verify.record_tasks import DeepResult, Terms, source_pieces, target_pieces

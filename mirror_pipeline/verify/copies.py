@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.ledger.offset_runs import Runs, runs_of
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
 from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.errors import UsageError
@@ -17,7 +18,6 @@ from mirror_pipeline.kafka.offsets import log_range, offsets_at
 from mirror_pipeline.model import Gap, HoleCause, Incarnation, TopicPartition
 from mirror_pipeline.verify.fold_tasks import Chunk
 from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED
-from mirror_pipeline.verify.offset_runs import Runs, runs_of
 from mirror_pipeline.verify.record_tasks import Terms
 from mirror_pipeline.verify.rules import read_terms
 

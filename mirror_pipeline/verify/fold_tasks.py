@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from mirror_pipeline.buffer.ledger.offset_runs import Runs
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution import worker_cache
@@ -16,7 +17,6 @@ from mirror_pipeline.kafka.records.header import check
 from mirror_pipeline.model import LeafDigest, TopicPartition
 from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED, LogWalk, read_log
 from mirror_pipeline.verify.merged_batches import Extents, Matching
-from mirror_pipeline.verify.offset_runs import Runs
 from mirror_pipeline.verify.tree import stretches
 
 SOURCE_LINE, TARGET_LINE = 0, 1

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from mirror_pipeline.buffer.ledger.offset_runs import Runs
 from mirror_pipeline.kafka.records.batch import OpenRecord, Record, content
 from mirror_pipeline.verify.align import Alignment, Side, between
-from mirror_pipeline.verify.offset_runs import Runs
 from mirror_pipeline.verify.pieces import Candidate, Piece, Trace, contents, key_digest, trace
 
 

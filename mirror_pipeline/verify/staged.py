@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.ledger.offset_runs import Runs, runs_of
 from mirror_pipeline.buffer.ledger.unverified import Generations, choose_spans
 from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.buffer.spans.spans import SpanTable
@@ -26,7 +27,6 @@ from mirror_pipeline.verdicts import Difference
 from mirror_pipeline.verify.fold_tasks import Chunk, FoldResult, FoldTask
 from mirror_pipeline.verify.jobs import grouped, run_each, run_folds
 from mirror_pipeline.verify.log_walk import READ_UNCOMMITTED
-from mirror_pipeline.verify.offset_runs import Runs, runs_of
 from mirror_pipeline.verify.record_tasks import DeepTask, StagedSource
 from mirror_pipeline.verify.rules import read_target_terms
 from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION, Settled, Whole, compare_records

@@ -20,6 +20,7 @@ from mirror_pipeline.reports import (
     Excluded,
     Finding,
     LaneStatus,
+    MappedRange,
     MirrorPlan,
     MirrorStatus,
     Progress,
@@ -27,6 +28,7 @@ from mirror_pipeline.reports import (
     TopicPlan,
     TopicProgress,
     TopicState,
+    Translation,
 )
 from mirror_pipeline.verdicts import PartitionVerdict, TopicVerdict, VerifyReport
 from mirror_pipeline.verify.repair import RepairedRecord, RepairReport
@@ -113,6 +115,11 @@ class FakeMirror:
         self._answer("backfill", None, topic=topic, start=start, end=end, **facts)
         return BackfillReport(self.name, topic, facts["into"] or f"east.{topic}", start, end, {0: (10, 20)}, run_report(self.name))
 
+    def translate(self, topic: str, **facts: Any) -> tuple[Translation, ...]:
+        return self._answer("translate", (Translation("m", topic, f"east.{topic}", 0, 1, 4711, None, "not_there_yet", "not yet"),), **facts)
+
+    def offset_map(self, topic: str | None = None) -> tuple[MappedRange, ...]:
+        return self._answer("offset_map", (MappedRange("m", "orders", "east.orders", 3, 2, True, 0, 10, 5_000, 7, 4_990, 4_983, 3),))
 
     def verify(self, **facts: Any) -> VerifyReport:
         return self._answer("verify", self.the_proof, **facts)

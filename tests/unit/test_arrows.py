@@ -44,6 +44,7 @@ TWICE = {
     "messages": "of Kafka's protocol, and of read and write tasks",
     "naming": "its rules, and applying them",
     "offset_map": "folding the sends table, and advancing it",
+    "offsets": "of many partitions in one request, and the command",
     "pieces": "of spans, and of compared streams",
     "place": "of a buffer, and of a demo",
     "plan": "of a topic, of a micro-batch, of a mirror",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirror_pipeline.buffer.ledger.offset_runs import Runs
 from mirror_pipeline.model import SpanRef, TopicPartition
-from mirror_pipeline.verify.offset_runs import Runs
 from mirror_pipeline.verify.staged import GROUP_BYTES, _groups
 
 

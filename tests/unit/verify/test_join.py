@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirror_pipeline.buffer.ledger.offset_runs import straight
 from mirror_pipeline.kafka.records.batch import OpenRecord, content
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.classify import classify
-from mirror_pipeline.verify.offset_runs import straight
 from mirror_pipeline.verify.pieces import key_digest, trace
 from mirror_pipeline.verify.positional import Joined, join, keys_seen, last_seen
 from mirror_pipeline.verify.record_tasks import LookResult

@@ -8,10 +8,10 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirror_pipeline.buffer.ledger.offset_runs import Runs, straight
 from mirror_pipeline.kafka.records.digest import LEAF_OFFSETS
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.fold_tasks import Chunk, borders, deep_chunks, plan_chunks, sample, split
-from mirror_pipeline.verify.offset_runs import Runs, straight
 
 T = TopicPartition("t", 0)
 

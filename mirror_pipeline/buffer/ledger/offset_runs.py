@@ -56,6 +56,21 @@ class Runs:
             return self.source[run] + offset - self.target[run]
         return None
 
+    def from_source(self, offset: int) -> tuple[int, int] | None:
+        """Source and target offset of the first record whose source offset is ``offset`` or greater; None when there is none."""
+        return self._first(self.source, offset)
+
+    def from_target(self, offset: int) -> tuple[int, int] | None:
+        """Source and target offset of the first record whose target offset is ``offset`` or greater; None when there is none."""
+        return self._first(self.target, offset)
+
+    def _first(self, starts: array[int], offset: int) -> tuple[int, int] | None:
+        run = bisect_right(starts, offset) - 1
+        if run >= 0 and offset < starts[run] + self.length[run]:
+            into = offset - starts[run]
+            return self.source[run] + into, self.target[run] + into
+        return (self.source[run + 1], self.target[run + 1]) if run + 1 < len(starts) else None
+
     def source_at_or_after(self, offset: int, otherwise: int) -> int:
         """Source offset of the first record at or after ``offset`` of the target; ``otherwise`` when there is none."""
         run = bisect_right(self.target, offset) - 1

@@ -17,6 +17,8 @@ POINTS = (
     "produce.before_send", "produce.after_send", "produce.before_ack", "record.before", "record.after",
     "recover.before", "evict.before", "evict.after",
 )  # fmt: skip
+GROUP_POINTS = ("groups.named", "groups.written")
+"""In a round over consumer groups, which only mirrors that carry groups run."""
 
 _seen: dict[str, int] = {}
 _lock = threading.Lock()

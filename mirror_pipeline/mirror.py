@@ -18,11 +18,14 @@ from mirror_pipeline.operations import translate as translation
 from mirror_pipeline.operations.check import check
 from mirror_pipeline.operations.drain import run as drain_or_run
 from mirror_pipeline.operations.evict import evict
+from mirror_pipeline.operations.groups import answer
+from mirror_pipeline.operations.groups.background import carrying_groups
 from mirror_pipeline.operations.plan import plan
 from mirror_pipeline.operations.sql import ask
 from mirror_pipeline.reports import (
     BackfillReport,
     Finding,
+    GroupsReport,
     HaltedTopic,
     MappedRange,
     MirrorPlan,
@@ -117,7 +120,8 @@ class Mirror:
             observer=observer, stop=stop or threading.Event(), session=session, drain=drain,
             verify_staged=verify_staged,
         )  # fmt: skip
-        return wanted.run() if drain else drain_or_run(wanted)
+        with carrying_groups(self.flow):
+            return wanted.run() if drain else drain_or_run(wanted)
 
     def undelivered(self) -> MirrorLag:
         """What is staged and not on the target, by topic, from ledger and buffer alone; contacts no cluster.
@@ -187,6 +191,17 @@ class Mirror:
             BufferUnusable: the ledger cannot be read.
         """
         return translation.show(self.flow, topic)
+
+    def groups(self) -> GroupsReport:
+        """The committed offsets of the mirror's consumer groups on both sides, and why an offset is not carried over. Changes nothing.
+
+        Raises:
+            UsageError: the mirror carries no groups.
+            ClusterUnreachable: source or target does not answer.
+            BrokerError: a cluster refuses to list its groups.
+            BufferUnusable: the ledger cannot be read.
+        """
+        return answer.groups(self.flow)
 
     def backfill(
         self,

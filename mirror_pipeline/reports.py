@@ -291,6 +291,41 @@ class MappedRange:
 
 
 @dataclass(frozen=True, slots=True)
+class CarriedGroup:
+    """A consumer group's committed offset in one partition; a group that is not carried over has no partition.
+
+    ``behind`` are the target's records between its offset and the one that the source's commit means, None while that is not copied.
+    ``written_at`` (milliseconds since the epoch) is when the mirror wrote the target's offset. ``state`` is ``in_step``, ``pending``,
+    ``not_copied_yet``, ``ahead``, ``active_on_target``, ``moved``, ``both_sides`` or ``not_carried``; ``why`` says it in words.
+    """
+
+    mirror: str
+    group: str
+    topic: str
+    partition: int | None
+    source_offset: int | None
+    target_offset: int | None
+    behind: int | None
+    written_at: int | None
+    state: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsReport:
+    """The consumer groups of one mirror; ``last_round`` is seconds since the epoch, None before the first."""
+
+    mirror: str
+    groups: tuple[CarriedGroup, ...]
+    notes: tuple[str, ...] = ()
+    last_round: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """One element of ``groups --json``'s ``mirrors``."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class BackfillReport:
     """The outcome of a backfill of source records with ``from <= time < to``."""
 

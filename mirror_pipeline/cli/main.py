@@ -68,6 +68,7 @@ def root(
 
 WITH_CONFIG = (
     "init", "check", "plan", "run", "backfill", "lag", "status", "health", "gaps", "sql", "resolve", "verify", "repair", "evict", "up",
+    "groups",
 )  # fmt: skip
 OFFSETS_WITH_CONFIG = ("translate", "show")
 
@@ -75,7 +76,7 @@ for _panel, _commands in (
     (FIRST, (setup.init, setup.check, setup.plan)),
     (COPY, (run.run, run.backfill)),
     (LOOK, (status.lag, status.status, status.health, status.gaps, status.sql)),
-    (LOOK, (verify.verify, verify.repair, resolve.resolve, status.evict)),
+    (LOOK, (verify.verify, verify.repair, resolve.resolve, status.evict, offsets.groups)),
     (HERE, (local.up, local.demo, local.version)),
 ):
     for _command in _commands:

@@ -1,4 +1,4 @@
-"""``offsets``: which target offset is which source offset."""
+"""``offsets``: which target offset is which source offset; ``groups``: the offsets of consumer groups on both sides."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rich.text import Text
 
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import answers, print_json
-from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, OneMirror, PlainCommand, PlainGroup
-from mirror_pipeline.cli.tables import cells, table
-from mirror_pipeline.reports import MappedRange, Translation
-from mirror_pipeline.text import count, parse_time
+from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors, OneMirror, PlainCommand, PlainGroup
+from mirror_pipeline.cli.tables import cells, table, title
+from mirror_pipeline.reports import CarriedGroup, GroupsReport, MappedRange, Translation
+from mirror_pipeline.text import count, instant, parse_time, plural
 
 commands = typer.Typer(
     name="offsets",
@@ -81,6 +81,38 @@ def show(config: ConfigFile = DEFAULT_CONFIG, mirror: OneMirror = None, topic: O
         print_json({"partitions": [row.to_json() for row in found]})
     else:
         answers().print(_shown(found))
+
+
+def groups(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
+    """Show the committed offsets of consumer groups on both sides, and why an offset is not carried over.
+
+    A group in step continues on the target with exactly the record that is its next one on the source. Reads both clusters, changes
+    nothing: `mirror run` carries the groups that `groups` in the configuration selects. Exit code 0 in every state.
+    """
+    opened = load.load(config)
+    found = [opened.mirror(name).groups() for name in opened.pick(mirror)]
+    if as_json:
+        print_json({"mirrors": [report.to_json() for report in found]})
+    else:
+        answers().print(Group(*(_groups(report) for report in found)))
+
+
+def _groups(report: GroupsReport) -> RenderableType:
+    grid = table(["group", "topic"], ["partition", "source", "target", "behind", "written"], ["state"])
+    for row in report.groups:
+        numbers = ["" if row.partition is None else str(row.partition), *map(_number, (row.source_offset, row.target_offset, row.behind))]
+        written = "-" if row.written_at is None else instant(row.written_at)
+        grid.add_row(*cells(row.group, row.topic, *numbers, written, _state(row)))
+    different = len({row.group for row in report.groups if row.state != "in_step"})
+    names = len({row.group for row in report.groups})
+    said = f"{different} of {plural(names, 'group')} not in step" if different else f"{plural(names, 'group')} in step"
+    end = Text(said, "yellow" if different else "green")
+    return Group(title(report.mirror), grid, *(Text(note, "yellow") for note in report.notes), end)
+
+
+def _state(row: CarriedGroup) -> Text:
+    words = row.state.replace("_", " ")
+    return Text(f"{words}: {row.why}" if row.why else words, "green" if row.state == "in_step" else "yellow")
 
 
 def _number(offset: int | None) -> str:

@@ -146,17 +146,11 @@ class _Facts:
         self._problems = problems
 
     def config(self, path: Path) -> Config:
-        notes = tuple(
-            f"{self._problems.where(('mirrors', index, 'groups'))}: consumer groups are not carried over yet; this block has no effect"
-            for index, mirror in enumerate(self._model.mirrors)
-            if mirror.groups is not None
-        )
         return Config(
             clusters={alias: self._cluster(alias, cluster) for alias, cluster in self._model.clusters.items()},
             mirrors=[self._mirror(mirror) for mirror in self._model.mirrors],
             buffer=self._buffer(self._model.buffer),
             path=path,
-            notes=notes,
         )
 
     def _cluster(self, alias: str, cluster: ClusterModel) -> ClusterSettings:
@@ -198,7 +192,7 @@ class _Facts:
             start=mirror.start,
             on_loss=mirror.on_loss,
             lanes=mirror.lanes,
-            groups=None if groups is None else GroupSelection(tuple(groups.include), tuple(groups.exclude)),
+            groups=None if groups is None else GroupSelection(tuple(groups.include), tuple(groups.exclude), groups.interval),
             engine=self._engine(mirror.engine),
         )
 

@@ -109,13 +109,11 @@ class TopicsModel(Section):
 
 
 class GroupsModel(Section):
-    """Consumer groups whose offsets are carried over.
-
-    **Not active yet**: the block is checked and a note is printed, but no group offset is written.
-    """
+    """Consumer groups whose committed offsets are translated and written on the target, see [offsets](offsets.md#consumer-groups)."""
 
     include: Patterns = setting([], "Groups to carry over: regexes on the whole name.", "list of regexes", example='[".*"]')
     exclude: Patterns = setting([], "Groups to leave out; wins over `include`.", "list of regexes", example='["console-consumer-.*"]')
+    interval: Duration = setting("10s", "Time between two rounds over all groups.", "duration", example="5s", ge=1, le=3600)
 
 
 class EngineModel(Section):
@@ -273,7 +271,7 @@ class MirrorModel(Section):
         le=64,
         strict=True,
     )
-    groups: GroupsModel | None = setting(None, "Consumer groups to carry over, see [groups](#groups). Not active yet.", "section")
+    groups: GroupsModel | None = setting(None, "Consumer groups to carry over, see [groups](#groups). Without it: none.", "section")
     engine: EngineModel | None = setting(None, "Overrides of the [engine](#engine) keys for this mirror.", "section")
 
 

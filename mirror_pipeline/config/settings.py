@@ -92,10 +92,11 @@ class TopicSelection:
 
 @dataclass(frozen=True, slots=True)
 class GroupSelection:
-    """Consumer groups whose offsets are to be carried over (not active yet)."""
+    """Consumer groups whose offsets are carried over: whole-name regexes (``exclude`` wins), every ``interval`` seconds."""
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    interval: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,22 @@ import struct
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResponse
+from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResponse, ListGroupsResponse
 from kafka.protocol.consumer import (
     ListOffsetsRequest,
     ListOffsetsResponse,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
+from kafka.protocol.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse
 
@@ -43,6 +51,10 @@ class Api(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    LIST_GROUPS = 16
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     INIT_PRODUCER_ID = 22
@@ -66,6 +78,10 @@ SPOKEN: dict[int, Versions] = {
     Api.FETCH: Versions(4, 11, 12),  # v4: isolation level; v12 adds nothing we need
     Api.LIST_OFFSETS: Versions(2, 7, 6),  # v2: isolation level; v7: -3 is the newest timestamp
     Api.METADATA: Versions(7, 12, 9),  # v7: leader epochs; v10: topic ids
+    Api.OFFSET_COMMIT: Versions(2, 8, 8),  # from v10 by topic id; v9 is for members of the new protocol
+    Api.OFFSET_FETCH: Versions(8, 8, 6),  # v8: many groups at once; from v10 by topic id
+    Api.FIND_COORDINATOR: Versions(4, 4, 3),  # v4: many groups at once
+    Api.LIST_GROUPS: Versions(4, 5, 3),  # v4: states; v5: kinds of groups
     Api.SASL_HANDSHAKE: Versions(1, 1, NEVER),  # v1: tokens travel in SaslAuthenticate
     Api.API_VERSIONS: Versions(0, 3, 3),
     Api.INIT_PRODUCER_ID: Versions(0, 4, 2),
@@ -77,6 +93,10 @@ SPOKEN: dict[int, Versions] = {
 _RESPONSES: dict[int, Any] = {
     Api.LIST_OFFSETS: ListOffsetsResponse,
     Api.METADATA: MetadataResponse,
+    Api.OFFSET_COMMIT: OffsetCommitResponse,
+    Api.OFFSET_FETCH: OffsetFetchResponse,
+    Api.FIND_COORDINATOR: FindCoordinatorResponse,
+    Api.LIST_GROUPS: ListGroupsResponse,
     Api.SASL_HANDSHAKE: SaslHandshakeResponse,
     Api.API_VERSIONS: ApiVersionsResponse,
     Api.INIT_PRODUCER_ID: InitProducerIdResponse,

@@ -17,8 +17,10 @@ from mirror_pipeline.model import Gap, HoleCause
 from mirror_pipeline.reports import (
     BackfillReport,
     BufferUse,
+    CarriedGroup,
     Excluded,
     Finding,
+    GroupsReport,
     LaneStatus,
     MappedRange,
     MirrorPlan,
@@ -120,6 +122,10 @@ class FakeMirror:
 
     def offset_map(self, topic: str | None = None) -> tuple[MappedRange, ...]:
         return self._answer("offset_map", (MappedRange("m", "orders", "east.orders", 3, 2, True, 0, 10, 5_000, 7, 4_990, 4_983, 3),))
+
+    def groups(self) -> GroupsReport:
+        row = CarriedGroup("m", "billing", "orders", 3, 4711, 4600, 90, 0, "active_on_target", "the group has members on the target")
+        return self._answer("groups", GroupsReport("m", (row,), ("no round has run yet",)))
 
     def verify(self, **facts: Any) -> VerifyReport:
         return self._answer("verify", self.the_proof, **facts)

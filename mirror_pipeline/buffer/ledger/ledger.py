@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -148,6 +148,16 @@ class Ledger:
         """The sends that end after a source offset, for the partitions named; read file by file, so that other rows take no memory."""
         sends = read_rows(self._sends, keep=partial(sends_after, starts=starts))
         return sends.sort_by([(name, "ascending") for name in ("topic", "partition", "source_start")])
+
+    def sends_since(self, known: Collection[str], topics: Collection[str]) -> tuple[pa.Table, list[str]]:
+        """The sends of some topics in files that are not ``known``, and the names of all files now.
+
+        Maintenance joins files, so rows read before may come again. Raises BufferUnusable, also when that happens during the read.
+        """
+        live = list(self._sends.files())
+        names = pa.array(sorted(topics), pa.string())
+        fresh = [path for path in live if path not in known]
+        return read_rows(self._sends, paths=fresh, keep=lambda part: part.filter(pc.is_in(part["topic"], names))), live
 
     def sends(self, topic: str | None = None, partition: int | None = None, incarnation: str | None = None) -> list[Send]:
         """The sends, ordered by topic, partition and source offset."""

@@ -117,6 +117,11 @@ class PartitionMap:
 
     generations: list[GenerationMap]
 
+    @property
+    def target_topic(self) -> str:
+        """Where the copy is now."""
+        return self.generations[-1].generation.target_topic
+
     def to_target(self, offset: int, number: int | None = None) -> Translated:
         """The target offset for a source offset.
 

@@ -184,5 +184,23 @@ VERIFICATIONS = TableSpec(
     skipping=("topic", "partition", "source_start", "source_end"),
 )
 
+GROUP_OFFSETS = TableSpec(
+    "group_offsets",
+    _columns(
+        mirror=_TEXT,
+        lane=_TEXT,
+        revision=_LONG,
+        group=_TEXT,
+        topic=_TEXT,
+        partition=_INT,
+        source_offset=_LONG,
+        metadata=_TEXT,
+        target_offset=_LONG,
+        previous_offset=_LONG,
+        moved_back=pa.bool_(),
+        written_at=TIME,
+    ),
+)
+
 LEDGER = (SENDS, GAPS, INCARNATIONS, PRODUCERS, VERIFICATIONS, DECISIONS, QUARANTINE)
 TABLES = (SPANS, *LEDGER)

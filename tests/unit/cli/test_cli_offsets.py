@@ -1,4 +1,4 @@
-"""``mirror offsets``: what it asks the mirror for, and how it prints the answer."""
+"""``mirror offsets`` and ``mirror groups``: what they ask a mirror for, and how they print the answer."""
 
 from __future__ import annotations
 
@@ -42,3 +42,13 @@ def test_of_several_mirrors_one_must_be_named(cli: Cli, verb: tuple[str, ...]) -
     ended = cli("offsets", *verb, mirrors=[FakeMirror("m"), FakeMirror("n")])
     assert ended.code == 2
     assert "error: which mirror? mirror.yaml has m, n\nhint: name one with --mirror" in ended.err
+
+
+def test_groups_are_shown(cli: Cli) -> None:
+    ended = cli("groups", mirrors=[FakeMirror()])
+    assert ended.code == 0
+    for said in ("billing", "4,711", "4,600", "90", "active on target", "no round has run yet", "1 of 1 group not in step"):
+        assert said in ended.out
+    (mirror,) = cli("groups", "--json", mirrors=[FakeMirror()]).json["mirrors"]
+    assert set(mirror) == {"mirror", "groups", "notes", "last_round"}
+    assert mirror["groups"][0]["state"] == "active_on_target"

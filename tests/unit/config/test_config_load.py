@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_pipeline.config import ClusterSettings, EngineConfig, FrozenMap, Security, TopicSelection, load_config
+from mirror_pipeline.config import ClusterSettings, EngineConfig, FrozenMap, GroupSelection, Security, TopicSelection, load_config
 from mirror_pipeline.errors import ConfigError, UsageError
 
 FACES = r"""
@@ -73,11 +73,9 @@ def test_the_documented_file_loads(tmp_path: Path) -> None:
     assert config.path == tmp_path / "mirror.yaml"
 
 
-def test_groups_are_not_taken_in_silence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (note,) = load_config(write(tmp_path, FACES)).notes
-    load_config(write(tmp_path, FACES))
-    assert caplog.messages == [note]
-    assert "mirror.yaml:15: mirrors[0].groups: consumer groups are not carried over yet" in note
+def test_groups_are_selected_by_regexes(tmp_path: Path) -> None:
+    groups = load_config(write(tmp_path, FACES)).mirrors[0].groups
+    assert groups == GroupSelection((".*",), (), 10.0)
     assert load_config(write(tmp_path, GOOD)).notes == ()
 
 

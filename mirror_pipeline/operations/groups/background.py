@@ -1,0 +1,92 @@
+"""Rounds over the consumer groups while a mirror runs: in one thread of one of its runs, whatever the number of lanes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from mirror_pipeline.buffer.ledger.group_offsets import GROUPS_LANE, GroupOffsets
+from mirror_pipeline.buffer.place.lock import lane_lock
+from mirror_pipeline.buffer.place.place import LaneStore, open_lane
+from mirror_pipeline.errors import LaneBusy, MirrorError
+from mirror_pipeline.flow import Flow
+from mirror_pipeline.kafka.groups.group_client import GroupClient
+from mirror_pipeline.operations.groups.group_round import GroupRounds, RoundOutcome
+from mirror_pipeline.operations.groups.last_round import LastRound, write_last_round
+
+log = logging.getLogger(__name__)
+
+# How long the end of a run waits for a round in progress, which may be abandoned at any point.
+END_SECONDS = 30.0
+# At most one maintenance of the table in so many rounds.
+MAINTAIN_EVERY = 30
+
+
+def open_rounds(flow: Flow, stack: ExitStack, store: LaneStore) -> GroupRounds:
+    """Rounds with clients of their own, which the stack closes."""
+    assert flow.settings.groups is not None  # noqa: S101 - callers know
+    source, target = stack.enter_context(flow.source_client()), stack.enter_context(flow.target_client())
+    table = GroupOffsets(store, durable=flow.config.buffer.durable)
+    return GroupRounds(flow, table, GroupClient(source), GroupClient(target), flow.settings.groups)
+
+
+@contextmanager
+def carrying_groups(flow: Flow) -> Iterator[None]:
+    """Carry groups over while the block runs, and once more at its end; nothing where the mirror has no groups.
+
+    An error of a round is logged and shown by `mirror groups`; it does not end the run.
+    """
+    if flow.settings.groups is None or not flow.settings.groups.include:
+        yield
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=_carry, args=(flow, flow.settings.groups.interval, ended), name="groups", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(END_SECONDS)
+
+
+def _carry(flow: Flow, interval: float, ended: threading.Event) -> None:
+    """Wait for the lock, then run rounds, the last one after the end of the run."""
+    while True:
+        last = ended.is_set()
+        try:
+            store = open_lane(flow.config.buffer, flow.name, GROUPS_LANE)
+            with lane_lock(store, patience=0.0), ExitStack() as stack:
+                _rounds(open_rounds(flow, stack, store), store, interval, ended)
+                return
+        except LaneBusy:
+            log.debug("groups mirror=%s: another run of the mirror carries them", flow.name)
+        except MirrorError as error:
+            log.warning("groups mirror=%s: %s", flow.name, error)
+        if last:
+            return
+        ended.wait(interval)
+
+
+def _rounds(rounds: GroupRounds, store: LaneStore, interval: float, ended: threading.Event) -> None:
+    said: set[str] = set()
+    count, last = 0, False
+    while not last:
+        last = ended.is_set()
+        began, error, outcome = time.time(), "", RoundOutcome()
+        try:
+            outcome = rounds.run()
+            if count % MAINTAIN_EVERY == 0:
+                rounds.table.maintain()
+        except MirrorError as failed:
+            error = str(failed)
+        left_out = (f"{name} is not carried over: {why}" for name, why in outcome.left_out.items())
+        for text in {error, *outcome.notes, *left_out} - said - {""}:
+            log.warning("groups mirror=%s: %s", store.mirror, text)
+            said.add(text)
+        write_last_round(store, LastRound(began, time.time() - began, outcome.groups, outcome.written, error))
+        count += 1
+        if not last:
+            ended.wait(interval)

@@ -1,0 +1,110 @@
+"""What to do with one committed offset of one group. Pure.
+
+The rules, first match first:
+
+1. The target holds an offset that this mirror did not write: it is never overwritten. The group moved to the target if its commit on
+   the source has not changed since; otherwise it committed on both sides.
+2. The source's commit is beyond what is copied, or its translation beyond the target's log: it waits.
+3. The target holds it already.
+4. It lies before what the target holds: only if the source's commit itself went back.
+5. The target's group has members: it waits until they have left; the coordinator would refuse it too.
+6. It is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mirror_pipeline.buffer.ledger.group_offsets import NONE, CarriedOffset, GroupPartition
+from mirror_pipeline.buffer.ledger.translation import Translated
+from mirror_pipeline.kafka.groups.group_client import Commit
+
+
+class GroupState(StrEnum):
+    """How a group's offset stands in one partition."""
+
+    IN_STEP = "in_step"
+    WRITE = "pending"
+    NOT_COPIED_YET = "not_copied_yet"
+    AHEAD = "ahead"
+    ACTIVE = "active_on_target"
+    MOVED = "moved"
+    BOTH = "both_sides"
+    NOT_CARRIED = "not_carried"
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """One commit on both sides: ``start`` and ``end`` bound the target's log; ``active`` when the target's group has members."""
+
+    source: Commit
+    target: Commit | None
+    translated: Translated
+    start: int
+    end: int
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The outcome: ``offset`` is what the target should hold (None while unknown), ``row`` what the ledger should say."""
+
+    state: GroupState
+    offset: int | None
+    row: CarriedOffset | None
+    why: str = ""
+
+
+def decide(key: GroupPartition, sides: Sides, known: CarriedOffset | None, now: int) -> Decision:
+    """Apply the rules.
+
+    Args:
+        key: which group and partition.
+        sides: what both clusters say.
+        known: the ledger's row.
+        now: milliseconds since the epoch, for a new row.
+    """
+    wanted = None if sides.translated.offset is None else max(sides.translated.offset, sides.start)
+    if not _ours(sides.target, known, wanted):
+        return _foreign(sides, known, wanted)
+    went_back = known is not None and (sides.source.offset < known.source_offset or known.moved_back)
+    held = NONE if sides.target is None else sides.target.offset
+    if wanted is None or wanted > sides.end:
+        row = _row(key, sides, NONE, held, went_back, known, now)
+        why = f"the target's log ends at {sides.end}" if wanted is not None else "its record is not copied yet"
+        return Decision(GroupState.NOT_COPIED_YET, None, row, why)
+    if sides.target is not None and held == wanted and sides.target.metadata == sides.source.metadata:
+        return Decision(GroupState.IN_STEP, wanted, _row(key, sides, wanted, held, False, known, now))
+    if wanted < held and not went_back:
+        why = f"the target's offset {held} is further, and the source's did not go back"
+        return Decision(GroupState.AHEAD, wanted, None, why)
+    row = _row(key, sides, wanted, held, went_back, known, now)
+    if sides.active:
+        return Decision(GroupState.ACTIVE, wanted, row, "the group has members on the target; stop them there or on the source")
+    return Decision(GroupState.WRITE, wanted, row, "the next round writes it")
+
+
+def _ours(target: Commit | None, known: CarriedOffset | None, wanted: int | None) -> bool:
+    if target is None or target.offset == wanted:
+        return True
+    return known is not None and target.offset in (known.target_offset, known.previous_offset)
+
+
+def _foreign(sides: Sides, known: CarriedOffset | None, wanted: int | None) -> Decision:
+    assert sides.target is not None  # noqa: S101 - what is missing is never foreign
+    if known is not None and known.source_offset == sides.source.offset:
+        return Decision(GroupState.MOVED, wanted, None, f"the group continued on the target, at {sides.target.offset}")
+    hint = "delete its offsets on the target to carry the source's over again"
+    return Decision(GroupState.BOTH, wanted, None, f"the group committed {sides.target.offset} on the target itself; {hint}")
+
+
+def _row(
+    key: GroupPartition, sides: Sides, target: int, held: int, back: bool, known: CarriedOffset | None, now: int
+) -> CarriedOffset | None:
+    """The new row; None where the ledger says so already."""
+    source, facts = sides.source, (sides.source.offset, sides.source.metadata, target, back)
+    same = known is not None and facts == (known.source_offset, known.metadata, known.target_offset, known.moved_back)
+    if same and known is not None and held in (known.target_offset, known.previous_offset):
+        return None
+    return CarriedOffset(key, source.offset, source.metadata, target, held, back, now)

@@ -1,0 +1,38 @@
+"""The last round over the groups, as the run that did it describes it: a small file beside the table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from mirror_pipeline.buffer.place.errors import explained
+from mirror_pipeline.buffer.place.place import LaneStore
+
+FILE = "round.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LastRound:
+    """When it began (seconds since the epoch), how long it took, how many groups and offsets; why it failed, or ""."""
+
+    at: float
+    seconds: float
+    groups: int
+    written: int
+    error: str = ""
+
+
+def write_last_round(store: LaneStore, done: LastRound) -> None:
+    """Replace the file. Raises BufferUnusable."""
+    with explained(store.uri):
+        store.write_file(FILE, json.dumps(asdict(done)))
+
+
+def read_last_round(store: LaneStore) -> LastRound | None:
+    """The file's content; None when there was no round. Raises BufferUnusable."""
+    with explained(store.uri):
+        text = store.read_file(FILE)
+    try:
+        return LastRound(**json.loads(text)) if text else None
+    except (ValueError, TypeError):  # of a later version
+        return None

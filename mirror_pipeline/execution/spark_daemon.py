@@ -10,6 +10,8 @@ import gc
 import os
 from importlib import import_module
 
+from mirror_pipeline.execution.residents import start_keeper
+
 # Before numpy and pyarrow are loaded: a fork copies no thread, and neither of them may have one by then.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
@@ -29,6 +31,8 @@ def main() -> None:
     load()
     gc.collect()
     gc.freeze()
+    os.setpgid(0, 0)  # the keeper belongs to the group that the manager ends with itself
+    start_keeper()
     manager()
 
 

@@ -21,8 +21,8 @@ INLINE_BYTES = 8_000_000
 # Spark is started once larger micro-batches have brought, or have waiting, this many times that (2 GB): what this process copies
 # with the CPU time of a start, five seconds.
 WORTH_A_START = 256
-# How many times the usual size a micro-batch after a full one may have. A Spark job costs the same for any size; and over a long link each
-# micro-batch costs round trips for its questions, where Spark's tasks do not read on into the next one.
+# How many times the usual size a micro-batch after a full one may have. A Spark job costs the same for any size; and over a long link
+# each micro-batch starts with idle connections where tasks, on a cluster, do not read on into the next one.
 ONWARD_REACH, SPARK_REACH, SPARK_FAR_REACH = 2, 4, 8
 
 
@@ -111,7 +111,9 @@ class Placement:
         if place.in_process and not place.small:
             with self._lock:
                 self._carried += size
-        return replace(place, reach=SPARK_FAR_REACH) if far else place
+        if far:
+            return replace(place, reach=ONWARD_REACH if place.runner.one_machine else SPARK_FAR_REACH)
+        return place
 
     def for_write(self, size: int) -> Place:
         """The place for sending ``size`` bytes. Raises what Spark's start raised."""

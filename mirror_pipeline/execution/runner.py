@@ -22,6 +22,11 @@ class InlineRunner:
         """One: this process is the only worker."""
         return 1
 
+    @property
+    def one_machine(self) -> bool:
+        """True: this process."""
+        return True
+
     def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
         """Results in the order of the specs; raises what the function raises."""
         return [function(spec) for spec in specs]
@@ -41,6 +46,11 @@ class OneAtATime:
     def tasks(self) -> int:
         """One."""
         return 1
+
+    @property
+    def one_machine(self) -> bool:
+        """As of the other one."""
+        return self._runner.one_machine
 
     def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
         """Results in the order of the specs; raises what the runner raises."""

@@ -47,6 +47,10 @@ class Runner(Protocol):
     def tasks(self) -> int:
         """How many tasks one job should have."""
 
+    @property
+    def one_machine(self) -> bool:
+        """Whether all tasks run on one machine, so that each finds what an earlier one has under way there."""
+
     def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
         """Results in the order of the specs.
 
@@ -180,6 +184,11 @@ class SparkRunner:
     def tasks(self) -> int:
         """Half of the current slots: reading and writing share them, and executors come and go."""
         return self._tasks or max(1, self._slots() // SHARES)
+
+    @property
+    def one_machine(self) -> bool:
+        """True for a local session; a cluster gives a task to any executor."""
+        return str(self._context.master).startswith("local") and not str(self._context.master).startswith("local-cluster")
 
     def _slots(self) -> int:
         with _spark_answers():

@@ -20,6 +20,8 @@ from mirror_pipeline.model import TopicPartition
 
 ROOM_BYTES = 320 * 2**20
 """At 1 Gbit/s and 200 ms half of it is in flight; the rest holds about a second of input."""
+LEAST_ROOM_BYTES = 64 * 2**20
+"""Of each of many Spark tasks that share a link."""
 AHEAD_SHARE = 0.85
 """The part of it that read-ahead may fill."""
 FIRST_PROBES = 16
@@ -28,6 +30,11 @@ TOO_LARGE = 1.5
 """A segment of so many times the usual size is cut before it starts."""
 UNKNOWN_BATCH_MAX = 1_048_588
 """The largest batch of a topic with Kafka's default settings."""
+
+
+def room_of(tasks: int) -> int:
+    """Bytes for each of so many tasks that read over one link."""
+    return max(LEAST_ROOM_BYTES, ROOM_BYTES // tasks)
 
 
 class Admission:

@@ -24,12 +24,13 @@ class ReadAhead:
 
     A micro-batch takes its share and leaves the rest on its way for the next: no connection stands still, and none has
     to start slowly again, while files are flushed and commits made. ``round_trip`` is the way's, in seconds.
-    The brokers' shares of the memory are as their shares of the partitions. Segments of one partition are taken over in the
-    order of their offsets, those of several in turn, as they become ready.
+    The brokers' shares of the memory, ``room`` bytes, are as their shares of the partitions. Segments of one partition are taken over
+    in the order of their offsets, those of several in turn, as they become ready.
     """
 
-    def __init__(self, client: WireClient, round_trip: float) -> None:
+    def __init__(self, client: WireClient, round_trip: float, room: int | None = None) -> None:
         self.round_trip = round_trip
+        self._room = ROOM_BYTES if room is None else room
         self._client = client
         self._fetches: dict[int, ParallelFetch] = {}
         self._leaders: dict[TopicPartition, int] = {}
@@ -88,7 +89,7 @@ class ReadAhead:
             while row and row[0].upto <= planned.start:
                 self._pass(row.popleft(), rest=True)
             stop = self._stops[planned.source]
-            room = ROOM_BYTES // max(1, len(ranges)) if ahead else 0
+            room = self._room // max(1, len(ranges)) if ahead else 0
             begin, end = row[-1].upto if row else planned.start, beyond(planned, stop, room) if room else stop
             if not planned.bytes_per_batch:
                 fresh.append(cut(planned, begin, end))
@@ -183,7 +184,7 @@ class ReadAhead:
                 for connection in kept:
                     connection.limit(self._client.timeout)  # some of many are slow for longer than a broker may be silent
                 fetch = self._fetches[leader] = ParallelFetch(kept, self._client.opener(leader), news=self._news, pause=pause)
-                fetch.admission.room = ROOM_BYTES * leaders.count(leader) // len(leaders)
+                fetch.admission.room = self._room * leaders.count(leader) // len(leaders)
                 fetch.most = count
                 fetch.add(mine, self._stops)
                 fetch.start(slots)

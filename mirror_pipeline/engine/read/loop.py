@@ -13,10 +13,11 @@ from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backof
 from mirror_pipeline.engine.longlink.connection_count import is_long
 from mirror_pipeline.engine.longlink.link import Link
 from mirror_pipeline.engine.read.messages import RangeOutcome, ReadResult, ReadTask
-from mirror_pipeline.engine.read.plan import assign, budget_of, plan_ranges, planned_bytes
+from mirror_pipeline.engine.read.plan import budget_of, plan_ranges, planned_bytes
 from mirror_pipeline.engine.read.rules import RangeRules
+from mirror_pipeline.engine.read.shares import Shares
 from mirror_pipeline.engine.read.source import SourceSide
-from mirror_pipeline.engine.read.task import run_read
+from mirror_pipeline.engine.read.task import run_read, run_read_resident
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost
 from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.execution.placement import Place
@@ -57,6 +58,7 @@ class ReadLoop:
         self._place = Place(InlineRunner(), in_process=True, small=True)
         self._source = SourceSide(context, client)
         self._link = Link()
+        self._shares = Shares()
         self._room = context.room
         self._staged = 0
         self._failures = 0
@@ -155,7 +157,8 @@ class ReadLoop:
         engine, place = self._context.mirror.engine, self._place
         began = time.monotonic()
         self._quiet = False
-        shares = assign([(t, float(t.range.max_bytes)) for t in rules], place.runner.tasks)
+        ahead = (self._far or (engine.connections or 0) > 2) and place.runner.one_machine
+        shares = self._shares.deal(rules, place.runner.tasks, stay=ahead)
         limit = engine.bandwidth_at(datetime.now().time())
         tasks = [
             ReadTask(
@@ -164,9 +167,7 @@ class ReadLoop:
                 micro_batch=self._micro_batch,
                 index=index,
                 rules=tuple(share),
-                fetch_bytes=engine.fetch_max_bytes,
-                partition_fetch_bytes=PARTITION_FETCH_BYTES,
-                memory_bytes=TASK_MEMORY_BYTES,
+                fetch_bytes=engine.fetch_max_bytes, partition_fetch_bytes=PARTITION_FETCH_BYTES, memory_bytes=TASK_MEMORY_BYTES,
                 timeout=engine.request_timeout,
                 seconds=engine.max_batch_age,
                 durable=self._context.buffer.durable,
@@ -175,10 +176,11 @@ class ReadLoop:
                 bytes_per_second=limit / len(shares) if limit else None,
                 avoid=frozenset(self._source.brokers.now),
                 patience=self._source.brokers.patience(),
-            )
-            for index, share in enumerate(shares)
+                reader=self._shares.reader if ahead else "",
+            )  # fmt: skip
+            for index, share in shares
         ]
-        read = partial(run_read, link=self._link) if place.in_process else run_read
+        read = partial(run_read, link=self._link) if place.in_process else run_read_resident
         answers = place.runner.run_each(read, tasks, name=f"stage {self._micro_batch}")
         self._state.ran(tasks, place)
         results = [answer for answer in answers if not isinstance(answer, TaskLost)]

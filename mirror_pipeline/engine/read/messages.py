@@ -19,7 +19,8 @@ class ReadTask:
     ``seconds`` bounds how long the task sends fetch requests, ``memory_bytes`` what it holds before it writes.
     ``connections`` is the number for each broker; None lets the round trip and the throughput decide, shared by ``tasks`` tasks.
     ``bytes_per_second`` is the task's share of a limit. ``avoid`` are brokers that get no request, ``patience`` the seconds
-    for those that get more than ``SILENT_SECONDS`` to answer.
+    for those that get more than ``SILENT_SECONDS`` to answer. ``reader`` names the read loop, where its tasks in Spark shall read
+    ahead for each other: those of one ``index`` follow each other in one resident process.
     """
 
     store: LaneStore
@@ -37,6 +38,7 @@ class ReadTask:
     tasks: int = 1
     bytes_per_second: float | None = None
     avoid: frozenset[int] = frozenset()
+    reader: str = ""
     patience: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -69,6 +71,7 @@ class ReadResult:
     """The task's part file (None when nothing was read) and one outcome for each range.
 
     ``silent`` maps brokers that did not answer in time to the error, ``heard`` the others to the seconds of their slowest answer.
+    ``resumed`` says that it began with what an earlier task had read ahead.
     """
 
     part: PartFile | None
@@ -76,3 +79,4 @@ class ReadResult:
     seconds: float
     silent: Mapping[int, str] = field(default_factory=dict)
     heard: Mapping[int, float] = field(default_factory=dict)
+    resumed: bool = False

@@ -54,13 +54,14 @@ class Outcomes:
         rules: one for each range.
         emit: takes each finished span.
 
-    ``silent`` and ``heard`` are those of :class:`ReadResult`.
+    ``silent``, ``heard`` and ``resumed`` are those of :class:`ReadResult`.
     """
 
     def __init__(self, rules: Iterable[RangeRules], emit: Callable[[SpanDraft, Sequence[Buffer]], None]) -> None:
         self.ranges = {each.range.source: RangeState(SpanBuilder(each, emit)) for each in rules}
         self.silent: dict[int, str] = {}
         self.heard: dict[int, float] = {}
+        self.resumed = False
 
     @property
     def clean(self) -> bool:

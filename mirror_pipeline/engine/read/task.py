@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from functools import partial
 
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
 from mirror_pipeline.crash_points import crash_point
-from mirror_pipeline.engine.longlink.link import Link, worker_connections
+from mirror_pipeline.engine.longlink.admission import room_of
+from mirror_pipeline.engine.longlink.link import Link, resident_link, worker_connections
 from mirror_pipeline.engine.longlink.read_ahead import ReadAhead
 from mirror_pipeline.engine.read.answer_handler import AnswerHandler, Unwritten
 from mirror_pipeline.engine.read.messages import ReadResult, ReadTask
@@ -17,6 +19,7 @@ from mirror_pipeline.engine.read.short_fetch import ShortFetch, patience
 from mirror_pipeline.engine.read.throttle import Throttle
 from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost
 from mirror_pipeline.execution import worker_cache
+from mirror_pipeline.execution.residents import NoResident, call
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import TopicPartition
 
@@ -48,7 +51,24 @@ def run_read(task: ReadTask, link: Link | None = None) -> ReadResult:
     except BaseException:
         writer.abort()
         raise
-    return ReadResult(part, outcomes.results(), time.monotonic() - began, outcomes.silent, outcomes.heard)
+    return ReadResult(part, outcomes.results(), time.monotonic() - began, outcomes.silent, outcomes.heard, outcomes.resumed)
+
+
+def run_read_resident(task: ReadTask) -> ReadResult:
+    """As ``run_read``, for Spark workers: where tasks read ahead for each other, their resident process runs it.
+
+    Raises:
+        BufferUnusable: the part file cannot be written.
+        TaskLost: the resident process has died.
+    """
+    if task.reader:
+        with suppress(NoResident):
+            return call(f"{task.reader}-{task.index}", _read_in_turn, task)
+    return run_read(task)
+
+
+def _read_in_turn(task: ReadTask) -> ReadResult:
+    return run_read(task, resident_link())
 
 
 def _read(task: ReadTask, outcomes: Outcomes, link: Link | None, *, deadline: float) -> None:
@@ -71,6 +91,7 @@ def _fetch(
     """Read over a few connections or over many, by the round trip."""
     by_leader = _leaders(task, client, handler, outcomes)
     read_ahead = link.resume([outcomes.ranges[source].builder.rules.range for source in outcomes.open()]) if link else None
+    outcomes.resumed = read_ahead is not None
     throttle = Throttle(task.bytes_per_second)
     short = ShortFetch(task, client, handler, outcomes, throttle)
     round_trip = short.open(by_leader) if read_ahead is None else read_ahead.round_trip
@@ -79,7 +100,7 @@ def _fetch(
     if not count:
         short.run(deadline)
         return
-    read_ahead = read_ahead or ReadAhead(client, round_trip)
+    read_ahead = read_ahead or ReadAhead(client, round_trip, room_of(task.tasks))
     try:
         read_parallel(
             read_ahead, handler, outcomes, count=count, ahead=link is not None, pause=throttle.pause,

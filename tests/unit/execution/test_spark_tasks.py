@@ -16,6 +16,7 @@ class Here:
     """A Spark context whose one worker is this thread, on the task's ``attempt``."""
 
     defaultParallelism = 2
+    master = "local[2]"
 
     def __init__(self, attempt: int, monkeypatch: pytest.MonkeyPatch) -> None:
         context = object.__new__(TaskContext)  # the constructor would leave it in the class, for all tests that follow
@@ -46,6 +47,15 @@ def test_a_second_attempt_is_a_lost_task(monkeypatch: pytest.MonkeyPatch) -> Non
     (answer,) = SparkRunner(Here(1, monkeypatch)).run_each(sent.append, [1], name="x")  # type: ignore[arg-type]
     assert isinstance(answer, TaskLost)
     assert sent == []
+
+
+@pytest.mark.parametrize(
+    ("master", "one"), [("local[3]", True), ("local", True), ("local-cluster[2,1,1024]", False), ("spark://a:7077", False), ("yarn", False)]
+)
+def test_only_a_local_session_has_all_its_workers_on_one_machine(monkeypatch: pytest.MonkeyPatch, master: str, one: bool) -> None:
+    here = Here(0, monkeypatch)
+    here.master = master
+    assert SparkRunner(here).one_machine is one  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("asked", ["setLocalProperty", "mapPartitions", "collect", "defaultParallelism"])

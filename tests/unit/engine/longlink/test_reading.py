@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_pipeline.engine.longlink import read_ahead as module
+from mirror_pipeline.engine.longlink.admission import LEAST_ROOM_BYTES, ROOM_BYTES, room_of
 from mirror_pipeline.engine.longlink.connection_count import MOST_IDLE, Throughput
 from mirror_pipeline.engine.longlink.read_ahead import ReadAhead
 from mirror_pipeline.engine.longlink.segments import SEGMENT_BYTES, Estimate, Segment
@@ -216,3 +217,15 @@ def test_what_was_brought_is_measured_while_connections_had_something_to_do(read
             throughput.brought(1500, clock, connections=1)
             throughput.stands(0.0, clock)
         assert reading.brought() == expected
+
+
+def test_tasks_that_share_a_link_share_its_memory() -> None:
+    assert [room_of(tasks) for tasks in (1, 2, 4)] == [ROOM_BYTES // tasks for tasks in (1, 2, 4)]
+    assert room_of(1000) == LEAST_ROOM_BYTES
+
+
+def test_brokers_share_the_memory_of_their_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ParallelFetch", ParallelFetch)
+    reading = ReadAhead(Client(), 0.2, 90_000_000)  # type: ignore[arg-type]
+    reading.share([planned(number, 0, 4) for number in range(3)], count=4, ahead=True, pause=lambda size: None)
+    assert {leader: fetch.admission.room for leader, fetch in reading._fetches.items()} == {0: 60_000_000, 1: 30_000_000}

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from mirror_pipeline.model import Gap
+
+RecordSource = Literal["auto", "buffer", "cluster"]
+"""Where a backfill's records come from: the source cluster as far as it has them and the buffer for the rest, or only one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,8 @@ class BufferUse:
     """The disk space one lane takes, in bytes, and the state of its maintenance; times in seconds since the epoch.
 
     ``spans_bytes`` includes evicted files that are not removed yet. ``unverified_bytes`` are on the target but not yet compared with
-    it, so they cannot be evicted. While ``full_since`` is set, staging waits because of ``full_reason``.
+    it, so they cannot be evicted. While ``full_since`` is set, staging waits because of ``full_reason``. ``archive_bytes`` are those of
+    the archive, which ``buffer.max_bytes`` does not limit; ``archive_oldest`` is the UTC day on which its oldest spans were staged.
     """
 
     spans_bytes: int = 0
@@ -140,10 +144,13 @@ class BufferUse:
     full_reason: str = ""
     last_upkeep: float | None = None
     upkeep_error: str = ""
+    archive_bytes: int = 0
+    archive_spans: int = 0
+    archive_oldest: str = ""
 
     @property
     def disk_bytes(self) -> int:
-        """Everything in the lane's folder."""
+        """Everything in the lane's folder but the archive."""
         return self.spans_bytes + self.ledger_bytes + self.log_bytes + self.other_bytes
 
 
@@ -327,7 +334,10 @@ class GroupsReport:
 
 @dataclass(frozen=True, slots=True)
 class BackfillReport:
-    """The outcome of a backfill of source records with ``from <= time < to``."""
+    """The outcome of a backfill of source records with ``from <= time < to``.
+
+    ``ranges`` are source offsets by partition, ``from_buffer`` those of them that are read from the buffer and its archive.
+    """
 
     mirror: str
     topic: str
@@ -336,6 +346,7 @@ class BackfillReport:
     to_time: int
     ranges: dict[int, tuple[int, int]]
     run: RunReport
+    from_buffer: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``backfill --json``."""

@@ -184,6 +184,9 @@ def _lane_buffer(lane: str, use: BufferUse, now: float) -> list[RenderableType]:
         if use.oldest_staged is not None:
             facts.append(f"oldest {duration(max(0.0, now - use.oldest_staged))} old")
         lines.append(Text(f"{lane}: {', '.join(facts)}", "dim"))
+    if use.archive_bytes:
+        since = f", since {use.archive_oldest}" if use.archive_oldest else ""
+        lines.append(Text(f"{lane}: archive {size(use.archive_bytes)} in {plural(use.archive_spans, 'span')}{since}", "dim"))
     if use.upkeep_error:
         lines.append(Text(f"{lane}: maintenance: {use.upkeep_error}", "yellow"))
     return lines

@@ -162,6 +162,8 @@ def check_buffer(buffer: BufferModel, problems: Problems) -> None:
         problems.add(("buffer", "uri"), f"{scheme.group(1)}:// is not supported yet; name a local or mounted folder, or s3://bucket/prefix")
     elif not buffer.uri:
         problems.add(("buffer", "uri"), "must not be empty")
+    if buffer.archive is not None and buffer.archive <= buffer.retention:
+        problems.add(("buffer", "archive"), "must be longer than buffer.retention: both count from when a span was staged")
 
 
 def check_batches(data: object, max_bytes: int, problems: Problems) -> None:

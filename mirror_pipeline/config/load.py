@@ -215,4 +215,5 @@ class _Facts:
             max_bytes=buffer.max_bytes,
             durable=buffer.durable,
             lease=buffer.lease,
+            archive=None if buffer.archive is None else int(buffer.archive),
         )

@@ -289,6 +289,16 @@ class BufferModel(Section):
     retention: Duration = setting(
         "24h", "How long staged data is kept after the target has it.", "duration", unit="whole seconds", example="2h", ge=1
     )
+    archive: Duration | None = setting(
+        None,
+        "How long spans are kept after they were staged, counted beyond their delivery: when a span leaves the buffer it moves into the "
+        "lane's [archive](buffer.md#the-archive), from which `mirror backfill` copies records that the source no longer has. Must be "
+        "longer than `retention`. The archive does not count towards `max_bytes`. No archive by default.",
+        "duration",
+        unit="whole seconds",
+        example="90d",
+        ge=1,
+    )
     max_bytes: Size = setting(
         "50GB",
         "Maximum bytes of the buffer on disk, all mirrors together. When it is full, reading pauses until data has reached the target.",

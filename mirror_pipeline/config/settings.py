@@ -151,6 +151,8 @@ class MirrorConfig:
 class BufferConfig:
     """Where staged data lies (absolute folder), how long it is kept after it was copied (seconds), and its cap (bytes).
 
+    ``archive``: seconds for which spans are kept in the archive after they were staged; None keeps none.
+
     ``durable``: files are flushed to the disk before they count. ``lease``: seconds after which a silent run loses its lane, in an
     object store.
     """
@@ -160,6 +162,7 @@ class BufferConfig:
     max_bytes: int = 50_000_000_000
     durable: bool = True
     lease: float = 30.0
+    archive: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

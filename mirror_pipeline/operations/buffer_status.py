@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from mirror_pipeline.buffer.archive.archive import Archive
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.lock import last_maintenance
 from mirror_pipeline.buffer.place.place import LaneStore
@@ -26,6 +27,12 @@ def span_table(store: LaneStore) -> SpanTable:
 def ledger_of(store: LaneStore) -> Ledger:
     """The process's view of a lane's ledger; it remembers the totals of each file of sends."""
     return Ledger(store)
+
+
+@lru_cache(maxsize=256)
+def archive_of(store: LaneStore) -> Archive:
+    """The process's view of a lane's archive."""
+    return Archive(store)
 
 
 def buffer_use(store: LaneStore, status: Mapping[str, Any]) -> BufferUse:
@@ -50,6 +57,9 @@ def buffer_use(store: LaneStore, status: Mapping[str, Any]) -> BufferUse:
         "last_upkeep": last_maintenance(store),
         "upkeep_error": maintenance.get("error") or maintenance.get("note") or "",
     }
+    if use.archive and (archive := archive_of(store)).exists():
+        totals = archive.totals()
+        facts |= {"archive_bytes": use.archive, "archive_spans": totals.spans, "archive_oldest": totals.oldest_day}
     if not (ledger.exists() and spans.exists()):
         return BufferUse(**facts)
     reached = ledger.reached()

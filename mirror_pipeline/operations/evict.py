@@ -6,6 +6,7 @@ from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
 from mirror_pipeline.buffer.place.space import SpaceWatch
 from mirror_pipeline.buffer.spans.spans import SpanTable
+from mirror_pipeline.engine.maintain.archiving import archiving_of
 from mirror_pipeline.engine.maintain.rounds import Eviction, Maintenance, staged_verifier
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.flow import Flow
@@ -32,5 +33,6 @@ def _keep(flow: Flow, store: LaneStore) -> Eviction:
 
     verify = staged_verifier(verify_staged, ledger, spans, flow.target, runner=InlineRunner, timeout=engine.request_timeout)
     room = SpaceWatch(store, cap=buffer.max_bytes, micro_batch=engine.micro_batch_bytes).measure()
-    maintenance = Maintenance(store, spans, ledger, buffer.retention, buffer.max_bytes, verify=verify)
-    return maintenance.run_round(excess=room.excess, seconds=VERIFY_SECONDS, patience=PATIENCE_SECONDS)
+    archiving = archiving_of(store, spans, buffer)
+    maintenance = Maintenance(store, spans, ledger, buffer.retention, buffer.max_bytes, verify=verify, archiving=archiving)
+    return maintenance.run_round(excess=room.excess, disk=room.disk_excess, seconds=VERIFY_SECONDS, patience=PATIENCE_SECONDS)

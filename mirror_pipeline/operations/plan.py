@@ -16,6 +16,7 @@ from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS
 from mirror_pipeline.lags import MirrorLag, TopicLag
 from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.operations.archive_cost import archive_note
 from mirror_pipeline.operations.halts import kept_topics, run_notes, with_halts
 from mirror_pipeline.operations.halts import look as look_at
 from mirror_pipeline.operations.lag import lag_of
@@ -66,7 +67,8 @@ def plan(flow: Flow) -> MirrorPlan:
     gone = (TopicPlan(t.topic, t.target_topic, len(t.partitions), t.lag_records, None) for name, t in halted.items() if name not in plans)
     shown = tuple(_with_halt(row, halted.get(row.topic)) for row in sorted((*rows, *gone), key=lambda row: row.topic))
     hidden = rights.unseen(source.cluster, flow.settings.topics.include, list(selected.topics))
-    return MirrorPlan(flow.name, shown, selected.excluded, (*lag.notes, *([hidden] if hidden else [])))
+    cost = archive_note(flow.config.buffer, stores)
+    return MirrorPlan(flow.name, shown, selected.excluded, (*lag.notes, *(note for note in (hidden, cost) if note)))
 
 
 def _that_may_be_made(target: Admin, plans: dict[str, TargetPlan]) -> dict[str, TargetPlan]:

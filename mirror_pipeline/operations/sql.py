@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.tables.schema import (
+    ARCHIVE,
     DECISIONS,
     GAPS,
     INCARNATIONS,
@@ -25,7 +26,7 @@ from mirror_pipeline.flow import Flow, Session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TABLES = (SPANS, SENDS, GAPS, INCARNATIONS, PRODUCERS, VERIFICATIONS, DECISIONS, QUARANTINE)
+TABLES = (SPANS, ARCHIVE, SENDS, GAPS, INCARNATIONS, PRODUCERS, VERIFICATIONS, DECISIONS, QUARANTINE)
 VIEWS = {
     "copied": """
 SELECT date_trunc('MINUTE', recorded_at) AS minute, topic, target_topic, sum(records) AS records,

@@ -64,7 +64,12 @@ class BufferSpace:
         """Bytes that should be freed; 0 when there is enough space."""
         if not self.near:
             return 0
-        return max(0, self.used - int(EMPTIED_SHARE * self.limit), int((self.reserve + SPARE_BYTES) / EMPTIED_SHARE) - self.free)
+        return max(0, self.used - int(EMPTIED_SHARE * self.limit), self.disk_excess)
+
+    @property
+    def disk_excess(self) -> int:
+        """Those of them that its disk lacks, whatever the cap."""
+        return max(0, int((self.reserve + SPARE_BYTES) / EMPTIED_SHARE) - self.free) if self.near else 0
 
 
 class SpaceWatch:

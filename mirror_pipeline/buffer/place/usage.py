@@ -12,7 +12,7 @@ from mirror_pipeline.buffer.place.bucket import Listed, Objects
 from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.lock import LOCK
 from mirror_pipeline.buffer.place.place import LaneStore
-from mirror_pipeline.buffer.tables.schema import SPANS
+from mirror_pipeline.buffer.tables.schema import ARCHIVE, SPANS
 
 LOG = "_delta_log"
 
@@ -20,7 +20,7 @@ LOG = "_delta_log"
 @dataclass(frozen=True, slots=True)
 class LaneUse:
     """Bytes on disk of one lane: part files of spans (evicted ones that are still there included), the ledger's files,
-    the Delta logs of both, everything else; how many files its logs have; whether a run holds it."""
+    the Delta logs of both, everything else; how many files its logs have; whether a run holds it; the archive with its log."""
 
     spans: int = 0
     ledger: int = 0
@@ -28,10 +28,11 @@ class LaneUse:
     other: int = 0
     log_files: int = 0
     running: bool = False
+    archive: int = 0
 
     @property
     def total(self) -> int:
-        """Everything in the lane's folder."""
+        """Everything in the lane's folder but the archive, which `buffer.max_bytes` does not limit."""
         return self.spans + self.ledger + self.logs + self.other
 
 
@@ -58,42 +59,47 @@ def lane_use(store: LaneStore) -> LaneUse:
 
 
 def _listed_use(objects: Iterable[Listed]) -> LaneUse:
-    spans = ledger = logs = other = log_files = 0
+    spans = ledger = logs = other = log_files = archive = 0
     running = False
     for each in objects:
         table, _, rest = each.name.partition("/")
         if not rest:
             other += each.size
             running = running or (table == LOCK and each.size > 0)
+        elif table == ARCHIVE.name:
+            archive += each.size
         elif rest.startswith(f"{LOG}/"):
             logs, log_files = logs + each.size, log_files + 1
         elif table == SPANS.name:
             spans += each.size
         else:
             ledger += each.size
-    return LaneUse(spans, ledger, logs, other, log_files, running)
+    return LaneUse(spans, ledger, logs, other, log_files, running, archive)
 
 
 def _folder_use(folder: str | Path) -> LaneUse:
-    spans = ledger = logs = other = log_files = 0
+    spans = ledger = logs = other = log_files = archive = 0
     running = False
     for table in _entries(folder):
         if not table.is_dir(follow_symlinks=False):
             other += _size(table)
             running = running or (table.name == LOCK and _size(table) > 0)
             continue
-        data = 0
+        data, sizes = 0, list[int]()
         for entry in _entries(table.path):
             if entry.name == LOG:
                 sizes = [_size(file) for file in _entries(entry.path)]
-                logs, log_files = logs + sum(sizes), log_files + len(sizes)
             else:
                 data += _size(entry)
+        if table.name == ARCHIVE.name:
+            archive += data + sum(sizes)
+            continue
+        logs, log_files = logs + sum(sizes), log_files + len(sizes)
         if table.name == SPANS.name:
             spans += data
         else:
             ledger += data
-    return LaneUse(spans, ledger, logs, other, log_files, running)
+    return LaneUse(spans, ledger, logs, other, log_files, running, archive)
 
 
 def buffer_use(store: LaneStore) -> dict[str, LaneUse]:

@@ -17,7 +17,7 @@ from mirror_pipeline.buffer.place.errors import explain
 from mirror_pipeline.buffer.place.place import LaneStore, sync_path
 from mirror_pipeline.buffer.spans.parquet_footer import Placed, page_header, place_pages, write_all
 from mirror_pipeline.buffer.tables import columns
-from mirror_pipeline.buffer.tables.schema import SPANS
+from mirror_pipeline.buffer.tables.schema import SPANS, TableSpec
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.model import Hole, LeafDigest, PartFile, SpanRef
 
@@ -54,14 +54,14 @@ def _row(draft: SpanDraft, data: bytes, size: int, staged_at: int) -> pa.RecordB
     return pa.RecordBatch.from_arrays(arrays, schema=SPANS.file_schema)
 
 
-def part_writer(sink: pa.NativeFile) -> pq.ParquetWriter:
+def part_writer(sink: pa.NativeFile, spec: TableSpec = SPANS) -> pq.ParquetWriter:
     """A Parquet writer with the settings of all part files; write one row group for each span."""
     return pq.ParquetWriter(
         sink,
         SPANS.file_schema,
         compression="none",
         use_dictionary=False,
-        write_statistics=list(SPANS.skipping),
+        write_statistics=list(spec.skipping),
         data_page_size=PAGE,
         store_schema=False,
     )
@@ -78,10 +78,12 @@ class PartFileWriter:
         micro_batch: number of the micro-batch.
         task: number of the task inside it; only part of the name.
         durable: bring the file to the disk before :meth:`close` returns (local paths).
+        spec: the table, spans or another one with the same columns in its files.
     """
 
-    def __init__(self, store: LaneStore, micro_batch: int, task: int, *, durable: bool = True) -> None:
+    def __init__(self, store: LaneStore, micro_batch: int, task: int, *, durable: bool = True, spec: TableSpec = SPANS) -> None:
         self._store = store
+        self._spec = spec
         self._micro_batch = micro_batch
         # A second attempt of the same task writes another file.
         self._name = f"part-{micro_batch:010d}-{task:05d}-{uuid.uuid4().hex}.parquet"
@@ -94,21 +96,22 @@ class PartFileWriter:
     @property
     def path(self) -> str:
         """Path of the file inside the store's file system."""
-        return f"{self._store.filesystem()[1]}/{SPANS.name}/{self._name}"
+        return f"{self._store.filesystem()[1]}/{self._spec.name}/{self._name}"
 
     def _open(self) -> pq.ParquetWriter:
         if self._store.local:
             self._sink = pa.OSFile(self.path, "wb")
         else:
             self._sink = self._store.filesystem()[0].open_output_stream(self.path)
-        return part_writer(self._sink)
+        return part_writer(self._sink, self._spec)
 
-    def add(self, span: SpanDraft, payload: Buffer | Sequence[Buffer]) -> None:
+    def add(self, span: SpanDraft, payload: Buffer | Sequence[Buffer], staged_at: int | None = None) -> None:
         """Write one span.
 
         Args:
             span: what the payload is.
             payload: the bytes, as one buffer or a sequence of them.
+            staged_at: when it was staged, milliseconds since the epoch; now by default.
 
         Raises:
             BufferUnusable: cannot be written (``retryable`` when the disk is full).
@@ -121,7 +124,7 @@ class PartFileWriter:
         try:
             if self._writer is None:
                 self._writer = self._open()
-            staged_at = int(time.time() * 1000)
+            staged_at = int(time.time() * 1000) if staged_at is None else staged_at
             if self._store.local and size >= PLACED_BYTES:
                 self._writer.write_batch(_row(span, b"", size, staged_at))
                 self._placed[len(self._spans)] = self._place(size, pieces)

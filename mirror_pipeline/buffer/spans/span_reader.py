@@ -30,9 +30,9 @@ LEAST_RELEASED = 1 << 20
 class _Part:
     """One open part file: mapped, or in an object store."""
 
-    def __init__(self, store: LaneStore, name: str) -> None:
+    def __init__(self, store: LaneStore, table: str, name: str) -> None:
         filesystem, base = store.filesystem()
-        self.path = f"{base}/{SPANS.name}/{name}"
+        self.path = f"{base}/{table}/{name}"
         self.mapped: mmap.mmap | None = None
         self._remote: pa.NativeFile | None = None
         self._places: dict[int, int | None] = {}
@@ -96,10 +96,12 @@ class SpanReader:
     Args:
         store: the lane.
         open_files: how many files are kept mapped.
+        table: the table that the spans are in.
     """
 
-    def __init__(self, store: LaneStore, *, open_files: int = OPEN_FILES) -> None:
+    def __init__(self, store: LaneStore, *, open_files: int = OPEN_FILES, table: str = SPANS.name) -> None:
         self._store = store
+        self._table = table
         self._limit = open_files
         self._open: OrderedDict[str, _Part] = OrderedDict()
         self._places: dict[tuple[str, int], tuple[str, int]] = {}
@@ -114,7 +116,7 @@ class SpanReader:
             part = self._part(ref.path)
             view, at = part.payload(ref.row_group, ref.bytes)
         except (OSError, ValueError, IndexError, pa.ArrowException) as error:
-            raise explain(f"{self._store.table(SPANS.name)}/{ref.path}", error) from error
+            raise explain(f"{self._store.table(self._table)}/{ref.path}", error) from error
         if view.nbytes != ref.bytes:
             raise BufferUnusable(f"buffer {ref.path}: span {ref.source} {ref.start} holds {view.nbytes} bytes, not {ref.bytes}")
         if ref.bytes >= LEAST_RELEASED and at is not None:
@@ -135,7 +137,7 @@ class SpanReader:
             try:
                 piece = self._part(ref.path).stretch(ref.row_group, ref.bytes, start, length)
             except (OSError, ValueError, IndexError, pa.ArrowException) as error:
-                raise explain(f"{self._store.table(SPANS.name)}/{ref.path}", error) from error
+                raise explain(f"{self._store.table(self._table)}/{ref.path}", error) from error
             if piece is None:
                 yield self.payload(ref)
                 return
@@ -146,7 +148,7 @@ class SpanReader:
     def _part(self, name: str) -> _Part:
         part = self._open.get(name)
         if part is None:
-            part = self._open[name] = _Part(self._store, name)
+            part = self._open[name] = _Part(self._store, self._table, name)
             if len(self._open) > self._limit:
                 self._open.popitem(last=False)
         self._open.move_to_end(name)

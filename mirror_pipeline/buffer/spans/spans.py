@@ -174,6 +174,13 @@ class SpanTable:
         """When the oldest live span was staged (seconds since the epoch); a joined file counts from its newest."""
         return min((file.modified / 1000 for file in self._log.files().values()), default=None)
 
+    def by_day(self, day_of: Callable[[int], str]) -> dict[str, int]:
+        """Bytes of the live files by the day on which they were staged; ``day_of`` names the day of a time in milliseconds."""
+        days: dict[str, int] = {}
+        for file in self._log.files().values():
+            days[day_of(file.modified)] = days.get(day_of(file.modified), 0) + file.size
+        return days
+
     def disk_bytes(self) -> int:
         """Bytes that the table's data files take on disk: live, evicted but not yet removed, and abandoned ones."""
         return sum(file.size for file in found_files(self._store, SPANS.name))
@@ -225,6 +232,24 @@ class SpanTable:
         files = self._log.files().values()
         gone = set(self._choose(done, files, older_than, target_bytes, target_files, target_spans))
         chosen = [file for file in files if file.micro_batch in gone]
+        if not chosen:
+            return []
+        removed = self._log.replace(chosen)
+        self._gone(removed)
+        return sorted({file.micro_batch for file in removed})
+
+    def contents(self, micro_batches: Collection[int]) -> dict[LiveFile, tuple[SpanRef, ...]]:
+        """The live files of these micro-batches with their spans. Reads no payload. Raises BufferUnusable."""
+        refs = self.spans()
+        by_path: dict[str, list[SpanRef]] = {}
+        for ref in refs:
+            by_path.setdefault(ref.path, []).append(ref)
+        chosen = (file for file in self._log.files().values() if file.micro_batch in micro_batches)
+        return {file: tuple(by_path.get(file.path, ())) for file in chosen}
+
+    def remove(self, paths: Collection[str]) -> list[int]:
+        """Remove these files from the table, as far as they are in it: they are stored elsewhere; the micro-batches removed."""
+        chosen = [file for path, file in self._log.files().items() if path in paths]
         if not chosen:
             return []
         removed = self._log.replace(chosen)

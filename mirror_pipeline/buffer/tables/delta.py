@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
@@ -23,7 +24,7 @@ from deltalake.transaction import AddAction
 from mirror_pipeline.buffer.place.errors import explain
 from mirror_pipeline.buffer.place.place import LaneStore, sync_path
 from mirror_pipeline.buffer.tables.handle_log import HandleLog
-from mirror_pipeline.buffer.tables.local_log import LiveFile, LocalLog, Removal, sweep
+from mirror_pipeline.buffer.tables.local_log import LiveFile, LocalLog, Removal, other_columns, sweep
 from mirror_pipeline.buffer.tables.schema import TableSpec
 from mirror_pipeline.errors import BufferUnusable
 
@@ -149,6 +150,10 @@ class DeltaLog:
             self._refresh()
             return dict(self._log.live)
 
+    def actions(self) -> pa.Table:
+        """The live files of the newest version as Delta describes them: path, size, partition values, statistics."""
+        return pa.table(self.reopen().get_add_actions(flatten=True))
+
     def transaction(self, app_id: str) -> int:
         """The version last committed under ``app_id``, -1 when there is none. Raises BufferUnusable."""
         with self.lock:
@@ -222,7 +227,7 @@ class DeltaLog:
                 chosen.clear()
             now = int(time.time() * 1000)
             self._touch(chosen)
-            gone = [Removal(f.path, data_change, now, f.size, self.partition_values(f.micro_batch)) for f in chosen]
+            gone = [Removal(f.path, data_change, now, f.size, self.partition_values(f)) for f in chosen]
             return [*gone, *adds] if gone else []
 
         paths = {file.path for file in removes}
@@ -240,9 +245,11 @@ class DeltaLog:
                 with contextlib.suppress(FileNotFoundError):
                     os.utime(f"{self.uri}/{file.path}")
 
-    def partition_values(self, micro_batch: int) -> dict[str, str | None]:
-        """The partition values of a file of ``micro_batch``."""
-        return {"micro_batch": str(micro_batch)} if self._numbered else {}
+    def partition_values(self, file: LiveFile) -> dict[str, str | None]:
+        """The partition values of a file."""
+        if self._numbered:
+            return {"micro_batch": str(file.micro_batch)}
+        return dict(zip(other_columns(self.spec.partition_by), file.values, strict=True))
 
     def _commit(
         self,

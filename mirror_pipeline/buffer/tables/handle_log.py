@@ -10,7 +10,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction, Transaction
 
 from mirror_pipeline.buffer.place.place import sync_path
-from mirror_pipeline.buffer.tables.local_log import LiveFile, Removal, live_files
+from mirror_pipeline.buffer.tables.local_log import LiveFile, Removal, live_files, other_columns
 
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
@@ -48,7 +48,7 @@ class HandleLog:
     @property
     def live(self) -> dict[str, LiveFile]:
         """The live files by path."""
-        return live_files(self._table, numbered=self._numbered)
+        return live_files(self._table, numbered=self._numbered, others=other_columns(self._partition_by))
 
     def number(self, application: str) -> int:
         """The number last committed, -1 when there is none. Raises DeltaError, OSError."""

@@ -11,7 +11,7 @@ from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.tables.files import statistics
 from mirror_pipeline.buffer.tables.local_log import LiveFile
-from mirror_pipeline.buffer.tables.schema import SPANS
+from mirror_pipeline.buffer.tables.schema import SPANS, TableSpec
 from mirror_pipeline.errors import BufferDamaged
 from mirror_pipeline.model import Hole, HoleCause, LeafDigest, SpanRef
 
@@ -20,32 +20,38 @@ DIGESTS = "digests"
 _SMALL = [name for name in SPANS.file_schema.names if name not in ("payload", "staged_at")]
 
 
-def read_index(store: LaneStore, file: LiveFile) -> tuple[SpanRef, ...]:
-    """The spans of a part file, in its order.
+def read_index(store: LaneStore, file: LiveFile, spec: TableSpec = SPANS) -> tuple[SpanRef, ...]:
+    """The spans of a part file of the table ``spec``, in its order.
 
     Raises:
         BufferDamaged: another program has rewritten the file.
         BufferUnusable: it cannot be read.
     """
     filesystem, base = store.filesystem()
-    table_uri = store.table(SPANS.name)
-    with explained(f"{table_uri}/{file.path}"), filesystem.open_input_file(f"{base}/{SPANS.name}/{file.path}") as source:
+    table_uri = store.table(spec.name)
+    with explained(f"{table_uri}/{file.path}"), filesystem.open_input_file(f"{base}/{spec.name}/{file.path}") as source:
         part = pq.ParquetFile(source)
-        groups = part.metadata.num_row_groups
-        names = [name for name in _SMALL if name != DIGESTS or name in part.schema_arrow.names]
-        table = part.read(columns=names, use_threads=False)
-    if table.num_rows != groups:
+        return refs_of(file, part, table_uri, range(part.metadata.num_row_groups))
+
+
+def refs_of(file: LiveFile, part: pq.ParquetFile, table_uri: str, groups: Sequence[int]) -> tuple[SpanRef, ...]:
+    """The spans in these row groups of an open part file; raises as :func:`read_index`."""
+    names = [name for name in _SMALL if name != DIGESTS or name in part.schema_arrow.names]
+    whole = len(groups) == part.metadata.num_row_groups
+    table = part.read(columns=names, use_threads=False) if whole else part.read_row_groups(groups, columns=names, use_threads=False)
+    if table.num_rows != len(groups):
         raise BufferDamaged(f"buffer {table_uri}: {file.path} was rewritten by another program", hint="see docs/buffer.md")
-    columns = [table[name].to_pylist() if name in names else [None] * groups for name in _SMALL]
-    return tuple(_ref(file, index, row) for index, row in enumerate(zip(*columns, strict=True)))
+    columns = [table[name].to_pylist() if name in names else [None] * len(groups) for name in _SMALL]
+    return tuple(_ref(file, index, row) for index, row in zip(groups, zip(*columns, strict=True), strict=True))
 
 
-def span_statistics(spans: Sequence[SpanRef]) -> dict[str, object]:
-    """Delta statistics of a part file that holds these spans."""
+def span_statistics(spans: Sequence[SpanRef], spec: TableSpec = SPANS) -> dict[str, object]:
+    """Delta statistics of a part file of the table ``spec`` that holds these spans."""
     rows = [
         {
             "topic": span.topic,
             "partition": span.partition,
+            "incarnation": span.incarnation,
             "start_offset": span.start,
             "end_offset": span.end,
             "min_timestamp": span.min_timestamp,
@@ -53,7 +59,7 @@ def span_statistics(spans: Sequence[SpanRef]) -> dict[str, object]:
         }
         for span in spans
     ]
-    return statistics(SPANS, len(rows), rows, rows)
+    return statistics(spec, len(rows), rows, rows)
 
 
 def _ref(file: LiveFile, row_group: int, row: tuple[Any, ...]) -> SpanRef:

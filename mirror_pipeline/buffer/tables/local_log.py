@@ -40,12 +40,13 @@ STAGED_AGE = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """A data file of the table's present version."""
+    """A data file of the table's present version; ``values`` are those of the partition columns other than ``micro_batch``."""
 
     path: str
     size: int
     modified: int
     micro_batch: int = 0
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,26 @@ class Removal:
     partition_values: Mapping[str, str | None]
 
 
-def live_files(table: DeltaTable, *, numbered: bool) -> dict[str, LiveFile]:
-    """The live files of a handle's version by path; ``numbered`` when the table is partitioned by micro-batch."""
+def other_columns(partition_by: Sequence[str]) -> list[str]:
+    """Partition columns without ``micro_batch``."""
+    return [name for name in partition_by if name != "micro_batch"]
+
+
+def live_files(table: DeltaTable, *, numbered: bool, others: Sequence[str] = ()) -> dict[str, LiveFile]:
+    """The live files of a handle's version by path.
+
+    Args:
+        table: the handle.
+        numbered: whether the table is partitioned by micro-batch.
+        others: its other partition columns.
+    """
     actions = pa.table(table.get_add_actions(flatten=True))
     names = ["path", "size_bytes", "modification_time", *(["partition.micro_batch"] if numbered else [])]
-    return {row[0]: LiveFile(*row) for row in zip(*(actions[name].to_pylist() for name in names), strict=True)}
+    rows = zip(*(actions[name].to_pylist() for name in names), strict=True)
+    if not others:
+        return {row[0]: LiveFile(*row) for row in rows}
+    values = zip(*(actions[f"partition.{name}"].to_pylist() for name in others), strict=True)
+    return {row[0]: LiveFile(row[0], row[1], row[2], 0, each) for row, each in zip(rows, values, strict=True)}
 
 
 class LocalLog:
@@ -77,6 +93,7 @@ class LocalLog:
 
     def __init__(self, uri: str, partition_by: Sequence[str], *, durable: bool) -> None:
         self._mode = {"mode": "Append", "partitionBy": json.dumps(partition_by)}
+        self._others = other_columns(partition_by)
         self._folder = f"{uri}/_delta_log"
         self._durable = durable
         self.version = -1
@@ -93,7 +110,7 @@ class LocalLog:
 
     def load(self, table: DeltaTable, applications: Collection[str], *, numbered: bool) -> None:
         """Begin at a handle's version."""
-        self.live = live_files(table, numbered=numbered)
+        self.live = live_files(table, numbered=numbered, others=self._others)
         self.transactions = {name: -1 if (found := table.transaction_version(name)) is None else found for name in applications}
         self.version = table.version()
 
@@ -131,7 +148,7 @@ class LocalLog:
             for line in lines:
                 for kind, body in json.loads(line).items():
                     if kind == "add":
-                        file = _file(body)
+                        file = _file(body, self._others)
                         live[file.path] = file
                     elif kind == "remove":
                         live[unquote(body["path"])] = None
@@ -203,11 +220,12 @@ def _now() -> int:
     return int(time.time() * 1000)
 
 
-def _file(body: Mapping[str, Any]) -> LiveFile:
+def _file(body: Mapping[str, Any], others: Sequence[str]) -> LiveFile:
     if body.get("deletionVector"):
         raise ValueError("deletion vector")
     number = body["partitionValues"].get("micro_batch")
-    return LiveFile(unquote(body["path"]), int(body["size"]), int(body["modificationTime"]), int(number or 0))
+    values = tuple(body["partitionValues"][name] for name in others)
+    return LiveFile(unquote(body["path"]), int(body["size"]), int(body["modificationTime"]), int(number or 0), values)
 
 
 def _action(action: AddAction | Removal) -> dict[str, Any]:

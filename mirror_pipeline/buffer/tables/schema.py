@@ -67,6 +67,14 @@ SPANS = TableSpec(
     skipping=("topic", "partition", "start_offset", "end_offset", "min_timestamp", "max_timestamp"),
 )
 
+# The columns of spans in the same order, so that both tables' files are read and written alike. `topic` is in the files as well.
+ARCHIVE = TableSpec(
+    "archive",
+    pa.schema([*(column for column in SPANS.schema if column.name != "micro_batch"), pa.field("day", _TEXT, nullable=False)]),
+    partition_by=("topic", "day"),
+    skipping=("partition", "incarnation", "start_offset", "end_offset", "min_timestamp", "max_timestamp"),
+)
+
 SENDS = TableSpec(
     "sends",
     _columns(

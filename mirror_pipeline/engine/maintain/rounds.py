@@ -22,6 +22,7 @@ from mirror_pipeline.buffer.spans.spans import JOIN_FILES, ORPHAN_AGE, SpanTable
 from mirror_pipeline.buffer.tables.upkeep import MIN_AGE, READER_GRACE, Upkeep
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.crash_points import crash_point
+from mirror_pipeline.engine.maintain.archiving import Archiving
 from mirror_pipeline.errors import BufferDamaged, BufferUnusable, MirrorError, SparkGone
 from mirror_pipeline.execution.spark import Runner
 
@@ -95,6 +96,7 @@ class Eviction:
     """What one maintenance round did in one lane; bytes on disk.
 
     ``kept_bytes`` are due for eviction but not verified yet; ``note`` says why, or that another process runs maintenance now.
+    ``unarchived_bytes`` left without a copy in the archive, for which the disk had no space.
     """
 
     lane: str
@@ -107,6 +109,7 @@ class Eviction:
     kept_bytes: int = 0
     differences: int = 0
     note: str = ""
+    unarchived_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -118,6 +121,7 @@ class Maintenance:
         cap: bytes that the whole buffer may take.
         verify: compares with the target; if None, only spans verified before are evicted.
         differs: called with the differences that a verification found; their spans stay.
+        archiving: where spans go that leave; None lets them go for good.
     """
 
     store: LaneStore
@@ -127,13 +131,17 @@ class Maintenance:
     cap: int
     verify: Verify | None = None
     differs: Callable[[Collection[Differing]], None] | None = None
+    archiving: Archiving | None = None
     done: Eviction = field(init=False)
 
-    def run_round(self, *, excess: int = 0, upkeep: bool = True, seconds: float = 60.0, patience: float = 0.0) -> Eviction:
+    def run_round(
+        self, *, excess: int = 0, disk: int = 0, upkeep: bool = True, seconds: float = 60.0, patience: float = 0.0
+    ) -> Eviction:
         """One round.
 
         Args:
             excess: bytes to free regardless of retention; 0 when there is space.
+            disk: how many of them the disk lacks; the archive gives these first.
             upkeep: also join and clean the tables.
             seconds: time limit of verification (a piece that has begun is finished).
             patience: seconds to wait for another process that runs maintenance.
@@ -146,7 +154,7 @@ class Maintenance:
             if not ours:
                 return Eviction(self.store.lane, note="another process is running maintenance")
             try:
-                return self._run_round(excess, upkeep, seconds)
+                return self._run_round(excess - self._from_archive(disk), upkeep, seconds)
             except BufferUnusable as error:
                 if not (error.retryable and drop_reserved_file(self.store)):
                     raise
@@ -161,10 +169,13 @@ class Maintenance:
         target = max(0, self.spans.bytes() - max(0, excess - freed)) if urgent else None
         safe = self._verified_before(target, seconds)
         crash_point("evict.before")
-        gone = self.spans.evict(safe, older_than=self._before, target_bytes=target)
+        gone = (self.archiving or self.spans).evict(safe, older_than=self._before, target_bytes=target)
         crash_point("evict.after")
         freed += self.spans.vacuum(grace=grace, orphan_age=orphan_age)
         total, joined = (self.ledger.maintain(), self.spans.join(safe, space=self._room())) if upkeep else (Upkeep(), 0)
+        if self.archiving is not None:
+            total += self.archiving.upkeep(orphan_age=orphan_age) if upkeep else Upkeep()
+            self.done = replace(self.done, unarchived_bytes=self.archiving.unarchived)
         if upkeep:
             lay_reserved_file(self.store, cap=self.cap)
         note_maintenance(self.store)
@@ -172,6 +183,13 @@ class Maintenance:
             self.done, micro_batches=len(gone), freed_bytes=freed + total.freed,
             joined_files=joined + total.joined, removed_files=total.removed,
         )  # fmt: skip
+
+    def _from_archive(self, disk: int) -> int:
+        """Settle what a killed process had begun to archive; then the bytes that the archive gives for a full disk."""
+        if self.archiving is None:
+            return 0
+        self.archiving.settle()
+        return self.archiving.free(disk)
 
     def _room(self) -> int:
         """Bytes that may temporarily be stored twice."""

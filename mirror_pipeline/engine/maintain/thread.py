@@ -12,6 +12,7 @@ from typing import Any
 from mirror_pipeline.buffer.place.lock import create_maintenance_mark, last_maintenance
 from mirror_pipeline.buffer.place.space import lay_reserved_file
 from mirror_pipeline.engine.context import LaneContext
+from mirror_pipeline.engine.maintain.archiving import archiving_of
 from mirror_pipeline.engine.maintain.rounds import Differing, Eviction, Maintenance, Verify, damage, staged_verifier
 from mirror_pipeline.errors import BufferUnusable, MirrorError
 from mirror_pipeline.execution import worker_cache
@@ -111,17 +112,17 @@ class MaintenanceThread:
 
     def _run_round_if_needed(self, *, regular: bool) -> Eviction | None:
         try:
-            excess = self.context.room.measure().excess
+            room = self.context.room.measure()
         except MirrorError as error:
             self.facts.error = error.message
             return None
-        return self._round(excess=excess, upkeep=regular) if regular or excess else None
+        return self._round(excess=room.excess, disk=room.disk_excess, upkeep=regular) if regular or room.excess else None
 
-    def _round(self, *, excess: int, upkeep: bool) -> Eviction | None:
+    def _round(self, *, excess: int, upkeep: bool, disk: int = 0) -> Eviction | None:
         facts, began = self.facts, time.monotonic()
         try:
             seconds = URGENT_VERIFY_SECONDS if excess else ROUND_SECONDS / 2
-            done = self._maintenance().run_round(excess=excess, upkeep=upkeep, seconds=seconds)
+            done = self._maintenance().run_round(excess=excess, disk=disk, upkeep=upkeep, seconds=seconds)
         except Exception as error:  # noqa: BLE001 - failed maintenance must not end a working copy
             self._failed(error)
             return None
@@ -146,8 +147,9 @@ class MaintenanceThread:
         context = self.context
         buffer, verify = context.buffer, self._verifier()
         return Maintenance(
-            context.store, context.spans, context.ledger, buffer.retention, buffer.max_bytes, verify=verify, differs=self._halt
-        )
+            context.store, context.spans, context.ledger, buffer.retention, buffer.max_bytes, verify=verify, differs=self._halt,
+            archiving=archiving_of(context.store, context.spans, buffer),
+        )  # fmt: skip
 
     def _verifier(self) -> Verify | None:
         """Verification of the running lane's spans, one task at a time so that the copy keeps its slots."""

@@ -203,6 +203,8 @@ def test_a_wrong_key_of_a_mirror_is_one_line(tmp_path: Path, added: str, message
 @pytest.mark.parametrize(
     ("added", "line"),
     [
+        ("buffer: {retention: 24h, archive: 12h}", "9: buffer.archive: must be longer than buffer.retention"),
+        ("buffer: {archive: 90}", '9: buffer.archive: not a duration; write "24h", "30m", "90s" or "7d"; did you mean "90s"?'),
         ("buffer: {retention: 24}", '9: buffer.retention: not a duration; write "24h", "30m", "90s" or "7d"; did you mean "24s"?'),
         ("buffer: {max_bytes: 50XB}", '9: buffer.max_bytes: not a size; write "256MB", "50GB", "512KiB" or a number of bytes'),
         ("buffer: {uri: 'gs://b/c'}", "9: buffer.uri: gs:// is not supported yet; name a local or mounted folder, or s3://bucket/prefix"),

@@ -31,6 +31,7 @@ from mirror_pipeline.reports import (
     MirrorPlan,
     MirrorStatus,
     Observer,
+    RecordSource,
     Resolution,
     RunReport,
     Translation,
@@ -210,6 +211,7 @@ class Mirror:
         to_time: int,
         *,
         into: str | None = None,
+        source: RecordSource = "auto",
         observer: Observer | None = None,
         stop: threading.Event | None = None,
         session: SparkSession | None = None,
@@ -221,14 +223,18 @@ class Mirror:
             from_time: first record time, milliseconds since the epoch.
             to_time: end of the record times, exclusive.
             into: target topic; the mirrored name if None.
+            source: ``auto`` reads what the source has deleted from the archive (``buffer.archive``) and the rest from the source,
+                ``buffer`` everything from the buffer and its archive, ``cluster`` only what the source has.
             observer, stop, session: as in :meth:`run`.
 
         Raises:
-            UsageError: the range is empty or not in the past, or the target may not take it.
+            UsageError: the range is empty or not in the past, the target may not take it, or records are in neither place.
+            BufferDamaged: an archived span is not what was written.
         """
         return backfill.run(
-            self.flow, topic, from_time, to_time, into=into, observer=observer, stop=stop or threading.Event(), session=session
-        )
+            self.flow, topic, from_time, to_time, into=into, source=source, observer=observer, stop=stop or threading.Event(),
+            session=session,
+        )  # fmt: skip
 
     def backfill_target(self, topic: str) -> str:
         """The default target of a backfill: the mirrored name while that topic is empty, else a separate topic."""

@@ -45,7 +45,8 @@ SHAPES = {
     '"blockers", "state", "code", "reason", "hint"}], "excluded": [{"topic", "why"}], "notes"}]}',
     "run": '{"mirrors": [{"mirror", "state", "records", "bytes", "seconds", '
     '"topics": [{"topic", "state", "reason", "hint", "positions": {PARTITION: OFFSET}, ...}], ...}]}',
-    "backfill": '{"mirror", "topic", "target_topic", "from_time", "to_time", "ranges": {PARTITION: [START, END]}, "run": {as in run}}',
+    "backfill": '{"mirror", "topic", "target_topic", "from_time", "to_time", "ranges": {PARTITION: [START, END]}, "run": {as in run}, '
+    '"from_buffer": {as ranges}}',
     "lag": '{"mirrors": [{"mirror", "lag_records", "lag_seconds", "halted", "notes", "topics": [{"topic", "target_topic", "lag_records", '
     '"lag_seconds", "state", "code", "reason", "hint", "partitions": [{"partition", "position", "end", "staged", "lag"}], ...}]}]}',
     "status": '{"mirrors": [{"mirror", "source", "target", "lanes": [{"lane", "state", "heartbeat", "topics", "records", "bytes", '
@@ -115,7 +116,7 @@ def _options(title: str, command: Any) -> str:
 
 
 def _row(option: Any) -> str:
-    names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len, reverse=True))
+    names = ", ".join(f"`{name}`" for name in sorted([*option.opts, *option.secondary_opts], key=len, reverse=True))
     value = f" `{option.metavar}`" if option.metavar else ""
     text = str(option.help).replace("|", "\\|")
     return f"| {names}{value} | {_default(option)} | {text} |"

@@ -21,7 +21,7 @@ from mirror_pipeline.cli.run_progress import RunContent
 from mirror_pipeline.cli.spark_output import children_unheard
 from mirror_pipeline.cli.tables_status import each
 from mirror_pipeline.errors import ClusterUnreachable, UsageError
-from mirror_pipeline.reports import Progress, RunReport
+from mirror_pipeline.reports import Progress, RecordSource, RunReport
 from mirror_pipeline.text import parse_duration, parse_time
 
 T = TypeVar("T")
@@ -38,6 +38,15 @@ OneMirror = Annotated[str, typer.Option("--mirror", "-m", metavar="NAME", help="
 OneTopic = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The source topic.")]
 From = Annotated[str, typer.Option("--from", metavar="TIME", help="Start of the time range: 2026-11-21T14:00:00Z, or -2h (two hours ago).")]
 To = Annotated[str, typer.Option("--to", metavar="TIME", help="End of the time range, exclusive: as --from, or now.")]
+FromBuffer = Annotated[
+    bool | None,
+    typer.Option(
+        "--from-buffer/--from-source",
+        help="Copy from the buffer and its archive only, or from the source only. By default from the source, "
+        "and from the archive what the source has deleted.",
+        show_default=False,
+    ),
+]
 Into = Annotated[str | None, typer.Option("--into", metavar="NAME", help="Target topic, instead of the mirrored name.")]
 
 
@@ -143,6 +152,7 @@ def backfill(
     from_: From,
     to: To,
     into: Into = None,
+    from_buffer: FromBuffer = None,
     config: ConfigFile = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
@@ -156,9 +166,12 @@ def backfill(
     if start >= end:
         raise UsageError("--from is not before --to", hint="the range is from <= time < to; swap them or change one")
     opened = load.load(config)
+    source: RecordSource = "auto" if from_buffer is None else "buffer" if from_buffer else "cluster"
 
     def job(name: str, view: View[Progress], stop: threading.Event) -> Job[Any]:
-        return Job(name, lambda: opened.mirror(name).backfill(topic, start, end, into=into, observer=view.observe, stop=stop))
+        return Job(
+            name, lambda: opened.mirror(name).backfill(topic, start, end, into=into, source=source, observer=view.observe, stop=stop)
+        )
 
     starting, settings = f"looking up the offsets of {topic}", context.obj
     (ended,) = _with_progress(starting, opened.pick([mirror]), job, together=False, debug=settings.debug)

@@ -180,6 +180,8 @@ def _left(report: RunReport) -> str:
 def backfill(report: BackfillReport) -> RenderableType:
     """``backfill``: the offsets of the time range, then the run."""
     head = f"{report.topic} from {instant(report.from_time)} to {instant(report.to_time)}"
+    if report.from_buffer:
+        head += f", {plural(sum(end - start for start, end in report.from_buffer.values()), 'offset')} of it from the buffer"
     grid = table(["partition"], ["from offset", "to offset"])
     for partition, (start, end) in sorted(report.ranges.items()):
         grid.add_row(str(partition), count(start), count(end))

@@ -22,6 +22,7 @@ from mirror_pipeline.execution.placement import Placement
 from mirror_pipeline.model import Decision, DecisionKind, Send, Stamp, TopicPartition
 
 if TYPE_CHECKING:
+    from mirror_pipeline.engine.read.kept import KeptSource
     from mirror_pipeline.flow import Flow
     from mirror_pipeline.topics.claims import Claims
 
@@ -41,6 +42,7 @@ class LaneContext:
     ``claims`` knows what other mirrors write on the target; None if there are none.
     ``verify_staged`` compares spans with the target (:func:`mirror_pipeline.verify.staged.verify_staged`); None in a run
     without verification.
+    ``kept`` are the source offsets that a backfill reads from the buffer; None if it reads none.
     ``memory_seconds`` is the age of records at which the target's brokers forget their producer.
     """
 
@@ -64,6 +66,7 @@ class LaneContext:
     drain: bool = False
     claims: Claims | None = None
     verify_staged: VerifyStaged | None = None
+    kept: KeptSource | None = None
     _room: SpaceWatch | None = None
     decisions: tuple[Decision, ...] = ()
 

@@ -3,7 +3,7 @@
 A time range becomes offset ranges once, at its first run: from the first record at or after the start to the
 first record at or after the end (ListOffsets by time). Adjacent time ranges therefore give adjacent offset ranges
 without overlap, even if record times are out of order. The offsets are kept with the buffer, so a repeated run
-continues with the same ones.
+continues with the same ones. Those that the source has deleted meanwhile come from the archive, see :mod:`.kept_ranges`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,9 @@ from mirror_pipeline.engine.context import open_context
 from mirror_pipeline.engine.lane import LaneRun
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.kafka.answers import LATEST
-from mirror_pipeline.kafka.codes import broker_error
-from mirror_pipeline.kafka.offsets import offsets_at
-from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.operations.kept_ranges import KeptPlan, source_log
 from mirror_pipeline.operations.plan import backfill_blockers, filled_topics
-from mirror_pipeline.reports import BackfillReport, Progress
+from mirror_pipeline.reports import BackfillReport, Progress, RecordSource
 from mirror_pipeline.topics.lanes import BACKFILL_PREFIX, LaneTopic, select_topics
 from mirror_pipeline.verify.staged import verify_staged
 
@@ -82,6 +79,7 @@ def run(
     to_time: int,
     *,
     into: str | None,
+    source: RecordSource,
     observer: Callable[[Progress], None] | None,
     stop: threading.Event,
     session: SparkSession | None,
@@ -97,7 +95,9 @@ def run(
     manifest = read_manifest(store) if store is not None else None
     if manifest is None:
         _refuse_live(flow, topic, target)
-        manifest = Manifest(topic, target, from_time, to_time, time_ranges(flow, topic, from_time, to_time))
+    plan = KeptPlan(flow, topic, source_log(flow, topic, from_time, to_time), source)
+    if manifest is None:
+        manifest = Manifest(topic, target, from_time, to_time, plan.ranges(from_time, to_time).ranges)
         _refuse(flow, manifest)
         manifest.save(open_lane(flow.config.buffer, flow.name, lane))
     # Time-based retention would delete old records at once.
@@ -105,8 +105,11 @@ def run(
     placement = flow.placement(session)
     placement.prepare()
     context = open_context(flow, lane, placement, once=True, stop=stop, verify_staged=verify_staged)
+    until = plan.until(manifest.ranges)
+    context.kept = plan.source(until)
     report = LaneRun(context, lambda: wanted, observer=observer).run()
-    return BackfillReport(flow.name, topic, target, from_time, to_time, manifest.ranges, report)
+    kept = {number: (manifest.ranges[number][0], limit) for number, limit in until.items()}
+    return BackfillReport(flow.name, topic, target, from_time, to_time, manifest.ranges, report, kept)
 
 
 def default_target(flow: Flow, topic: str) -> str:
@@ -122,24 +125,6 @@ def lane_name(topic: str, target: str, from_time: int, to_time: int) -> str:
     """A folder name that stays the same for the same backfill."""
     key = hashlib.sha256(f"{topic}|{target}|{from_time}|{to_time}".encode()).hexdigest()[:12]
     return f"{BACKFILL_PREFIX}{re.sub('[^A-Za-z0-9_-]', '_', topic)[:40]}-{key}"
-
-
-def time_ranges(flow: Flow, topic: str, from_time: int, to_time: int) -> dict[int, tuple[int, int]]:
-    """Offset ranges of a time range, by partition; empty where the partition has no such records."""
-    with flow.source_client() as client:
-        found = client.metadata([topic]).topics[topic]
-        if found.error:
-            raise broker_error(found.error, topic)
-        parts = [TopicPartition(topic, number) for number in sorted(found.partitions)]
-        ends = offsets_at(client, parts, LATEST)
-        first, last = (offsets_at(client, parts, at) for at in (from_time, to_time))
-
-    def bounds(tp: TopicPartition) -> tuple[int, int]:
-        start = first[tp] if first[tp] >= 0 else ends[tp]
-        stop = last[tp] if last[tp] >= 0 else ends[tp]
-        return start, max(start, min(stop, ends[tp]))
-
-    return {tp.partition: bounds(tp) for tp in parts}
 
 
 def _selected(flow: Flow, topic: str) -> str:

@@ -18,8 +18,8 @@ from mirror_pipeline.buffer.archive.archive import Archive
 from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.spans.spans import SpanTable
-from mirror_pipeline.buffer.tables.delta import LiveFile
 from mirror_pipeline.buffer.tables.index import refs_of
+from mirror_pipeline.buffer.tables.local_log import LiveFile
 from mirror_pipeline.buffer.tables.schema import ARCHIVE, SPANS
 from mirror_pipeline.model import SpanRef, topic_id_of
 

@@ -12,6 +12,7 @@ from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.engine.context import LaneContext, Losses, Patience, backoff
 from mirror_pipeline.engine.longlink.connection_count import is_long
 from mirror_pipeline.engine.longlink.link import Link
+from mirror_pipeline.engine.read.kept_task import kept_tasks, run_kept
 from mirror_pipeline.engine.read.messages import RangeOutcome, ReadResult, ReadTask
 from mirror_pipeline.engine.read.plan import budget_of, plan_ranges, planned_bytes
 from mirror_pipeline.engine.read.rules import RangeRules
@@ -115,7 +116,7 @@ class ReadLoop:
             return True
         with state.lock:
             ranges = self._plan()
-            rules = [self._rules_of(r) for r in ranges]
+            rules = [self._rules_of(r if context.kept is None else context.kept.clipped(r)) for r in ranges]
         if not ranges:
             return self._nothing_to_read()
         self._stage(rules)
@@ -154,11 +155,12 @@ class ReadLoop:
         return RangeRules(planned, run.max_batch_bytes, run.compacted, gaps, approved, run.settings_unread)
 
     def _stage(self, rules: Sequence[RangeRules]) -> None:
-        engine, place = self._context.mirror.engine, self._place
+        context, engine, place = self._context, self._context.mirror.engine, self._place
         began = time.monotonic()
         self._quiet = False
         ahead = (self._far or (engine.connections or 0) > 2) and place.runner.one_machine
-        shares = self._shares.deal(rules, place.runner.tasks, stay=ahead)
+        asked, copies = kept_tasks(context, rules, self._micro_batch, place.runner.tasks)
+        shares = self._shares.deal(asked, place.runner.tasks, stay=ahead) if asked else []
         limit = engine.bandwidth_at(datetime.now().time())
         tasks = [
             ReadTask(
@@ -182,7 +184,9 @@ class ReadLoop:
         ]
         read = partial(run_read, link=self._link) if place.in_process else run_read_resident
         answers = place.runner.run_each(read, tasks, name=f"stage {self._micro_batch}")
-        self._state.ran(tasks, place)
+        if copies:
+            answers = [*answers, *place.runner.run_each(run_kept, copies, name=f"stage {self._micro_batch} from the archive")]
+        self._state.ran([*tasks, *copies], place)
         results = [answer for answer in answers if not isinstance(answer, TaskLost)]
         self._source.take_results(results)
         self._commit(results, began)

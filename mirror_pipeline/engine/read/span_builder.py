@@ -65,6 +65,12 @@ class SpanBuilder:
         self._at_batch = False
         self.done = self.next >= self.rules.range.end
 
+    def pass_hole(self, hole: Hole) -> None:
+        """Offsets without a record, as is known from where they were read before; what lies outside of the range is left out."""
+        if not self.done and hole.end > self.next:
+            self._miss(min(hole.end, self.rules.range.end), hole.cause)
+            self.done = self.next == self.rules.range.end
+
     def take(self, data: FetchedPartition, *, asked: int = -1, ask: Ask | None = None, again: bool = False) -> None:
         """Take over what one fetch answer holds of this partition.
 

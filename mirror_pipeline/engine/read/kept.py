@@ -1,0 +1,89 @@
+"""Source offsets that are read from the buffer's own spans and not from the source: what a backfill takes from the archive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from mirror_pipeline.buffer.archive.selection import Segment
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.engine.read.rules import RangeRules
+from mirror_pipeline.errors import BufferUnusable
+from mirror_pipeline.model import OffsetRange, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRange:
+    """One range to copy and the spans that hold it, in order. Picklable, as it crosses into Spark's workers."""
+
+    rules: RangeRules
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTask:
+    """What one task copies into a new part file of ``store``."""
+
+    store: LaneStore
+    micro_batch: int
+    index: int
+    ranges: tuple[KeptRange, ...]
+    durable: bool
+
+
+Find = Callable[[Mapping[int, tuple[int, int]]], dict[int, list[Segment]]]
+"""The segments that hold these offset ranges, by partition."""
+
+
+@dataclass(slots=True)
+class KeptSource:
+    """The part of a backfill's ranges that comes from the buffer; used by the read loop's thread.
+
+    Args:
+        until: offset below which a partition is read from the buffer.
+        find: looks the spans up.
+    """
+
+    until: Mapping[TopicPartition, int]
+    find: Find
+    _segments: dict[int, list[Segment]] = field(default_factory=dict)
+    _asked: dict[int, int] = field(default_factory=dict)
+
+    def clipped(self, planned: OffsetRange) -> OffsetRange:
+        """The range, or the part of it that comes from the buffer."""
+        until = self.until.get(planned.source, -1)
+        return replace(planned, end=min(planned.end, until), hard_end=True) if planned.start < until else planned
+
+    def holds(self, planned: OffsetRange) -> bool:
+        """Whether a clipped range comes from the buffer."""
+        return planned.start < self.until.get(planned.source, -1)
+
+    def range_of(self, rules: RangeRules) -> KeptRange:
+        """The spans of a range, about as many bytes as it may bring.
+
+        Raises:
+            BufferUnusable: they have left the buffer since the backfill was planned.
+        """
+        planned = rules.range
+        chosen, size = list[Segment](), 0
+        for segment in self._from(planned.partition, planned.start):
+            if segment.start >= planned.end or size >= planned.max_bytes:
+                break
+            chosen.append(replace(segment, start=max(segment.start, planned.start), end=min(segment.end, planned.end)))
+            size += segment.span.ref.bytes
+        if not chosen or chosen[0].start != planned.start:
+            gone = chosen[0].start if chosen else planned.end
+            raise BufferUnusable(
+                f"offsets {planned.start} to {gone - 1} of {planned.source} have left the archive since the backfill began",
+                hint="raise buffer.archive, or backfill a later time range; what was copied stays",
+            )
+        return KeptRange(rules, tuple(chosen))
+
+    def _from(self, partition: int, start: int) -> list[Segment]:
+        """What is known from ``start`` on; looked up again when nothing came of the last time: maintenance may have moved files."""
+        if not self._segments or self._asked.get(partition) == start:
+            self._segments, self._asked = self.find({tp.partition: (0, until) for tp, until in self.until.items()}), {}
+        self._asked[partition] = start
+        known = [segment for segment in self._segments.get(partition, []) if segment.end > start]
+        self._segments[partition] = known
+        return known

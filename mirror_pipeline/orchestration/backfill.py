@@ -5,12 +5,12 @@ import os
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast, get_args
 
 import dagster as dg
 from pydantic import Field
 
-from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.errors import MirrorError, UsageError
 from mirror_pipeline.orchestration import metadata, names
 from mirror_pipeline.orchestration.assets import KINDS, tag_run
 from mirror_pipeline.orchestration.failures import failure
@@ -18,7 +18,7 @@ from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
 from mirror_pipeline.orchestration.run_config import plain_fields, settings_of
 from mirror_pipeline.orchestration.step_thread import SupervisorGone, Worker
-from mirror_pipeline.reports import BackfillReport, Observer, Progress
+from mirror_pipeline.reports import BackfillReport, Observer, Progress, RecordSource
 
 PARTITION_ENV = "MIRROR_BACKFILL_PARTITION"
 START_ENV = "MIRROR_BACKFILL_START"
@@ -29,12 +29,17 @@ LOG_SECONDS = 30.0
 
 
 class BackfillConfig(dg.Config):
-    """Where a backfill writes."""
+    """Where a backfill writes, and where its records come from."""
 
     into: str = Field(
         default="",
         description="Target topic. Empty: the mirrored name if that topic is empty on the target, else the mirrored name with the suffix "
         "`.backfill`. A topic that the mirror keeps up to date is refused: old records would follow newer ones.",
+    )
+    source: str = Field(
+        default="auto",
+        description="Where the records come from. `auto`: the source cluster, and the archive (`buffer.archive`) for what the source has "
+        "deleted. `buffer`: buffer and archive only. `cluster`: the source only.",
     )
 
 
@@ -94,13 +99,22 @@ def backfill_asset(mirror: KnownMirror, topic: KnownTopic, parts: dg.TimeWindowP
             session = spark.session_for(mirrors.engine(mirror.name))
             live = mirrors.mirror(mirror.name)
             into = config.into or live.backfill_target(topic.topic)
-            return live.backfill(topic.topic, *bounds, into=into, observer=observer, stop=stop, session=session)
+            place = record_source(config.source)
+            return live.backfill(topic.topic, *bounds, into=into, source=place, observer=observer, stop=stop, session=session)
 
         label = f"backfill of {topic.topic} from {window.start:%Y-%m-%d %H:%M} to {window.end:%Y-%m-%d %H:%M} UTC"
         report = _watch(context, label, Worker(copy, name=label))
         yield dg.MaterializeResult(asset_key=spec.key, metadata=metadata.of_backfill(report))
 
     return backfill_step
+
+
+def record_source(name: str) -> RecordSource:
+    """The place of that name. Raises UsageError for another name."""
+    for known in get_args(RecordSource):
+        if name == known:
+            return cast(RecordSource, known)
+    raise UsageError(f"source {name!r} is none of {', '.join(get_args(RecordSource))}", hint="correct the run configuration")
 
 
 def _tags(mirror: KnownMirror) -> dict[str, str]:

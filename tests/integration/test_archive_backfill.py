@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from mirror_pipeline import Mirror
+from mirror_pipeline import Mirror, crash_points
 from mirror_pipeline.buffer.archive.archive import Archive
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.errors import UsageError
@@ -105,7 +110,7 @@ def test_what_the_source_has_deleted_comes_back(
     fill(source, topic_name, 400, partitions=2, at=now() - 1000)
     before_that = now()
     session: SparkSession | None = request.getfixturevalue("spark") if with_spark else None
-    mirror = make_mirror(tmp_path, source, target, [topic_name], buffer=ARCHIVED, engine={} if with_spark else IN_PROCESS)
+    mirror = make_mirror(tmp_path, source, target, [topic_name], buffer=ARCHIVED, engine={"inline_bytes": 0} if with_spark else IN_PROCESS)
     assert mirror.run(once=True, session=session).state == "ok"
     before = consumed(source, topic_name)
     assert archive_all(mirror) > 0
@@ -119,8 +124,11 @@ def test_what_the_source_has_deleted_comes_back(
     assert (again.run.state, again.run.records) == ("ok", 0)
     assert consumed(target, f"{topic_name}-past") == before
     assert report.from_buffer == {0: (0, ends[0]), 1: (0, ends[1] // 2)}
-    if with_spark:
+    if session is not None:
         assert report.run.spark_jobs > 0
+        told = mirror.sql("SELECT topic, day, sum(records) AS records, max(end_offset) AS last FROM archive GROUP BY ALL", session=session)
+        (row,) = told.collect()
+        assert (row["topic"], row["records"], row["last"]) == (topic_name, sum(map(len, before.values())), max(ends.values()))
 
 
 def test_a_time_range_begins_and_ends_inside_archived_spans(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
@@ -168,3 +176,24 @@ def test_what_is_nowhere_is_named(
     assert "--from-source" in raised.value.hint
     assert f"{topic}-past" not in mirror.flow.target_admin().topics()
     assert mirror.backfill(topic, 0, began + 200, into=f"{topic}-past", source="cluster").run.state == "ok"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["commit.before", "commit.after", "produce.after_send", "record.before"])
+def test_a_killed_backfill_from_the_archive_continues(clusters: ClusterPair, tmp_path: Path, topic_name: str, point: str) -> None:
+    source, target = (c.bootstrap_servers for c in clusters)
+    create_topic(source, topic_name, 2, retention__ms="-1")
+    fill(source, topic_name, 400, partitions=2, at=now() - 1000)
+    mirror = make_mirror(tmp_path, source, target, [topic_name], buffer=ARCHIVED, engine=IN_PROCESS)
+    assert mirror.run(once=True).state == "ok"
+    before = consumed(source, topic_name)
+    archive_all(mirror)
+    delete_before(source, topic_name, end_offsets(mirror, topic_name, target=False))
+    times = ("--from", "2020-01-01T00:00:00Z", "--to", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+    words = [sys.executable, "-m", "mirror_pipeline.cli", "backfill", "-m", "m", "-t", topic_name, *times, "--from-buffer"]
+    words += ["--into", f"{topic_name}-past", "-c", str(tmp_path / "mirror.yaml")]
+    ended = subprocess.run(words, env={**os.environ, crash_points.CRASH: point}, check=False, capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    ended = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert consumed(target, f"{topic_name}-past") == before

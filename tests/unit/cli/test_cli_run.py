@@ -173,6 +173,13 @@ def test_backfill_takes_relative_times(cli: Cli) -> None:
     assert mirror.calls[0][1]["into"] is None
 
 
+@pytest.mark.parametrize(("words", "source"), [((), "auto"), (("--from-buffer",), "buffer"), (("--from-source",), "cluster")])
+def test_backfill_says_where_records_come_from(cli: Cli, words: tuple[str, ...], source: str) -> None:
+    mirror = FakeMirror()
+    assert cli("backfill", "-m", "m", "-t", "orders", "--from", "-2h", "--to", "now", *words, mirrors=[mirror]).code == 0
+    assert mirror.calls[0][1]["source"] == source
+
+
 def test_backfill_refuses_an_empty_stretch(cli: Cli) -> None:
     ended = cli("backfill", "-m", "m", "-t", "orders", "--from", "-1h", "--to=-2h", mirrors=[FakeMirror()])
     assert ended.code == 2 and "--from is not before --to" in ended.err

@@ -14,7 +14,7 @@ from mirror_pipeline.orchestration.definitions import build
 from mirror_pipeline.orchestration.served import closed
 from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors, NoSpark, write_project
 
-OURS = {"budget_seconds", "idle_seconds", "report_interval", "whole_lane", "into", "older_than_days", "upkeep_older_than_days"}
+OURS = {"budget_seconds", "idle_seconds", "report_interval", "whole_lane", "into", "source", "older_than_days", "upkeep_older_than_days"}
 DAGSTER = {
     "execution/config/marker_to_close",
     "execution/config/retries/disabled",

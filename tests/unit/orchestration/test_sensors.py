@@ -229,7 +229,16 @@ def test_a_range_of_hours_is_one_call_with_its_bounds(fake: FakeMirror, instance
 
 def test_without_into_the_mirror_says_which_topic_is_the_target(fake: FakeMirror, instance: dg.DagsterInstance) -> None:
     assert _backfill(instance, "2026-03-01-05:00", "2026-03-01-05:00").success
-    assert fake.calls[0]["into"] == "east.orders.backfill"
+    assert (fake.calls[0]["into"], fake.calls[0]["source"]) == ("east.orders.backfill", "auto")
+
+
+def test_the_run_configuration_says_where_records_come_from(fake: FakeMirror, instance: dg.DagsterInstance) -> None:
+    assert _backfill(instance, "2026-03-01-05:00", "2026-03-01-05:00", source="buffer").success
+    assert fake.calls[0]["source"] == "buffer"
+    result = _backfill(instance, "2026-03-01-05:00", "2026-03-01-05:00", source="archive")
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    assert "source 'archive' is none of auto, buffer, cluster" in str(failed.step_failure_data.user_failure_data)
+    assert len(fake.calls) == 1
 
 
 def test_a_refused_backfill_says_why(fake: FakeMirror, instance: dg.DagsterInstance) -> None:

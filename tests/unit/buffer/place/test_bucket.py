@@ -13,6 +13,9 @@ import obstore
 import pytest
 from deltalake import DeltaTable
 
+from mirror_pipeline.buffer.archive.archive import Archive
+from mirror_pipeline.buffer.archive.move import move, settle
+from mirror_pipeline.buffer.archive.selection import KeptTopic
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.bucket import carried_options
 from mirror_pipeline.buffer.place.errors import explain
@@ -23,9 +26,10 @@ from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
 from mirror_pipeline.buffer.spans.span_reader import STRETCH, SpanReader
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.buffer.tables.delta import DeltaLog
+from mirror_pipeline.buffer.tables.schema import ARCHIVE
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import PartFile, Stamp
-from tests.support.buffer_samples import Settings, draft, send
+from tests.support.buffer_samples import LIFE, Settings, draft, send
 from tests.support.object_store import BUCKET, ObjectStore
 
 MB = 2**20
@@ -301,3 +305,24 @@ def test_refusals_are_one_clear_line(between: Callable[[Answer], None], status: 
 )
 def test_what_is_set_wrong_is_said(text: str, said: str) -> None:
     assert said in explain("s3://b/p", OSError(text)).message
+
+
+def test_spans_move_into_an_archive_in_the_bucket(lane: LaneStore) -> None:
+    spans, archive = SpanTable(lane), Archive(lane)
+    spans.ensure()
+    archive.ensure()
+    payloads = [bytes([65 + n]) * size for n, size in enumerate((10, 70_000, 9 * MB))]
+    assert spans.commit(0, [staged(lane, 0, *payloads)])
+    assert move(archive, spans, [0]) == [0]
+    assert settle(archive, spans) == []
+    assert SpanTable(lane).spans() == []
+    assert lane_use(lane).archive > sum(map(len, payloads))
+    topic = KeptTopic([lane], "orders", LIFE)
+    (segments,) = topic.segments({0: (1, 3)}).values()
+    # The first two became one span; the third would have made it too large.
+    found = [(segment.start, segment.end, segment.span.ref.start, segment.span.ref.end) for segment in segments]
+    assert found == [(1, 2, 0, 2), (2, 3, 2, 3)]
+    with SpanReader(lane, table=ARCHIVE.name) as reader:
+        assert [bytes(reader.payload(segment.span.ref)) for segment in segments] == [payloads[0] + payloads[1], payloads[2]]
+    assert archive.drop_oldest(1) > 0
+    assert lane_use(lane).archive < MB

@@ -204,6 +204,10 @@ class Mirror:
         """
         return answer.groups(self.flow)
 
+    def carry_groups(self) -> GroupsReport:
+        """Carry the consumer groups over once, unless a run of the mirror does so now; then as :meth:`groups`."""
+        return answer.carry(self.flow)
+
     def backfill(
         self,
         topic: str,

@@ -31,6 +31,7 @@ Time = Annotated[
     typer.Option("--time", metavar="TIME", help="Instead of an offset: the first record since 2026-11-21T14:00:00Z, or since -2h."),
 ]
 Reverse = Annotated[bool, typer.Option("--reverse", metavar=NO_VALUE, help="From target to source.")]
+Carry = Annotated[bool, typer.Option("--carry", metavar=NO_VALUE, help="Carry the groups over once before, unless a run does so now.")]
 Generation = Annotated[
     int | None, typer.Option("--generation", metavar="G", help="By this generation of the topic alone, see `mirror offsets show`.")
 ]
@@ -83,14 +84,16 @@ def show(config: ConfigFile = DEFAULT_CONFIG, mirror: OneMirror = None, topic: O
         answers().print(_shown(found))
 
 
-def groups(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
+def groups(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, carry: Carry = False, as_json: AsJson = False) -> None:
     """Show the committed offsets of consumer groups on both sides, and why an offset is not carried over.
 
-    A group in step continues on the target with exactly the record that is its next one on the source. Reads both clusters, changes
-    nothing: `mirror run` carries the groups that `groups` in the configuration selects. Exit code 0 in every state.
+    A group in step continues on the target with exactly the record that is its next one on the source. Reads both clusters and changes
+    nothing: `mirror run` carries the groups that `groups` in the configuration selects. --carry does so once, now. Exit code 0 in
+    every state.
     """
     opened = load.load(config)
-    found = [opened.mirror(name).groups() for name in opened.pick(mirror)]
+    mirrors = [opened.mirror(name) for name in opened.pick(mirror)]
+    found = [each.carry_groups() if carry else each.groups() for each in mirrors]
     if as_json:
         print_json({"mirrors": [report.to_json() for report in found]})
     else:

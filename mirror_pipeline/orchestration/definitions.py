@@ -13,6 +13,7 @@ import dagster as dg
 from mirror_pipeline.orchestration import names
 from mirror_pipeline.orchestration.assets import BUDGET_SECONDS, lane_assets, lane_tags, source_spec
 from mirror_pipeline.orchestration.backfill import backfill_asset, backfill_job, partitions
+from mirror_pipeline.orchestration.carried_groups import carries_groups, groups_check, groups_sensor, groups_spec
 from mirror_pipeline.orchestration.catalogue_sensor import catalogue_sensor, missing_sensor
 from mirror_pipeline.orchestration.checks import copying_key, verify_checks, verify_job, verify_schedule
 from mirror_pipeline.orchestration.lag_sensor import lag_sensor
@@ -51,6 +52,10 @@ def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.De
             jobs.append(verify_job(mirror, checks[-1]))
             hourly.append(verify_schedule(mirror, jobs[-1]))
         sensors += [lag_sensor(mirror, lane_jobs), catalogue_sensor(mirror)]
+        if carries_groups(mirror):
+            assets.append(groups_spec(mirror))
+            checks.append(groups_check(mirror))
+            sensors.append(groups_sensor(mirror))
     sensors.append(reaper() if project.mirrors else missing_sensor(project))
     return dg.Definitions(
         assets=assets,

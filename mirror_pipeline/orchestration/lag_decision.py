@@ -1,4 +1,4 @@
-"""Which lanes the lag sensor starts: pure functions, no Kafka, no Dagster instance.
+"""What the lag sensor remembers of each topic, and which lanes it starts: pure, no Kafka, no Dagster instance.
 
 A lane is started when it has lag and no run in progress. A failed lane is restarted after a pause that doubles each
 time; a halted topic does not delay the other topics of its lane.
@@ -6,8 +6,9 @@ time; a halted topic does not delay the other topics of its lane.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from mirror_pipeline.lags import MirrorLag, TopicLag
@@ -17,6 +18,10 @@ FIRST_PAUSE_SECONDS = 30.0
 LONGEST_PAUSE_SECONDS = 1800.0
 CANCELLED_PAUSE_SECONDS = 60.0
 STUCK_SECONDS = 120.0
+# Of the sensor's cursor.
+VERSION = 2
+# Between two observations of one topic; longer when there are more topics than seconds, because the event log keeps every event.
+OBSERVE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +148,56 @@ def clock(moment: float) -> str:
     """Local time of day; with the date unless it is today."""
     at, today = datetime.fromtimestamp(moment).astimezone(), datetime.now().astimezone().date()
     return f"{at:%H:%M}" if at.date() == today else f"{at:%Y-%m-%d %H:%M}"
+
+
+@dataclass(slots=True)
+class TopicMemory:
+    """Sums over a topic's partitions, and seconds since the epoch."""
+
+    position: int
+    end: int
+    moved: float
+    observed: float
+    reported_lag: int = -1
+    reported_end: int = -1
+
+
+class LagMemory:
+    """Reads and writes the cursor; a cursor of another version is ignored."""
+
+    def __init__(self, cursor: str | None) -> None:
+        self._topics: dict[str, TopicMemory] = {}
+        try:
+            body = json.loads(cursor or "{}")
+            if body.get("version") == VERSION:
+                self._topics = {name: TopicMemory(**row) for name, row in body["topics"].items()}
+        except (ValueError, TypeError, KeyError, AttributeError):
+            self._topics = {}
+
+    def see(self, lag: MirrorLag, now: float) -> list[TopicLag]:
+        """Remember a measured lag; return the topics that should be observed now."""
+        pause = max(OBSERVE_SECONDS, float(len(lag.topics)))
+        due = []
+        for topic in lag.topics:
+            position, end = sum(p.position for p in topic.partitions), sum(p.end for p in topic.partitions)
+            memory = self._topics.get(topic.topic)
+            if memory is None:
+                memory = self._topics[topic.topic] = TopicMemory(position, end, now, 0.0)
+            if position != memory.position or topic.lag_records == 0:
+                memory.moved = now
+            memory.position, memory.end = position, end
+            news = (topic.lag_records, end) != (memory.reported_lag, memory.reported_end)
+            turned = (topic.lag_records > 0) != (memory.reported_lag > 0)
+            if news and (now - memory.observed >= pause or (turned and now - memory.observed >= pause / 6)):
+                memory.observed, memory.reported_lag, memory.reported_end = now, topic.lag_records, end
+                due.append(topic)
+        self._topics = {topic.topic: self._topics[topic.topic] for topic in lag.topics}
+        return due
+
+    def stuck(self) -> dict[str, float]:
+        """Since when each topic's position has not moved."""
+        return {name: memory.moved for name, memory in self._topics.items()}
+
+    def cursor(self) -> str:
+        """The cursor as text."""
+        return json.dumps({"version": VERSION, "topics": {name: asdict(memory) for name, memory in self._topics.items()}})

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 from mirror_pipeline.lags import TopicLag
-from mirror_pipeline.reports import BackfillReport, Progress, TopicProgress
+from mirror_pipeline.reports import BackfillReport, GroupsReport, Progress, TopicProgress
 from mirror_pipeline.verdicts import VerifyReport, difference_json
 
 LAG_RECORDS = "lag_records"
@@ -47,6 +47,9 @@ LEAVES = "leaves"
 DIFFERENCES = "differences"
 FIRST_DIFFERENCES = "first_differences"
 EXPIRED = "expired"
+GROUPS = "groups"
+GROUPS_NOT_IN_STEP = "groups_not_in_step"
+RECORDS_BEHIND = "records_behind"
 SHOWN_DIFFERENCES = 20
 
 NAMES = frozenset(
@@ -55,7 +58,7 @@ NAMES = frozenset(
         SECONDS, SECONDS_STAGING, SECONDS_PRODUCING, STAGED_RECORDS, STAGED_BYTES, SPARK_BYTES, DRIVER_BYTES, SPARK_JOBS,
         GAPS, POSITIONS, END_OFFSETS, OFFSET_RANGES, STATE,
         CODE, REASON, HINT, TARGET_TOPIC, TARGET_DOWN, FROM_TIME, TO_TIME,
-        LEAVES, DIFFERENCES, FIRST_DIFFERENCES, EXPIRED,
+        LEAVES, DIFFERENCES, FIRST_DIFFERENCES, EXPIRED, GROUPS, GROUPS_NOT_IN_STEP, RECORDS_BEHIND,
     )
 )  # fmt: skip
 Metadata = dict[str, Any]
@@ -151,4 +154,13 @@ def of_verification(topic: str, report: VerifyReport) -> Metadata:
         SECONDS: round(report.seconds, 3),
         **_optional(FIRST_DIFFERENCES, dg.MetadataValue.json(shown) if shown else None),
         **_optional(TARGET_TOPIC, ", ".join(sorted({verdict.target_topic for verdict in verdicts}))),
+    }
+
+
+def of_groups(report: GroupsReport) -> Metadata:
+    """Metadata of the groups' asset and check. A group that moved to the target is in step: it stands where it wants to be."""
+    return {
+        GROUPS: len({row.group for row in report.groups}),
+        GROUPS_NOT_IN_STEP: len({row.group for row in report.groups if row.state not in ("in_step", "moved")}),
+        RECORDS_BEHIND: sum(row.behind or 0 for row in report.groups if row.state not in ("in_step", "moved")),
     }

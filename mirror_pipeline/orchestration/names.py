@@ -21,6 +21,7 @@ MAX_RUNTIME_TAG = "dagster/max_runtime"
 HALTED_TAG = "mirror/halted"
 SAME_CHECK = "same_as_source"
 COPYING_CHECK = "copying"
+GROUPS_CHECK = "groups_in_step"
 KIND_LANE, KIND_BACKFILL, KIND_UPKEEP = "lane", "backfill", "upkeep"
 
 LONGEST_WORD = 60
@@ -42,6 +43,11 @@ def target_key(mirror: str, topic: str) -> dg.AssetKey:
 def backfill_key(mirror: str, topic: str) -> dg.AssetKey:
     """Past time ranges of the topic, one partition per hour or day."""
     return dg.AssetKey([mirror, "backfill", topic])
+
+
+def groups_key(mirror: str) -> dg.AssetKey:
+    """The committed offsets of the mirror's consumer groups on the target."""
+    return dg.AssetKey([mirror, "groups"])
 
 
 def topic_of(key: dg.AssetKey) -> str:

@@ -102,6 +102,9 @@ def with_words(mirrors: Iterable[KnownMirror]) -> tuple[KnownMirror, ...]:
 def _named_objects(mirror: KnownMirror) -> Iterator[tuple[str, ...]]:
     for kind in ("lag", "catalogue", "verify", "verify_job", "verify_hourly", "backfill_job"):
         yield kind, mirror.name
+    if mirror.config.groups is not None:
+        yield "groups", mirror.name
+        yield "groups_check", mirror.name
     for lane in mirror.lanes:
         yield "lane", mirror.name, lane
         yield "lane_job", mirror.name, lane

@@ -8,7 +8,7 @@ from mirror_pipeline.buffer.ledger.group_offsets import GROUPS_LANE, GroupOffset
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.operations.groups.background import open_rounds
+from mirror_pipeline.operations.groups.background import one_round, open_rounds
 from mirror_pipeline.operations.groups.decide import Decision, GroupState, Sides
 from mirror_pipeline.operations.groups.last_round import read_last_round
 from mirror_pipeline.reports import CarriedGroup, GroupsReport
@@ -40,6 +40,13 @@ def groups(flow: Flow) -> GroupsReport:
     elif last.error:
         notes.append(f"the last round failed: {last.error}")
     return GroupsReport(flow.name, tuple(rows), tuple(notes), None if last is None else last.at)
+
+
+def carry(flow: Flow) -> GroupsReport:
+    """See ``Mirror.carry_groups``."""
+    if flow.settings.groups is not None and flow.settings.groups.include:
+        one_round(flow)
+    return groups(flow)
 
 
 def _row(flow: Flow, key: GroupPartition, sides: Sides, decision: Decision, written: int | None) -> CarriedGroup:

@@ -70,6 +70,19 @@ def _carry(flow: Flow, interval: float, ended: threading.Event) -> None:
         ended.wait(interval)
 
 
+def one_round(flow: Flow) -> bool:
+    """One round now; False when another run of the mirror carries the groups. Raises as :meth:`GroupRounds.run`."""
+    store = open_lane(flow.config.buffer, flow.name, GROUPS_LANE)
+    try:
+        with lane_lock(store, patience=0.0), ExitStack() as stack:
+            began = time.time()
+            outcome = open_rounds(flow, stack, store).run()
+            write_last_round(store, LastRound(began, time.time() - began, outcome.groups, outcome.written))
+    except LaneBusy:
+        return False
+    return True
+
+
 def _rounds(rounds: GroupRounds, store: LaneStore, interval: float, ended: threading.Event) -> None:
     said: set[str] = set()
     count, last = 0, False

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mirror_pipeline.orchestration import metadata
 from mirror_pipeline.orchestration.reporting import LaneReporter
+from mirror_pipeline.reports import GroupsReport
 from tests.support.orchestration_fakes import FakeMirror, topic_lag
 
 DOCS = Path(__file__).parents[3] / "docs" / "dagster.md"
@@ -16,6 +17,7 @@ FIXED = {
     "micro_batches", "seconds", "seconds_staging", "seconds_producing", "staged_records", "staged_bytes", "spark_bytes",
     "driver_bytes", "spark_jobs", "gaps", "positions", "end_offsets", "offset_ranges", "state", "code", "reason", "hint",
     "target_topic", "target_down", "from_time", "to_time", "leaves", "differences", "first_differences", "expired",
+    "groups", "groups_not_in_step", "records_behind",
 }  # fmt: skip
 
 
@@ -36,6 +38,7 @@ def test_what_is_emitted_has_a_fixed_name() -> None:
     emitted |= set(metadata.of_topic_lag(replace(topic_lag("orders", 3), expires_seconds=9.0)))
     emitted |= set(metadata.of_backfill(fake.backfill("orders", 0, 1, into=None)))
     emitted |= set(metadata.of_verification("orders", fake.verify()))
+    emitted |= set(metadata.of_groups(GroupsReport("m", ())))
     assert emitted == metadata.NAMES
 
 

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.local.shapes import log
 from mirror_pipeline.local.shapes.ground import Ground
-from mirror_pipeline.reports import CarriedGroup
 from tests.integration.processes import wait_until
+from tests.support.groups import carry, commit, committed, consumer, in_step, mirror_of, rows, running
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import create_topic, make_mirror, produce
+from tests.support.mirrors import create_topic, produce
 from tests.support.record_pairs import Content, contents
 
-IN_PROCESS = {"inline_bytes": str(2**63 - 1)}
 Stops = dict[str, dict[Place, int]]
 
 
@@ -31,55 +26,6 @@ Stops = dict[str, dict[Place, int]]
 def prefix(topic_name: str) -> str:
     """Begins the names of the test's topics and groups: the clusters are shared."""
     return f"{topic_name}-"
-
-
-def mirror_of(clusters: ClusterPair, folder: Path, prefix: str, **settings: Any) -> Mirror:
-    east, west = (cluster.bootstrap_servers for cluster in clusters)
-    groups = {"include": [f"{prefix}.*"], "interval": "1s"}
-    return make_mirror(folder, east, west, [f"{prefix}.*"], **{"engine": IN_PROCESS, "groups": groups, **settings})
-
-
-@contextmanager
-def running(mirror: Mirror) -> Iterator[None]:
-    """A continuous run in this process."""
-    stop, failures = threading.Event(), list[BaseException]()
-
-    def run() -> None:
-        try:
-            mirror.run(stop=stop)
-        except BaseException as error:  # noqa: BLE001 - the test fails with it
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(120)
-    assert failures == []
-
-
-def consumer(servers: str, group: str, **settings: Any) -> Consumer:
-    base = {"bootstrap.servers": servers, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
-    return Consumer({**base, **settings})
-
-
-def commit(servers: str, group: str, offsets: dict[Place, int], metadata: str = "") -> None:
-    """Commit as a consumer that is done does."""
-    client = consumer(servers, group)
-    client.commit(offsets=[Place(p.topic, p.partition, offset, metadata=metadata) for p, offset in offsets.items()], asynchronous=False)
-    client.close()
-
-
-def committed(servers: str, group: str) -> dict[tuple[str, int], tuple[int, str | None]]:
-    admin = AdminClient({"bootstrap.servers": servers})
-    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
-    return {(p.topic, p.partition): (p.offset, p.metadata) for p in asked[group].result(15).topic_partitions or ()}
-
-
-def rows(mirror: Mirror, group: str) -> dict[int | None, CarriedGroup]:
-    return {row.partition: row for row in mirror.groups().groups if row.group == group}
 
 
 def next_records(servers: str, group: str, places: list[Place], seconds: float = 20.0) -> dict[tuple[str, int], Content]:
@@ -146,14 +92,6 @@ def assert_next(mirror: Mirror, stops: Stops, logs: dict[Place, list[tuple[int, 
     assert wrong == []
 
 
-def in_step(mirror: Mirror, groups: set[str]) -> Callable[[], bool]:
-    def look() -> bool:
-        own = [row for row in mirror.groups().groups if row.group in groups]
-        return {row.group for row in own} == groups and all(row.state == "in_step" for row in own)
-
-    return look
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("count", [200])
 def test_groups_that_stop_at_random_positions_read_the_next_record(
@@ -179,7 +117,7 @@ def test_groups_over_transactions_are_carried_by_a_run_that_ends(clusters: Clust
     mirror = mirror_of(clusters, tmp_path, prefix)
     logs = {Place(topic, partition): contents(mirror.flow.source, topic, partition) for partition in range(3)}
     chance = random.Random(5)
-    stops = {f"{prefix}{number}": stop_at_random(east, f"{prefix}{number}", logs, chance) for number in range(12)}
+    stops = {f"{prefix}{number}": stop_at_random(east, f"{prefix}{number}", logs, chance) for number in range(8)}
     commit(east, f"{prefix}note", {Place(topic, 0): 7}, metadata="left by the consumer")
     assert mirror.run(once=True).state == "ok"
     report = mirror.groups()
@@ -213,14 +151,6 @@ def test_a_group_follows_forward_and_back_and_waits_for_what_is_not_copied(
     mirror.run(once=True)
     assert rows(mirror, group)[0].target_offset == 150
     assert committed(west, group) == {(f"east.{topic}", 0): (150, "")}
-
-
-def carry(mirror: Mirror) -> None:
-    """One round without a run."""
-    from mirror_pipeline.operations.groups.background import carrying_groups
-
-    with carrying_groups(mirror.flow):
-        pass
 
 
 def test_what_a_group_did_on_the_target_is_never_overwritten(clusters: ClusterPair, tmp_path: Path, prefix: str) -> None:

@@ -1,0 +1,143 @@
+"""The cases of MirrorMaker 2's own tests of offsets and groups, held to exact offsets; and rounds that are killed.
+
+Where the mechanism differs the case is adapted: there is no topic of checkpoints to look into, so the target's committed offsets are
+compared; a group at the end of an empty partition is carried over too.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition as Place
+
+from mirror_pipeline import Mirror
+from mirror_pipeline.buffer.ledger.group_offsets import GroupOffsets
+from mirror_pipeline.buffer.place.place import find_lanes
+from tests.integration.processes import start_mirror
+from tests.support.groups import IN_PROCESS, carry, commit, committed, consumer, mirror_of, rows
+from tests.support.kafka_source import ClusterPair
+from tests.support.mirrors import create_topic, make_mirror, produce, write_config
+
+
+@pytest.fixture
+def prefix(topic_name: str) -> str:
+    return f"{topic_name}-"
+
+
+def read(servers: str, group: str, topic: str, count: int) -> int:
+    """A member reads ``count`` records, commits and leaves; how many it got before the partitions ended."""
+    client = consumer(servers, group, **{"enable.partition.eof": True})
+    client.subscribe([topic])
+    got, ended = 0, 0
+    while got < count and ended < 10:
+        message = client.poll(30)
+        assert message is not None
+        if message.error() is None:
+            got += 1
+        else:
+            ended += 1
+    if got:
+        client.commit(asynchronous=False)
+    client.close()
+    return got
+
+
+def target_offsets(mirror: Mirror, group: str) -> dict[tuple[str, int], int]:
+    return {place: offset for place, (offset, _) in committed(mirror.flow.target.bootstrap_servers[0], group).items()}
+
+
+def test_a_group_is_carried_exactly_and_reads_nothing_again(clusters: ClusterPair, tmp_path: Path, prefix: str) -> None:
+    """One way, with a second topic made later, over two lanes, and restarted between: the target's group reads what is new only."""
+    east, west = (cluster.bootstrap_servers for cluster in clusters)
+    first, second, group = f"{prefix}1", f"{prefix}2", f"{prefix}g"
+    mirror = mirror_of(clusters, tmp_path, prefix, lanes=2)
+    for topic in (first, second):
+        create_topic(east, topic, 10)
+        produce(east, topic, 100, partitions=10)
+        assert read(east, group, topic, 100) == 100
+        mirror.run(once=True)  # each time a new run: MirrorMaker's case restarts its connectors
+        copies = {(f"east.{topic}", number): 10 for number in range(10)}
+        assert copies.items() <= target_offsets(mirror, group).items()
+        assert read(west, group, f"east.{topic}", 1) == 0
+    produce(east, first, 100, partitions=10, start=100)
+    mirror.run(once=True)
+    assert read(west, group, f"east.{first}", 200) == 100
+
+
+def test_empty_partitions_and_topics_are_carried_at_their_end(clusters: ClusterPair, tmp_path: Path, prefix: str) -> None:
+    east = clusters[0].bootstrap_servers
+    topic, empty, group = f"{prefix}t", f"{prefix}empty", f"{prefix}g"
+    create_topic(east, topic, 10)
+    create_topic(east, empty)
+    produce(east, topic, 90, partitions=9)
+    commit(east, group, {Place(topic, number): 10 if number < 9 else 0 for number in range(10)} | {Place(empty, 0): 0})
+    mirror = mirror_of(clusters, tmp_path, prefix)
+    mirror.run(once=True)
+    expected = {(f"east.{topic}", number): 10 if number < 9 else 0 for number in range(10)} | {(f"east.{empty}", 0): 0}
+    assert target_offsets(mirror, group) == expected
+    produce(east, empty, 10)
+    commit(east, group, {Place(empty, 0): 10})
+    mirror.run(once=True)
+    assert target_offsets(mirror, group)[f"east.{empty}", 0] == 10
+
+
+def test_a_group_far_behind_the_copy_and_one_that_rewinds(clusters: ClusterPair, tmp_path: Path, prefix: str) -> None:
+    east = clusters[0].bootstrap_servers
+    topic, group = f"{prefix}t", f"{prefix}g"
+    create_topic(east, topic, 10)
+    produce(east, topic, 10_000, partitions=10)
+    mirror = mirror_of(clusters, tmp_path, prefix)
+    mirror.run(once=True)
+    for offset in (900, 100, 901):
+        commit(east, group, {Place(topic, number): offset for number in range(10)})
+        report = mirror.carry_groups()
+        assert {(row.state, row.behind) for row in report.groups} == {("in_step", 0)}
+        assert target_offsets(mirror, group) == {(f"east.{topic}", number): offset for number in range(10)}
+
+
+def test_there_and_back_never_goes_backwards(clusters: ClusterPair, tmp_path: Path, prefix: str) -> None:
+    """The group fails over, continues on the target, and its offsets there translate back to where the source's reader continues."""
+    east, west = (cluster.bootstrap_servers for cluster in clusters)
+    topic, group = f"{prefix}t", f"{prefix}g"
+    create_topic(east, topic)
+    produce(east, topic, 100)
+    assert read(east, group, topic, 40) == 40
+    mirror = mirror_of(clusters, tmp_path, prefix)
+    mirror.run(once=True)
+    assert read(west, group, f"east.{topic}", 25) == 25
+    mirror.run(once=True)
+    assert rows(mirror, group)[0].state == "moved"
+    (back,) = mirror.translate(topic, offset=target_offsets(mirror, group)[f"east.{topic}", 0], reverse=True)
+    assert back.source_offset == 65
+
+
+@pytest.mark.parametrize("point", ["groups.named", "groups.written"])
+def test_a_killed_round_is_done_again(
+    clusters: ClusterPair, tmp_path: Path, prefix: str, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    east, west = (cluster.bootstrap_servers for cluster in clusters)
+    topic, group = f"{prefix}t", f"{prefix}g"
+    create_topic(east, topic)
+    produce(east, topic, 100)
+    make_mirror(tmp_path, east, west, [f"{prefix}.*"], engine=IN_PROCESS).run(once=True)
+    settings = {"engine": IN_PROCESS, "groups": {"include": [f"{prefix}.*"], "interval": "1s"}}
+    config = write_config(tmp_path, east, west, [f"{prefix}.*"], **settings)
+    mirror = make_mirror(tmp_path, east, west, [f"{prefix}.*"], **settings)
+    held = None
+    for offset in (30, 70, 20):
+        commit(east, group, {Place(topic, 0): offset})
+        monkeypatch.setenv("MIRROR_CRASH_AT", point)
+        process = start_mirror(config, "run", "--once")
+        assert process.wait(120) == -signal.SIGKILL
+        monkeypatch.delenv("MIRROR_CRASH_AT")
+        held = offset if point == "groups.written" else held
+        (store,) = (found for found in find_lanes(mirror.flow.config.buffer, "m") if found.lane == "groups")
+        (named,) = GroupOffsets(store).read().values()
+        assert (named.source_offset, named.target_offset) == (offset, offset)  # known before it is written
+        row = rows(mirror, group)[0]
+        assert (row.target_offset, row.state) == (held, "in_step" if held == offset else "pending")
+        carry(mirror)
+        assert target_offsets(mirror, group) == {(f"east.{topic}", 0): offset}
+        held = offset

@@ -106,7 +106,7 @@ def run(
     placement.prepare()
     context = open_context(flow, lane, placement, once=True, stop=stop, verify_staged=verify_staged)
     until = plan.until(manifest.ranges)
-    context.kept = plan.source(until)
+    context.kept = plan.source(manifest.ranges, until)
     report = LaneRun(context, lambda: wanted, observer=observer).run()
     kept = {number: (manifest.ranges[number][0], limit) for number, limit in until.items()}
     return BackfillReport(flow.name, topic, target, from_time, to_time, manifest.ranges, report, kept)

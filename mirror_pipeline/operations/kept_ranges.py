@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -96,14 +96,13 @@ class KeptPlan:
         if not self._used:
             return KeptRanges(self._log.ranges, {})
         low, high = (self._kept.first_since(at, self._log.ranges.keys()) for at in (from_time, to_time))
-        lowest = self._kept.first_since(None, self._log.ranges.keys())
         ranges: Ranges = {}
         for number, (start, stop) in self._log.ranges.items():
             first, last = (self._below(number, spans, at) for spans, at in ((low, from_time), (high, to_time)))
             start = first if first is not None else start
             ranges[number] = start, max(start, last if last is not None else stop)
         until = self.until(ranges)
-        self._refuse(ranges, until, {number: span.ref.start for number, span in lowest.items()})
+        self._refuse(ranges, until, low.keys())
         return KeptRanges(ranges, until)
 
     def until(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int]:
@@ -113,9 +112,10 @@ class KeptPlan:
         limits = {number: stop if self._which == "buffer" else min(stop, self._log.starts[number]) for number, (_, stop) in ranges.items()}
         return {number: limit for number, limit in limits.items() if ranges[number][0] < limit}
 
-    def source(self, until: Mapping[int, int]) -> KeptSource | None:
+    def source(self, ranges: Ranges, until: Mapping[int, int]) -> KeptSource | None:
         """What the read loop needs; None if nothing comes from the buffer."""
-        return KeptSource({TopicPartition(self._topic, n): at for n, at in until.items()}, self._kept.segments) if until else None
+        kept = {TopicPartition(self._topic, number): (ranges[number][0], limit) for number, limit in until.items()}
+        return KeptSource(kept, self._kept.segments) if kept else None
 
     def _limit(self, number: int) -> int:
         """The offset up to which the buffer is asked at all."""
@@ -129,14 +129,11 @@ class KeptPlan:
         offset = first_at(span, at)
         return offset if offset < self._limit(number) else None
 
-    def _refuse(self, ranges: Ranges, until: Mapping[int, int], lowest: Mapping[int, int]) -> None:
+    def _refuse(self, ranges: Ranges, until: Mapping[int, int], found: Collection[int]) -> None:
         segments = self._kept.segments({number: (ranges[number][0], limit) for number, limit in until.items()})
-        gaps = {number: missing(found, ranges[number][0], until[number]) for number, found in segments.items()}
-        for number, (start, stop) in ranges.items():
-            known = min(lowest.get(number, self._log.starts[number]), self._log.starts[number])
-            begun = min(self._begun.get(number, known), known)
-            if stop > start == known > begun:  # what was before may be of that time
-                gaps.setdefault(number, []).insert(0, (begun, known))
+        gaps = {number: missing(held, ranges[number][0], until[number]) for number, held in segments.items()}
+        for number, before in self._lost_before({number: start for number, (start, _) in ranges.items()}, found).items():
+            gaps[number] = [before, *gaps.get(number, [])]
         said = [f"{a} to {b - 1} of {self._topic}[{number}]" for number, found in sorted(gaps.items()) for a, b in found]
         if said:
             more = f" and {len(said) - 10} further ranges" if len(said) > 10 else ""
@@ -144,12 +141,28 @@ class KeptPlan:
             neither = "are not" if self._which == "buffer" else "are neither"
             raise UsageError(
                 f"offsets {', '.join(said[:10])}{more} may belong to the time range and {neither} {which}",
-                hint="--from-source copies what the source has; " + self._complete_from(lowest),
+                hint="--from-source copies what the source has; " + self._begins(),
             )
 
-    def _complete_from(self, lowest: Mapping[int, int]) -> str:
-        """From when on the buffer has everything, as a hint."""
-        first_spans = self._kept.first_since(None, lowest.keys())
+    def _lost_before(self, starts: Mapping[int, int], found: Collection[int]) -> dict[int, tuple[int, int]]:
+        """Offsets right before a range that nobody has any more: they may be of that time, and the range begin with them.
+
+        Args:
+            starts: where the ranges begin, by partition.
+            found: the partitions whose ranges begin with a span of the buffer.
+        """
+        doubtful = {
+            number: (start - 1, start) for number, start in starts.items()
+            if start > self._begun.get(number, start)
+            and (start <= self._log.starts[number] or (number in found and self._which == "buffer"))
+        }  # fmt: skip
+        lost = [number for number, held in self._kept.segments(doubtful).items() if not held]
+        before = self._kept.segments({number: (self._begun[number], starts[number]) for number in lost})
+        return {number: (held[-1].end if held else self._begun[number], starts[number]) for number, held in before.items()}
+
+    def _begins(self) -> str:
+        """From when on the buffer has anything, as a hint."""
+        first_spans = self._kept.first_since(None, self._log.ranges.keys())
         times = [span.ref.min_timestamp for span in first_spans.values() if span.ref.min_timestamp >= 0]
         if not times:
             return "nothing of this topic is in the buffer"

@@ -76,9 +76,9 @@ def fill(bootstrap: str, topic: str, count: int, *, partitions: int, at: int, fi
                     timestamp=at + number,
                     headers=[("h", str(number).encode()), ("h", None)] if number % 3 else None,
                 )
+            assert producer.flush(30) == 0  # an aborted transaction is in the log as well
             if transactions:
                 (producer.abort_transaction if aborted else producer.commit_transaction)(30)
-        assert producer.flush(30) == 0
 
 
 def now() -> int:

@@ -40,23 +40,26 @@ class KeptSource:
     """The part of a backfill's ranges that comes from the buffer; used by the read loop's thread.
 
     Args:
-        until: offset below which a partition is read from the buffer.
+        ranges: source offsets of each partition that are read from the buffer.
         find: looks the spans up.
     """
 
-    until: Mapping[TopicPartition, int]
+    ranges: Mapping[TopicPartition, tuple[int, int]]
     find: Find
     _segments: dict[int, list[Segment]] = field(default_factory=dict)
     _asked: dict[int, int] = field(default_factory=dict)
 
     def clipped(self, planned: OffsetRange) -> OffsetRange:
         """The range, or the part of it that comes from the buffer."""
-        until = self.until.get(planned.source, -1)
+        until = self._until(planned)
         return replace(planned, end=min(planned.end, until), hard_end=True) if planned.start < until else planned
 
     def holds(self, planned: OffsetRange) -> bool:
         """Whether a clipped range comes from the buffer."""
-        return planned.start < self.until.get(planned.source, -1)
+        return planned.start < self._until(planned)
+
+    def _until(self, planned: OffsetRange) -> int:
+        return self.ranges[planned.source][1] if planned.source in self.ranges else -1
 
     def range_of(self, rules: RangeRules) -> KeptRange:
         """The spans of a range, about as many bytes as it may bring.
@@ -82,7 +85,7 @@ class KeptSource:
     def _from(self, partition: int, start: int) -> list[Segment]:
         """What is known from ``start`` on; looked up again when nothing came of the last time: maintenance may have moved files."""
         if not self._segments or self._asked.get(partition) == start:
-            self._segments, self._asked = self.find({tp.partition: (0, until) for tp, until in self.until.items()}), {}
+            self._segments, self._asked = self.find({tp.partition: bounds for tp, bounds in self.ranges.items()}), {}
         self._asked[partition] = start
         known = [segment for segment in self._segments.get(partition, []) if segment.end > start]
         self._segments[partition] = known

@@ -139,7 +139,7 @@ def test_a_span_without_digests_is_checked_batch_by_batch(lane: LaneStore, own: 
 
 
 def test_a_file_that_was_moved_is_looked_up_again(lane: LaneStore, own: LaneStore) -> None:
-    source = KeptSource({SOURCE: END}, KeptTopic([lane], "t", LIFE).segments)
+    source = KeptSource({SOURCE: (0, END)}, KeptTopic([lane], "t", LIFE).segments)
     planned = rules(0, END)
     first = source.range_of(planned)
     move(Archive(lane, durable=False), spans := SpanTable(lane, durable=False), [2])
@@ -153,14 +153,14 @@ def test_a_file_that_was_moved_is_looked_up_again(lane: LaneStore, own: LaneStor
 
 
 def test_spans_that_have_left_are_named(lane: LaneStore) -> None:
-    source = KeptSource({SOURCE: END}, KeptTopic([lane], "t", LIFE).segments)
+    source = KeptSource({SOURCE: (0, END)}, KeptTopic([lane], "t", LIFE).segments)
     Archive(lane, durable=False).drop_oldest(2**40)
     with pytest.raises(BufferUnusable, match=r"offsets 0 to 19 of t\[0\] have left the archive"):
         source.range_of(rules(0, END))
 
 
 def test_ranges_are_cut_where_the_source_takes_over() -> None:
-    source = KeptSource({SOURCE: 20}, lambda ranges: {})
+    source = KeptSource({SOURCE: (0, 20)}, lambda ranges: {})
     planned = OffsetRange("t", 0, 5, 100, 1000, LIFE)
     assert (source.clipped(planned).end, source.clipped(planned).hard_end) == (20, True)
     assert source.holds(source.clipped(planned))

@@ -14,6 +14,7 @@ from mirror_pipeline.buffer.place.place import LaneStore, open_lane
 from mirror_pipeline.errors import LaneBusy, MirrorError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.groups.group_client import GroupClient
+from mirror_pipeline.operations.groups.decide import GroupState
 from mirror_pipeline.operations.groups.group_round import GroupRounds, RoundOutcome
 from mirror_pipeline.operations.groups.last_round import LastRound, write_last_round
 
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 END_SECONDS = 30.0
 # At most one maintenance of the table in so many rounds.
 MAINTAIN_EVERY = 30
+SAID = (GroupState.ACTIVE, GroupState.BOTH)
 
 
 def open_rounds(flow: Flow, stack: ExitStack, store: LaneStore) -> GroupRounds:
@@ -84,6 +86,7 @@ def one_round(flow: Flow) -> bool:
 
 
 def _rounds(rounds: GroupRounds, store: LaneStore, interval: float, ended: threading.Event) -> None:
+    """Rounds until the run has ended, and one after that, unless the last one failed: its cluster will not answer now either."""
     said: set[str] = set()
     count, last = 0, False
     while not last:
@@ -95,11 +98,18 @@ def _rounds(rounds: GroupRounds, store: LaneStore, interval: float, ended: threa
                 rounds.table.maintain()
         except MirrorError as failed:
             error = str(failed)
-        left_out = (f"{name} is not carried over: {why}" for name, why in outcome.left_out.items())
-        for text in {error, *outcome.notes, *left_out} - said - {""}:
+        for text in [line for line in (error, *_messages(outcome)) if line and line not in said]:
             log.warning("groups mirror=%s: %s", store.mirror, text)
             said.add(text)
         write_last_round(store, LastRound(began, time.time() - began, outcome.groups, outcome.written, error))
         count += 1
+        last = last or (bool(error) and ended.is_set())
         if not last:
             ended.wait(interval)
+
+
+def _messages(outcome: RoundOutcome) -> list[str]:
+    """What a person should know, one line for each group."""
+    stuck = {key.group: decision.why for key, (_, decision) in outcome.decisions.items() if decision.state in SAID}
+    lines = {**outcome.left_out, **stuck}
+    return [*outcome.notes, *(f"group {name} is not carried over: {why}" for name, why in sorted(lines.items()))]

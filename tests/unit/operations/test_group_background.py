@@ -1,0 +1,73 @@
+"""Rounds in the background of a run: how they end, and what they say, once."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from mirror_pipeline.buffer.ledger.group_offsets import GroupPartition
+from mirror_pipeline.buffer.place.place import open_lane
+from mirror_pipeline.errors import ClusterUnreachable
+from mirror_pipeline.operations.groups.background import _rounds
+from mirror_pipeline.operations.groups.decide import Decision, GroupState
+from mirror_pipeline.operations.groups.group_round import GroupRounds, RoundOutcome
+from mirror_pipeline.operations.groups.last_round import read_last_round
+from tests.support.buffer_samples import Settings
+
+
+@dataclass
+class Rounds:
+    """Ends the run during round ``end``; ``error`` is raised by every round."""
+
+    ended: threading.Event
+    end: int
+    error: Exception | None = None
+    count: int = 0
+    table: Any = None
+    made: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.table = self
+
+    def maintain(self) -> None:
+        self.made.append("maintained")
+
+    def run(self) -> RoundOutcome:
+        self.count += 1
+        if self.count == self.end:
+            self.ended.set()
+        if self.error is not None:
+            raise self.error
+        stuck = Decision(GroupState.ACTIVE, 7, None, "the group has members on the target")
+        decisions = {GroupPartition("billing", "orders", number): (cast(Any, None), stuck) for number in range(3)}
+        return RoundOutcome(decisions, {"shared": "share group"}, ["groups.include: 'x' matches none"], groups=5, written=2)
+
+
+def carried(tmp_path: Path, rounds: Rounds) -> Any:
+    store = open_lane(Settings(str(tmp_path / "buffer")), "m", "groups")
+    _rounds(cast(GroupRounds, rounds), store, 0.0, rounds.ended)
+    return read_last_round(store)
+
+
+def test_one_more_round_follows_the_end_of_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rounds = Rounds(threading.Event(), 3)
+    last = carried(tmp_path, rounds)
+    assert rounds.count == 4
+    assert (last.groups, last.written, last.error) == (5, 2, "")
+    assert caplog.messages == [
+        "groups mirror=m: groups.include: 'x' matches none",
+        "groups mirror=m: group billing is not carried over: the group has members on the target",
+        "groups mirror=m: group shared is not carried over: share group",
+    ]
+
+
+def test_a_round_that_fails_at_the_end_is_the_last(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rounds = Rounds(threading.Event(), 2, ClusterUnreachable("east", "east: no broker answered"))
+    last = carried(tmp_path, rounds)
+    assert rounds.count == 2
+    assert last.error == "east: no broker answered"
+    assert caplog.messages == ["groups mirror=m: east: no broker answered"]

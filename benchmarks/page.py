@@ -51,6 +51,8 @@ def _path(inline_bytes: int | None) -> str:
     """Which of its paths the lane took, see docs/scaling.md; without a number the results are older than the rule."""
     if inline_bytes is None:
         return "The lane of Mirror Pipeline ran every task in its own Python process, **without Spark**."
+    if not inline_bytes:
+        return "Mirror Pipeline ran every task **on Spark** (`engine.inline_bytes: 0`), except where a row says in process."
     return (
         f"Mirror Pipeline, with default settings, ran micro-batches of more than {inline_bytes / 1e6:.0f} MB **on Spark** once "
         f"{WORTH_A_START * inline_bytes / 1e9:.0f} GB waited and Spark had started, all others in its own process. The column Spark % "

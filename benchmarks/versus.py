@@ -77,7 +77,7 @@ def scaled(workload: Workload, options: argparse.Namespace) -> Workload:
     return replace(workload, seconds=seconds, topics=topics)
 
 
-def sides(names: str, inline_bytes: str | None = None) -> list[Side]:
+def sides(names: str, inline_bytes: str | int | None = None) -> list[Side]:
     """The sides by name.
 
     Args:

@@ -28,6 +28,7 @@ from benchmarks.wan.far import WORKLOADS
 from benchmarks.wan.link import CONGESTION, Ends, Line, link, needed
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution.jars import ensure_jars, terminal_progress
+from mirror_pipeline.units import parse_size
 
 OUTPUT = Path("build/bench/wan.json")
 ROOT = Path(__file__).parents[2]
@@ -43,6 +44,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tls", action="store_true", help="the mirrors read over TLS")
     parser.add_argument("--workload", default=WORKLOADS[0].name, choices=[w.name for w in WORKLOADS])
     parser.add_argument("--sides", default="ours,tuned,default")
+    parser.add_argument("--inline-bytes", type=parse_size, metavar="SIZE", help="engine.inline_bytes of `ours`; 0 gives all of it to Spark")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, default=60.0, help="after the first record: an unfinished copy is ended then")
@@ -55,7 +57,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 def over(line: Line, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Clusters at both ends of a new link, filled, all rounds."""
     folder.mkdir(parents=True)
-    names = ("workload", "sides", "rounds", "scale", "seconds", "tls")
+    names = ("workload", "sides", "inline_bytes", "rounds", "scale", "seconds", "tls")
     (folder / "task.json").write_text(json.dumps({name: getattr(options, name) for name in names}))
     facts = {"link": {**asdict(line), "tls": options.tls}}
     say(f"link: {bars.link_label(facts)}, {line.bits_per_second / 1e6:g} Mbit/s")
@@ -86,9 +88,10 @@ def main(given: Sequence[str] | None = None) -> int:
     with terminal_progress() as progress:
         for kind in ("kafka-4.3.0", "mm2-4.3.0"):
             ensure_jars(kind, progress)
+    named = ("rounds", "scale", "sides", "seconds", "inline_bytes")
     document: dict[str, Any] = {
         "schema": results.SCHEMA, "started_at": now(), "machine": machine.facts(), "versions": machine.versions(), "mm2": reasons(),
-        "options": {"rounds": options.rounds, "scale": options.scale, "sides": options.sides, "seconds": options.seconds}, "workloads": [],
+        "options": {name: getattr(options, name) for name in named}, "workloads": [],
     }  # fmt: skip
     document["touched_bytes"] = 0 if options.no_touch else machine.touch_memory()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # so that brokers, mirrors and the link are ended

@@ -43,7 +43,7 @@ def measure(task: dict[str, Any], folder: Path) -> dict[str, Any]:
         )  # fmt: skip
         entry: dict[str, Any] = {"workload": workload.facts(), "scale": task["scale"], "rounds": []}
         entry["log_bytes"] = place.size(workload.names)
-        chosen_sides = sides(task["sides"])
+        chosen_sides = sides(task["sides"], task["inline_bytes"])
         for side in chosen_sides[:WARMERS]:  # a broker's first copies cost it several times the CPU of later ones
             _try(place, side, workload, f"warm{side.name[0]}", task["seconds"])
         for number in range(task["rounds"]):

@@ -79,6 +79,13 @@ def test_page_with_results_has_their_figures_and_charts() -> None:
         assert ElementTree.fromstring(chart).tag.endswith("svg")  # noqa: S314 - our own
 
 
+@pytest.mark.parametrize(
+    ("inline_bytes", "says"), [(None, "**without Spark**"), (0, "ran every task **on Spark**"), (8_000_000, "more than 8 MB **on Spark**")]
+)
+def test_the_page_says_which_path_ran(inline_bytes: int | None, says: str) -> None:
+    assert says in page.page({**document(), "options": {"rounds": 1, "inline_bytes": inline_bytes}}, None)
+
+
 def test_share_of_the_limit_and_of_spark() -> None:
     found = [{**entry, "mb_per_second": 50.0, "spark_share": 0.91} for entry in rounds("ours", 500.0)]
     found += [{**entry, "mb_per_second": 80.0} for entry in rounds("limit", 800.0)]
@@ -107,13 +114,6 @@ def test_legend_takes_a_second_row_for_more_than_four_sides() -> None:
     assert len(set(squares)) == len(bars.COLOURS)
     assert max(x for x, _ in squares) + bars.LEGEND_STEP <= bars.WIDTH
     assert len({y for _, y in squares}) == 2
-
-
-def test_page_says_which_path_ran() -> None:
-    found = document()
-    assert "**without Spark**" in page.page(found, None)
-    found["options"]["inline_bytes"] = 8_000_000
-    assert "**on Spark**" in page.page(found, None)
 
 
 @pytest.mark.parametrize("broken", [document(scale=0.5), document(sides=("ours", "tuned"))])

@@ -14,7 +14,7 @@ from mirror_pipeline.engine.longlink.connection_count import is_long
 from mirror_pipeline.engine.longlink.link import Link
 from mirror_pipeline.engine.read.kept_task import kept_tasks, run_kept
 from mirror_pipeline.engine.read.messages import RangeOutcome, ReadResult, ReadTask
-from mirror_pipeline.engine.read.plan import budget_of, plan_ranges, planned_bytes
+from mirror_pipeline.engine.read.plan import TURN_SECONDS, budget_of, plan_ranges, planned_bytes, turn_seconds
 from mirror_pipeline.engine.read.rules import RangeRules
 from mirror_pipeline.engine.read.shares import Shares
 from mirror_pipeline.engine.read.source import SourceSide
@@ -32,10 +32,6 @@ Reconsider = Callable[[Sequence[RangeOutcome]], Sequence[RangeOutcome]]
 log = logging.getLogger(__name__)
 
 FULL_BUFFER_POLL_SECONDS = 0.5
-QUIET_LOOK_SECONDS = 5.0
-"""Between two looks at all end offsets while the open questions tell what is new."""
-TURN_SECONDS = 0.1
-"""From one small micro-batch to the next of a run that keeps up: each costs a Delta commit and a file."""
 PARTITION_FETCH_BYTES = 4 * 2**20
 # A micro-batch filled to this share is full: over a long link the next one may be larger.
 FULL_SHARE = 0.9
@@ -106,10 +102,8 @@ class ReadLoop:
         context.hold.check()
         self._resolve_commit()
         self._source.look_up()
-        # What is read tells where its partition ends, and over a long link a question takes the time of megabytes.
         long_link = self._far and self._reach > 1
-        pause = QUIET_LOOK_SECONDS if self._quiet or long_link else context.mirror.engine.poll_interval
-        if not context.once and time.monotonic() - self._source.looked >= pause:
+        if not context.once and self._source.look_is_due(known=self._quiet or long_link, small=self._place.small and not self._far):
             self.refresh_ends()
         if self._buffer_full():
             context.stop.wait(FULL_BUFFER_POLL_SECONDS)
@@ -195,7 +189,9 @@ class ReadLoop:
             raise lost
         self._losses.done()
         if not self._context.once and place.small:
-            self._context.stop.wait(max(0.0, self._context.store.spaced(TURN_SECONDS) - (time.monotonic() - began)))
+            size = sum(result.part.size for result in results if result.part is not None)
+            turn = turn_seconds(size) if self._context.store.local else self._context.store.spaced(TURN_SECONDS)
+            self._context.stop.wait(max(0.0, turn - (time.monotonic() - began)))
 
     def _commit(self, results: Sequence[ReadResult], began: float) -> None:
         outcomes = [outcome for result in results for outcome in result.outcomes]

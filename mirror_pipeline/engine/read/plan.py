@@ -11,6 +11,10 @@ from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, OffsetRange
 
 T = TypeVar("T")
 
+# Seconds from one small micro-batch to the next of a run that keeps up. Each costs a Delta commit, a file and a few milliseconds of CPU,
+# so the next one follows a micro-batch of SHORT_TURN_BYTES or more soonest.
+TURN_SECONDS, SHORT_TURN_SECONDS = 0.1, 0.05
+SHORT_TURN_BYTES = 128 * 1024
 LEAST_SHARE_BYTES = 64 * 1024
 ESTIMATE_SLACK = 1.25
 LARGE_IN_BUFFER = 16
@@ -79,6 +83,11 @@ def plan_ranges(views: Iterable[PartitionView], *, budget_bytes: int) -> list[Of
 def planned_bytes(ranges: Iterable[OffsetRange]) -> int:
     """Bytes that reading the ranges will bring, as far as one can tell."""
     return sum(min(r.max_bytes, int((r.end - r.start) * r.bytes_per_offset * ESTIMATE_SLACK)) for r in ranges)
+
+
+def turn_seconds(size: int) -> float:
+    """Seconds from the start of a small micro-batch of ``size`` bytes to the start of the next, on a local disk."""
+    return TURN_SECONDS - (TURN_SECONDS - SHORT_TURN_SECONDS) * min(1.0, size / SHORT_TURN_BYTES)
 
 
 def assign(items: Sequence[tuple[T, float]], tasks: int) -> list[list[T]]:

@@ -27,6 +27,10 @@ from mirror_pipeline.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
+QUIET_LOOK_SECONDS = 5.0
+"""Between two looks at all end offsets while other answers tell what is new."""
+# Looks at all ends before small micro-batches take at most one part in so many of a core.
+LOOK_SHARE = 20
 NEWS_SECONDS, MOST_NEWS_SECONDS = 0.5, 2.0
 """How long the source's brokers hold a question for news open; a stop waits for it. Longer for thousands of partitions."""
 # Between two looks for another leader of what a silent broker leads; the probe says when the broker itself is back.
@@ -51,7 +55,7 @@ class SourceSide:
         self._watch = SourceWatch(client)
         self.brokers = SilentBrokers(prober(context.source), most=context.mirror.engine.request_timeout)
         self._silent: frozenset[int] = frozenset()
-        self.looked = 0.0
+        self._looked = self._look_cost = 0.0
 
     def end(self) -> None:
         """Ask nothing more."""
@@ -89,12 +93,25 @@ class SourceSide:
                 else:
                     part.unread = ""
 
+    def look_is_due(self, *, known: bool, small: bool) -> bool:
+        """Whether to look at all ends now.
+
+        Args:
+            known: open questions, or what is read, tell most of it; over a long link a look takes the time of megabytes.
+            small: the micro-batches are small. What came during the pause after one would wait for the pause after the next.
+        """
+        pause = QUIET_LOOK_SECONDS if known else self._context.mirror.engine.poll_interval
+        if small and not known:
+            pause = min(pause, LOOK_SHARE * self._look_cost)
+        return time.monotonic() - self._looked >= pause
+
     def refresh_ends(self) -> None:
         """Ask for the last stable offsets of all partitions that can be read; a ``once`` run asks for each until it has the answer."""
         with self._state.lock:
             wanted = [part.source for part in self._state.ready() if not (self._context.once and part.end_known)]
-        self.looked = time.monotonic()
+        self._looked, began = time.monotonic(), time.thread_time()
         self.ask_ends(wanted)
+        self._look_cost = time.thread_time() - began
 
     def ask_ends(self, wanted: Collection[TopicPartition]) -> None:
         """Ask for the last stable offsets of some; what cannot be asked now is put off, what seems cut off is looked at twice."""

@@ -6,6 +6,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -187,8 +188,20 @@ def test_only_over_a_long_link_a_backlog_puts_off_the_look_at_all_ends(
     asked: list[None] = []
     reader = lane(context, Source())
     reader._far, reader._reach = far, 4
-    reader._source.looked = time.monotonic() - 1.0
+    reader._source._looked = time.monotonic() - 1.0
     monkeypatch.setattr(reader._source, "look_up", lambda: None)
     monkeypatch.setattr(reader, "refresh_ends", lambda: asked.append(None))
     monkeypatch.setattr(reader, "_nothing_to_read", lambda: True)
     assert reader._turn() and len(asked) == looks
+
+
+def test_between_small_micro_batches_all_ends_are_looked_at_as_often_as_that_is_cheap(context: LaneContext) -> None:
+    """What came during the pause would otherwise wait until the next but one."""
+    context.mirror = replace(context.mirror, engine=replace(context.mirror.engine, poll_interval=1000.0))
+    source = lane(context, Source())._source
+    source._looked = time.monotonic()
+    assert source.look_is_due(known=False, small=True)
+    assert not source.look_is_due(known=False, small=False)
+    assert not source.look_is_due(known=True, small=True)
+    source._look_cost = 1000.0
+    assert not source.look_is_due(known=False, small=True)

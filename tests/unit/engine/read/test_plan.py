@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.engine.read.plan import LEAST_SHARE_BYTES, PartitionView, assign, budget_of, plan_ranges
+from mirror_pipeline.engine.read.plan import (
+    LEAST_SHARE_BYTES,
+    SHORT_TURN_BYTES,
+    SHORT_TURN_SECONDS,
+    TURN_SECONDS,
+    PartitionView,
+    assign,
+    budget_of,
+    plan_ranges,
+    turn_seconds,
+)
 
 MB, GB = 10**6, 10**9
 
@@ -80,3 +90,9 @@ def test_assign_balances() -> None:
 )
 def test_large_micro_batches_leave_room_in_the_buffer(reach: int, cap: int, far: bool, expected: int) -> None:
     assert budget_of(128 * MB, reach, cap, far=far) == expected
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9))
+def test_the_more_a_small_micro_batch_holds_the_sooner_comes_the_next(one: int, other: int) -> None:
+    assert SHORT_TURN_SECONDS <= turn_seconds(max(one, other)) <= turn_seconds(min(one, other)) <= TURN_SECONDS
+    assert (turn_seconds(0), turn_seconds(SHORT_TURN_BYTES)) == (TURN_SECONDS, SHORT_TURN_SECONDS)

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 
 # Between two rounds; the first one comes this long after the start.
 ROUND_SECONDS = 60.0
+# A round comes after half that time where this many part files are live: 20 micro-batches a second make 600 in half a round, and what
+# is beyond spans.MAX_FILES would be evicted instead of joined.
+CROWD_FILES = 400
 # Between two rounds requested because space is short: the pause grows while they free nothing.
 URGENT_SECONDS = 0.5
 LONGEST_URGENT_SECONDS = 5.0
@@ -94,21 +98,32 @@ class MaintenanceThread:
 
     def _run_rounds(self) -> None:
         context = self.context
-        due = time.monotonic() + ROUND_SECONDS
+        last = time.monotonic()
         pause = URGENT_SECONDS
         while not self._over.is_set():
+            half = last + ROUND_SECONDS / 2
+            due = half if time.monotonic() < half else last + ROUND_SECONDS
             called = context.room_wanted.wait(max(0.0, due - time.monotonic()))
             context.room_wanted.clear()
             if self._over.is_set():
                 return
-            regular = time.monotonic() >= due
+            regular = self._is_due(time.monotonic() - last)
+            if not called and not regular:
+                continue
             done = self._run_round_if_needed(regular=regular)
             if regular:
-                due = time.monotonic() + ROUND_SECONDS
+                last = time.monotonic()
             useful = done is not None and (done.freed_bytes or done.verified_bytes)
             pause = URGENT_SECONDS if useful else min(2 * pause, LONGEST_URGENT_SECONDS)
             if called:
                 self._over.wait(pause)
+
+    def _is_due(self, passed: float) -> bool:
+        """Whether a round is due so many seconds after the last one."""
+        if ROUND_SECONDS / 2 <= passed < ROUND_SECONDS:
+            with suppress(BufferUnusable):  # the next round says so
+                return self.context.spans.live_files() > CROWD_FILES
+        return passed >= ROUND_SECONDS
 
     def _run_round_if_needed(self, *, regular: bool) -> Eviction | None:
         try:

@@ -26,15 +26,20 @@ from mirror_pipeline.buffer.place.space import (
 from mirror_pipeline.buffer.place.usage import buffer_use
 from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
-from mirror_pipeline.buffer.spans.spans import JOIN_FILES, SpanTable
+from mirror_pipeline.buffer.spans.spans import JOIN_FILES, MAX_FILES, SpanTable
 from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.maintain import rounds
 from mirror_pipeline.engine.maintain.rounds import Differing, Maintenance, damage, staged_verifier
-from mirror_pipeline.engine.maintain.thread import halt_of
+from mirror_pipeline.engine.maintain.thread import CROWD_FILES, ROUND_SECONDS, MaintenanceThread, halt_of
+from mirror_pipeline.engine.read.plan import SHORT_TURN_SECONDS
 from mirror_pipeline.errors import BufferDamaged, BufferUnusable, ClusterUnreachable, SparkGone
 from mirror_pipeline.execution.runner import InlineRunner, OneAtATime
 from mirror_pipeline.model import Verdict, Verification
 from tests.support.buffer_samples import LIFE, Settings, draft, life, send
+from tests.support.lane_context import context
+
+__all__ = ["context"]
 
 KEY: SpanKey = ("orders", 0, LIFE)
 DAY = 86_400
@@ -381,3 +386,16 @@ def test_each_verification_asks_anew_where_its_tasks_run(lane: Lane) -> None:
     assert (verify(7).records, verify(8).records) == (0, 0)
     same = {"ledger": ledger, "spans": spans, "target": target, "timeout": 3.0}
     assert asked == [{**same, "runner": runners[0], "budget_bytes": 7}, {**same, "runner": runners[1], "budget_bytes": 8}]
+
+
+def test_many_small_files_bring_the_next_round_forward(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files beyond what a table may hold would be evicted, whatever the retention, instead of joined."""
+    keeper = MaintenanceThread(context)
+    half, whole = ROUND_SECONDS / 2, ROUND_SECONDS
+    assert [keeper._is_due(passed) for passed in (0.0, half, whole)] == [False, False, True]
+    monkeypatch.setattr(context.spans, "live_files", lambda: CROWD_FILES + 1)
+    assert [keeper._is_due(passed) for passed in (0.0, half, whole)] == [False, True, True]
+
+
+def test_files_of_half_a_round_and_those_that_may_stay_small_fit_into_the_table() -> None:
+    assert ROUND_SECONDS / 2 / SHORT_TURN_SECONDS + CROWD_FILES <= MAX_FILES

@@ -13,8 +13,10 @@ from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.place.usage import buffer_use, free_bytes
 from mirror_pipeline.units import rounded_size
 
-# Between two measurements of a local folder; bytes staged in between are added.
-LOOK_SECONDS = 1.0
+# Between two measurements of a local folder; bytes staged in between are added. A measurement walks all files of all lanes, so it
+# comes rarer, up to the longest time, where even so many bytes a second from other lanes would not fill the buffer meanwhile.
+LOOK_SECONDS, LONGEST_LOOK_SECONDS = 1.0, 10.0
+OTHERS_BYTES_PER_SECOND = 2_000_000_000
 # A micro-batch may become larger than planned, because a range takes whole fetches. The largest one seen counts, times this factor.
 OVERRUN = 1.25
 # Kept free on the disk for the ledger and the tables' logs: freeing anything needs them.
@@ -53,6 +55,12 @@ class BufferSpace:
         if self.free < self.reserve + SPARE_BYTES:
             return f"its disk is full: {rounded_size(self.free)} left, and the next micro-batch may need {rounded_size(self.reserve)}"
         return ""
+
+    @property
+    def look_seconds(self) -> float:
+        """How long this measurement may count."""
+        left = min(self.limit - self.used, self.free - self.reserve - SPARE_BYTES)
+        return min(LONGEST_LOOK_SECONDS, max(LOOK_SECONDS, left / OTHERS_BYTES_PER_SECOND))
 
     @property
     def near(self) -> bool:
@@ -123,7 +131,7 @@ class SpaceWatch:
             space = self._seen
             if space is not None:
                 space = self._seen = BufferSpace(space.used + staged, space.cap, space.free - staged, self._reserve)
-            fresh = space is not None and time.monotonic() - self._at < self._store.spaced(LOOK_SECONDS) and not space.why_full
+            fresh = space is not None and time.monotonic() - self._at < self._store.spaced(space.look_seconds) and not space.why_full
         return space if space is not None and fresh else self.measure()
 
 

@@ -17,6 +17,7 @@ make bench BENCH="--only large"             # copies of which Spark carries most
 make bench BENCH="--only 1kb,latency"       # some; --scale, --rounds, --sides, --resume: see --help
 sudo .venv/bin/python -m benchmarks.wan     # over an emulated long link; needs root, gcc, iproute2
 .venv/bin/python -m benchmarks.memory_peak  # peak memory of a copy; --round-trip-ms 200: over such a link
+.venv/bin/python -m benchmarks.trickle      # latency, CPU, memory and commits at a low rate
 .venv/bin/python -m benchmarks.quota_rate   # copy, verify and lag under client quotas, compared with the quotas
 ```
 A run prints a table and writes every round, medians and ratios to `build/bench/*.json`, with charts next to them.

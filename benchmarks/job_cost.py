@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -130,7 +131,7 @@ class TimedRunner(SparkRunner):
         began = time.monotonic()
         answer = super()._run_one(function, spec, name)
         if hasattr(answer, "seconds"):
-            self.notes.append((name, time.monotonic() - began, answer.seconds))
+            self.notes.append((name.split()[0], time.monotonic() - began, answer.seconds))
         return answer
 
 
@@ -184,6 +185,7 @@ def main(given: Sequence[str] | None = None) -> None:
         master, config = options.one
         one(master, config, options.jobs)
         return
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # so that brokers are ended
     folder = Path(tempfile.mkdtemp(prefix="job-cost-"))
     found = []
     try:

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -161,6 +162,7 @@ def show(kind: str, runs: Sequence[dict[str, float]]) -> str:
 def main(given: Sequence[str] | None = None) -> None:
     """Run all rounds."""
     options = arguments(given)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # so that brokers and the mirror are ended
     kinds = options.kinds.split(",")
     if "archive" in kinds:
         class_archive.build()

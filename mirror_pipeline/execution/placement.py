@@ -21,8 +21,9 @@ INLINE_BYTES = 8_000_000
 # Spark is started once larger micro-batches have brought, or have waiting, this many times that (2 GB): what this process copies
 # with the CPU time of a start, five seconds.
 WORTH_A_START = 256
-# How many times the usual size a micro-batch after a full one may have. A Spark job costs the same for any size; and over a long link
-# each micro-batch starts with idle connections where tasks, on a cluster, do not read on into the next one.
+# How many times the usual size a micro-batch after a full one may have; in Spark for each read task, because each is a job, and a job
+# costs the same whatever its size. Over a long link each micro-batch starts with idle connections where tasks, on a cluster, do not read
+# on into the next one.
 ONWARD_REACH, SPARK_REACH, SPARK_FAR_REACH = 2, 4, 8
 
 
@@ -77,6 +78,7 @@ class Placement:
         self._start = start
         self._inline_bytes = inline_bytes
         self._carried = 0  # bytes of micro-batches that Spark would have read
+        self._expected = 0  # bytes of topics that had not begun yet
         self._inline = InlineRunner()
         self._spark: Runner | None = None
         self._error: Exception | None = None
@@ -94,6 +96,13 @@ class Placement:
         """Wait for Spark if every task needs it. Raises what its start raised."""
         if not self._inline_bytes:
             self._wait()
+
+    def expect(self, waiting: int) -> None:
+        """So many more bytes will wait once their topics have begun: Spark starts now if that is worth it."""
+        with self._lock:
+            self._expected += waiting
+        if waiting and self._expected >= WORTH_A_START * self._inline_bytes:
+            self._begin()
 
     def for_read(self, size: int, *, far: bool, waiting: int = 0) -> Place:
         """The place for reading ``size`` bytes.
@@ -113,7 +122,7 @@ class Placement:
                 self._carried += size
         if far:
             return replace(place, reach=ONWARD_REACH if place.runner.one_machine else SPARK_FAR_REACH)
-        return place
+        return place if place.in_process else replace(place, reach=SPARK_REACH * place.runner.tasks)
 
     def for_write(self, size: int) -> Place:
         """The place for sending ``size`` bytes. Raises what Spark's start raised."""
@@ -121,7 +130,7 @@ class Placement:
 
     def _place(self, size: int, waiting: int) -> Place:
         if size > self._inline_bytes and self._is_up(waiting):
-            return Place(self._wait(), in_process=False, small=False, reach=SPARK_REACH)
+            return Place(self._wait(), in_process=False, small=False)
         return self._here(size)
 
     def beside(self) -> Runner:

@@ -36,6 +36,8 @@ DAEMON_MODULE = "mirror_pipeline.execution.spark_daemon"
 # A failed write task must not run again before the target's tail was read; the user cannot change this.
 ONCE = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
 MOST_JOBS = 256
+# Of the Java process that puts together Spark's command line and ends: 0.18 CPU-seconds instead of 0.28.
+LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # How long a warm-up task stays, so that each of them gets its own worker.
 WARM_SECONDS = 0.2
 
@@ -81,6 +83,7 @@ def build_session(engine: EngineConfig, *, app_name: str = "mirror", with_delta:
     os.environ.setdefault("JAVA_HOME", str(java.resolve().parent.parent))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", LAUNCHER_OPTIONS)
     master = engine.spark_master or default_master()
     settings = {**_settings(with_delta), **dict(engine.spark), **ONCE}
     if master.startswith("local"):

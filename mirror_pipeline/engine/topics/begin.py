@@ -9,6 +9,7 @@ from contextlib import nullcontext
 
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.engine.context import LaneContext
+from mirror_pipeline.engine.longlink.connection_count import is_long
 from mirror_pipeline.engine.state import TopicRun
 from mirror_pipeline.engine.topics.first_seen import FirstSeen
 from mirror_pipeline.engine.topics.join import Ranges, first_offsets, run_of
@@ -17,10 +18,11 @@ from mirror_pipeline.engine.topics.target import TargetSide
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, MirrorError
 from mirror_pipeline.halts import Halt, not_begun, source_missing
 from mirror_pipeline.kafka.admin import Admin
-from mirror_pipeline.kafka.answers import ClusterMetadata
+from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
-from mirror_pipeline.model import Incarnation
+from mirror_pipeline.kafka.offsets import offsets_or_errors
+from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, Incarnation, TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic
 from mirror_pipeline.topics.plan import TargetPlan
 
@@ -94,6 +96,7 @@ class TopicStarter:
     def _begin_some(self, topics: Sequence[LaneTopic], plans: dict[str, TargetPlan]) -> None:
         known = self._context.ledger.incarnations()
         metadata = self._source.metadata([topic.topic for topic in topics])
+        self._expect([topic for topic in topics if topic.topic not in known], metadata)
         targets = self._targets.ensure(topics, plans)
         generations: list[Incarnation] = []
         new: dict[str, list[int]] = {}
@@ -113,6 +116,20 @@ class TopicStarter:
             new[topic.topic] = numbers
         if generations:
             self._write_down(generations, new, {topic.topic: topic.ranges for topic in topics})
+
+    def _expect(self, topics: Sequence[LaneTopic], metadata: ClusterMetadata) -> None:
+        """Let Spark start beside the creation of the target topics, which brokers take a second for, if a large backlog waits.
+
+        On a long link it is not needed, and each request would take as long as the topics' creation.
+        """
+        if self._context.mirror.start != "earliest" or is_long(self._source.round_trip):
+            return
+        whole = [found for topic in topics if topic.ranges is None and not (found := metadata.topics[topic.topic]).error]
+        parts = [TopicPartition(found.name, number) for found in whole for number, part in found.partitions.items() if part.leader >= 0]
+        begins, ends = (offsets_or_errors(self._source, parts, at) for at in (EARLIEST, LATEST))
+        pairs = ((begins[tp], ends[tp]) for tp in parts)
+        offsets = sum(end - begin for begin, end in pairs if isinstance(begin, int) and isinstance(end, int))
+        self._context.placement.expect(int(offsets * UNKNOWN_BYTES_PER_OFFSET))
 
     def _generation(
         self, topic: LaneTopic, metadata: ClusterMetadata, known: Incarnation | None, target_id: str, bounds: dict[int, tuple[int, int]]

@@ -62,6 +62,18 @@ def test_spark_is_not_started_for_small_micro_batches() -> None:
     assert (ran(placement, SMALL), start.count) == ("here", 0)
 
 
+@pytest.mark.parametrize(("expected", "count"), [((SMALL * WORTH_A_START - 1,), 0), ((SMALL * WORTH_A_START,), 1), ((128_000, 128_000), 1)])
+def test_spark_starts_before_a_large_backlog_can_be_read(expected: tuple[int, ...], count: int) -> None:
+    start = Starting()
+    start.done.set()
+    placement = Placement(start, inline_bytes=SMALL)
+    for size in expected:
+        placement.expect(size)
+    placement.expect(0)
+    assert start.count == count
+    assert placement.for_read(SMALL, far=False, waiting=SMALL).in_process
+
+
 def test_while_spark_starts_micro_batches_are_run_here() -> None:
     start = Starting()
     placement = Placement(start, inline_bytes=SMALL)
@@ -151,3 +163,10 @@ def test_in_spark_and_over_a_long_link_micro_batches_grow(
     start = Starting()
     start.done.set()
     assert Placement(start, inline_bytes=limit).for_read(SMALL, far=far).reach == reach
+
+
+def test_each_read_task_has_a_job_worth_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Spark, "tasks", 3)
+    placement = Placement.only(Spark())
+    assert placement.for_read(SMALL, far=False).reach == 3 * SPARK_REACH
+    assert placement.for_read(SMALL, far=True).reach == ONWARD_REACH

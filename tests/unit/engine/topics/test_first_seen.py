@@ -32,6 +32,8 @@ from mirror_pipeline.topics.plan import TargetPlan
 class Source:
     """A source whose logs start at 5; ``ends`` by topic, -1 for one without a leader."""
 
+    round_trip = 0.001
+
     def __init__(self) -> None:
         self.ends = {"a": 100, "b": 200}
         self.partitions = 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +16,10 @@ from mirror_pipeline.engine.topics.policies import SourcePolicy
 from mirror_pipeline.engine.topics.prepare import Preparation
 from mirror_pipeline.engine.topics.target import TargetSide
 from mirror_pipeline.errors import ConnectionLost, MirrorError
-from mirror_pipeline.kafka.answers import ClusterMetadata, PartitionMetadata, TopicMetadata
+from mirror_pipeline.execution.placement import Placement
+from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
 from mirror_pipeline.kafka.codes import broker_error
+from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic
 from tests.support.lane_context import LIFE, context
 
@@ -53,14 +55,37 @@ class Targets:
 def source(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("mirror_pipeline.engine.topics.begin.first_offsets", lambda client, topic, new, start: dict.fromkeys(new, 0))
     parts = {0: PartitionMetadata(1, 0, (1,), (1,), 0)}
-    known = TopicMetadata("", "new-id", 0, False, parts)
-    return SimpleNamespace(metadata=lambda names: ClusterMetadata("east-id", 1, {}, {name: known for name in names}))
+    known = TopicMetadata("new", "new-id", 0, False, parts)
+
+    def list_offsets(at: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:
+        return {tp: OffsetAnswer({EARLIEST: 100, LATEST: 1_100}[when], -1, 0) for tp, when in at.items()}
+
+    def metadata(names: Sequence[str]) -> ClusterMetadata:
+        return ClusterMetadata("east-id", 1, {}, {name: known for name in names})
+
+    return SimpleNamespace(metadata=metadata, list_offsets=list_offsets, round_trip=0.001)
 
 
 def beginning(context: LaneContext, source: Any, code: int, times: int) -> TopicStarter:
     context.state.unready["new"] = "waits for the target cluster"
     targets: Any = Targets(code, times)
     return TopicStarter(context, source, None, targets, SimpleNamespace())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("start", "round_trip", "expected"), [("earliest", 0.001, [1_024_000]), ("earliest", 0.2, []), ("latest", 0.001, [])]
+)
+def test_spark_may_start_while_target_topics_are_created(
+    context: LaneContext, source: Any, start: str, round_trip: float, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+    monkeypatch.setattr(Placement, "expect", lambda _, waiting: found.append(waiting))
+    context.mirror = replace(context.mirror, start=start)
+    source.round_trip = round_trip
+    made = beginning(context, source, NOT_LEADER, times=1)
+    vars(made._first_seen)["offsets"] = lambda *_: {0: 0}
+    made.begin([NEW])
+    assert (found, made.put_off) == (expected, True)
 
 
 def test_a_topic_without_a_leader_yet_is_begun_later(context: LaneContext, source: Any) -> None:

@@ -36,7 +36,7 @@ DAEMON_MODULE = "mirror_pipeline.execution.spark_daemon"
 # A failed write task must not run again before the target's tail was read; the user cannot change this.
 ONCE = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
 MOST_JOBS = 256
-# Of the Java process that puts together Spark's command line and ends: 0.18 CPU-seconds instead of 0.28.
+# Of the Java process that puts together Spark's command line and ends.
 LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # How long a warm-up task stays, so that each of them gets its own worker.
 WARM_SECONDS = 0.2

@@ -37,7 +37,7 @@ CHANGES: dict[str, list[Change]] = {
     "start": [Change({"start": "latest"}), Change({"start": "2030-01-01T00:00:00Z"})],
     "on_loss": [Change({"on_loss": "record_gap"})],
     "lanes": [Change({"lanes": 3})],
-    "groups": [],  # not active yet
+    "groups": [Change({"groups": {"include": [".*"]}})],
     "engine": [Change({"engine": {**IN_PROCESS, "micro_batch_bytes": "1MB", "connections": 4}})],
     "topics.include": [Change({"topics": {"include": [".*"], "exclude": ["(?!TOPIC).*"]}})],
     "topics.exclude": [Change({"topics": {"include": ["TOPIC"], "exclude": ["nothing"]}})],
@@ -45,6 +45,7 @@ CHANGES: dict[str, list[Change]] = {
     "topics.replication_factor": [Change({"topics": {"include": ["TOPIC"], "replication_factor": 3}})],
     "buffer.uri": [Change({"buffer": {"uri": "./elsewhere"}}, "target_filled")],
     "buffer.retention": [Change({"buffer": {"retention": "1h"}})],
+    "buffer.archive": [Change({"buffer": {"archive": "90d"}})],
     "buffer.max_bytes": [Change({"buffer": {"max_bytes": "2GB"}})],
     "buffer.durable": [Change({"buffer": {"durable": False}})],
     "buffer.lease": [Change({"buffer": {"lease": "45s"}})],

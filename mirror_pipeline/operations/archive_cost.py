@@ -39,8 +39,8 @@ def staged_by_day(stores: Sequence[LaneStore]) -> dict[str, int]:
     """Bytes of spans in buffers and archives by the UTC day on which they were staged."""
     by_day: dict[str, int] = {}
     for store in stores:
-        days = Archive(store).totals().by_day if Archive(store).exists() else {}
-        spans = SpanTable(store)
+        archive, spans = Archive(store), SpanTable(store)
+        days = archive.totals().by_day if archive.exists() else {}
         for day, size in [*days.items(), *(spans.by_day(day_of).items() if spans.exists() else ())]:
             by_day[day] = by_day.get(day, 0) + size
     return by_day

@@ -170,12 +170,9 @@ class Archive:
         return Upkeep(joined, removed, freed)
 
     def _counted(self) -> list[ArchivedFile]:
-        return [ArchivedFile(file, spans) for file, spans in zip(self.files().values(), self._counts(), strict=True)]
-
-    def _counts(self) -> list[int]:
         rows = self.log.actions()
         counts = dict(zip(rows["path"].to_pylist(), rows["num_records"].to_pylist(), strict=True)) if rows.num_rows else {}
-        return [int(counts.get(path) or 1) for path in self.files()]
+        return [ArchivedFile(file, int(counts.get(path) or 1)) for path, file in self.files().items()]
 
     def _join(self, group: Sequence[LiveFile]) -> int:
         spans = [ref for file in group for ref in read_index(self.store, file, ARCHIVE)]

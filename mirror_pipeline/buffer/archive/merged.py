@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 
+from mirror_pipeline.buffer.spans.compaction import SmallFile, filled
 from mirror_pipeline.buffer.spans.part_writer import SpanDraft
 from mirror_pipeline.buffer.tables.local_log import LiveFile
 from mirror_pipeline.model import LeafDigest, SpanRef
@@ -76,12 +76,8 @@ def summed(digests: Iterable[LeafDigest]) -> tuple[LeafDigest, ...]:
     return tuple(LeafDigest(leaf, (sums[leaf] % DIGEST_LIMIT).to_bytes(16, "big"), records[leaf]) for leaf in sorted(sums))
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivedFile:
+class ArchivedFile(SmallFile):
     """A live file of the archive and the number of its spans."""
-
-    file: LiveFile
-    spans: int
 
     @property
     def tier(self) -> int:
@@ -102,18 +98,5 @@ def joinable(files: Iterable[ArchivedFile], *, over: str) -> list[list[LiveFile]
     groups = []
     for (values, _), members in groupby(keyed, key=lambda f: (f.file.values, 0 if f.file.values[1] < over else 1 + f.tier)):
         fewest = 2 if values[1] < over else TOGETHER
-        groups += [group for group in _filled(members) if len(group) >= fewest]
+        groups += [group for group in filled(members, most_bytes=FILE_BYTES, most_spans=FILE_SPANS) if len(group) >= fewest]
     return groups
-
-
-def _filled(files: Iterable[ArchivedFile]) -> Iterator[list[LiveFile]]:
-    group: list[LiveFile] = []
-    size = spans = 0
-    for each in files:
-        if group and (size + each.file.size > FILE_BYTES or spans + each.spans > FILE_SPANS):
-            yield group
-            group, size, spans = [], 0, 0
-        group.append(each.file)
-        size, spans = size + each.file.size, spans + each.spans
-    if group:
-        yield group

@@ -44,17 +44,13 @@ class Runs:
 
     def to_target(self, offset: int) -> int:
         """Target offset of the first record whose source offset is ``offset`` or greater; ``target_end`` when there is none."""
-        run = bisect_right(self.source, offset) - 1
-        if run >= 0 and offset < self.source[run] + self.length[run]:
-            return self.target[run] + offset - self.source[run]
-        return self.target[run + 1] if run + 1 < len(self.source) else self.target_end
+        found = self.from_source(offset)
+        return self.target_end if found is None else found[1]
 
     def to_source(self, offset: int) -> int | None:
         """Source offset of the record at a target offset; None when it is not in the map."""
-        run = bisect_right(self.target, offset) - 1
-        if run >= 0 and offset < self.target[run] + self.length[run]:
-            return self.source[run] + offset - self.target[run]
-        return None
+        found = self.from_target(offset)
+        return found[0] if found is not None and found[1] == offset else None
 
     def from_source(self, offset: int) -> tuple[int, int] | None:
         """Source and target offset of the first record whose source offset is ``offset`` or greater; None when there is none."""
@@ -73,10 +69,8 @@ class Runs:
 
     def source_at_or_after(self, offset: int, otherwise: int) -> int:
         """Source offset of the first record at or after ``offset`` of the target; ``otherwise`` when there is none."""
-        run = bisect_right(self.target, offset) - 1
-        if run >= 0 and offset < self.target[run] + self.length[run]:
-            return self.source[run] + offset - self.target[run]
-        return self.source[run + 1] if run + 1 < len(self.source) else otherwise
+        found = self.from_target(offset)
+        return otherwise if found is None else found[0]
 
     def slice(self, low: int, high: int) -> Runs:
         """The runs of source offsets ``[low, high)``; ``target_end`` is the target offset of the record at ``high``."""

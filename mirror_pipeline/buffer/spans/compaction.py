@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -38,15 +38,22 @@ def groups(files: Iterable[SmallFile], *, most_bytes: int = JOINED_BYTES, most_s
     Files that are at least half full are not rewritten, so a span is rewritten only a few times.
     """
     small = [f for f in files if 2 * f.file.size < most_bytes and 2 * f.spans < most_spans]
-    grouped: list[list[LiveFile]] = [[]]
+    oldest = sorted(small, key=lambda f: (f.file.micro_batch, f.file.path))
+    return [group for group in filled(oldest, most_bytes=most_bytes, most_spans=most_spans) if len(group) >= FEWEST]
+
+
+def filled(files: Iterable[SmallFile], *, most_bytes: int, most_spans: int) -> Iterator[list[LiveFile]]:
+    """Files in turn, in groups that are no larger than one file may become."""
+    group: list[LiveFile] = []
     size = spans = 0
-    for each in sorted(small, key=lambda f: (f.file.micro_batch, f.file.path)):
-        if grouped[-1] and (size + each.file.size > most_bytes or spans + each.spans > most_spans):
-            grouped.append([])
-            size = spans = 0
-        grouped[-1].append(each.file)
+    for each in files:
+        if group and (size + each.file.size > most_bytes or spans + each.spans > most_spans):
+            yield group
+            group, size, spans = [], 0, 0
+        group.append(each.file)
         size, spans = size + each.file.size, spans + each.spans
-    return [group for group in grouped if len(group) >= FEWEST]
+    if group:
+        yield group
 
 
 def write_joined(store: LaneStore, group: Sequence[LiveFile], *, durable: bool = True) -> LiveFile:

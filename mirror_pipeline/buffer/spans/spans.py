@@ -178,7 +178,8 @@ class SpanTable:
         """Bytes of the live files by the day on which they were staged; ``day_of`` names the day of a time in milliseconds."""
         days: dict[str, int] = {}
         for file in self._log.files().values():
-            days[day_of(file.modified)] = days.get(day_of(file.modified), 0) + file.size
+            day = day_of(file.modified)
+            days[day] = days.get(day, 0) + file.size
         return days
 
     def disk_bytes(self) -> int:

@@ -90,7 +90,7 @@ class TimedJob:
 
 def without_work(session: Any, jobs: int) -> dict[str, float]:
     """Milliseconds of a job of :func:`clocked`, by step."""
-    runner = SparkRunner(session)
+    runner = SparkRunner(session.sparkContext)
     runner.warm()
     notes: list[dict[str, float]] = []
     runner._base = TimedRdd(runner._base, notes)  # type: ignore[assignment]

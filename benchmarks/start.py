@@ -39,7 +39,7 @@ STAMPS = "MIRROR_BENCH_STAMPS"  # the file for the times that a run notes down
 PATIENCE = 180.0
 END_SECONDS = 60.0
 SAMPLE_SECONDS = 0.02
-STEPS = ("first record", "imported", "Spark begins", "pyspark imported", "JVM up", "session", "workers warm", "first task")
+STEPS = ("first record", "imported", "Spark begins", "pyspark imported", "JVM up", "context", "workers warm", "first task")
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
@@ -71,10 +71,10 @@ def child(words: Sequence[str]) -> int:
         setattr(owner, name, timed)
 
     around(spark, "_quiet_java", "pyspark imported", "")
-    around(spark.SparkRunner, "warm", "session", "workers warm")
-    whole = spark.build_session
+    around(spark.SparkRunner, "warm", "context", "workers warm")
+    whole = spark.build_context
 
-    def session(*given: Any, **named: Any) -> Any:
+    def context(*given: Any, **named: Any) -> Any:
         stamp("Spark begins")
         import pyspark.java_gateway as gateway
 
@@ -83,7 +83,7 @@ def child(words: Sequence[str]) -> int:
 
     from mirror_pipeline import flow
 
-    spark.build_session = vars(flow)["build_session"] = session
+    spark.build_context = vars(flow)["build_context"] = context
     run_one = spark.SparkRunner._run_one
 
     def task(self: Any, function: Any, spec: Any, name: str) -> Any:

@@ -10,7 +10,8 @@ from mirror_pipeline.config import ClusterSettings, Config, MirrorConfig
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.execution.java import find_java
 from mirror_pipeline.execution.placement import Placement, for_comparing, inline_bytes, spark_may_be_needed
-from mirror_pipeline.execution.spark import Runner, SparkRunner, build_session
+from mirror_pipeline.execution.runner import Runner
+from mirror_pipeline.execution.spark import SparkRunner, build_context
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.topics.claims import Claims
@@ -87,7 +88,8 @@ class Flow:
         """A runner on Spark; on the process's session if none is given."""
         engine = self.settings.engine
         given = session() if callable(session) else session
-        runner = SparkRunner(given or build_session(engine, app_name=f"mirror {self.name}"), tasks=engine.tasks)
+        context = given.sparkContext if given else build_context(engine, app_name=f"mirror {self.name}")
+        runner = SparkRunner(context, tasks=engine.tasks)
         runner.warm()
         return runner
 

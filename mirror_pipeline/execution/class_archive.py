@@ -81,7 +81,7 @@ def _train(path: Path) -> None:
 
     options = f'{QUIET} "-XX:ArchiveClassesAtExit={path}"'
     session = build_session(EngineConfig(spark={"spark.driver.defaultJavaOptions": options}), app_name="class archive")
-    runner = SparkRunner(session)
+    runner = SparkRunner(session.sparkContext)
     runner.warm()
     for _ in range(3):
         runner.run_each(len, ["a", "bc"], name="train")

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mirror_pipeline.config import EngineConfig
-from mirror_pipeline.execution.runner import InlineRunner
-from mirror_pipeline.execution.spark import Runner
+from mirror_pipeline.execution.runner import InlineRunner, Runner
 from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET
 
 # Reading and sending as much takes this process about as long as Spark needs for its two jobs.

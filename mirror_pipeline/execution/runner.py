@@ -1,21 +1,41 @@
-"""Runs tasks without Spark, one after the other in this thread: for small work and commands without a session."""
+"""What runs tasks, and running them without Spark, one after the other in this thread: for small work and commands without a session."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from mirror_pipeline.errors import TaskLost
-
-if TYPE_CHECKING:
-    from mirror_pipeline.execution.spark import Runner
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
+class Runner(Protocol):
+    """Runs one function over many specs, each in its own task."""
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks one job should have."""
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether all tasks run on one machine, so that each finds what an earlier one has under way there."""
+
+    def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
+        """Results in the order of the specs.
+
+        Raises:
+            TaskLost: a worker died; what its tasks did is unknown.
+            SparkGone: Spark itself died.
+        """
+
+    def run_each(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R | TaskLost]:
+        """The same with what became of each spec: its result, or that its worker died. No task is running any more when it returns."""
+
+
 class InlineRunner:
-    """A :class:`~mirror_pipeline.execution.spark.Runner` that calls the function itself."""
+    """A runner that calls the function itself."""
 
     @property
     def tasks(self) -> int:

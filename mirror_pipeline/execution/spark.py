@@ -14,15 +14,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from mirror_pipeline.config import EngineConfig
 from mirror_pipeline.errors import MirrorError, SparkGone, TaskLost
+from mirror_pipeline.execution import loaded_daemon
 from mirror_pipeline.execution.class_archive import archive_options
 from mirror_pipeline.execution.daemon_pool import DaemonPool
 from mirror_pipeline.execution.socket_folder import socket_folder
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
@@ -42,40 +44,17 @@ LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 WARM_SECONDS = 0.2
 
 
-class Runner(Protocol):
-    """Runs one function over many specs, each in its own task."""
-
-    @property
-    def tasks(self) -> int:
-        """How many tasks one job should have."""
-
-    @property
-    def one_machine(self) -> bool:
-        """Whether all tasks run on one machine, so that each finds what an earlier one has under way there."""
-
-    def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
-        """Results in the order of the specs.
-
-        Raises:
-            TaskLost: a worker died; what its tasks did is unknown.
-            SparkGone: Spark itself died.
-        """
-
-    def run_each(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R | TaskLost]:
-        """The same with what became of each spec: its result, or that its worker died. No task is running any more when it returns."""
-
-
-def build_session(engine: EngineConfig, *, app_name: str = "mirror", with_delta: bool = False) -> SparkSession:
-    """Start (or get) the process's Spark session.
+def build_context(engine: EngineConfig, *, app_name: str = "mirror", with_delta: bool = False) -> SparkContext:
+    """Start (or get) the process's Spark context, which is all that the data path needs; a session costs another half second.
 
     The data path runs Python functions only, so it needs no Delta jars; ``with_delta`` adds them for SQL over
     the buffer and the ledger.
 
     Raises:
         UsageError: no Java, or a Java too old.
-        MirrorError: the Delta jars cannot be had.
+        MirrorError: the Delta jars cannot be had, or Spark does not start.
     """
-    from pyspark.sql import SparkSession
+    from pyspark import SparkConf, SparkContext
 
     from mirror_pipeline.execution.java import find_java
 
@@ -84,18 +63,46 @@ def build_session(engine: EngineConfig, *, app_name: str = "mirror", with_delta:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", LAUNCHER_OPTIONS)
-    master = engine.spark_master or default_master()
-    settings = {**_settings(with_delta), **dict(engine.spark), **ONCE}
-    if master.startswith("local"):
+    settings = _settings(engine, with_delta)
+    if settings["spark.master"].startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        settings = {**_closed(), **settings}
-    builder = SparkSession.builder.appName(app_name).master(master)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
+    _convert_numpy(False)
+    settings |= _load_beside(settings)
     with _quiet_java(settings):
-        session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+        context = SparkContext.getOrCreate(SparkConf().setAppName(app_name).setAll(list(settings.items())))
+    context.setLogLevel("ERROR")
+    return context
+
+
+def _load_beside(settings: dict[str, str]) -> dict[str, str]:
+    """Start to load the tasks' code before Java starts, and the property by which Spark's daemon finds it; nothing on a cluster."""
+    from pyspark import SparkContext
+
+    ours = settings["spark.python.daemon.module"] == DAEMON_MODULE
+    if not ours or not settings["spark.master"].startswith("local") or SparkContext._gateway is not None:
+        return {}
+    return {f"spark.executorEnv.{loaded_daemon.VARIABLE}": loaded_daemon.start_loading(DAEMON_MODULE, socket_folder())}
+
+
+def _convert_numpy(wanted: bool) -> None:
+    """Whether py4j asks of each argument if it is a NumPy array; pyspark imports its testing tools and pandas for the answer, 0.4 s."""
+    from py4j.protocol import INPUT_CONVERTER
+    from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
+
+    others = [each for each in INPUT_CONVERTER if not isinstance(each, NumpyArrayConverter | NumpyScalarConverter)]
+    INPUT_CONVERTER[:] = [NumpyArrayConverter(), *others, NumpyScalarConverter()] if wanted else others
+
+
+def build_session(engine: EngineConfig, *, app_name: str = "mirror", with_delta: bool = False) -> SparkSession:
+    """Start (or get) the process's Spark session, on the context of :func:`build_context`. Arguments and errors as there."""
+    from pyspark.sql import SparkSession
+
+    build_context(engine, app_name=app_name, with_delta=with_delta)
+    _convert_numpy(True)
+    builder = SparkSession.builder
+    for key, value in _settings(engine, with_delta).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
 
 
 @contextmanager
@@ -131,7 +138,14 @@ def default_master() -> str:
     return f"local[{max(SHARES, os.cpu_count() or 1) + 1}]"
 
 
-def _settings(with_delta: bool) -> dict[str, str]:
+def _settings(engine: EngineConfig, with_delta: bool) -> dict[str, str]:
+    """Spark's properties: ours, over them the user's, over them those that may not be changed."""
+    master = engine.spark_master or default_master()
+    closed = _closed() if master.startswith("local") else {}
+    return {**closed, "spark.master": master, **_defaults(with_delta), **dict(engine.spark), **ONCE}
+
+
+def _defaults(with_delta: bool) -> dict[str, str]:
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -177,8 +191,8 @@ class SparkRunner:
     would continue sending while the driver already examines what they sent.
     """
 
-    def __init__(self, session: SparkSession, *, tasks: int | None = None) -> None:
-        self._context = session.sparkContext
+    def __init__(self, context: SparkContext, *, tasks: int | None = None) -> None:
+        self._context = context
         self._base = self._context.parallelize(range(1), 1)
         self._threads = DaemonPool(MOST_JOBS, "spark-job")
         self._tasks = tasks
@@ -198,8 +212,9 @@ class SparkRunner:
             return self._context.defaultParallelism
 
     def warm(self) -> None:
-        """Start the Python workers of one read and one write, so that no task waits for its own; the daemon has the code loaded."""
-        self.run(time.sleep, [WARM_SECONDS] * SHARES * self.tasks, name="start Python workers")
+        """Start Spark's Python daemons, which load the tasks' code: one here, and one on every machine of a cluster."""
+        here = self.one_machine  # where a further worker is a fork of the daemon, a matter of milliseconds
+        self.run(time.sleep, [0.0] if here else [WARM_SECONDS] * SHARES * self.tasks, name="start Python workers")
 
     def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
         """One task for each spec; the driver's thread waits. Raises what the first failing task raised, TaskLost or SparkGone."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from importlib import import_module
 
-from mirror_pipeline.execution.residents import start_keeper
+from mirror_pipeline.execution import loaded_daemon
 
 # Before numpy and pyarrow are loaded: a fork copies no thread, and neither of them may have one by then.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -22,19 +23,20 @@ def load() -> None:
     import_module("pyspark.worker")
     import_module("mirror_pipeline.engine.read.task")
     import_module("mirror_pipeline.engine.write.task")
-
-
-def main() -> None:
-    """Load, freeze, and serve workers to the JVM until it ends."""
-    from pyspark.daemon import manager
-
-    load()
     gc.collect()
     gc.freeze()
+
+
+def serve() -> None:
+    """Serve workers to the JVM until it ends."""
+    from pyspark.daemon import manager
+
+    from mirror_pipeline.execution.residents import start_keeper
+
     os.setpgid(0, 0)  # the keeper belongs to the group that the manager ends with itself
     start_keeper()
     manager()
 
 
 if __name__ == "__main__":
-    main()
+    loaded_daemon.run(sys.argv[1:], load, serve)

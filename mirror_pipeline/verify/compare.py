@@ -18,8 +18,7 @@ from mirror_pipeline.buffer.ledger.offset_runs import Runs
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution import worker_cache
-from mirror_pipeline.execution.runner import InlineRunner
-from mirror_pipeline.execution.spark import Runner
+from mirror_pipeline.execution.runner import InlineRunner, Runner
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.model import TopicPartition

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from mirror_pipeline.config import ClusterSettings, Config, EngineConfig
 from mirror_pipeline.errors import ProblemFound, UsageError
 from mirror_pipeline.execution.placement import for_comparing
-from mirror_pipeline.execution.spark import Runner, SparkRunner, build_session
+from mirror_pipeline.execution.runner import Runner
+from mirror_pipeline.execution.spark import SparkRunner, build_context
 from mirror_pipeline.kafka.answers import ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
@@ -182,7 +183,7 @@ def verify_external(
     engine = config.mirrors[0].engine if config.mirrors else EngineConfig()
 
     def runner() -> SparkRunner:
-        made = SparkRunner(session or build_session(engine, app_name="mirror verify"), tasks=engine.tasks)
+        made = SparkRunner(session.sparkContext if session else build_context(engine, app_name="mirror verify"), tasks=engine.tasks)
         made.warm()
         return made
 

@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from mirror_pipeline.errors import TaskLost
-from mirror_pipeline.execution.spark import Runner
+from mirror_pipeline.execution.runner import Runner
 from mirror_pipeline.verify.fold_tasks import FoldResult, FoldTask, run_fold
 from mirror_pipeline.verify.record_tasks import DeepResult, DeepTask, run_deep
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from mirror_pipeline.errors import ProblemFound, UsageError
-from mirror_pipeline.execution.spark import Runner
+from mirror_pipeline.execution.runner import Runner
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.records.digest import LeafSums
 from mirror_pipeline.model import TopicPartition

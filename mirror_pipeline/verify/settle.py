@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.execution.spark import Runner
+from mirror_pipeline.execution.runner import Runner
 from mirror_pipeline.kafka.records.digest import LEAF_OFFSETS, leaf_of
 from mirror_pipeline.model import TopicPartition, Verdict, Verification
 from mirror_pipeline.verdicts import Difference

@@ -16,7 +16,7 @@ from mirror_pipeline.buffer.ledger.unverified import Generations, choose_spans
 from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.execution.spark import Runner
+from mirror_pipeline.execution.runner import Runner
 from mirror_pipeline.kafka.answers import NO_TOPIC_ID
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION

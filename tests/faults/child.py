@@ -113,14 +113,18 @@ class MirrorChild:
         return next((p.pid for p in self._named("org.apache.spark.deploy.SparkSubmit")), None)
 
     def daemons(self) -> list[int]:
-        """What the JVM started to fork Spark's Python workers."""
-        jvm = self.jvm()
-        return [p.pid for p in self._named(DAEMON_MODULE) if p.ppid() == jvm]
+        """What forks Spark's Python workers: started by the JVM, or by the driver before the JVM was up."""
+        return self._daemons_and_workers()[0]
 
     def workers(self) -> list[int]:
         """Spark's Python workers; those whose daemon was killed still serve the JVM."""
-        jvm = self.jvm()
-        return [p.pid for p in self._named(DAEMON_MODULE) if p.ppid() != jvm]
+        return self._daemons_and_workers()[1]
+
+    def _daemons_and_workers(self) -> tuple[list[int], list[int]]:
+        named = {p.pid: p.ppid() for p in self._named(DAEMON_MODULE)}
+        orphans = {pid for pid, parent in named.items() if parent == self._subreaper.pid}
+        daemons = [pid for pid, parent in named.items() if parent not in named and pid not in orphans]
+        return daemons, [pid for pid in named if pid not in daemons]
 
     def a_worker(self, chance: random.Random, ports: set[int]) -> int | None:
         """A worker, one with a connection to one of ``ports`` if there is one."""

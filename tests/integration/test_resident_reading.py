@@ -40,7 +40,7 @@ def read_tasks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ReadTask, Any]]:
 
 
 def residents() -> list[psutil.Process]:
-    """Resident processes: great-grandchildren of Spark's JVM; workers are its grandchildren."""
+    """Resident processes: grandchildren of Spark's daemon; workers are its children."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):

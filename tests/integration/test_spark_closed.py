@@ -23,7 +23,7 @@ def java_children() -> list[Path]:
 
 
 def test_every_port_asks_for_a_secret_that_nobody_can_look_up(spark: SparkSession) -> None:
-    assert SparkRunner(spark).run(twice, [1, 2, 3], name="twice") == [2, 4, 6]
+    assert SparkRunner(spark.sparkContext).run(twice, [1, 2, 3], name="twice") == [2, 4, 6]
     conf = dict(spark.sparkContext.getConf().getAll())
     assert conf["spark.authenticate"] == "true"
     assert "spark.authenticate.secret" not in conf
@@ -38,7 +38,7 @@ def test_every_port_asks_for_a_secret_that_nobody_can_look_up(spark: SparkSessio
 
 
 def test_sockets_lie_in_a_folder_of_this_user(spark: SparkSession) -> None:
-    SparkRunner(spark).run(twice, [1, 2, 3], name="twice")
+    SparkRunner(spark.sparkContext).run(twice, [1, 2, 3], name="twice")
     folder = Path(socket_folder())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     listening = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if str(folder) in line]

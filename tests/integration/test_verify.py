@@ -45,7 +45,7 @@ def staged(mirror: Mirror, spark: SparkSession, budget: int = 1 << 30) -> Staged
     return verify_staged(
         ledger=Ledger(store),
         spans=SpanTable(store),
-        runner=SparkRunner(spark),
+        runner=SparkRunner(spark.sparkContext),
         target=mirror.flow.target,
         timeout=10.0,
         budget_bytes=budget,

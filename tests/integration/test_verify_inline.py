@@ -22,8 +22,8 @@ def test_a_small_copy_is_made_and_verified_without_java(
         raise UsageError("no Java was found")
 
     monkeypatch.setattr(flow, "find_java", no_java)
-    monkeypatch.setattr(flow, "build_session", no_java)
-    monkeypatch.setattr("mirror_pipeline.verify.external.build_session", no_java)
+    monkeypatch.setattr(flow, "build_context", no_java)
+    monkeypatch.setattr("mirror_pipeline.verify.external.build_context", no_java)
     topic = new_topic_name()
     east, west = (cluster.bootstrap_servers for cluster in clusters)
     create_topic(east, topic, 3)

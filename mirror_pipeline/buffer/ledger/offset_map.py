@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mirror_pipeline.buffer.tables.columns import empty
 from mirror_pipeline.model import Incarnation, Position, TopicPartition
 
 POSITION_COLUMNS = ("topic", "partition", "incarnation", "source_end", "target_end", "records", "ordinal")
@@ -28,6 +29,8 @@ def totals(sends: pa.Table) -> pa.Table:
 
     Totals of totals are totals: the total of a file can be kept in place of the file.
     """
+    if not sends.num_rows:  # a first run: grouping imports pandas, 0.3 s before the first record
+        return empty(pa.schema([sends.schema.field(name).with_nullable(True) for name in POSITION_COLUMNS]))
     put = pc.add(sends["ordinal"], sends["records"])
     ends = sends.select([*_KEYS, "source_end", "target_end"]).append_column("put", put)
     folded = ends.group_by(_KEYS).aggregate([("source_end", "max"), ("target_end", "max"), ("put", "max")])

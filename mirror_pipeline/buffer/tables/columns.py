@@ -1,6 +1,7 @@
 """Arrow columns from Python values, built from buffers.
 
-``pa.array(list)`` and ``pa.scalar`` import pandas on first use, a CPU-second in every Spark worker; nothing here does.
+``pa.array(list)``, ``pa.scalar``, ``pa.table`` and ``Schema.empty_table`` import pandas on first use: 0.3 s and 35 MB in every process;
+nothing here does.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ TIME = pa.timestamp("us", "UTC")
 def _fixed(kind: pa.DataType, code: str, values: Iterable[int]) -> pa.Array:
     data = array(code, values)
     return pa.Array.from_buffers(kind, len(data), [None, pa.py_buffer(data)])
+
+
+def empty(schema: pa.Schema) -> pa.Table:
+    """A table without rows."""
+    return pa.Table.from_batches([], schema)
 
 
 def int32s(values: Iterable[int]) -> pa.Array:

@@ -24,7 +24,7 @@ from deltalake.transaction import AddAction
 from mirror_pipeline.buffer.place.errors import explain
 from mirror_pipeline.buffer.place.place import LaneStore, sync_path
 from mirror_pipeline.buffer.tables.handle_log import HandleLog
-from mirror_pipeline.buffer.tables.local_log import LiveFile, LocalLog, Removal, other_columns, sweep
+from mirror_pipeline.buffer.tables.local_log import LiveFile, LocalLog, Removal, add_actions, other_columns, sweep
 from mirror_pipeline.buffer.tables.schema import TableSpec
 from mirror_pipeline.errors import BufferUnusable
 
@@ -152,7 +152,7 @@ class DeltaLog:
 
     def actions(self) -> pa.Table:
         """The live files of the newest version as Delta describes them: path, size, partition values, statistics."""
-        return pa.table(self.reopen().get_add_actions(flatten=True))
+        return add_actions(self.reopen())
 
     def transaction(self, app_id: str) -> int:
         """The version last committed under ``app_id``, -1 when there is none. Raises BufferUnusable."""

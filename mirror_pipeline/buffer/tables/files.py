@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.place import LaneStore, sync_path
 from mirror_pipeline.buffer.spans.eviction import FoundFile
+from mirror_pipeline.buffer.tables.columns import empty
 from mirror_pipeline.buffer.tables.delta import DeltaLog
 from mirror_pipeline.buffer.tables.schema import TableSpec
 from mirror_pipeline.errors import BufferUnusable
@@ -127,7 +128,7 @@ class FileTotals:
                 continue
             with self._lock:
                 self._known = known
-            return self._fold(pa.concat_tables(known.values())) if known else self._log.spec.schema.empty_table().select(list(self._names))
+            return self._fold(pa.concat_tables(known.values())) if known else empty(self._log.spec.schema).select(list(self._names))
         raise AssertionError
 
 
@@ -159,4 +160,4 @@ def read_rows(
             if paths is not None:
                 raise
             tables = [read(path) for path in log.files()]
-    return pa.concat_tables(tables) if tables else schema.empty_table()
+    return pa.concat_tables(tables) if tables else empty(schema)

@@ -65,6 +65,11 @@ def other_columns(partition_by: Sequence[str]) -> list[str]:
     return [name for name in partition_by if name != "micro_batch"]
 
 
+def add_actions(table: DeltaTable) -> pa.Table:
+    """One row for each live file of a handle's version; ``pa.table`` would import pandas to read it."""
+    return pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
+
+
 def live_files(table: DeltaTable, *, numbered: bool, others: Sequence[str] = ()) -> dict[str, LiveFile]:
     """The live files of a handle's version by path.
 
@@ -73,7 +78,7 @@ def live_files(table: DeltaTable, *, numbered: bool, others: Sequence[str] = ())
         numbered: whether the table is partitioned by micro-batch.
         others: its other partition columns.
     """
-    actions = pa.table(table.get_add_actions(flatten=True))
+    actions = add_actions(table)
     names = ["path", "size_bytes", "modification_time", *(["partition.micro_batch"] if numbered else [])]
     rows = zip(*(actions[name].to_pylist() for name in names), strict=True)
     if not others:

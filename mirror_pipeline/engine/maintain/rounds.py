@@ -24,7 +24,7 @@ from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.engine.maintain.archiving import Archiving
 from mirror_pipeline.errors import BufferDamaged, BufferUnusable, MirrorError, SparkGone
-from mirror_pipeline.execution.spark import Runner
+from mirror_pipeline.execution.runner import Runner
 
 log = logging.getLogger(__name__)
 

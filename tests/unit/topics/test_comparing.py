@@ -9,8 +9,7 @@ import pytest
 
 from mirror_pipeline.config import BufferConfig, ClusterSettings, Config, EngineConfig, MirrorConfig, TopicSelection
 from mirror_pipeline.execution.placement import INLINE_BYTES, WORTH_A_START, for_comparing, spark_may_be_needed
-from mirror_pipeline.execution.runner import InlineRunner
-from mirror_pipeline.execution.spark import Runner
+from mirror_pipeline.execution.runner import InlineRunner, Runner
 from mirror_pipeline.topics.catalogue import Catalogue, CatalogueTopic, save_catalogue
 from mirror_pipeline.topics.claims import chained
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from mirror_pipeline.buffer.place.lock import last_maintenance, maintenance_lock, note_maintenance
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.place.usage import buffer_use, free_bytes, lane_use
+from mirror_pipeline.buffer.spans import compaction
 from mirror_pipeline.buffer.spans.compaction import FEWEST, SmallFile, groups
 from mirror_pipeline.buffer.spans.span_reader import SpanReader
 from mirror_pipeline.buffer.spans.spans import SpanTable
@@ -62,12 +64,19 @@ def fill(spans: SpanTable, stage: Stage, count: int, payload: Callable[[int], by
         assert spans.commit(number, [part])
 
 
-def test_joined_spans_are_the_same_spans(store: LaneStore, spans: SpanTable, stage: Stage) -> None:
+@pytest.mark.parametrize("whole", [True, False], ids=["read whole", "row by row"])
+def test_joined_spans_are_the_same_spans(
+    store: LaneStore, spans: SpanTable, stage: Stage, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    if not whole:
+        monkeypatch.setattr(compaction, "WHOLE_BYTES", 0)
     fill(spans, stage, 20, lambda n: b"payload %d" % n)
     before = spans.spans()
     assert spans.join(set(range(18)), most=30) == 0
     assert spans.join(set(range(18)), most=1) == 18
     assert spans.live_files() == 3
+    joined = next(Path(spans._log.uri).glob("*-joined-*"))
+    assert pq.ParquetFile(joined).metadata.num_row_groups == 36, "one for each span"
     for table in (spans, SpanTable(store)):
         after = table.spans()
         assert [(r.source, r.start, r.end, r.records, r.bytes, r.holes) for r in after] == [

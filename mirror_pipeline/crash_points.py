@@ -21,6 +21,11 @@ GROUP_POINTS = ("groups.named", "groups.written")
 """In a round over consumer groups, which only mirrors that carry groups run."""
 ARCHIVE_POINTS = ("archive.written", "archive.noted", "archive.added", "archive.removed")
 """In a move of spans into the archive, with `buffer.archive`."""
+FAILOVER_POINTS = (
+    "failover.begun", "failover.looked", "failover.copied", "failover.groups", "failover.verified", "failover.promoting",
+    "failover.promoted", "failover.written", "failback.begun", "failback.tail", "failback.copied", "failback.opened",
+)  # fmt: skip
+"""After each step of `mirror failover` and `mirror failback`."""
 
 _seen: dict[str, int] = {}
 _lock = threading.Lock()

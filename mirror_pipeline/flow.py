@@ -15,6 +15,7 @@ from mirror_pipeline.execution.spark import SparkRunner, build_context
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.topics.claims import Claims
+from mirror_pipeline.topics.directions import Directions
 from mirror_pipeline.topics.lanes import LANE_PREFIX, LaneTopic, discover, lane_stores, lanes_to_run, ledger_topics
 
 if TYPE_CHECKING:
@@ -110,3 +111,7 @@ class Flow:
         """What other mirrors of the configuration write to the target; None where there is none."""
         claims = Claims(self.config, self.settings)
         return claims if claims.rivals else None
+
+    def directions(self) -> Directions:
+        """Which topics were promoted, or are copied the other way; not read yet."""
+        return Directions(self.config, self.settings)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mirror_pipeline.errors import BrokerError, MirrorError, TopicHalted
 from mirror_pipeline.model import DecisionKind, TopicPartition, topic_id_of
+from mirror_pipeline.text import instant
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,10 @@ MEANING = {
 }
 """What accepting a halt means, in words."""
 
+PROMOTED = "promoted"
+"""The code, and the state in `lag` and `status`, of a topic that was handed over to applications."""
+DIRECTED = (PROMOTED, "standby")
+"""Halts that `mirror failback` ends."""
 RECORD_GAP = "with `on_loss: record_gap` the run records the gap and continues"
 FILLED_HINT = (
     "was the buffer moved or deleted? It holds the ledger: point buffer.uri at it again, or restore it as it was after the last run;"
@@ -67,6 +72,11 @@ class Halt:
     partition: int | None = None
     span: tuple[int, int] | None = None
     trace: str = ""
+
+    @property
+    def state(self) -> str:
+        """The topic's state: ``halted``, or the code of a halt that is in order, such as ``promoted``."""
+        return self.code if self.code in DIRECTED else "halted"
 
     def at(self, source: TopicPartition) -> Halt:
         """The same halt, of a source partition."""
@@ -183,6 +193,27 @@ def renamed(topic: str, known: str, configured: str) -> Halt:
         "keep `naming`, or give the mirror a new name to start over",
         "renamed",
     )
+
+
+# Failover.
+
+
+def promoted(topic: str, target_topic: str, alias: str, by: str, at: int) -> Halt:
+    """The copy was handed over to applications; ``at`` in milliseconds since the epoch."""
+    message = f"{target_topic} on cluster {alias} was promoted at {instant(at)} by {by}: applications write there, and it is not copied to"
+    return Halt(topic, message, "`mirror failback` leads back; docs/failover.md has each step", PROMOTED)
+
+
+def written_by_reverse(topic: str, mirror: str) -> Halt:
+    """The mirror in the other direction writes this topic."""
+    message = f"mirror {mirror} copies into {topic}: copying it back would loop"
+    return Halt(topic, message, f"`mirror failover {mirror}` ends that, then `mirror failback {mirror}` opens this direction", "standby")
+
+
+def standing_by(topic: str, mirror: str, forward: str) -> Halt:
+    """A reverse mirror whose other direction is in effect."""
+    message = f"mirror {mirror} is the reverse of {forward}, which is in effect for {topic}"
+    return Halt(topic, message, f"`mirror failback {forward}` opens it after a failover", "standby")
 
 
 # The target.

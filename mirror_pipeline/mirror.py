@@ -18,6 +18,8 @@ from mirror_pipeline.operations import translate as translation
 from mirror_pipeline.operations.check import check
 from mirror_pipeline.operations.drain import run as drain_or_run
 from mirror_pipeline.operations.evict import evict
+from mirror_pipeline.operations.failover import failback, failover
+from mirror_pipeline.operations.failover.report import FailbackOptions, FailbackReport, FailoverOptions, FailoverReport
 from mirror_pipeline.operations.groups import answer
 from mirror_pipeline.operations.groups.background import carrying_groups
 from mirror_pipeline.operations.plan import plan
@@ -207,6 +209,49 @@ class Mirror:
     def carry_groups(self) -> GroupsReport:
         """Carry the consumer groups over once, unless a run of the mirror does so now; then as :meth:`groups`."""
         return answer.carry(self.flow)
+
+    def failover(
+        self,
+        options: FailoverOptions | None = None,
+        *,
+        observer: Observer | None = None,
+        stop: threading.Event | None = None,
+        session: Session = None,
+    ) -> FailoverReport:
+        """Promote topics: applications write to their copies from then on, and this mirror leaves them alone.
+
+        With the source there, waits until everything is copied; without it, delivers what is staged. Then carries the groups over once
+        more, verifies what no verification has covered, promotes in one commit, and writes the hand-over file. A failover that was cut
+        off is continued by the same call. Other arguments as in :meth:`run`.
+
+        Raises:
+            UsageError: the mirror never ran, a topic is unknown, or everything asked for is promoted already.
+            LaneBusy: a run holds a lane.
+            ProblemFound: the source is still written to, a topic is halted, a group is active on the target, or the copy differs.
+            ClusterUnreachable: the target does not answer.
+        """
+        return failover.failover(self.flow, options or FailoverOptions(), session, observer, stop or threading.Event())
+
+    def failback(
+        self,
+        options: FailbackOptions | None = None,
+        *,
+        observer: Observer | None = None,
+        stop: threading.Event | None = None,
+        session: Session = None,
+    ) -> FailbackReport:
+        """After a failover, open the mirror of the other direction, which is declared with ``reverse_of``.
+
+        Lists what the old source has that never came over, and does with it what ``options.tail`` says. A failback that was cut off is
+        continued by the same call. Other arguments as in :meth:`run`.
+
+        Raises:
+            UsageError: no reverse mirror, nothing was promoted, or everything is open already.
+            ProblemFound: there are such records and ``options.tail`` is None; nothing was changed.
+            ClusterUnreachable: the old source does not answer.
+            LaneBusy: another failover or failback runs.
+        """
+        return failback.failback(self.flow, options or FailbackOptions(), session, observer, stop or threading.Event())
 
     def backfill(
         self,

@@ -72,6 +72,11 @@ SHAPES = {
     '"state", "note"}]}',
     "offsets show": '{"partitions": [{"mirror", "topic", "target_topic", "partition", "generation", "current", "bound_at", '
     '"source_start", "source_end", "target_start", "target_end", "records", "runs"}]}',
+    "failover": '{"mirror", "number", "state", "mode", "dry_run", "source", "target", "bootstrap_servers", "topics": [{"topic", '
+    '"target_topic", "partitions": [{"partition", "source_offset", "target_offset"}]}], "groups": [{"group", "target_topic", "partition", '
+    '"offset", "why"}], "missing": [{"topic", "partition", "start", "end", "why"}], "producing", "notes", "resumed", "file"}',
+    "failback": '{"mirror", "reverse", "number", "state", "dry_run", "topics": [{"topic", "copied", "target_topic"}], "tail": [{"topic", '
+    '"partition", "start", "end", "lost"}], "choice", "aside", "resumed"}',
     "version": '{"version", "python", "platform"}',
     "clusters start": '{"clusters": [{"name", "bootstrap_servers", "version", "state", "brokers", "pids", "directory"}]}',
     "clusters stop": "as clusters start",

@@ -13,8 +13,8 @@ from rich.text import Text
 from mirror_pipeline import __version__
 from mirror_pipeline.cli.errors import answers, print_json
 from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, PlainCommand, PlainGroup, Settings
+from mirror_pipeline.cli.show.tables import cells, table
 from mirror_pipeline.cli.spark_output import children_unheard
-from mirror_pipeline.cli.tables import cells, table
 from mirror_pipeline.errors import UsageError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from rich.text import Text
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import answers, print_json
 from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors, OneMirror, PlainCommand, PlainGroup
-from mirror_pipeline.cli.tables import cells, table, title
+from mirror_pipeline.cli.show.tables import cells, table, title
 from mirror_pipeline.reports import CarriedGroup, GroupsReport, MappedRange, Translation
 from mirror_pipeline.text import count, instant, parse_time, plural
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import answers, print_json
 from mirror_pipeline.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, Mirrors
-from mirror_pipeline.cli.tables import cells, table
+from mirror_pipeline.cli.show.tables import cells, table
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.reports import HaltedTopic, Resolution
 from mirror_pipeline.text import plural

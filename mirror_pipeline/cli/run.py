@@ -12,14 +12,15 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from mirror_pipeline.cli import load, tables
+from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import OK, PROBLEM, UNEXPECTED, UNREACHABLE, answers, describe, note, notices, print_json, say
 from mirror_pipeline.cli.jobs import Job, Outcome, run_jobs, signals_stop
 from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors, Settings
-from mirror_pipeline.cli.progress import View, view_for
-from mirror_pipeline.cli.run_progress import RunContent
+from mirror_pipeline.cli.show import tables
+from mirror_pipeline.cli.show.progress import View, view_for
+from mirror_pipeline.cli.show.run_progress import RunContent
+from mirror_pipeline.cli.show.tables_status import each
 from mirror_pipeline.cli.spark_output import children_unheard
-from mirror_pipeline.cli.tables_status import each
 from mirror_pipeline.errors import ClusterUnreachable, UsageError
 from mirror_pipeline.reports import Progress, RecordSource, RunReport
 from mirror_pipeline.text import parse_duration, parse_time

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
-from mirror_pipeline.cli import load, tables
+from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import PROBLEM, answers, note, print_json
 from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors
-from mirror_pipeline.cli.tables_status import each
+from mirror_pipeline.cli.show import tables
+from mirror_pipeline.cli.show.tables_status import each
 from mirror_pipeline.config.template import template
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.lags import HALTED

@@ -11,9 +11,10 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from mirror_pipeline.cli import load, tables, tables_status
+from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import PROBLEM, answers, describe, print_json
 from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors, OneMirror
+from mirror_pipeline.cli.show import tables, tables_status
 from mirror_pipeline.cli.spark_output import children_unheard
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, MirrorError, UsageError
 from mirror_pipeline.operations.health import EXIT_CODES, health_of, worst

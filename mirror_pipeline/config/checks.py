@@ -145,6 +145,29 @@ def check_mirror_names(names: Mapping[int, str], problems: Problems) -> None:
         seen.setdefault(key, (index, name))
 
 
+def check_reverses(mirrors: object, problems: Problems) -> None:
+    """A reverse mirror has the clusters of one other mirror the other way round; each mirror has at most one reverse."""
+    rows = {index: raw for index, raw in enumerate(mirrors if isinstance(mirrors, list) else ()) if isinstance(raw, Mapping)}
+    named = {str(raw.get("name")): raw for raw in rows.values()}
+    taken: dict[str, int] = {}
+    for index, raw in rows.items():
+        wanted = raw.get("reverse_of")
+        if not isinstance(wanted, str):
+            continue
+        path: Path = ("mirrors", index, "reverse_of")
+        other = named.get(wanted)
+        if other is None or other is raw:
+            problems.add(path, f'no other mirror "{wanted}", {nearest(wanted, sorted(named.keys() - {str(raw.get("name"))}))}')
+        elif other.get("reverse_of") is not None:
+            problems.add(path, f'"{wanted}" is a reverse mirror itself; only one of the two names the other')
+        elif (other.get("source"), other.get("target")) != (raw.get("target"), raw.get("source")):
+            ways = f"{other.get('source')} to {other.get('target')}"
+            problems.add(path, f'"{wanted}" copies from {ways}; its reverse has them the other way round')
+        elif wanted in taken:
+            problems.add(path, f'"{wanted}" already has a reverse mirror, {problems.where(("mirrors", taken[wanted]))}')
+        taken.setdefault(wanted, index)
+
+
 def check_options(options: object, path: Path, problems: Problems) -> None:
     """Spark properties are shown in Spark's own UI and logs: no secret may be among them."""
     for key in options if isinstance(options, Mapping) else ():

@@ -271,6 +271,13 @@ class MirrorModel(Section):
         le=64,
         strict=True,
     )
+    reverse_of: Text | None = setting(
+        None,
+        "Name of the mirror whose clusters this one has the other way round. It copies nothing until that mirror was failed over and "
+        "`mirror failback` opens it, see [failover](failover.md); of the two only one copies a topic, so `naming: identity` is no loop.",
+        "mirror name",
+        example="east-to-west",
+    )
     groups: GroupsModel | None = setting(None, "Consumer groups to carry over, see [groups](#groups). Without it: none.", "section")
     engine: EngineModel | None = setting(None, "Overrides of the [engine](#engine) keys for this mirror.", "section")
 

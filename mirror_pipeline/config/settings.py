@@ -143,6 +143,7 @@ class MirrorConfig:
     start: str | datetime = "earliest"
     on_loss: str = "halt"
     lanes: int = 1
+    reverse_of: str | None = None
     groups: GroupSelection | None = None
     engine: EngineConfig = field(default_factory=EngineConfig)
 

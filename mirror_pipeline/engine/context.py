@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,14 @@ from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig
 from mirror_pipeline.engine.state import LaneState
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution.placement import Placement
+from mirror_pipeline.halts import Halt
 from mirror_pipeline.model import Decision, DecisionKind, Send, Stamp, TopicPartition
 
 if TYPE_CHECKING:
     from mirror_pipeline.engine.read.kept import KeptSource
     from mirror_pipeline.flow import Flow
     from mirror_pipeline.topics.claims import Claims
+    from mirror_pipeline.topics.directions import Directions
 
 VerifyStaged = Callable[..., Any]
 FIRST_BACKOFF_SECONDS = 0.25
@@ -42,6 +44,7 @@ class LaneContext:
     ``claims`` knows what other mirrors write on the target; None if there are none.
     ``verify_staged`` compares spans with the target (:func:`mirror_pipeline.verify.staged.verify_staged`); None in a run
     without verification.
+    ``directions`` knows which topics were promoted, or are copied the other way; None in a backfill.
     ``kept`` are the source offsets that a backfill reads from the buffer; None if it reads none.
     ``memory_seconds`` is the age of records at which the target's brokers forget their producer.
     """
@@ -69,6 +72,7 @@ class LaneContext:
     kept: KeptSource | None = None
     _room: SpaceWatch | None = None
     decisions: tuple[Decision, ...] = ()
+    directions: Directions | None = None
 
     @property
     def room(self) -> SpaceWatch:
@@ -78,8 +82,14 @@ class LaneContext:
         return self._room
 
     def read_decisions(self) -> None:
-        """Read the operator's decisions again. Raises BufferUnusable."""
+        """Read the operator's decisions, and what was promoted, again. Raises BufferUnusable."""
         self.decisions = self.cases.all()
+        if self.directions is not None:
+            self.directions.look()
+
+    def turned_away(self, topics: Collection[str]) -> dict[str, Halt]:
+        """Topics that this mirror must not copy now, as last read."""
+        return {} if self.directions is None else self.directions.refused(topics)
 
     def approved(self, incarnation: str, tp: TopicPartition) -> tuple[tuple[int, int], ...]:
         """Source offset ranges of a partition that an operator allowed to be missing."""
@@ -137,6 +147,7 @@ def open_context(
         stop=stop,
         drain=drain,
         claims=flow.claims(),
+        directions=flow.directions(),
         verify_staged=verify_staged,
     )
 

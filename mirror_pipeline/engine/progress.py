@@ -84,7 +84,7 @@ def _waits_for(state: LaneState, run: TopicRun, lag: int) -> str:
 
 
 def _halted(progress: TopicProgress, context: LaneContext, halt: Halt) -> TopicProgress:
-    progress.state, progress.reason, progress.code = "halted", halt.message, halt.code
+    progress.state, progress.reason, progress.code = halt.state, halt.message, halt.code
     progress.hint = "; ".join(part for part in (halt.hint, accept_hint(context.mirror.name, halt.topic, halt.code)) if part)
     progress.halted_partition, progress.halted_span = halt.partition, halt.span
     return progress

@@ -13,7 +13,6 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,11 +21,12 @@ from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes, open_lane
 from mirror_pipeline.engine.context import open_context
 from mirror_pipeline.engine.lane import LaneRun
+from mirror_pipeline.engine.read.kept import KeptSource
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.flow import Flow
-from mirror_pipeline.operations.kept_ranges import KeptPlan, source_log
+from mirror_pipeline.flow import Flow, Session
+from mirror_pipeline.operations.kept_ranges import KeptPlan, Ranges, source_log
 from mirror_pipeline.operations.plan import backfill_blockers, filled_topics
-from mirror_pipeline.reports import BackfillReport, Progress, RecordSource
+from mirror_pipeline.reports import BackfillReport, Observer, RecordSource, RunReport
 from mirror_pipeline.topics.lanes import BACKFILL_PREFIX, LaneTopic, select_topics
 from mirror_pipeline.verify.staged import verify_staged
 
@@ -80,7 +80,7 @@ def run(
     *,
     into: str | None,
     source: RecordSource,
-    observer: Callable[[Progress], None] | None,
+    observer: Observer | None,
     stop: threading.Event,
     session: SparkSession | None,
 ) -> BackfillReport:
@@ -100,16 +100,41 @@ def run(
         manifest = Manifest(topic, target, from_time, to_time, plan.ranges(from_time, to_time).ranges)
         _refuse(flow, manifest)
         manifest.save(open_lane(flow.config.buffer, flow.name, lane))
+    until = plan.until(manifest.ranges)
+    report = _copy(flow, lane, manifest, plan.source(manifest.ranges, until), observer, stop, session)
+    kept = {number: (manifest.ranges[number][0], limit) for number, limit in until.items()}
+    return BackfillReport(flow.name, topic, target, from_time, to_time, manifest.ranges, report, kept)
+
+
+def copy_ranges(
+    flow: Flow, topic: str, into: str, ranges: Ranges, *, observer: Observer | None, stop: threading.Event, session: Session
+) -> RunReport:
+    """Copy these source offsets of a topic into another topic, once: a repeated call continues, or finds everything there.
+
+    Raises:
+        UsageError: ``into`` holds records that no backfill has written.
+    """
+    lane = lane_name(topic, into, sum(start for start, _ in ranges.values()), sum(end for _, end in ranges.values()))
+    store = next((s for s in find_lanes(flow.config.buffer, flow.name) if s.lane == lane), None)
+    manifest = read_manifest(store) if store is not None else None
+    if manifest is None:
+        manifest = Manifest(topic, into, 0, 0, ranges)
+        _refuse(flow, manifest)
+        manifest.save(open_lane(flow.config.buffer, flow.name, lane))
+    return _copy(flow, lane, manifest, None, observer, stop, session)
+
+
+def _copy(
+    flow: Flow, lane: str, manifest: Manifest, kept: KeptSource | None, observer: Observer | None, stop: threading.Event, session: Session
+) -> RunReport:
     # Time-based retention would delete old records at once.
-    wanted = [LaneTopic(topic, target, manifest.ranges, {"retention.ms": "-1"}, filled=True)]
+    wanted = [LaneTopic(manifest.topic, manifest.target_topic, manifest.ranges, {"retention.ms": "-1"}, filled=True)]
     placement = flow.placement(session)
     placement.prepare()
     context = open_context(flow, lane, placement, once=True, stop=stop, verify_staged=verify_staged)
-    until = plan.until(manifest.ranges)
-    context.kept = plan.source(manifest.ranges, until)
-    report = LaneRun(context, lambda: wanted, observer=observer).run()
-    kept = {number: (manifest.ranges[number][0], limit) for number, limit in until.items()}
-    return BackfillReport(flow.name, topic, target, from_time, to_time, manifest.ranges, report, kept)
+    context.directions = None  # a backfill names its target, and writes into no topic that is mirrored
+    context.kept = kept
+    return LaneRun(context, lambda: wanted, observer=observer).run()
 
 
 def default_target(flow: Flow, topic: str) -> str:

@@ -97,7 +97,8 @@ def run_notes(stores: Iterable[LaneStore]) -> tuple[str, ...]:
 
 def look(flow: Flow, stores: list[LaneStore], targets: Mapping[str, str]) -> Look:
     """What is known of halts among ``targets``, before any cluster is asked. Raises BufferUnusable."""
-    return Look(flow.name, stores, targets, passes_gaps=flow.settings.on_loss != "halt")
+    refused = flow.directions().look().refused(targets)
+    return Look(flow.name, stores, targets, passes_gaps=flow.settings.on_loss != "halt", refused=refused)
 
 
 class Look:
@@ -108,15 +109,21 @@ class Look:
         stores: its lanes that have run.
         targets: the target name of each selected topic, those that are gone from the source included.
         passes_gaps: the mirror's ``on_loss`` is ``record_gap``: deleted offsets stop nothing.
+        refused: topics that were promoted, or are copied the other way; nothing else is said of them.
     """
 
-    def __init__(self, mirror: str, stores: list[LaneStore], targets: Mapping[str, str], *, passes_gaps: bool = False) -> None:
+    def __init__(
+        self, mirror: str, stores: list[LaneStore], targets: Mapping[str, str], *, passes_gaps: bool = False,
+        refused: Mapping[str, Halt] | None = None,
+    ) -> None:  # fmt: skip
         self._mirror = mirror
         self._stores = stores
         self._targets = targets
         self._passes_gaps = passes_gaps
-        self.copied = {name: topic for name, topic in copied_topics(stores).items() if name in targets}
+        out = refused or {}
+        self.copied = {name: topic for name, topic in copied_topics(stores).items() if name in targets and name not in out}
         self.halts = {name: state for name, state in reported(stores).items() if name in targets}
+        self.halts |= {name: TopicState(name, h.state, h.message, h.hint, targets[name], code=h.code) for name, h in out.items()}
 
     def source(self, client: WireClient, alias: str) -> None:
         """Compare the source's topics with the ledgers. Raises ClusterUnreachable, BrokerError."""
@@ -216,7 +223,10 @@ def with_halts(lag: MirrorLag, look: Look, stand: Standing, notes: tuple[str, ..
         row = rows.get(name) or TopicLag(name, halt.target_topic, ())
         if not row.partitions and name in look.copied:
             row = replace(row, partitions=_by_ledger(look.copied[name].life, stand), lag_seconds=None)
-        rows[name] = replace(row, state=HALTED, code=halt.code, reason=halt.reason, hint=halt.hint)
+        if halt.state != HALTED:  # what the source has more is not to be copied
+            still = tuple(replace(part, lag=0) for part in row.partitions)
+            row = replace(row, partitions=still, lag_seconds=0.0, expires_seconds=None, held_records=0, held_seconds=None)
+        rows[name] = replace(row, state=halt.state, code=halt.code, reason=halt.reason, hint=halt.hint)
     return replace(lag, topics=tuple(rows[name] for name in sorted(rows)), notes=(*lag.notes, *notes))
 
 

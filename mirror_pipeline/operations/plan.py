@@ -10,7 +10,7 @@ from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.engine.topics.target import log_bounds
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.halts import FILLED_HINT, filled_message
+from mirror_pipeline.halts import DIRECTED, FILLED_HINT, filled_message
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS
@@ -63,7 +63,7 @@ def plan(flow: Flow) -> MirrorPlan:
         )
         for name, made in sorted(plans.items())
     )
-    halted = {topic.topic: topic for topic in lag.halted}
+    halted = {topic.topic: topic for topic in lag.topics if topic.state != "ok"}
     gone = (TopicPlan(t.topic, t.target_topic, len(t.partitions), t.lag_records, None) for name, t in halted.items() if name not in plans)
     shown = tuple(_with_halt(row, halted.get(row.topic)) for row in sorted((*rows, *gone), key=lambda row: row.topic))
     hidden = rights.unseen(source.cluster, flow.settings.topics.include, list(selected.topics))
@@ -84,7 +84,11 @@ def _that_may_be_made(target: Admin, plans: dict[str, TargetPlan]) -> dict[str, 
 
 
 def _with_halt(row: TopicPlan, halt: TopicLag | None) -> TopicPlan:
-    return row if halt is None else replace(row, state=halt.state, code=halt.code, reason=halt.reason, hint=halt.hint)
+    if halt is None:
+        return row
+    if halt.code in DIRECTED:  # nothing is done with it
+        row = replace(row, records=0, actions=(), warnings=(), blockers=())
+    return replace(row, state=halt.state, code=halt.code, reason=halt.reason, hint=halt.hint)
 
 
 def _filled(count: int, target_topic: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from mirror_pipeline.buffer.ledger.decisions import Decisions
@@ -12,12 +13,13 @@ from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
 from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.buffer.place.usage import total_bytes
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.halts import ACCEPTABLE
+from mirror_pipeline.halts import ACCEPTABLE, DIRECTED
 from mirror_pipeline.lags import HALTED
 from mirror_pipeline.model import Gap
 from mirror_pipeline.operations.buffer_status import buffer_use, ledger_of
 from mirror_pipeline.operations.standing import standing
 from mirror_pipeline.reports import LaneStatus, MirrorStatus, TopicState
+from mirror_pipeline.topics.directions import Directions
 
 ACCEPTED = "accepted"
 STALE_SECONDS = 30.0
@@ -28,7 +30,8 @@ def status(flow: Flow) -> MirrorStatus:
     """See ``Mirror.status``."""
     stores = flow.lane_stores()
     stand = standing(stores)
-    lanes = tuple(lane_status(store) for store in stores)
+    directions = flow.directions().look()
+    lanes = tuple(_directed(lane_status(store), directions) for store in stores)
     return MirrorStatus(
         mirror=flow.name,
         source=flow.settings.source,
@@ -87,6 +90,20 @@ def lane_status(store: LaneStore) -> LaneStatus:
         source_down=body.get("source_down", ""),
         exit_code=body.get("exit_code", 0),
     )
+
+
+def _directed(lane: LaneStatus, directions: Directions) -> LaneStatus:
+    """The lane with those topics marked that were promoted, or are copied the other way, since its last run too."""
+    refused = directions.refused([topic.topic for topic in lane.topics])
+    rows = []
+    for row in lane.topics:
+        halt = refused.get(row.topic)
+        if halt is not None:
+            row = replace(row, state=halt.state, reason=halt.message, hint=halt.hint, code=halt.code)
+        elif row.code in DIRECTED:
+            row = replace(row, state="ok", reason="", hint="", code="")
+        rows.append(row)
+    return replace(lane, topics=tuple(rows))
 
 
 def _topic_state(store: LaneStore, name: str, said: Mapping[str, Any], at: float) -> TopicState:

@@ -124,7 +124,7 @@ Passes = Callable[[MirrorConfig, str], bool]
 
 def _would_return(mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, name: str) -> bool:
     """Whether the name shows that the topic came from the mirror's target, so that copying it back would loop."""
-    return _came_from(mirrors, mirror.source, name, mirror.target) and bool(_circle(mirrors, mirror, name, lambda *_: True))
+    return _came_from(mirrors, mirror.source, name, mirror.target) and bool(_circle(mirrors, mirror, name, lambda *_: True, paired=True))
 
 
 def _came_from(mirrors: Sequence[MirrorConfig], cluster: str, name: str, origin: str) -> bool:
@@ -137,12 +137,19 @@ def _came_from(mirrors: Sequence[MirrorConfig], cluster: str, name: str, origin:
     return False
 
 
-def _circle(mirrors: Sequence[MirrorConfig], first: MirrorConfig, topic: str, passes: Passes) -> list[str]:
+def partner_of(mirrors: Sequence[MirrorConfig], mirror: MirrorConfig) -> MirrorConfig | None:
+    """The mirror that is the reverse of this one, or of which this one is the reverse; of the two only one copies a topic."""
+    return next((m for m in mirrors if mirror.name == m.reverse_of or m.name == mirror.reverse_of), None)
+
+
+def _circle(mirrors: Sequence[MirrorConfig], first: MirrorConfig, topic: str, passes: Passes, *, paired: bool = False) -> list[str]:
+    """The mirrors by which a topic comes back; with ``paired`` also through a mirror and its reverse, which never run together."""
     paths: list[tuple[list[str], str, str]] = [([first.name], first.target, fill(first.naming, first.source, topic))]
     while paths:
         path, cluster, name = paths.pop()
         for mirror, onward in _onward(mirrors, cluster, name):
-            if not passes(mirror, name):
+            partner = None if paired else partner_of(mirrors, mirror)
+            if not passes(mirror, name) or (partner is not None and partner.name in path):
                 continue
             if mirror.name == first.name:
                 return [*path, mirror.name]

@@ -27,7 +27,10 @@ Log = tuple[int, int]
 
 @dataclass(slots=True)
 class CopiedPartition:
-    """One partition of a copied topic. ``chunk`` is what can be compared, ``expired`` what the target deleted of it."""
+    """One partition of a copied topic. ``chunk`` is what can be compared, ``expired`` what the target deleted of it.
+
+    ``promoted``: applications write to the target after it.
+    """
 
     key: SpanKey
     chunk: Chunk
@@ -37,6 +40,7 @@ class CopiedPartition:
     source_log: Log = (0, 0)
     target_log: Log = (0, 0)
     expired: int = 0
+    promoted: bool = False
 
     def narrow(self, low: int, high: int) -> None:
         """Compare only source offsets ``[low, high)``."""
@@ -73,6 +77,10 @@ def copied_topics(flow: Flow, wanted: Collection[str] | None, *, lenient: bool =
         UsageError: a topic of ``wanted`` was never copied; not when ``lenient``.
     """
     found = [topic for store in find_lanes(flow.config.buffer, flow.name) for topic in _of_lane(store, wanted)]
+    promoted = flow.directions().look().promoted()
+    for topic in found:
+        for part in topic.partitions.values():
+            part.promoted = topic.generation.topic in promoted
     strange = sorted(set(wanted or ()) - {topic.generation.topic for topic in found})
     if strange and not lenient:
         raise UsageError(f"mirror {flow.name} has not copied topic {strange[0]}", hint="`mirror lag` shows what it copies")

@@ -194,7 +194,7 @@ class MirrorCheck:
                 DIFFERENCES_PER_PARTITION, self._timeout,
             )
             for source, part in parts.items()
-            if part.copied.target_log[1] > part.copied.target_next
+            if part.copied.target_log[1] > part.copied.target_next and not part.copied.promoted
             and not self._continued(part)
         ]  # fmt: skip
 

@@ -37,6 +37,7 @@ CHANGES: dict[str, list[Change]] = {
     "start": [Change({"start": "latest"}), Change({"start": "2030-01-01T00:00:00Z"})],
     "on_loss": [Change({"on_loss": "record_gap"})],
     "lanes": [Change({"lanes": 3})],
+    "reverse_of": [],  # names another mirror: test_failback
     "groups": [Change({"groups": {"include": [".*"]}})],
     "engine": [Change({"engine": {**IN_PROCESS, "micro_batch_bytes": "1MB", "connections": 4}})],
     "topics.include": [Change({"topics": {"include": [".*"], "exclude": ["(?!TOPIC).*"]}})],

@@ -210,5 +210,38 @@ GROUP_OFFSETS = TableSpec(
     ),
 )
 
+PROMOTIONS = TableSpec(
+    "promotions",
+    _columns(
+        mirror=_TEXT,
+        lane=_TEXT,
+        revision=_LONG,
+        topic=_TEXT,
+        partition=_INT,
+        generation=_TEXT,
+        state=_TEXT,
+        source_offset=_LONG,
+        target_offset=_LONG,
+        target_topic=_TEXT,
+        promoted_by=_TEXT,
+        promoted_at=TIME,
+    ),
+)
+
+FAILOVER_STEPS = TableSpec(
+    "failover_steps",
+    _columns(
+        mirror=_TEXT,
+        lane=_TEXT,
+        revision=_LONG,
+        number=_LONG,
+        kind=_TEXT,
+        step=_TEXT,
+        detail=_TEXT,
+        done_by=_TEXT,
+        done_at=TIME,
+    ),
+)
+
 LEDGER = (SENDS, GAPS, INCARNATIONS, PRODUCERS, VERIFICATIONS, DECISIONS, QUARANTINE)
 TABLES = (SPANS, *LEDGER)

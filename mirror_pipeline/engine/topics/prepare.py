@@ -23,7 +23,7 @@ from mirror_pipeline.engine.topics.policies import RulesLook, apply_policy, sour
 from mirror_pipeline.engine.topics.successors import Successors
 from mirror_pipeline.engine.topics.target import TargetSide
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, LaneBusy, TopicHalted
-from mirror_pipeline.halts import Halt, not_begun, other_cluster, recreated, renamed, source_gone, source_missing
+from mirror_pipeline.halts import DIRECTED, Halt, not_begun, other_cluster, recreated, renamed, source_gone, source_missing
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.answers import ClusterMetadata, TopicMetadata
 from mirror_pipeline.kafka.client import WireClient
@@ -93,6 +93,7 @@ class Preparation:
                 return
             metadata = self._source.metadata([topic.topic for topic in topics])
             self._context.read_decisions()
+            self._forget_opened()
             known = self._context.ledger.incarnations()
             require_topic_ids(self._context.source.alias, metadata.topics.values())
             metadata = self._seen_twice(metadata, known)
@@ -107,8 +108,27 @@ class Preparation:
                 self._state.topics.update(runs)
                 for name, policy in policies.items():
                     apply_policy(self._state.topics[name], policy, fresh=name in runs)
+                turned_away = self._turned_away(topics)
                 for topic in topics:
-                    self._look(topic, metadata, known.get(topic.topic), fresh=topic in fresh)
+                    if topic.topic not in turned_away:
+                        self._look(topic, metadata, known.get(topic.topic), fresh=topic in fresh)
+
+    def _turned_away(self, topics: Collection[LaneTopic]) -> Collection[str]:
+        """Halt topics that were promoted, or are copied the other way; with the state locked."""
+        halts = self._context.turned_away([topic.topic for topic in topics])
+        for name, halt in halts.items():
+            self._state.unready.pop(name, None)
+            self._state.halt(name, halt)
+        return halts
+
+    def _forget_opened(self) -> None:
+        """Topics that `mirror failback` has opened are taken in like new ones."""
+        with self._state.lock:
+            away = {name: run.halted for name, run in self._state.topics.items()} | dict(self._state.refused)
+            closed = [name for name, halt in away.items() if halt is not None and halt.code in DIRECTED]
+            for name in set(closed) - self._context.turned_away(closed).keys():
+                self._state.topics.pop(name, None)
+                self._state.refused.pop(name, None)
 
     def resume(self, topics: Collection[LaneTopic]) -> bool:
         """Resume topics from the ledger alone, without the source: only what is staged of them will be sent.
@@ -128,6 +148,7 @@ class Preparation:
                         part.outcome_unknown = bool(part.pending)
                     if run.target_topic != self._wanted[name].target_topic:
                         self._state.halt(name, renamed(name, run.target_topic, self._wanted[name].target_topic))
+                self._turned_away(topics)
                 return any(part.pending for part in self._state.sendable())
 
     def _seen_twice(self, metadata: ClusterMetadata, known: Mapping[str, Incarnation]) -> ClusterMetadata:

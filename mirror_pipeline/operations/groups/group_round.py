@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.ledger.group_offsets import CarriedOffset, GroupOffsets, GroupPartition, now
+from mirror_pipeline.buffer.ledger.promotions import latest_of, promoted_topics
 from mirror_pipeline.buffer.ledger.translation import PartitionMap
 from mirror_pipeline.config import GroupSelection
 from mirror_pipeline.crash_points import crash_point
@@ -99,7 +100,9 @@ class GroupRounds:
         """
         outcome = RoundOutcome()
         seen = self._source(outcome)
-        maps = self._maps.refresh(self.flow.lane_stores(), {tp.topic for group in seen.values() for tp in group.commits})
+        named = {tp.topic for group in seen.values() for tp in group.commits}
+        out = promoted_topics(latest_of(self.flow.config.buffer, self.flow.name))  # their groups are the applications' own
+        maps = self._maps.refresh(self.flow.lane_stores(), named - out)
         if self._rows is None:
             self._rows = self.table.read()
         if not write or self._count % WHOLE_EVERY == 0:

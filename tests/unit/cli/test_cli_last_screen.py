@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mirror_pipeline.cli.progress import Lines
-from mirror_pipeline.cli.run_progress import RunContent
+from mirror_pipeline.cli.show.progress import Lines
+from mirror_pipeline.cli.show.run_progress import RunContent
 from mirror_pipeline.reports import RunReport, TopicProgress, TopicState
 from tests.support.cli_fakes import Cli, FakeMirror, progress
 

@@ -6,9 +6,9 @@ import threading
 import pytest
 from rich.console import Console
 
-from mirror_pipeline.cli.meter import Meter
-from mirror_pipeline.cli.progress import Bars, Lines, view_for
-from mirror_pipeline.cli.run_progress import RunContent
+from mirror_pipeline.cli.show.meter import Meter
+from mirror_pipeline.cli.show.progress import Bars, Lines, view_for
+from mirror_pipeline.cli.show.run_progress import RunContent
 from mirror_pipeline.reports import TopicProgress
 from tests.support.cli_fakes import progress
 

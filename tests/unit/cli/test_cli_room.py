@@ -12,8 +12,8 @@ from rich.console import Console
 
 from mirror_pipeline import load_config
 from mirror_pipeline.buffer.place import space
-from mirror_pipeline.cli.progress import Bars, Lines
-from mirror_pipeline.cli.run_progress import RunContent
+from mirror_pipeline.cli.show.progress import Bars, Lines
+from mirror_pipeline.cli.show.run_progress import RunContent
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.operations import check
 from mirror_pipeline.reports import Finding

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.cli import load, main, tables
+from mirror_pipeline.cli import load, main
 from mirror_pipeline.cli.jobs import signals_stop
+from mirror_pipeline.cli.show import tables
 from mirror_pipeline.errors import ClusterUnreachable, LaneBusy
 from mirror_pipeline.reports import RunReport
 from tests.support.cli_fakes import Cli, FakeMirror, opened, progress, run_report, until_stopped

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from mirror_pipeline.cli.progress import Bars, Lines, VerifyContent
+from mirror_pipeline.cli.show.progress import Bars, Lines, VerifyContent
 from mirror_pipeline.verdicts import Difference, VerifyProgress
 from tests.support.cli_fakes import PROOF, REPAIR, VERDICT, Cli, FakeMirror
 

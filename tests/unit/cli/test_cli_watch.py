@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from mirror_pipeline.cli import tables_status
+from mirror_pipeline.cli.show import tables_status
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 
 WATCHED = 60

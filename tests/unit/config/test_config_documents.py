@@ -45,7 +45,7 @@ def test_every_key_has_a_meaning_and_is_in_the_reference() -> None:
 def test_the_example_loads_and_fits_the_schema() -> None:
     path = ROOT / "mirror.example.yaml"
     config = load_config(path)
-    assert [m.name for m in config.mirrors] == ["east-to-west"]
+    assert [m.name for m in config.mirrors] == ["east-to-west", "west-to-east"]
     jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), json_schema())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mirror_pipeline.cli.tables import cells, table
+from mirror_pipeline.cli.show.tables import cells, table
 from mirror_pipeline.text import count, duration, plural, rate, size
 
 SHOWN_DIFFERENCES = 20

@@ -20,7 +20,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from mirror_pipeline.cli.meter import Window
+from mirror_pipeline.cli.show.meter import Window
 from mirror_pipeline.text import duration, plural, rate, size
 
 QUIET_SECONDS = 10.0

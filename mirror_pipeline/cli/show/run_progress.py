@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mirror_pipeline.cli.meter import Meter, ProgressSample
-from mirror_pipeline.cli.progress import Bar, Update
+from mirror_pipeline.cli.show.meter import Meter, ProgressSample
+from mirror_pipeline.cli.show.progress import Bar, Update
 from mirror_pipeline.reports import Progress
 from mirror_pipeline.text import count, duration, plural, rate, size
 

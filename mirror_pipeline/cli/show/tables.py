@@ -19,7 +19,10 @@ from mirror_pipeline.text import count, duration, instant, plural, rate, size
 SHOWN_EXCLUDED = 20
 WORTH_SAYING = 100_000.0
 """Bytes per second below which a speed would be shown as ``0.0 MB/s``."""
-STYLES = {"ok": "green", "behind": "yellow", "halted": "red", "failed": "red", "running": "green", "finished": "green", "stale": "yellow"}
+STYLES = {
+    "ok": "green", "behind": "yellow", "halted": "red", "failed": "red", "running": "green", "finished": "green", "stale": "yellow",
+    "promoted": "cyan", "standby": "cyan",
+}  # fmt: skip
 
 
 def title(text: str) -> Text:

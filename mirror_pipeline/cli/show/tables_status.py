@@ -11,8 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mirror_pipeline.cli.tables import STYLES, cells, halts, state, table, title
-from mirror_pipeline.lags import HALTED, MirrorLag, TopicLag
+from mirror_pipeline.cli.show.tables import STYLES, cells, halts, state, table, title
+from mirror_pipeline.lags import MirrorLag, TopicLag
 from mirror_pipeline.operations.health import FINE, PROBLEM, Health
 from mirror_pipeline.reports import BufferUse, LaneStatus, MirrorStatus
 from mirror_pipeline.text import count, duration, plural, rate, size, sparkline
@@ -73,7 +73,8 @@ def undelivered(answer: MirrorLag, *, partitions: bool = False) -> RenderableTyp
 
 
 def _lag_row(topic: TopicLag) -> list[str | Text]:
-    behind = Text(HALTED, STYLES[HALTED]) if topic.state == HALTED else duration(topic.lag_seconds) if topic.lag_records else ""
+    usual = duration(topic.lag_seconds) if topic.lag_records else ""
+    behind = usual if topic.state == "ok" else Text(topic.state, STYLES.get(topic.state, ""))
     partitions, staged = count(len(topic.partitions)), count(_staged(topic))
     return [topic.topic, topic.target_topic, partitions, _lagging(topic.lag_records), staged, behind]
 

@@ -1,0 +1,207 @@
+"""Which topics a mirror has handed over to applications, and the steps that led there: two small tables of a mirror.
+
+A topic without rows is copied as the configuration says. ``promoted`` ends that: the target's topic belongs to applications from there
+on. ``open`` begins it again; a mirror that is the reverse of another one copies a topic only once it is open.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
+from mirror_pipeline.buffer.tables import columns
+from mirror_pipeline.buffer.tables.delta import DeltaLog, add_action
+from mirror_pipeline.buffer.tables.files import read_rows, write_rows
+from mirror_pipeline.buffer.tables.schema import FAILOVER_STEPS, PROMOTIONS, TableSpec
+from mirror_pipeline.config import BufferConfig
+from mirror_pipeline.errors import BufferUnusable
+
+FAILOVER_LANE = "failover"
+"""The folder beside the lanes' folders; failovers and failbacks of one mirror exclude each other by its lock."""
+APP_ID = "mirror-failover"
+WHOLE = -1
+"""The partition of a row that is about a whole topic, and offsets that have no meaning."""
+
+
+class PromotionState(StrEnum):
+    """Whose a topic is."""
+
+    PROMOTED = "promoted"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """Source and target offset at which the copy of a partition ended; ``at`` in milliseconds since the epoch."""
+
+    topic: str
+    partition: int
+    generation: str
+    state: PromotionState
+    source_offset: int
+    target_offset: int
+    target_topic: str
+    by: str
+    at: int
+
+
+Latest = dict[str, dict[int, Promotion]]
+"""The last rows of each topic, by topic and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of a failover or failback that is done: ``number`` counts them, ``detail`` is what later steps need of it."""
+
+    number: int
+    kind: str
+    step: str
+    detail: Mapping[str, Any]
+    by: str
+    at: int
+
+
+class Promotions:
+    """Both tables of one mirror; one writer at a time.
+
+    Args:
+        store: the mirror's ``failover`` folder.
+        durable: bring commits to the disk before they count (local paths).
+    """
+
+    def __init__(self, store: LaneStore, *, durable: bool = True) -> None:
+        self._store = store
+        self._durable = durable
+        self._promotions = DeltaLog(store, PROMOTIONS, durable=durable)
+        self._steps = DeltaLog(store, FAILOVER_STEPS, durable=durable)
+
+    def latest(self) -> Latest:
+        """The last rows of each topic. Raises BufferUnusable."""
+        found: Latest = {}
+        last: dict[str, int] = {}
+        for revision, row in self._rows():
+            if revision > last.get(row.topic, WHOLE):
+                found[row.topic] = {}
+                last[row.topic] = revision
+            found[row.topic][row.partition] = row
+        return found
+
+    def history(self) -> list[Promotion]:
+        """Every row, in order. Raises BufferUnusable."""
+        return [row for _, row in self._rows()]
+
+    def add(self, rows: Sequence[Promotion]) -> None:
+        """Write rows down, all or none. Raises BufferUnusable, also when another process has written meanwhile."""
+        if rows:
+            self._append(self._promotions, lambda revision: _promotions_table(self._store, rows, revision))
+
+    def steps(self) -> list[Step]:
+        """Every step that is done, in order. Raises BufferUnusable."""
+        if not self._steps.exists():
+            return []
+        table = read_rows(self._steps).sort_by([("revision", "ascending")])
+        return [
+            Step(row["number"], row["kind"], row["step"], json.loads(row["detail"]), row["done_by"], at)
+            for row, at in zip(table.drop_columns(["done_at"]).to_pylist(), _milliseconds(table["done_at"]), strict=True)
+        ]
+
+    def note(self, step: Step) -> None:
+        """Write a step down. Raises BufferUnusable."""
+        self._append(self._steps, lambda revision: _steps_table(self._store, step, revision))
+
+    def _rows(self) -> Iterable[tuple[int, Promotion]]:
+        if not self._promotions.exists():
+            return []
+        table = read_rows(self._promotions).sort_by([("revision", "ascending"), ("topic", "ascending"), ("partition", "ascending")])
+        return [
+            (
+                row["revision"],
+                Promotion(
+                    row["topic"], row["partition"], row["generation"], PromotionState(row["state"]), row["source_offset"],
+                    row["target_offset"], row["target_topic"], row["promoted_by"], at,
+                ),
+            )
+            for row, at in zip(table.drop_columns(["promoted_at"]).to_pylist(), _milliseconds(table["promoted_at"]), strict=True)
+        ]  # fmt: skip
+
+    def _append(self, log: DeltaLog, table_of: Any) -> None:
+        log.ensure()
+        revision = max(log.transaction(APP_ID), WHOLE) + 1
+        path, size, stats = write_rows(log, table_of(revision), durable=self._durable)
+        if not log.commit([add_action(path, size, stats, {})], app_id=APP_ID, version=revision):
+            hint = "two failovers of one mirror? end one of them"
+            raise BufferUnusable(f"{log.uri}: revision {revision} was written by another process", hint=hint)
+
+
+def promotions_of(buffer: BufferConfig, mirror: str) -> Promotions | None:
+    """The tables of a mirror, to be read; None for a mirror that was never failed over. Raises BufferUnusable."""
+    store = next((found for found in find_lanes(buffer, mirror) if found.lane == FAILOVER_LANE), None)
+    return None if store is None else Promotions(store, durable=buffer.durable)
+
+
+def latest_of(buffer: BufferConfig, mirror: str) -> Latest:
+    """:meth:`Promotions.latest` of a mirror. Raises BufferUnusable."""
+    known = promotions_of(buffer, mirror)
+    return {} if known is None else known.latest()
+
+
+def is_promoted(rows: Mapping[int, Promotion] | None) -> bool:
+    """Whether the last rows of a topic say that it is promoted."""
+    return bool(rows) and all(row.state is PromotionState.PROMOTED for row in (rows or {}).values())
+
+
+def promoted_topics(latest: Latest) -> set[str]:
+    """The topics that are promoted now."""
+    return {topic for topic, rows in latest.items() if is_promoted(rows)}
+
+
+def operator() -> str:
+    """Who does this, as the ledger names people."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def now() -> int:
+    """Milliseconds since the epoch."""
+    return int(time.time() * 1000)
+
+
+def _table(spec: TableSpec, store: LaneStore, revision: int, count: int, *rest: pa.Array) -> pa.Table:
+    first = [columns.strings([store.mirror] * count), columns.strings([store.lane] * count), columns.int64s([revision] * count)]
+    return pa.Table.from_arrays([*first, *rest], schema=spec.schema)
+
+
+def _promotions_table(store: LaneStore, rows: Sequence[Promotion], revision: int) -> pa.Table:
+    return _table(
+        PROMOTIONS, store, revision, len(rows),
+        columns.strings([row.topic for row in rows]),
+        columns.int32s(row.partition for row in rows),
+        columns.strings([row.generation for row in rows]),
+        columns.strings([row.state.value for row in rows]),
+        columns.int64s(row.source_offset for row in rows),
+        columns.int64s(row.target_offset for row in rows),
+        columns.strings([row.target_topic for row in rows]),
+        columns.strings([row.by for row in rows]),
+        columns.times(row.at for row in rows),
+    )  # fmt: skip
+
+
+def _steps_table(store: LaneStore, step: Step, revision: int) -> pa.Table:
+    texts = (step.kind, step.step, json.dumps(step.detail), step.by)
+    return _table(
+        FAILOVER_STEPS, store, revision, 1, columns.int64s([step.number]), *(columns.strings([text]) for text in texts),
+        columns.times([step.at]),
+    )  # fmt: skip
+
+
+def _milliseconds(column: pa.ChunkedArray) -> list[int]:
+    return [value // 1000 for value in pc.cast(column, pa.int64()).to_pylist()]

@@ -1,0 +1,208 @@
+"""``Mirror.failback``: after a failover, open the mirror of the other direction.
+
+First it is settled what becomes of the old source's records that never came over. Every step is written into the ledger, so that a failback
+that was cut off is continued by the same command; each of them may be repeated.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mirror_pipeline.buffer.ledger.promotions import (
+    FAILOVER_LANE,
+    WHOLE,
+    Promotion,
+    Promotions,
+    PromotionState,
+    Step,
+    is_promoted,
+    latest_of,
+    now,
+    operator,
+    promotions_of,
+)
+from mirror_pipeline.buffer.place.lock import lane_lock
+from mirror_pipeline.buffer.place.place import open_lane
+from mirror_pipeline.crash_points import crash_point
+from mirror_pipeline.errors import ProblemFound, UsageError
+from mirror_pipeline.flow import Flow, Session
+from mirror_pipeline.kafka.answers import EARLIEST, LATEST
+from mirror_pipeline.kafka.offsets import offsets_at
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.operations.backfill import copy_ranges
+from mirror_pipeline.operations.failover.report import (
+    COPY_ASIDE,
+    LEAVE,
+    FailbackOptions,
+    FailbackReport,
+    OpenedTopic,
+    TailPartition,
+)
+from mirror_pipeline.reports import Observer
+from mirror_pipeline.text import count, plural
+from mirror_pipeline.topics.directions import counterpart
+from mirror_pipeline.topics.naming import partner_of, target_name
+
+KIND = "failback"
+LAST = "opened"
+ASIDE = ".unreplicated"
+SHOWN = 5
+
+
+def failback(flow: Flow, options: FailbackOptions, session: Session, observer: Observer | None, stop: threading.Event) -> FailbackReport:
+    """See ``Mirror.failback``."""
+    work = _Work(flow, _reverse(flow))
+    begun = _cut_off(work.table_or_none())
+    if begun is not None:
+        options = replace(options, topics=begun.detail["topics"], tail=begun.detail["choice"])
+    topics = work.choose(options)
+    tail = work.tail([topic.topic for topic in topics])
+    if not options.dry_run:
+        _refuse_undecided(flow, tail, options)
+    number = begun.number if begun is not None else 1 + max((s.number for s in work.history()), default=0)
+    aside = tuple((name, f"{name}{ASIDE}") for name in sorted({t.topic for t in tail})) if options.tail == COPY_ASIDE else ()
+    report = FailbackReport(
+        flow.name, work.reverse.name, number, "ready" if options.dry_run else "open", options.dry_run, tuple(topics), tuple(tail),
+        options.tail, aside, begun is not None,
+    )  # fmt: skip
+    if not options.dry_run:
+        work.run(report, session, observer, stop)
+    return report
+
+
+def _reverse(flow: Flow) -> Flow:
+    partner = partner_of(flow.config.mirrors, flow.settings)
+    if partner is None:
+        raise UsageError(
+            f"mirror {flow.name} has no reverse mirror",
+            hint=f"declare one in mirror.yaml, from {flow.settings.target} to {flow.settings.source}, with `reverse_of: {flow.name}`",
+        )
+    return Flow(flow.config, partner.name)
+
+
+def _cut_off(table: Promotions | None) -> Step | None:
+    """The first step of the failback that was cut off, if the last one was. Raises BufferUnusable."""
+    steps = [] if table is None else table.steps()
+    if not steps or steps[-1].kind != KIND or steps[-1].step == LAST:
+        return None
+    return next(step for step in steps if step.number == steps[-1].number)
+
+
+def _refuse_undecided(flow: Flow, tail: Sequence[TailPartition], options: FailbackOptions) -> None:
+    if tail and options.tail is None:
+        listed = "; ".join(f"{t.topic}[{t.partition}] from offset {count(t.start)} to {count(t.end)}" for t in tail[:SHOWN])
+        more = f" and {plural(len(tail) - SHOWN, 'more partition')}" if len(tail) > SHOWN else ""
+        raise ProblemFound(
+            f"cluster {flow.settings.source} has offsets that never came over: {listed}{more}; nothing was opened",
+            hint=f"choose: `--tail {LEAVE}` records them and leaves them there, `--tail {COPY_ASIDE}` copies them to <topic>{ASIDE}",
+        )
+
+
+@dataclass(slots=True)
+class _Work:
+    """A mirror that was failed over, and the one that copies the other way."""
+
+    flow: Flow
+    reverse: Flow
+
+    def table_or_none(self) -> Promotions | None:
+        """The steps of the mirror, if there are any."""
+        return promotions_of(self.flow.config.buffer, self.flow.name)
+
+    def history(self) -> list[Step]:
+        """All steps of the mirror's failovers and failbacks."""
+        table = self.table_or_none()
+        return [] if table is None else table.steps()
+
+    def choose(self, options: FailbackOptions) -> list[OpenedTopic]:
+        """The promoted topics whose other direction is not open yet, or those asked for.
+
+        Raises:
+            UsageError: nothing was promoted, everything is open, a topic is not promoted, or its name would come back to itself.
+        """
+        promoted = {topic: rows for topic, rows in latest_of(self.flow.config.buffer, self.flow.name).items() if is_promoted(rows)}
+        if not promoted:
+            raise UsageError(
+                f"mirror {self.flow.name} was not failed over: there is nothing to lead back",
+                hint=f"`mirror failover {self.flow.name}` promotes its topics",
+            )
+        unknown = sorted(set(options.topics or ()) - promoted.keys())
+        if unknown:
+            known = ", ".join(sorted(promoted)[:SHOWN])
+            raise UsageError(f"topic {unknown[0]} of mirror {self.flow.name} is not promoted", hint=f"promoted: {known}")
+        theirs = latest_of(self.flow.config.buffer, self.reverse.name)
+        found = [self._opened(topic) for topic in sorted(options.topics or promoted)]
+        closed = [topic for topic in found if not _is_open(theirs.get(topic.copied), promoted[topic.topic])]
+        if not closed:
+            raise UsageError(
+                f"mirror {self.reverse.name} is open already for every promoted topic of {self.flow.name}",
+                hint=f"`mirror run --mirror {self.reverse.name}` copies; `mirror failover {self.reverse.name}` changes clusters again",
+            )
+        return closed
+
+    def _opened(self, topic: str) -> OpenedTopic:
+        forward, reverse = self.flow.settings, self.reverse.settings
+        copied = counterpart(forward, reverse, topic)
+        target = target_name(reverse.naming, reverse.source, copied)
+        if target == topic:
+            raise UsageError(
+                f"mirror {reverse.name} would write {copied} into {topic} on {reverse.target}, which holds records already",
+                hint="a failback needs names that do not come back to the same topic, such as `naming: prefix`",
+            )
+        return OpenedTopic(topic, copied, target)
+
+    def tail(self, topics: Sequence[str]) -> list[TailPartition]:
+        """Offsets of the old source that never came over. Raises ClusterUnreachable while it does not answer."""
+        latest = latest_of(self.flow.config.buffer, self.flow.name)
+        reached = {TopicPartition(name, number): row.source_offset for name in topics for number, row in latest[name].items()}
+        with self.flow.source_client() as client:
+            known = client.metadata(sorted(topics)).topics
+            asked = [TopicPartition(name, number) for name in topics for number in known[name].partitions]
+            starts, ends = (offsets_at(client, asked, at) for at in (EARLIEST, LATEST))
+        since = {tp: reached.get(tp, 0) for tp in asked}
+        return [
+            TailPartition(tp.topic, tp.partition, since[tp], ends[tp], max(0, starts[tp] - since[tp]))
+            for tp in sorted(asked)
+            if ends[tp] > since[tp]
+        ]
+
+    def run(self, report: FailbackReport, session: Session, observer: Observer | None, stop: threading.Event) -> None:
+        """All steps, under the locks of both mirrors' failover folders."""
+        buffer = self.flow.config.buffer
+        store, theirs = (open_lane(buffer, name, FAILOVER_LANE) for name in (self.flow.name, self.reverse.name))
+        with lane_lock(store), lane_lock(theirs):
+            table, opened = (Promotions(each, durable=buffer.durable) for each in (store, theirs))
+            if not report.resumed:
+                self._note(table, report, "begun", {"topics": [topic.topic for topic in report.topics], "choice": report.choice})
+            self._note(table, report, "tail", {"offsets": [_row(t) for t in report.tail]})
+            for topic, into in report.aside:
+                ranges = {t.partition: (t.start + t.lost, t.end) for t in report.tail if t.topic == topic}
+                copied = copy_ranges(self.flow, topic, into, ranges, observer=observer, stop=stop, session=session)
+                stuck = [row for row in copied.topics if row.state != "ok"]
+                if stuck:
+                    raise ProblemFound(f"{topic} was not copied to {into}: {stuck[0].reason}", hint="repeat the command: it continues")
+            self._note(table, report, "copied", {})
+            opened.add([_open_row(topic) for topic in report.topics])
+            self._note(table, report, LAST, {})
+
+    def _note(self, table: Promotions, report: FailbackReport, step: str, detail: Mapping[str, Any]) -> None:
+        table.note(Step(report.number, KIND, step, detail, operator(), now()))
+        crash_point(f"{KIND}.{step}")
+
+
+def _is_open(theirs: Mapping[int, Promotion] | None, promoted: Mapping[int, Promotion]) -> bool:
+    """Whether the other direction was opened after this promotion."""
+    if not theirs or is_promoted(theirs):
+        return False
+    return min(row.at for row in theirs.values()) >= max(row.at for row in promoted.values())
+
+
+def _row(tail: TailPartition) -> list[Any]:
+    return [tail.topic, tail.partition, tail.start, tail.end, tail.lost]
+
+
+def _open_row(topic: OpenedTopic) -> Promotion:
+    return Promotion(topic.copied, WHOLE, "", PromotionState.OPEN, WHOLE, WHOLE, topic.target_topic, operator(), now())

@@ -1,0 +1,89 @@
+"""Of a mirror and its reverse only one copies a topic: which topics a mirror must leave alone now, by the ledgers of both.
+
+A topic that was promoted belongs to applications on the target. A topic that the other mirror writes is not copied back. A mirror that
+is declared the reverse of another one stands by until `mirror failback` opens it. Asks no cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.ledger.promotions import Latest, PromotionState, is_promoted, latest_of
+from mirror_pipeline.config import Config, MirrorConfig
+from mirror_pipeline.halts import Halt, promoted, standing_by, written_by_reverse
+from mirror_pipeline.topics.lanes import lane_stores
+from mirror_pipeline.topics.naming import partner_of, target_name
+
+
+@dataclass(slots=True)
+class Directions:
+    """What one mirror may copy.
+
+    Args:
+        config: the file.
+        mirror: one of its mirrors.
+    """
+
+    config: Config
+    mirror: MirrorConfig
+    partner: MirrorConfig | None = None
+    own: Latest = field(default_factory=dict)
+    theirs: Latest = field(default_factory=dict)
+    _begun: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.partner = partner_of(self.config.mirrors, self.mirror)
+
+    def look(self) -> Directions:
+        """Read the ledgers as they are now. Raises BufferUnusable."""
+        self.own = latest_of(self.config.buffer, self.mirror.name)
+        if self.partner is not None:
+            self.theirs = latest_of(self.config.buffer, self.partner.name)
+            self._begun = _targets(self.config, self.partner)
+        return self
+
+    def promoted(self) -> set[str]:
+        """The topics that are promoted now."""
+        return {topic for topic, rows in self.own.items() if is_promoted(rows)}
+
+    def refused(self, topics: Collection[str]) -> dict[str, Halt]:
+        """Those of some source topics that must not be copied now, with the reason."""
+        return {topic: halt for topic in topics if (halt := self._refused(topic)) is not None}
+
+    def _refused(self, topic: str) -> Halt | None:
+        rows = self.own.get(topic)
+        if rows and is_promoted(rows):
+            row = rows[min(rows)]
+            return promoted(topic, row.target_topic, self.mirror.target, row.by, row.at)
+        if self.partner is None:
+            return None
+        if any(target == topic and not is_promoted(self.theirs.get(theirs)) for theirs, target in self._begun.items()):
+            return written_by_reverse(topic, self.partner.name)
+        return self._stands_by(topic) if self.mirror.reverse_of else None
+
+    def _stands_by(self, topic: str) -> Halt | None:
+        """A reverse mirror copies what was opened; and what the other mirror never knew, once anything was opened."""
+        assert self.partner is not None  # noqa: S101 - the caller knows
+        opened = [name for name, rows in self.own.items() if any(row.state is PromotionState.OPEN for row in rows.values())]
+        if topic in opened:
+            return None
+        known = {*self._begun, *self._begun.values()}
+        return None if opened and topic not in known else standing_by(topic, self.mirror.name, self.partner.name)
+
+
+def counterpart(forward: MirrorConfig, reverse: MirrorConfig, topic: str) -> str:
+    """The topic that the reverse mirror copies once ``topic`` of the forward mirror is promoted: the copy itself where names come back
+    to the same topic (`identity`), else the topic of the same name, into which applications write from then on (`prefix`)."""
+    there = target_name(forward.naming, forward.source, topic)
+    return there if target_name(reverse.naming, reverse.source, there) == topic else topic
+
+
+def _targets(config: Config, mirror: MirrorConfig) -> dict[str, str]:
+    """Target topic by source topic, of everything that a mirror has begun. Raises BufferUnusable."""
+    return {
+        topic: generation.target_topic
+        for store in lane_stores(config.buffer, mirror)
+        for topic, generation in Ledger(store).incarnations().items()
+    }

@@ -190,7 +190,7 @@ def renamed(topic: str, known: str, configured: str) -> Halt:
     return Halt(
         topic,
         f"{topic} has been mirrored to {known} so far, the configuration now says {configured}",
-        "keep `naming`, or give the mirror a new name to start over",
+        f"set `naming` back for it, e.g. {{map: {{{topic}: {known}}}}}, or give the mirror a new name to start over",
         "renamed",
     )
 

@@ -78,6 +78,24 @@ _LOOPS = """### Names and loops
   source gave them.
 """
 
+_NAMES = r"""### Names by map and by regex
+
+`naming` in a mirror may also name some topics itself. What it does not name is named by `otherwise`: `prefix` (the default), `identity` or
+a template.
+
+```yaml
+naming: {map: {orders: eu.orders, payments: eu.payments}, otherwise: prefix}
+naming: {match: 'eu\.(.*)', replace: '\1'}          # eu.orders becomes orders, us.orders becomes east.us.orders
+```
+
+- `match` is a regex on the whole name. Outside its groups it holds plain text only (a dot is `\.`), and `replace` uses every group,
+  at most 4, as `\1` to `\9`. So target names lead back to source names, which loops are detected by.
+- Two source topics that would get one name are refused with both their names (`.` and `_` count as one character, as in Kafka):
+  in the map when the file is read, others by `plan`, `check`, a run and a refresh in Dagster.
+- **A topic that is being copied keeps its target name.** Where a changed `naming` names it differently, `plan`, `check`, a run and Dagster
+  say so (`renamed`), and nothing of it is written under either name. Set `naming` back for it, e.g. by a `map` entry with its present name.
+"""
+
 
 def render() -> str:
     """The configuration reference in Markdown."""
@@ -87,7 +105,7 @@ def render() -> str:
         parts.append((model.__doc__ or "").replace("\n    ", "\n").strip() + "\n")
         parts.append("\n".join(_table(model)) + "\n")
         if model is TopicsModel:
-            parts.append(_LOOPS)
+            parts += [_LOOPS, _NAMES]
     return "\n".join(parts)
 
 

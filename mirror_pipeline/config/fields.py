@@ -6,10 +6,20 @@ import re
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
-from mirror_pipeline.config.naming import template_problem
+from mirror_pipeline.config.name_pattern import NameMatch, match_problem
+from mirror_pipeline.config.naming import (
+    LEGAL_TOPIC,
+    OTHERWISE,
+    NameMap,
+    NamingRule,
+    same_to_kafka,
+    template_problem,
+    topic_name_problem,
+)
 from mirror_pipeline.config.secrets import REFERENCE
+from mirror_pipeline.config.settings import FrozenMap
 from mirror_pipeline.units import DURATION_TEXT, SIZE_TEXT, TIME_TEXT, parse_duration, parse_size, parse_time
 
 _HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", re.ASCII)
@@ -83,12 +93,53 @@ def _pattern(text: str) -> str:
     return text
 
 
-def _naming(value: object) -> str:
+def _naming(value: object) -> NamingRule:
+    if isinstance(value, NameMap | NameMatch):
+        return value
+    if not isinstance(value, dict):
+        return _template(value)
+    for keys in (("map",), ("match", "replace")):
+        if set(keys) <= set(value) <= {*keys, "otherwise"}:
+            rest = _template(value.get("otherwise", OTHERWISE))
+            return _name_map(value["map"], rest) if keys == ("map",) else _name_match(_text(value["match"]), _text(value["replace"]), rest)
+    raise ValueError("has the keys map and otherwise, or match, replace and otherwise (otherwise: prefix where it is left out)")
+
+
+def _template(value: object) -> str:
     text = _text(value)
     problem = template_problem(text)
     if problem:
         raise ValueError(f'"{text}" {problem}')
     return text
+
+
+def _name_map(value: object, otherwise: str) -> NameMap:
+    if not isinstance(value, dict) or not value:
+        raise ValueError("map must be a mapping of source topic to target topic, e.g. {orders: eu.orders}")
+    names = {_text(topic): _text(name) for topic, name in value.items()}
+    forms: dict[str, str] = {}
+    for topic, name in names.items():
+        for each in (topic, name):
+            problem = topic_name_problem(each) or ("is the name of an internal topic" if each.startswith("__") else "")
+            if problem:
+                raise ValueError(f'map: topic name "{each}" {problem}')
+        other = forms.setdefault(same_to_kafka(name), topic)
+        if other != topic:
+            raise ValueError(f'map: {other} and {topic} would both become "{name}" (. and _ are the same in metric names)')
+    return NameMap(FrozenMap(names), otherwise)
+
+
+def _name_match(match: str, replace: str, otherwise: str) -> NameMatch:
+    plain = re.sub(r"\\[1-9]", "", replace)
+    problem = match_problem(match, replace)
+    if not problem and plain and not LEGAL_TOPIC.fullmatch(plain):
+        wrong = next(c for c in plain if not LEGAL_TOPIC.fullmatch(c))
+        problem = f'"{replace}" holds "{wrong}"; Kafka allows letters, digits, ".", "_" and "-"'
+    if not problem and replace.startswith("__"):
+        problem = f'"{replace}" makes names of internal topics'
+    if problem:
+        raise ValueError(problem)
+    return NameMatch(match, replace, otherwise)
 
 
 def _start(value: object) -> str | datetime:
@@ -144,7 +195,20 @@ Addresses = Annotated[
     BeforeValidator(_bootstrap),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
 ]
-Naming = Annotated[str, BeforeValidator(_naming), WithJsonSchema({"type": "string", "pattern": r"^(prefix|identity|.*\{topic\}.*)$"})]
+_TEMPLATE_SCHEMA = {"type": "string", "pattern": r"^(prefix|identity|.*\{topic\}.*)$"}
+_RULE_SCHEMAS: list[dict[str, Any]] = [
+    {
+        "type": "object",
+        "properties": {**properties, "otherwise": _TEMPLATE_SCHEMA},
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    for properties in (
+        {"map": {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1}},
+        {"match": {"type": "string", "minLength": 1}, "replace": {"type": "string", "minLength": 1}},
+    )
+]
+Naming = Annotated[NamingRule, PlainValidator(_naming), WithJsonSchema({"anyOf": [_TEMPLATE_SCHEMA, *_RULE_SCHEMAS]})]
 Start = Annotated[
     str | datetime,
     BeforeValidator(_start),

@@ -233,9 +233,10 @@ class MirrorModel(Section):
     topics: TopicsModel = setting(..., "Which topics, see [topics](#topics).", "section")
     naming: Naming = setting(
         "prefix",
-        "Names on the target: `prefix` (`orders` becomes `east.orders`), `identity` (same name), or a template "
-        "with `{topic}` and optionally `{source}`.",
-        "prefix, identity or template",
+        "Names on the target: `prefix` (`orders` becomes `east.orders`), `identity` (same name), a template "
+        "with `{topic}` and optionally `{source}`, or a map or a regex for some of the topics, see "
+        "[names by map and by regex](#names-by-map-and-by-regex).",
+        "prefix, identity, template or mapping",
         example='"{source}-{topic}"',
     )
     offsets: Literal["translated", "exact"] = setting(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, time
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from mirror_pipeline.config.naming import NamingRule
 from mirror_pipeline.config.secrets import SecretRef
 from mirror_pipeline.errors import UsageError
 
@@ -24,10 +26,10 @@ class FrozenMap(Mapping[str, V], Generic[V]):
         self._pairs = tuple(sorted(dict(pairs).items()))
 
     def __getitem__(self, key: str) -> V:
-        for name, value in self._pairs:
-            if name == key:
-                return value
-        raise KeyError(key)
+        at = bisect_left(self._pairs, key, key=lambda pair: pair[0])
+        if at == len(self._pairs) or self._pairs[at][0] != key:
+            raise KeyError(key)
+        return self._pairs[at][1]
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, _ in self._pairs)
@@ -138,7 +140,7 @@ class MirrorConfig:
     source: str
     target: str
     topics: TopicSelection
-    naming: str = "prefix"
+    naming: NamingRule = "prefix"
     offsets: str = "translated"
     start: str | datetime = "earliest"
     on_loss: str = "halt"

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from mirror_pipeline.buffer.place.lock import buffer_lock
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config import Config, MirrorConfig
-from mirror_pipeline.config.naming import template_of
+from mirror_pipeline.config.naming import same_to_kafka
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.halts import CLAIMED_HINT, Halt, target_claimed
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.topics.catalogue import load_catalogue
 from mirror_pipeline.topics.lanes import known_topics, select_topics
-from mirror_pipeline.topics.naming import same_to_kafka, source_name
+from mirror_pipeline.topics.naming import telling_sources
 
 log = logging.getLogger(__name__)
 
@@ -187,9 +187,8 @@ def chained(config: Config, mirror: MirrorConfig, topics: Collection[str]) -> di
         saved = load_catalogue(config, other.name)
         written = {topic.target_topic for topic in saved.topics} if saved is not None else set()
         written |= {copy.generation.target_topic for copy in known_topics(config, other).values()}
-        telling = "{source}" in template_of(other.naming)
         for topic in topics:
-            if topic in written or (telling and source_name(other.naming, other.source, topic) is not None):
+            if topic in written or telling_sources(other.naming, other.source, topic):
                 said = f"it is a copy itself: mirror {other.name} writes it from cluster {other.source};"
                 said = f"{said} exclude it unless a chain is intended"
                 warnings[topic] = (*warnings.get(topic, ()), said)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirror_pipeline.config import ClusterSettings, MirrorConfig
+from mirror_pipeline.config.naming import same_to_kafka
 from mirror_pipeline.errors import BrokerError, MirrorError, TopicHalted
 from mirror_pipeline.halts import blocked, not_begun, settings_refused, target_smaller, without_leaders
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.cluster_info import TopicInfo
 from mirror_pipeline.topics import rights
 from mirror_pipeline.topics.configs import AFTER, BEFORE, DIFFERENCE, FOREVER, Settings, desired_configs
-from mirror_pipeline.topics.naming import same_to_kafka
 from mirror_pipeline.topics.plan import Rules, TargetCluster, TargetPlan, plan_target
 
 __all__ = [

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mirror_pipeline.config import MirrorConfig
-from mirror_pipeline.config.naming import fill, template_of, topic_name_problem
+from mirror_pipeline.config.naming import NamingRule, fill, same_to_kafka, shows_source, sources, topic_name_problem
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.reports import Excluded
 from mirror_pipeline.topics.select import select
@@ -22,11 +22,11 @@ class Claim:
     target_topic: str
 
 
-def target_name(naming: str, source_alias: str, topic: str) -> str:
+def target_name(naming: NamingRule, source_alias: str, topic: str) -> str:
     """The name of a source topic on the target.
 
     Args:
-        naming: ``prefix``, ``identity`` or a template such as ``{source}-{topic}``.
+        naming: the mirror's.
         source_alias: alias of the source cluster.
         topic: name on the source.
 
@@ -34,7 +34,7 @@ def target_name(naming: str, source_alias: str, topic: str) -> str:
         UsageError: Kafka would refuse the name, e.g. because it is longer than 249 characters.
     """
     name = fill(naming, source_alias, topic)
-    problem = topic_name_problem(name)
+    problem = topic_name_problem(name) or ("is the name of an internal topic" if name.startswith("__") else "")
     if problem:
         raise UsageError(
             f'topic {topic} would be named "{name}" on the target, which {problem}',
@@ -43,7 +43,7 @@ def target_name(naming: str, source_alias: str, topic: str) -> str:
     return name
 
 
-def target_names(naming: str, source: str, target: str, topics: Iterable[str]) -> dict[str, str]:
+def target_names(naming: NamingRule, source: str, target: str, topics: Iterable[str]) -> dict[str, str]:
     """Source to target name of each topic.
 
     Raises:
@@ -64,16 +64,12 @@ def refuse_collisions(claims: Iterable[Claim]) -> None:
     for claim in claims:
         other = seen.setdefault((claim.target, same_to_kafka(claim.target_topic)), claim)
         if (other.mirror, other.topic) != (claim.mirror, claim.topic):
+            one = "give them different names by `naming`, or exclude one of them"
             raise UsageError(
                 f"target topic {claim.target_topic} on cluster {claim.target} would get the records of two topics:"
                 f" {other.topic} of {other.mirror} and {claim.topic} of {claim.mirror}",
-                hint="use naming: prefix, or select the topic in one mirror only",
+                hint=one if other.mirror == claim.mirror else "use naming: prefix, or select the topic in one mirror only",
             )
-
-
-def same_to_kafka(name: str) -> str:
-    """The form in which Kafka compares names for collisions (Kafka sources, ``Topic.unifyCollisionChars``)."""
-    return name.replace(".", "_")
 
 
 def choose(
@@ -130,10 +126,10 @@ def _would_return(mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, name: s
 def _came_from(mirrors: Sequence[MirrorConfig], cluster: str, name: str, origin: str) -> bool:
     """Whether mirrors whose names hold their source would give a topic of ``origin`` this name on ``cluster``."""
     for mirror in mirrors:
-        if mirror.target == cluster and "{source}" in template_of(mirror.naming):
-            inner = source_name(mirror.naming, mirror.source, name)  # shorter: this ends
-            if inner is not None and (mirror.source == origin or _came_from(mirrors, mirror.source, inner, origin)):
-                return True
+        if mirror.target == cluster:
+            for inner in telling_sources(mirror.naming, mirror.source, name):  # each is shorter: this ends
+                if mirror.source == origin or _came_from(mirrors, mirror.source, inner, origin):
+                    return True
     return False
 
 
@@ -172,8 +168,11 @@ def _by_regex(mirror: MirrorConfig, names: Iterable[str], aliases: Collection[st
     )
 
 
-def source_name(naming: str, source_alias: str, target_topic: str) -> str | None:
-    """The source topic of a target name; None when this naming does not produce such a name."""
-    before, after = template_of(naming).replace("{source}", source_alias).split("{topic}")
-    inner = target_topic[len(before) : len(target_topic) - len(after)]
-    return inner if inner and before + inner + after == target_topic else None
+def source_name(naming: NamingRule, source_alias: str, target_topic: str) -> str | None:
+    """A source topic of a target name; None when this naming does not produce such a name."""
+    return next(sources(naming, source_alias, target_topic), None)
+
+
+def telling_sources(naming: NamingRule, source_alias: str, target_topic: str) -> list[str]:
+    """The source topics of a target name that shows which cluster they are of; none for any other name."""
+    return [topic for topic in sources(naming, source_alias, target_topic) if shows_source(naming, topic)]

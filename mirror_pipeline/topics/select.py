@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 
 from mirror_pipeline.config import nearest
-from mirror_pipeline.config.naming import template_of
+from mirror_pipeline.config.naming import NamingRule, template_of
 from mirror_pipeline.reports import Excluded
 
 
@@ -15,7 +15,7 @@ def select(
     include: Sequence[str],
     exclude: Sequence[str],
     *,
-    naming: str = "identity",
+    naming: NamingRule = "identity",
     source: str = "",
     target: str = "",
     aliases: Collection[str] = (),
@@ -32,12 +32,11 @@ def select(
         aliases: all cluster aliases, to see through several hops (``c.west.orders``).
     """
     includes, excludes = [re.compile(p) for p in include], [re.compile(p) for p in exclude]
-    prefixed = template_of(naming).startswith("{source}.")
     selected: list[str] = []
     excluded: list[Excluded] = []
     for name in sorted(set(names)):
         why = _why_not(name, includes, excludes)
-        if not why and prefixed and target and came_from(name, target, {source, *aliases}):
+        if not why and target and template_of(naming, name).startswith("{source}.") and came_from(name, target, {source, *aliases}):
             why = f'by its name it was copied from cluster {target} ("{target}."): copying it back would loop; naming: identity copies it'
         if why:
             excluded.append(Excluded(name, why))

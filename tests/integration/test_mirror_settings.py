@@ -32,7 +32,12 @@ CHANGES: dict[str, list[Change]] = {
     "source": [Change({}, "other_cluster", turned=True)],
     "target": [Change({}, "other_cluster", turned=True)],
     "topics": [],  # by its own keys, below
-    "naming": [Change({"naming": "{topic}.{source}"}, "renamed"), Change({"naming": "{source}.{topic}"})],
+    "naming": [
+        Change({"naming": "{topic}.{source}"}, "renamed"),
+        Change({"naming": "{source}.{topic}"}),
+        Change({"naming": {"map": {"TOPIC": "x.TOPIC"}}}, "renamed"),
+        Change({"naming": {"match": "(.*)", "replace": r"east.\1", "otherwise": "identity"}}),
+    ],
     "offsets": [],  # has one value
     "start": [Change({"start": "latest"}), Change({"start": "2030-01-01T00:00:00Z"})],
     "on_loss": [Change({"on_loss": "record_gap"})],
@@ -61,7 +66,7 @@ def test_every_setting_is_in_the_list() -> None:
 
 def named(value: Any, topic: str) -> Any:
     if isinstance(value, dict):
-        return {key: named(each, topic) for key, each in value.items()}
+        return {key.replace("TOPIC", topic): named(each, topic) for key, each in value.items()}
     if isinstance(value, list):
         return [named(each, topic) for each in value]
     return value.replace("TOPIC", topic) if isinstance(value, str) else value

@@ -176,6 +176,37 @@ ADDED = [
     ("naming: 'a b {topic}'", '"a b {topic}" makes illegal topic names: it holds " "; Kafka allows letters, digits, ".", "_" and "-"'),
     ("naming: '{cluster}.{topic}'", '"{cluster}.{topic}" does not know {cluster}; a template may hold {source} and {topic}'),
     ("naming: prefx", '"prefx" is neither "prefix" nor "identity", and as a template it lacks {topic}, e.g. "{source}.{topic}"'),
+    ("naming: {map: {}}", "map must be a mapping of source topic to target topic, e.g. {orders: eu.orders}"),
+    ("naming: {map: {a: x.y, b: x_y}}", 'map: a and b would both become "x_y" (. and _ are the same in metric names)'),
+    ("naming: {map: {a: 'b c'}}", 'map: topic name "b c" holds " "; Kafka allows letters, digits, ".", "_" and "-"'),
+    ("naming: {map: {a: __b}}", 'map: topic name "__b" is the name of an internal topic'),
+    (
+        "naming: {map: {a: b}, else: prefix}",
+        "has the keys map and otherwise, or match, replace and otherwise (otherwise: prefix where it is left out)",
+    ),
+    (
+        "naming: {map: {a: b}, otherwise: 'x'}",
+        '"x" is neither "prefix" nor "identity", and as a template it lacks {topic}, e.g. "{source}.{topic}"',
+    ),
+    ("naming: {match: 'eu(', replace: x}", 'regex "eu(" does not compile: missing ), unterminated subpattern at position 2'),
+    (
+        r"naming: {match: 'eu.(.*)', replace: '\1'}",
+        r'"eu.(.*)" holds . outside a group: write "\." for a dot, so that target names lead back to source names',
+    ),
+    (
+        r"naming: {match: '[a-z]+-(.*)', replace: '\1'}",
+        '"[a-z]+-(.*)" holds [ outside a group: write what varies as a group, so that target names lead back to source names',
+    ),
+    (r"naming: {match: '(.*)-(.*)', replace: '\1'}", r'"\1" does not use \2: topics that differ in that group would get one name'),
+    (r"naming: {match: '(.*)', replace: '\1\2'}", r'"\1\2" uses \2, "(.*)" has 1 group'),
+    (r"naming: {match: '(.*)', replace: '$1'}", r'"$1" does not use \1: topics that differ in that group would get one name'),
+    (r"naming: {match: '(.*)', replace: 'a \1'}", r'"a \1" holds " "; Kafka allows letters, digits, ".", "_" and "-"'),
+    (r"naming: {match: '(.*)', replace: '\g<1>'}", r'"\g<1>" holds \g; it may hold \1 to \9 and characters of topic names'),
+    ("naming: {match: 'eu', replace: 'x'}", '"eu" has no group: it names one topic; write it as map: {eu: x}'),
+    (
+        "naming: {match: '(?:a|b)(.*)', replace: 'x'}",
+        '"(?:a|b)(.*)": write groups as (...), without "(?" at their start and without groups inside',
+    ),
     ("offsets: exact", '"exact" is not supported yet; write translated, or leave the key out'),
     ("offsets: exactly", '"exactly" is not one of translated, exact; did you mean "exact"?'),
     (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from mirror_pipeline.operations.groups import answer
 from mirror_pipeline.operations.groups.background import carrying_groups
 from mirror_pipeline.operations.plan import plan
 from mirror_pipeline.operations.sql import ask
+from mirror_pipeline.operations.topic_sync.sync_thread import syncing_topics
 from mirror_pipeline.reports import (
     BackfillReport,
     Finding,
@@ -123,7 +125,7 @@ class Mirror:
             observer=observer, stop=stop or threading.Event(), session=session, drain=drain,
             verify_staged=verify_staged,
         )  # fmt: skip
-        with carrying_groups(self.flow):
+        with carrying_groups(self.flow), nullcontext() if drain else syncing_topics(self.flow):
             return wanted.run() if drain else drain_or_run(wanted)
 
     def undelivered(self) -> MirrorLag:

@@ -17,6 +17,7 @@ from mirror_pipeline.config.models import (
     GroupsModel,
     MirrorModel,
     SecurityModel,
+    TopicConfigsModel,
     TopicsModel,
 )
 
@@ -26,6 +27,7 @@ _SECTIONS: tuple[tuple[str, str, type[BaseModel]], ...] = (
     ("security", "clusters.<alias>.security", SecurityModel),
     ("mirrors", "mirrors[]", MirrorModel),
     ("topics", "mirrors[].topics", TopicsModel),
+    ("configs", "mirrors[].topics.configs", TopicConfigsModel),
     ("groups", "mirrors[].groups", GroupsModel),
     ("buffer", "buffer", BufferModel),
     ("engine", "engine, mirrors[].engine", EngineModel),
@@ -72,10 +74,22 @@ _LOOPS = """### Names and loops
   mirrors that would copy a topic in a circle are refused.
 - Two mirrors never write one target topic. The one that has begun the topic continues; of two new ones, the first in the file does.
   In the other one `mirror plan` blocks the topic and a run halts it as `target_claimed`, and writes nothing of it.
-- A topic that the mirror creates has the source's partition count and its explicit retention, clean-up, segment, compaction and
-  message-size settings, `compression.type=producer`, `message.timestamp.type=CreateTime` and open timestamp bounds. Durability
-  settings such as `min.insync.replicas` are the target's own. Records of a source topic with `LogAppendTime` keep the time the
-  source gave them.
+- A topic that the mirror creates has the source's partition count and its explicit settings, but those that
+  [`configs.exclude`](#configs) names, `compression.type=producer`, `message.timestamp.type=CreateTime` and open timestamp bounds.
+  Records of a source topic with `LogAppendTime` keep the time the source gave them.
+"""
+
+
+_CONFIGS = """### How settings follow
+
+- Compared are the explicit settings of the source topic. A setting that the target topic has of its own, and that the mirror has neither
+  set nor found equal before, stays as it is, and the difference is shown. With `defaults_from: source` it is changed too.
+- A setting that the source topic loses falls back to the target's default, or with `defaults_from: source` to the value in force there.
+- A smaller `max.message.bytes` or `segment.bytes`, and `compact` in `cleanup.policy`, wait until everything that the source held when the
+  change was seen is on the target: it could refuse records that the source has taken before.
+- What differs, waits, or was refused is listed by `mirror lag` and `mirror plan`, and logged once by the run. The mirror needs
+  `ALTER_CONFIGS` on its target topics; without it records are copied all the same.
+- What the mirror has set is in the table `topic_changes` of the buffer.
 """
 
 _NAMES = r"""### Names by map and by regex
@@ -106,6 +120,8 @@ def render() -> str:
         parts.append("\n".join(_table(model)) + "\n")
         if model is TopicsModel:
             parts += [_LOOPS, _NAMES]
+        if model is TopicConfigsModel:
+            parts.append(_CONFIGS)
     return "\n".join(parts)
 
 

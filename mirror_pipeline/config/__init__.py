@@ -13,6 +13,7 @@ from mirror_pipeline.config.settings import (
     GroupSelection,
     MirrorConfig,
     Security,
+    TopicConfigs,
     TopicSelection,
     nearest,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "MirrorConfig",
     "Security",
     "SecretRef",
+    "TopicConfigs",
     "TopicSelection",
     "format_duration",
     "format_size",

@@ -12,7 +12,15 @@ from urllib.parse import unquote, urlsplit
 from pydantic import BaseModel, ValidationError
 
 from mirror_pipeline.config import checks
-from mirror_pipeline.config.models import BufferModel, ClusterModel, EngineModel, FileModel, MirrorModel, SecurityModel
+from mirror_pipeline.config.models import (
+    BufferModel,
+    ClusterModel,
+    EngineModel,
+    FileModel,
+    MirrorModel,
+    SecurityModel,
+    TopicConfigsModel,
+)
 from mirror_pipeline.config.problems import Problems, part_of
 from mirror_pipeline.config.secrets import REFERENCE, SecretRef, secret_ref, substitute
 from mirror_pipeline.config.settings import (
@@ -24,6 +32,7 @@ from mirror_pipeline.config.settings import (
     GroupSelection,
     MirrorConfig,
     Security,
+    TopicConfigs,
     TopicSelection,
 )
 from mirror_pipeline.config.yaml_lines import Document
@@ -138,6 +147,10 @@ def _try(model: type[M], raw: Any) -> M | None:
         return None
 
 
+def _topic_configs(configs: TopicConfigsModel) -> TopicConfigs:
+    return TopicConfigs(configs.sync, tuple(configs.exclude), configs.defaults_from, configs.interval)
+
+
 class _Facts:
     """Turns a checked file into facts."""
 
@@ -187,7 +200,9 @@ class _Facts:
             name=mirror.name,
             source=mirror.source,
             target=mirror.target,
-            topics=TopicSelection(tuple(topics.include), tuple(topics.exclude), topics.manage, topics.replication_factor),
+            topics=TopicSelection(
+                tuple(topics.include), tuple(topics.exclude), topics.manage, topics.replication_factor, _topic_configs(topics.configs)
+            ),
             naming=mirror.naming,
             offsets=mirror.offsets,
             start=mirror.start,

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from mirror_pipeline.config.fields import Addresses, Duration, Hours, Naming, Options, Patterns, Secret, Size, Start, Text, setting
+from mirror_pipeline.config.settings import KEPT_BY_TARGET
 
 
 class Section(BaseModel):
@@ -78,6 +79,32 @@ class ClusterModel(Section):
     )
 
 
+class TopicConfigsModel(Section):
+    """Settings of target topics follow their source's while the mirror runs."""
+
+    sync: bool = setting(
+        True,
+        "Whether settings are kept in step. With `false`, or with `topics.manage: false`, they are set only when a topic is created.",
+        "true or false",
+        example="false",
+        strict=True,
+    )
+    exclude: Patterns = setting(
+        list(KEPT_BY_TARGET),
+        "Settings that are left to the target: regexes on the whole name. A list of your own replaces the default.",
+        "list of regexes",
+        example='["min\\\\.insync\\\\.replicas", "retention\\\\..*"]',
+    )
+    defaults_from: Literal["target", "source"] = setting(
+        "target",
+        "What a setting becomes that the source topic does not have of its own: `target` leaves it to the target's default, `source` "
+        "sets the value in force on the source, also over settings that the target topic has of its own.",
+        "target or source",
+        example="source",
+    )
+    interval: Duration = setting("30s", "Time between two comparisons of all topics.", "duration", example="1m", ge=1, le=3600)
+
+
 class TopicsModel(Section):
     """Which topics of the source are mirrored, and what may be changed on the target.
 
@@ -106,6 +133,7 @@ class TopicsModel(Section):
         le=100,
         strict=True,
     )
+    configs: TopicConfigsModel = setting(TopicConfigsModel(), "Settings of target topics, see [configs](#configs).", "section")
 
 
 class GroupsModel(Section):

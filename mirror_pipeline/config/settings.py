@@ -82,6 +82,33 @@ class ClusterSettings:
     client: Mapping[str, str | SecretRef] = field(default_factory=FrozenMap)
 
 
+# MirrorMaker 2's exclusions (Kafka sources, DefaultConfigPropertyFilter), and what concerns the target's own disks: flushing, tiers.
+KEPT_BY_TARGET = (
+    r"follower\.replication\.throttled\.replicas",
+    r"leader\.replication\.throttled\.replicas",
+    r"message\.timestamp\.difference\.max\.ms",
+    r"message\.timestamp\.type",
+    r"unclean\.leader\.election\.enable",
+    r"min\.insync\.replicas",
+    r"flush\..*",
+    r"remote\..*",
+    r"local\..*",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigs:
+    """How settings of target topics follow their source's: every ``interval`` seconds, but those that match ``exclude``.
+
+    ``defaults_from``: whose default a setting gets that the source topic does not have of its own, ``target`` or ``source``.
+    """
+
+    sync: bool = True
+    exclude: tuple[str, ...] = KEPT_BY_TARGET
+    defaults_from: str = "target"
+    interval: float = 30.0
+
+
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
     """Whole-name regexes (``exclude`` wins) and what the mirror may do to target topics."""
@@ -90,6 +117,7 @@ class TopicSelection:
     exclude: tuple[str, ...] = ()
     manage: bool = True
     replication_factor: int | None = None
+    configs: TopicConfigs = TopicConfigs()
 
 
 @dataclass(frozen=True, slots=True)

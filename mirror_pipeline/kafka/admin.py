@@ -191,6 +191,21 @@ class Admin:
         """Delete a topic (tests and demo only)."""
         self._one(f"delete topic {name}", lambda client, t: client.delete_topics([name], request_timeout=t)[name])
 
+    def ask(
+        self, what: Callable[[K], str], start: Callable[[Any, float], Mapping[K, Future[T]]], *, again: bool = False
+    ) -> dict[K, T | BrokerError]:
+        """Requests to librdkafka's client, started by ``start``; an answer or a broker's error for each.
+
+        Args:
+            what: what was asked for, for messages.
+            start: gets the client and a time limit in seconds.
+            again: they only read, so other brokers may be asked while one is silent.
+
+        Raises:
+            ClusterUnreachable: no broker answers.
+        """
+        return (self._asked if again else self._many)(what, start)
+
     def _describe(self, operations: bool) -> DescribeClusterResult:
         def start(client: Any, timeout: float) -> Future[DescribeClusterResult]:
             future: Future[DescribeClusterResult] = client.describe_cluster(
@@ -252,7 +267,7 @@ class Admin:
             reraise=True,
         )
 
-    def _asked(self, what: Callable[[str], str], start: Callable[[Any, float], dict[str, Future[T]]]) -> dict[str, T | BrokerError]:
+    def _asked(self, what: Callable[[K], str], start: Callable[[Any, float], Mapping[K, Future[T]]]) -> dict[K, T | BrokerError]:
         """:meth:`_many` for read-only requests, which may be repeated: other brokers are asked while the chosen one is silent."""
         most = self._timeout if self._contacted else min(self._timeout, FIRST_CONTACT_TIMEOUT)
         if not self._contacted and len(self.cluster.bootstrap_servers) == 1:
@@ -277,14 +292,14 @@ class Admin:
         return not self._session.refused and self._session.down_since is None and (cause is None or cause.code() != KafkaError._SSL)
 
     def _many(
-        self, what: Callable[[str], str], start: Callable[[Any, float], dict[str, Future[T]]], limit: float | None = None
-    ) -> dict[str, T | BrokerError]:
+        self, what: Callable[[K], str], start: Callable[[Any, float], Mapping[K, Future[T]]], limit: float | None = None
+    ) -> dict[K, T | BrokerError]:
         """Run requests, one answer or broker error for each; connection errors are raised."""
         self._session.forget()
         limit = min(limit or self._timeout, self._timeout if self._contacted else FIRST_CONTACT_TIMEOUT)
         futures = start(self._session.client, limit)
         self._await(futures.values(), limit)
-        answers: dict[str, T | BrokerError] = {}
+        answers: dict[K, T | BrokerError] = {}
         for name, future in futures.items():
             error = future.exception()
             if error is None:

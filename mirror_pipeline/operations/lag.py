@@ -17,6 +17,7 @@ from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations import halts
 from mirror_pipeline.operations.standing import Standing, standing
+from mirror_pipeline.operations.topic_sync.sync_state import sync_notes
 from mirror_pipeline.operations.warnings import LogTimes, with_warnings
 from mirror_pipeline.topics.lanes import KnownCopy, known_topics, select_topics
 
@@ -35,7 +36,7 @@ def lag(flow: Flow) -> MirrorLag:
         found = lag_of(flow.name, targets, client, stand, start=flow.settings.start, times=times)
         found = with_warnings(found, client, admin, times)
         look.source(client, flow.settings.source)
-        return halts.with_halts(found, look, stand, halts.run_notes(stores))
+        return halts.with_halts(found, look, stand, (*halts.run_notes(stores), *sync_notes(flow)))
 
 
 def undelivered(flow: Flow) -> MirrorLag:

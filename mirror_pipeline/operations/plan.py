@@ -21,6 +21,7 @@ from mirror_pipeline.operations.halts import kept_topics, run_notes, with_halts
 from mirror_pipeline.operations.halts import look as look_at
 from mirror_pipeline.operations.lag import lag_of
 from mirror_pipeline.operations.standing import standing
+from mirror_pipeline.operations.topic_sync.sync_state import sync_notes
 from mirror_pipeline.operations.warnings import first_times, retention_ms, with_warnings
 from mirror_pipeline.reports import MirrorPlan, TopicPlan
 from mirror_pipeline.topics import rights
@@ -114,7 +115,7 @@ def _lag(flow: Flow, targets: Mapping[str, str], stores: list[LaneStore], source
         lag = with_warnings(lag, client, source)
         look.source(client, flow.settings.source)
         look.target(other, flow.settings.target)
-    return with_halts(lag, look, stand, run_notes(stores))
+    return with_halts(lag, look, stand, (*run_notes(stores), *sync_notes(flow)))
 
 
 def _too_old(flow: Flow, plans: Mapping[str, TargetPlan], lag: MirrorLag, target: Admin) -> dict[str, tuple[str, ...]]:

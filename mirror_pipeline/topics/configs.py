@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
+from mirror_pipeline.config.settings import KEPT_BY_TARGET
 from mirror_pipeline.kafka.cluster_info import ConfigValue
 
 FOREVER = str(2**63 - 1)
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 BEFORE, AFTER, DIFFERENCE = (f"message.timestamp.{word}.max.ms" for word in ("before", "after", "difference"))
 
-# What a topic keeps and how it is cleaned. Durability, throttles, tiering and flushing are the target's own business.
-COPIED = frozenset(
-    {
-        "cleanup.policy",
-        "delete.retention.ms",
-        "file.delete.delay.ms",
-        "index.interval.bytes",
-        "max.compaction.lag.ms",
-        "max.message.bytes",
-        "min.cleanable.dirty.ratio",
-        "min.compaction.lag.ms",
-        "retention.bytes",
-        "retention.ms",
-        "segment.bytes",
-        "segment.index.bytes",
-        "segment.jitter.ms",
-        "segment.ms",
-    }
-)
-
+# Decided by the mirror when it creates a topic, whatever the source has.
 _REPLACED = frozenset({"compression.type", "message.timestamp.type", BEFORE, AFTER, DIFFERENCE, "message.format.version"})
 _BROKER_NAMES = {
     "cleanup.policy": "log.cleanup.policy",
@@ -44,20 +27,36 @@ _BROKER_NAMES = {
 Settings = Mapping[str, ConfigValue]
 
 
-def desired_configs(source: Settings, target_broker: Settings | None = None) -> dict[str, str]:
+def is_left_out(key: str, exclude: Sequence[str]) -> bool:
+    """Whether a setting is the target's own business: the mirror decides it, or a regex of ``exclude`` matches it."""
+    return key in _REPLACED or any(re.fullmatch(pattern, key) for pattern in exclude)
+
+
+def desired_configs(source: Settings, target_broker: Settings | None = None, exclude: Sequence[str] = KEPT_BY_TARGET) -> dict[str, str]:
     """The settings a target topic is created with.
 
     Args:
         source: all settings in force of the source topic.
         target_broker: settings of a target broker; None when they may not be read.
+        exclude: regexes on the names of settings that are left to the target.
     """
-    configs = {key: entry.value for key, entry in source.items() if entry.is_explicit and key in COPIED and entry.value is not None}
+    configs = carried_configs(source, target_broker, exclude)
     configs |= {"compression.type": "producer", "message.timestamp.type": "CreateTime"} | open_bounds(target_broker)
+    return dict(sorted(configs.items()))
+
+
+def carried_configs(source: Settings, target_broker: Settings | None, exclude: Sequence[str]) -> dict[str, str]:
+    """The explicit settings of the source topic that its target topic should have, and the message size if the target's default is less.
+
+    Arguments as for :func:`desired_configs`.
+    """
+    carried = {key: e.value for key, e in source.items() if e.is_explicit and e.value is not None and not is_left_out(key, exclude)}
     largest = number(source, "max.message.bytes")
     default = DEFAULT_MAX_MESSAGE_BYTES if target_broker is None else number(target_broker, "message.max.bytes")
-    if "max.message.bytes" not in configs and largest is not None and default is not None and largest > default:
-        configs["max.message.bytes"] = str(largest)
-    return dict(sorted(configs.items()))
+    size = "max.message.bytes"
+    if size not in carried and not is_left_out(size, exclude) and largest is not None and default is not None and largest > default:
+        carried[size] = str(largest)
+    return carried
 
 
 def open_bounds(target_broker: Settings | None) -> dict[str, str]:
@@ -67,10 +66,10 @@ def open_bounds(target_broker: Settings | None) -> dict[str, str]:
     return {BEFORE: FOREVER, AFTER: FOREVER}
 
 
-def not_copied(source: Settings) -> list[str]:
+def not_copied(source: Settings, exclude: Sequence[str] = KEPT_BY_TARGET) -> list[str]:
     """Explicit settings of the source topic that the target topic does not get, as ``key=value``."""
-    known = COPIED | _REPLACED
-    return sorted(f"{key}={entry.value}" for key, entry in source.items() if entry.is_explicit and key not in known)
+    left = {key: entry for key, entry in source.items() if entry.is_explicit and key not in _REPLACED}
+    return sorted(f"{key}={entry.value}" for key, entry in left.items() if is_left_out(key, exclude))
 
 
 def number(settings: Settings, key: str) -> int | None:

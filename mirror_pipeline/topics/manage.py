@@ -69,7 +69,7 @@ def plan_targets(mirror: MirrorConfig, source: Admin, target: Admin, names: Mapp
     readable, writable = source.topic_operations(list(targets)), target.topic_operations(list(targets.values()))
     by_form = {same_to_kafka(name): name for name in existing}
     cluster = _target_cluster(target)
-    rules = Rules(mirror.topics.manage, mirror.topics.replication_factor)
+    rules = Rules(mirror.topics.manage, mirror.topics.replication_factor, mirror.topics.configs.exclude)
     plans = {}
     for topic, name in targets.items():
         plan = plan_target(
@@ -217,7 +217,7 @@ def _grow(admin: Admin, plan: TargetPlan) -> list[str]:
 
 def _create(admin: Admin, plan: TargetPlan) -> list[str]:
     configs, notes = dict(plan.configs), list(plan.actions)
-    for _ in range(_ADJUSTMENTS):
+    for _ in range(_ADJUSTMENTS + len(configs)):
         try:
             admin.create_topic(plan.target_topic, plan.partitions, plan.replication_factor, configs)
             return notes

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mirror_pipeline.config.settings import KEPT_BY_TARGET
 from mirror_pipeline.kafka.cluster_info import TopicInfo
 from mirror_pipeline.topics.configs import Settings, as_created, desired_configs, not_copied, text
 from mirror_pipeline.topics.differences import differences
@@ -23,10 +24,11 @@ class TargetCluster:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The mirror's ``topics.manage`` and ``topics.replication_factor``."""
+    """The mirror's ``topics.manage``, ``topics.replication_factor`` and ``topics.configs.exclude``."""
 
     manage: bool = True
     replication_factor: int | None = None
+    exclude: tuple[str, ...] = KEPT_BY_TARGET
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def _plan_new(
     collides_with: str | None,
     unread: tuple[str, ...],
 ) -> TargetPlan:
-    target_configs = desired_configs(configs, cluster.settings)
+    target_configs = desired_configs(configs, cluster.settings, rules.exclude)
     replicas = rules.replication_factor or max(1, min(3, cluster.brokers))
     plan = TargetPlan(source.name, name, source.partitions, replication_factor=replicas, configs=target_configs)
     blockers = []
@@ -112,7 +114,7 @@ def _plan_new(
         f"{key}={value}" for key, value in target_configs.items()
     )
     copied = (difference.sentence for difference in differences(configs, as_created(target_configs, cluster.settings)))
-    warnings = (*unread, *_source_warnings(configs, target_configs), *copied)
+    warnings = (*unread, *_source_warnings(configs, rules.exclude), *copied)
     return TargetPlan(source.name, name, source.partitions, True, False, replicas, target_configs, (action,), warnings)
 
 
@@ -166,10 +168,10 @@ def _compaction(source: Settings, target: Settings, name: str, cluster: TargetCl
     ]
 
 
-def _source_warnings(source: Settings, target_configs: Mapping[str, str] | None) -> Iterator[str]:
+def _source_warnings(source: Settings, exclude: Sequence[str] | None) -> Iterator[str]:
     if text(source, "message.timestamp.type") == "LogAppendTime":
         yield "the source sets record times itself (LogAppendTime): records keep that time and are re-encoded for it"
-    left = not_copied(source) if target_configs is not None else []
+    left = not_copied(source, exclude) if exclude is not None else []
     if left:
         yield f"not copied, the target's own values apply: {', '.join(left)}"
 

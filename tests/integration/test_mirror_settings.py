@@ -48,6 +48,7 @@ CHANGES: dict[str, list[Change]] = {
     "topics.include": [Change({"topics": {"include": [".*"], "exclude": ["(?!TOPIC).*"]}})],
     "topics.exclude": [Change({"topics": {"include": ["TOPIC"], "exclude": ["nothing"]}})],
     "topics.manage": [Change({"topics": {"include": ["TOPIC"], "manage": False}})],
+    "topics.configs": [Change({"topics": {"include": ["TOPIC"], "configs": {"defaults_from": "source", "exclude": []}}})],
     "topics.replication_factor": [Change({"topics": {"include": ["TOPIC"], "replication_factor": 3}})],
     "buffer.uri": [Change({"buffer": {"uri": "./elsewhere"}}, "target_filled")],
     "buffer.retention": [Change({"buffer": {"retention": "1h"}})],

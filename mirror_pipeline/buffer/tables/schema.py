@@ -243,5 +243,20 @@ FAILOVER_STEPS = TableSpec(
     ),
 )
 
+TOPIC_CHANGES = TableSpec(
+    "topic_changes",
+    _columns(
+        mirror=_TEXT,
+        lane=_TEXT,
+        revision=_LONG,
+        kind=_TEXT,
+        topic=_TEXT,
+        name=_TEXT,
+        value=_TEXT,
+        removed=pa.bool_(),
+        written_at=TIME,
+    ),
+)
+
 LEDGER = (SENDS, GAPS, INCARNATIONS, PRODUCERS, VERIFICATIONS, DECISIONS, QUARANTINE)
 TABLES = (SPANS, *LEDGER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirror_pipeline.kafka.cluster_info import ConfigValue, TopicInfo
-from mirror_pipeline.topics.configs import COPIED, FOREVER, desired_configs
+from mirror_pipeline.topics.configs import FOREVER, desired_configs
 from mirror_pipeline.topics.manage import adjust
 from mirror_pipeline.topics.plan import Rules, TargetCluster, TargetPlan, plan_target
 
@@ -101,7 +101,6 @@ def test_more_replicas_than_brokers_is_a_blocker() -> None:
 )
 def test_settings_that_stay_behind(key: str) -> None:
     source = settings() | {key: ConfigValue("x", "DYNAMIC_TOPIC_CONFIG")}
-    assert key not in COPIED
     assert desired_configs(source, BROKER) == ALWAYS
 
 

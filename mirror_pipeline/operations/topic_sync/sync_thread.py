@@ -1,0 +1,125 @@
+"""Rounds over a mirror's topics while it runs: in one thread of one of its runs, whatever the number of lanes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+from mirror_pipeline.buffer.ledger.topic_changes import TOPICS_LANE, TopicChanges
+from mirror_pipeline.buffer.place.lock import lane_lock
+from mirror_pipeline.buffer.place.place import LaneStore, open_lane
+from mirror_pipeline.errors import LaneBusy, MirrorError
+from mirror_pipeline.flow import Flow
+from mirror_pipeline.operations.topic_sync.settings_round import SettingsOutcome, SettingsRounds
+from mirror_pipeline.operations.topic_sync.sync_state import SyncState, write_state
+from mirror_pipeline.topics.lanes import known_topics
+
+log = logging.getLogger(__name__)
+
+# A round takes at most one part in so many of the time, and begins two minutes after the last one at the latest.
+SHARE, LONGEST_PAUSE = 20, 120.0
+# The first rounds follow each other sooner: a topic that has just been created is found in step before anyone can change it.
+FIRST_PAUSE = 2.0
+# How long the end of a run waits for a round in progress, which may be abandoned at any point.
+END_SECONDS = 5.0
+MAINTAIN_EVERY = 60
+
+
+def syncs_topics(flow: Flow) -> bool:
+    """Whether the mirror keeps anything of its target topics in step beside records."""
+    return flow.settings.topics.configs.sync
+
+
+@contextmanager
+def syncing_topics(flow: Flow) -> Iterator[None]:
+    """Keep target topics in step while the block runs; an error of a round is logged and shown, it does not end the run."""
+    if not syncs_topics(flow):
+        yield
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=_sync, args=(flow, ended), name="topics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(END_SECONDS)
+
+
+def _sync(flow: Flow, ended: threading.Event) -> None:
+    """Wait for the lock, then run rounds until the run ends."""
+    while True:
+        try:
+            store = open_lane(flow.config.buffer, flow.name, TOPICS_LANE)
+            with lane_lock(store, patience=0.0), ExitStack() as stack:
+                run_rounds(flow, store, open_settings(flow, stack, store), ended)
+                return
+        except LaneBusy:
+            log.debug("topics mirror=%s: another run of the mirror keeps them in step", flow.name)
+        except MirrorError as error:
+            log.warning("topics mirror=%s: %s", flow.name, error)
+        if ended.wait(flow.settings.topics.configs.interval):
+            return
+
+
+def open_settings(flow: Flow, stack: ExitStack, store: LaneStore) -> SettingsRounds:
+    """Rounds with connections of their own, which the stack closes."""
+    source, target = stack.enter_context(flow.source_admin()), stack.enter_context(flow.target_admin())
+    return SettingsRounds(flow, TopicChanges(store, durable=flow.config.buffer.durable), source, target)
+
+
+def run_rounds(flow: Flow, store: LaneStore, rounds: SettingsRounds, ended: threading.Event) -> None:
+    """Rounds until the run has ended, and one after that if it has begun topics since the last one."""
+    said: set[str] = set()
+    count, seen, pause = 0, set[str](), FIRST_PAUSE
+    while True:
+        began, outcome, state = time.time(), SettingsOutcome(), SyncState(time.time())
+        try:
+            seen = set(known_topics(flow.config, flow.settings))
+            outcome = rounds.run()
+            if count % MAINTAIN_EVERY == 0:
+                rounds.table.maintain()
+        except MirrorError as failed:
+            state = replace(state, error=str(failed))
+        tell(flow, outcome, state.error, said)
+        seconds, changes = time.time() - began, sum(len(lines) for lines in outcome.changed.values())
+        write_state(
+            store,
+            replace(
+                state, seconds=seconds, topics=outcome.topics, changes=changes, drift=outcome.drift, waiting=outcome.waiting,
+                notes=outcome.notes,
+            ),
+        )  # fmt: skip
+        count += 1
+        if ended.is_set():
+            return
+        interval = flow.settings.topics.configs.interval
+        if ended.wait(min(pause, pause_after(seconds, interval))) and (state.error or _no_more(flow, seen)):
+            return
+        pause *= 2
+
+
+def pause_after(seconds: float, interval: float) -> float:
+    """How long to wait after a round that took some seconds."""
+    return max(interval, min(LONGEST_PAUSE, SHARE * seconds))
+
+
+def _no_more(flow: Flow, seen: Collection[str]) -> bool:
+    try:
+        return set(known_topics(flow.config, flow.settings)) <= set(seen)
+    except MirrorError:
+        return True
+
+
+def tell(flow: Flow, outcome: SettingsOutcome, error: str, said: set[str]) -> None:
+    """Log what was changed, and what a person should know, each line once."""
+    for topic, lines in outcome.changed.items():
+        log.info("topics mirror=%s topic=%s: %s", flow.name, topic, "; ".join(lines))
+    drift = [f"{topic}: {line}" for topic, lines in sorted(outcome.drift.items()) for line in lines]
+    for text in [line for line in (error, *outcome.notes, *drift) if line and line not in said]:
+        log.warning("topics mirror=%s: %s", flow.name, text)
+        said.add(text)

@@ -21,13 +21,18 @@ KEPT = 4  # archives, of 110 MB each: every virtual environment has its own
 
 
 def archive_path() -> Path:
-    """Where the archive for this Java and this Spark is kept, whether it exists or not. Raises UsageError without Java."""
+    """Where the archive for this Java and this Spark is kept, whether it exists or not. Raises UsageError without Java.
+
+    Java refuses an archive once a jar has another size or time than when it was made, as after a new installation in the same folder.
+    """
     import pyspark
 
     java = find_java().resolve()
     modules = java.parent.parent / "lib" / "modules"
     state = modules.stat() if modules.exists() else java.stat()
-    parts = (str(java), state.st_size, state.st_mtime_ns, pyspark.__version__, str(Path(pyspark.__file__).parent))
+    spark = Path(pyspark.__file__).parent
+    jars = [(jar.name, jar.stat().st_size, jar.stat().st_mtime_ns) for jar in sorted(spark.glob("jars/*.jar"))]
+    parts = (str(java), state.st_size, state.st_mtime_ns, str(spark), jars)
     return cache_folder() / "classes" / f"spark-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.jsa"
 
 

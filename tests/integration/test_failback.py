@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,23 +12,7 @@ from mirror_pipeline.errors import ProblemFound, UsageError
 from mirror_pipeline.operations.failover.report import FailbackOptions, FailoverOptions
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, produce, values, write_config
-
-IN_PROCESS: dict[str, Any] = {"inline_bytes": "1GB", "target_wait": "8s", "source_wait": "8s"}
-
-
-def pair(folder: Path, clusters: ClusterPair, topic: str, naming: str = "prefix") -> tuple[Mirror, Mirror]:
-    """Mirror ``m`` from east to west, and ``back``, its reverse."""
-    east, west = (cluster.bootstrap_servers for cluster in clusters)
-    path = write_config(folder, east, west, [topic], engine=IN_PROCESS, naming=naming)
-    body = json.loads(path.read_text())
-    back = {**body["mirrors"][0], "name": "back", "source": "west", "target": "east", "reverse_of": "m"}
-    path.write_text(json.dumps({**body, "mirrors": [*body["mirrors"], back]}))
-    config = load_config(path)
-    return Mirror(config, "m"), Mirror(config, "back")
-
-
-def states(mirror: Mirror) -> dict[str, str]:
-    return {row.topic: row.state for row in mirror.run(once=True).topics}
+from tests.support.reverse_pair import IN_PROCESS, pair, states
 
 
 def test_there_and_back_and_there_again(

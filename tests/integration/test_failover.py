@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition as Place
 
-from mirror_pipeline import Mirror
 from mirror_pipeline.cli.main import main
 from mirror_pipeline.operations.failover.report import FailoverOptions
-from tests.integration.test_mirror_drain import nowhere
 from tests.support.groups import commit, committed
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import create_topic, make_mirror, produce, values
-
-IN_PROCESS: dict[str, Any] = {"inline_bytes": "1GB", "target_wait": "8s", "source_wait": "8s"}
-
-
-def states(mirror: Mirror) -> dict[str, str]:
-    return {row.topic: row.state for row in mirror.run(once=True).topics}
+from tests.support.mirrors import create_topic, make_mirror, nowhere, produce, values
+from tests.support.reverse_pair import IN_PROCESS, states
 
 
 def test_an_unplanned_failover_promotes_what_was_staged(

@@ -13,9 +13,9 @@ import pytest
 from mirror_pipeline.children import default_signals
 from mirror_pipeline.crash_points import CRASH, FAILOVER_POINTS
 from mirror_pipeline.operations.failover.report import FailoverOptions
-from tests.integration.test_failback import pair, states
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, produce, values
+from tests.support.reverse_pair import pair, states
 
 SECONDS = 120
 

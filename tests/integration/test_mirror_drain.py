@@ -16,14 +16,12 @@ from pyspark.sql import SparkSession
 from mirror_pipeline import Mirror
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.cli.main import main
-from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import ClusterUnreachable, UsageError
-from mirror_pipeline.local.embedded.ports import free_port
 from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.reports import RunReport
 from tests.integration.processes import wait_until
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce, values
+from tests.support.mirrors import assert_identical, create_topic, make_mirror, nowhere, produce, values
 
 pytestmark = pytest.mark.long
 
@@ -47,11 +45,6 @@ def staged(folder: Path, clusters: ClusterPair, topics: list[str], engine: dict[
     mirror.flow.target = here
     assert mirror.status().staged_records == 50 * len(topics)
     return mirror
-
-
-def nowhere(cluster: ClusterSettings) -> ClusterSettings:
-    """The cluster under an address where nobody listens."""
-    return replace(cluster, bootstrap_servers=(f"127.0.0.1:{free_port()}",))
 
 
 def positions(report: RunReport | None) -> dict[str, dict[int, int]]:

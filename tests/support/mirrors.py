@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror_pipeline import Mirror, load_config
+from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.offsets import log_range
+from mirror_pipeline.local.embedded.ports import free_port
 from mirror_pipeline.local.shapes.ground import known_everywhere, local_settings
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.compare import TopicComparison, compare_topics
@@ -41,6 +44,11 @@ def write_config(folder: Path, source: str, target: str, include: Iterable[str],
 def make_mirror(folder: Path, source: str, target: str, include: Iterable[str], **mirror: Any) -> Mirror:
     """The mirror of :func:`write_config`."""
     return Mirror(load_config(write_config(folder, source, target, include, **mirror)), "m")
+
+
+def nowhere(cluster: ClusterSettings) -> ClusterSettings:
+    """The cluster under an address where nobody listens."""
+    return replace(cluster, bootstrap_servers=(f"127.0.0.1:{free_port()}",))
 
 
 def create_topic(bootstrap: str, name: str, partitions: int = 1, *, replicas: int | None = None, **configs: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from mirror_pipeline.execution import class_archive
@@ -45,6 +46,16 @@ def test_another_java_has_another_archive(tmp_path: Path, monkeypatch: pytest.Mo
     other.parent.mkdir(parents=True)
     other.write_text("")
     monkeypatch.setattr(class_archive, "find_java", lambda: other)
+    assert archive_path() != before
+
+
+def test_spark_installed_anew_in_the_same_folder_has_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jar = tmp_path / "jars" / "spark-core.jar"
+    jar.parent.mkdir()
+    jar.write_bytes(b"classes")
+    monkeypatch.setattr(pyspark, "__file__", str(tmp_path / "__init__.py"))
+    before = archive_path()
+    os.utime(jar, ns=(0, 0))
     assert archive_path() != before
 
 

@@ -20,12 +20,13 @@ SECONDS = 30.0
 
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A folder with a short path: a socket's has at most 107 bytes."""
+    """A folder with a short path: a socket's has at most 107 bytes. Another test's session in this process may have a daemon, too."""
+    earlier = len(loaded_daemon._started)
     yield str(tmp_path_factory.mktemp("d"))
-    for child in loaded_daemon._started:
+    for child in loaded_daemon._started[earlier:]:
         child.kill()
         child.communicate()
-    loaded_daemon._started.clear()
+    del loaded_daemon._started[earlier:]
 
 
 def java_starts(folder: str, address: str | None) -> subprocess.Popen[bytes]:
@@ -58,9 +59,9 @@ def test_the_loaded_one_forks_the_workers_and_ends_with_javas_pipe(folder: str) 
     address = loaded_daemon.start_loading(DAEMON_MODULE, folder)
     daemon = java_starts(folder, address)
     forks = answered_by(daemon)
-    assert forks.pid == loaded_daemon._started[0].pid
+    assert forks.pid == loaded_daemon._started[-1].pid
     end(daemon)
-    loaded_daemon._started[0].wait(SECONDS)
+    loaded_daemon._started[-1].wait(SECONDS)
 
 
 def test_a_second_daemon_of_the_same_java_loads_by_itself(folder: str) -> None:
@@ -75,7 +76,7 @@ def test_a_second_daemon_of_the_same_java_loads_by_itself(folder: str) -> None:
 
 def test_one_that_died_while_it_loaded_is_not_waited_for(folder: str) -> None:
     address = loaded_daemon.start_loading(DAEMON_MODULE, folder)
-    loaded_daemon._started[0].kill()
+    loaded_daemon._started[-1].kill()
     daemon = java_starts(folder, address)
     assert answered_by(daemon).pid == daemon.pid
     end(daemon)
@@ -83,7 +84,7 @@ def test_one_that_died_while_it_loaded_is_not_waited_for(folder: str) -> None:
 
 def test_one_that_died_with_the_pipes_of_a_waiting_daemon_is_replaced(folder: str) -> None:
     address = loaded_daemon.start_loading(DAEMON_MODULE, folder)
-    loading = psutil.Process(loaded_daemon._started[0].pid)
+    loading = psutil.Process(loaded_daemon._started[-1].pid)
     loading.suspend()
     daemon = java_starts(folder, address)
     while not psutil.Process(daemon.pid).net_connections("unix"):
@@ -95,7 +96,7 @@ def test_one_that_died_with_the_pipes_of_a_waiting_daemon_is_replaced(folder: st
 
 def test_it_ends_with_the_process_that_started_it(folder: str) -> None:
     loaded_daemon.start_loading(DAEMON_MODULE, folder)
-    child = loaded_daemon._started[0]
+    child = loaded_daemon._started[-1]
     assert child.stdin is not None
     child.stdin.close()
     child.stdin = None

@@ -56,7 +56,7 @@ class Place:
         runner: runs its tasks.
         in_process: ``runner`` is this process, whose read tasks continue into the next micro-batch.
         small: the micro-batch would run in this process over any link.
-        reach: how many times the usual size the next micro-batch may have if this one is full.
+        reach: how many times the usual size the next micro-batch may have if this one is full, or this one if it is sent.
     """
 
     runner: Runner
@@ -121,11 +121,11 @@ class Placement:
                 self._carried += size
         if far:
             return replace(place, reach=ONWARD_REACH if place.runner.one_machine else SPARK_FAR_REACH)
-        return place if place.in_process else replace(place, reach=SPARK_REACH * place.runner.tasks)
+        return _wide(place)
 
     def for_write(self, size: int) -> Place:
-        """The place for sending ``size`` bytes. Raises what Spark's start raised."""
-        return self._place(size, size)
+        """The place for sending ``size`` bytes; ``reach`` as of reading. Raises what Spark's start raised."""
+        return _wide(self._place(size, size))
 
     def _place(self, size: int, waiting: int) -> Place:
         if size > self._inline_bytes and self._is_up(waiting):
@@ -168,3 +168,8 @@ class Placement:
             self._spark = self._start()
         except Exception as error:  # noqa: BLE001 - raised again where Spark is needed
             self._error = error
+
+
+def _wide(place: Place) -> Place:
+    """Each task of a Spark job gets as much as the job's cost asks for."""
+    return place if place.in_process else replace(place, reach=SPARK_REACH * place.runner.tasks)

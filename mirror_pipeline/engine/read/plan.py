@@ -44,7 +44,7 @@ class PartitionView:
         return max(1.0, (self.end - self.next) * self.bytes_per_offset)
 
 
-def budget_of(usual: int, reach: int, cap: int, *, far: bool) -> int:
+def budget_of(usual: int, reach: int, cap: int, *, far: bool, waiting: float) -> int:
     """Bytes of the next micro-batch.
 
     Args:
@@ -52,7 +52,10 @@ def budget_of(usual: int, reach: int, cap: int, *, far: bool) -> int:
         reach: how many times that it may have, see ``Place``.
         cap: of the buffer. Only over a long link, where each micro-batch costs round trips, one may take a quarter of it.
         far: over a long link.
+        waiting: bytes of the whole backlog. Towards its end micro-batches become smaller: once all is read, the last one is sent alone.
     """
+    if not far:
+        reach = max(1, min(reach, int(waiting / (2 * usual))))
     most = cap // BATCHES_IN_BUFFER if far else max(usual, cap // LARGE_IN_BUFFER)
     return min(usual * reach, most, cap // BATCHES_IN_BUFFER)
 

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 SILENT_SECONDS = 3.0
 # A produce request is sent once its batches are this large together.
 REQUEST_BYTES = 2**20
+# Of its lease, the most that a task of more than the usual size may take, by the rate of the one before: a slow target gets usual sizes.
+LEASE_SHARE = 0.25
 
 
 class Sender:
@@ -33,6 +35,7 @@ class Sender:
         self._client = client
         self._outcomes = outcomes
         self._losses = losses
+        self._rate = 0.0  # bytes a second that the target last took
 
     def choose(self, parts: Sequence[PartitionState]) -> list[PartitionWork]:
         """Spans to send next: oldest first from every partition in turn, about one micro-batch of bytes together."""
@@ -43,7 +46,8 @@ class Sender:
         budget = self._context.mirror.engine.micro_batch_bytes
         work = _choose(ready, budget)
         reach = self._context.placement.for_write(_size(work)).reach
-        return _choose(ready, budget * reach) if reach > 1 else work
+        most = int(min(budget * reach, self._rate * self._context.mirror.engine.lease * LEASE_SHARE))
+        return _choose(ready, most) if most > budget else work
 
     def send(self, work: Sequence[PartitionWork]) -> None:
         """Run write tasks and account for what came of them.
@@ -87,6 +91,7 @@ class Sender:
             self._context.stop.wait(self._losses.lost(lost))
         else:
             self._losses.done()
+            self._rate = _size(work) / max(time.monotonic() - began, 1e-6)
 
     def _silence(self, share: Sequence[PartitionWork]) -> float | None:
         """Seconds that a broker may be silent in a task; None, so long as a request may take, where no other broker has anything to do."""
@@ -118,14 +123,17 @@ def _size(work: Sequence[PartitionWork]) -> int:
 
 
 def _choose(ready: Sequence[PartitionState], budget_bytes: int) -> list[PartitionWork]:
-    """The oldest spans of every partition, an equal share of the budget each, and one span at least."""
+    """The oldest spans of every partition, about an equal share of the budget each, and one span at least.
+
+    A span that lies more within the share than beyond it belongs to it: what is left of a micro-batch would be a job of its own.
+    """
     share = budget_bytes / len(ready)
     work = []
     for part in ready:
         chosen: list[SpanRef] = []
         size = 0
         for span in part.pending:
-            if chosen and size + span.bytes > share:
+            if chosen and size + span.bytes / 2 > share:
                 break
             chosen.append(span)
             size += span.bytes

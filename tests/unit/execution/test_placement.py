@@ -165,8 +165,8 @@ def test_in_spark_and_over_a_long_link_micro_batches_grow(
     assert Placement(start, inline_bytes=limit).for_read(SMALL, far=far).reach == reach
 
 
-def test_each_read_task_has_a_job_worth_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_task_has_a_job_worth_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Spark, "tasks", 3)
     placement = Placement.only(Spark())
-    assert placement.for_read(SMALL, far=False).reach == 3 * SPARK_REACH
+    assert placement.for_read(SMALL, far=False).reach == placement.for_write(SMALL).reach == 3 * SPARK_REACH
     assert placement.for_read(SMALL, far=True).reach == ONWARD_REACH

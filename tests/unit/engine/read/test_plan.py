@@ -89,7 +89,15 @@ def test_assign_balances() -> None:
     ],
 )
 def test_large_micro_batches_leave_room_in_the_buffer(reach: int, cap: int, far: bool, expected: int) -> None:
-    assert budget_of(128 * MB, reach, cap, far=far) == expected
+    assert budget_of(128 * MB, reach, cap, far=far, waiting=1000 * GB) == expected
+
+
+@pytest.mark.parametrize(
+    ("waiting", "far", "expected"),
+    [(0, False, 128 * MB), (700 * MB, False, 256 * MB), (1024 * MB, False, 512 * MB), (0, True, 512 * MB)],
+)
+def test_micro_batches_become_smaller_towards_the_end_of_a_backlog(waiting: int, far: bool, expected: int) -> None:
+    assert budget_of(128 * MB, 4, 50 * GB, far=far, waiting=waiting) == expected
 
 
 @given(st.integers(0, 10**9), st.integers(0, 10**9))

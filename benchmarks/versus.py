@@ -138,6 +138,9 @@ class Bench:
         say(f"{workload.name}: filling the source")
         entry["records"] = fill(self.place.source, workload, self.options.scale)
         entry["log_bytes"] = self.place.size(workload.names)
+        os.sync()
+        if workload.kind == "bulk" and not self.options.no_touch:
+            machine.touch_memory()  # again: a large source has pushed all else out, and the first side would pay for what is free now
         if workload.kind == "latency":
             names = workload.names
             latency.prime(self.place.source, names[0], workload)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import threading
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mirror_pipeline.cli import load
-from mirror_pipeline.cli.errors import answers, notices, print_json
+from mirror_pipeline.cli.errors import PROBLEM, answers, note, notices, print_json
+from mirror_pipeline.cli.jobs import Job, run_jobs, signals_stop
 from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile
 from mirror_pipeline.cli.show.progress import view_for
 from mirror_pipeline.cli.show.run_progress import RunContent
 from mirror_pipeline.cli.show.tables import cells, table, title
+from mirror_pipeline.cli.spark_output import children_unheard
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.operations.failover.report import TAILS, FailbackOptions, FailbackReport, FailoverOptions, FailoverReport
-from mirror_pipeline.text import count, plural
-from mirror_pipeline.units import parse_duration
+from mirror_pipeline.reports import Observer
+from mirror_pipeline.text import count, parse_duration, plural
 
+T = TypeVar("T")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The mirror.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", metavar=NO_VALUE, help="Only look: nothing is copied, promoted or written.")]
 Topics = Annotated[
@@ -56,13 +61,13 @@ def failover(
     The answer says what applications need: topics, servers, groups with offsets, and what is known to be missing. It is also written
     to a file. The same command continues a failover that was cut off.
     """
+    seconds = parse_duration(wait)
     opened = load.load(config)
     options = FailoverOptions(
-        topics=topic or None, dry_run=dry_run, unplanned=unplanned, wait=parse_duration(wait), accept_differences=accept_differences
+        topics=topic or None, dry_run=dry_run, unplanned=unplanned, wait=seconds, accept_differences=accept_differences
     )
     mirror = opened.mirror(opened.one(name))
-    with view_for(notices(), "looking at both clusters", RunContent()) as view:
-        report = mirror.failover(options, observer=view.observe)
+    report = _watched(name, "looking at both clusters", lambda observer, stop: mirror.failover(options, observer=observer, stop=stop))
     if as_json:
         print_json(report.to_json())
     else:
@@ -87,12 +92,24 @@ def failback(
     opened = load.load(config)
     mirror = opened.mirror(opened.one(name))
     options = FailbackOptions(topics=topic or None, dry_run=dry_run, tail=tail)
-    with view_for(notices(), "looking at the old source", RunContent()) as view:
-        report = mirror.failback(options, observer=view.observe)
+    report = _watched(name, "looking at the old source", lambda observer, stop: mirror.failback(options, observer=observer, stop=stop))
     if as_json:
         print_json(report.to_json())
     else:
         answers().print(_opened(report))
+
+
+def _watched(name: str, starting: str, work: Callable[[Observer, threading.Event], T]) -> T:
+    """Do the work in a thread of its own, with its progress shown; Ctrl-C stops it in order, and raises what it raises."""
+    stop = threading.Event()
+    with children_unheard(), view_for(notices(), starting, RunContent()) as view, signals_stop(stop, view.note):
+        (ended,) = run_jobs([Job(name, lambda: work(view.observe, stop))], together=False, stop=stop)
+    if ended.error is not None:
+        raise ended.error
+    if ended.result is None:
+        note("stopped before it started")
+        raise typer.Exit(PROBLEM)
+    return ended.result
 
 
 def _opened(report: FailbackReport) -> RenderableType:
@@ -122,7 +139,7 @@ def _report(report: FailoverReport) -> RenderableType:
     parts.append(Text(f"bootstrap servers of {report.target}: {servers}"))
     if report.groups:
         parts.append(_groups(report))
-    parts += [Text(f"still written: {line}", "yellow") for line in report.producing]
+    parts += [Text(f"not copied yet: {line}", "yellow") for line in report.producing]
     for gap in report.missing:
         until = "" if gap.end is None else f" to {count(gap.end)}"
         parts.append(Text(f"missing: {gap.topic}[{gap.partition}] from offset {count(gap.start)}{until}: {gap.why}", "yellow"))

@@ -25,12 +25,12 @@ from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import LaneStore, open_lane
 from mirror_pipeline.crash_points import crash_point
-from mirror_pipeline.errors import ProblemFound, UsageError
+from mirror_pipeline.errors import LaneBusy, ProblemFound, UsageError
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.operations.buffer_status import ledger_of
 from mirror_pipeline.operations.failover.last_groups import carries, handed, last_round
-from mirror_pipeline.operations.failover.look import Situation, found_copies, last_known_ends, look
-from mirror_pipeline.operations.failover.promote import copy_rest, promote, verify_rest
+from mirror_pipeline.operations.failover.look import Situation, choose, found_copies, last_known_ends, look
+from mirror_pipeline.operations.failover.promote import Patience, copy_rest, promote, refuse_stopped, target_ends, verify_rest
 from mirror_pipeline.operations.failover.report import (
     PLANNED,
     UNPLANNED,
@@ -61,14 +61,16 @@ class _Unfinished:
 def failover(flow: Flow, options: FailoverOptions, session: Session, observer: Observer | None, stop: threading.Event) -> FailoverReport:
     """See ``Mirror.failover``."""
     before = unfinished(flow)
-    wanted = _wanted(flow, options, before)
     if before is not None and before.promoted:
-        return _finish(flow, before, None)
-    found = look(flow, wanted, unplanned=options.unplanned)
+        return _only_finish(flow, options, before)
+    found = look(flow, None if options.topics is None else sorted(set(options.topics)), unplanned=options.unplanned)
+    if options.planned and not found.source_there:
+        raise ProblemFound(f"a planned failover needs the source: {found.why_not}", hint="an unplanned one does without it")
     if options.dry_run:
         return _report(flow, _next_number(promotions_of(flow.config.buffer, flow.name)), found, RoundOutcome(), dry_run=True)
     store = open_lane(flow.config.buffer, flow.name, FAILOVER_LANE)
     with lane_lock(store):
+        _refuse_overtaken(flow, before, found)
         work = _Work(flow, store, Promotions(store, durable=flow.config.buffer.durable), before)
         return work.run(found, options, session, observer, stop)
 
@@ -82,21 +84,27 @@ def unfinished(flow: Flow) -> _Unfinished | None:
     own = [step for step in steps if step.number == steps[-1].number]
     topics = list(own[0].detail["topics"])
     latest = table.latest()
-    begun = own[0].at
-    done = all(is_promoted(latest.get(topic)) and min(row.at for row in latest[topic].values()) >= begun for topic in topics)
-    return _Unfinished(own[0].number, topics, done)
+    # None of them was promoted when it began, and nothing else promotes: no clock is needed to know that it did.
+    return _Unfinished(own[0].number, topics, all(is_promoted(latest.get(topic)) for topic in topics))
 
 
-def _wanted(flow: Flow, options: FailoverOptions, before: _Unfinished | None) -> list[str] | None:
-    asked = None if options.topics is None else sorted(set(options.topics))
-    if before is None or asked is None:
-        return asked if before is None else before.topics
-    if asked != before.topics:
+def _only_finish(flow: Flow, options: FailoverOptions, before: _Unfinished) -> FailoverReport:
+    """After the promotion only the hand-over file is missing."""
+    if options.dry_run or (options.topics is not None and sorted(set(options.topics)) != before.topics):
         raise UsageError(
-            f"a failover of {', '.join(before.topics[:SHOWN])} was cut off",
-            hint=f"finish it first: `mirror failover {flow.name}` continues it",
+            f"failover {before.number} was cut off after it had promoted {', '.join(before.topics[:SHOWN])}",
+            hint=f"finish it first: `mirror failover {flow.name}` writes its hand-over file",
         )
-    return asked
+    store = open_lane(flow.config.buffer, flow.name, FAILOVER_LANE)
+    with lane_lock(store):
+        return _finish(flow, before, None)
+
+
+def _refuse_overtaken(flow: Flow, before: _Unfinished | None, found: Situation) -> None:
+    """Another failover may have ended between the first look and the lock. Raises UsageError, LaneBusy."""
+    choose(flow, found.copies, list(found.copies))
+    if unfinished(flow) != before:
+        raise LaneBusy(f"another failover of mirror {flow.name} ran at the same time", hint="repeat the command")
 
 
 def _next_number(table: Promotions | None) -> int:
@@ -117,27 +125,32 @@ class _Work:
         self, found: Situation, options: FailoverOptions, session: Session, observer: Observer | None, stop: threading.Event
     ) -> FailoverReport:
         """All steps."""
-        self.number = self.before.number if self.before is not None else _next_number(self.table)
-        if self.before is None:
+        again = self.before is not None and self.before.topics == sorted(found.copies)
+        self.number = self.before.number if self.before is not None and again else _next_number(self.table)
+        if not again:  # one of other topics that was cut off has promoted nothing: it ends here
             self._note("begun", {"topics": sorted(found.copies)})
-        self._note("looked", {"source_there": found.source_there, "why": found.why_not, "producing": found.producing})
+        seen = {"source_there": found.source_there, "why": found.why_not, "producing": found.producing, "left_out": found.left_out}
+        self._note("looked", seen)
+        patience = Patience(options.wait)
         while True:
-            copied = copy_rest(found, options, session, observer, stop)
+            copied = copy_rest(found, patience, session, observer, stop)
             ends = {f"{tp.topic}/{tp.partition}": end for tp, end in last_known_ends(found).items()}
             self._note("copied", {"records": copied.records, "ends": ends})
-            outcome = last_round(self.flow, source_there=found.source_there)
+            outcome = last_round(found)
             self._note("groups", {"written": outcome.written, "notes": _group_notes(outcome)})
             wrong = verify_rest(found, session, stop)
+            refuse_stopped(stop)
             self._note("verified", {"different": wrong[:SHOWN], "count": len(wrong)})
             if wrong and not options.accept_differences:
                 raise ProblemFound(
                     f"the copy is not what was read: {wrong[0]} ({count(len(wrong))} in all); nothing was promoted",
                     hint="`mirror verify` and `mirror repair` show and mend it; --accept-differences promotes the topics as they are",
                 )
-            if promote(found, self.table, options):
+            others = [line for line, lacks in target_ends(found) if not lacks]
+            if promote(found, self.table):
                 break
-        self._note("promoted", {})
-        return _finish(self.flow, _Unfinished(self.number, sorted(found.copies), True), outcome, resumed=self.before is not None)
+        self._note("promoted", {"others": others})
+        return _finish(self.flow, _Unfinished(self.number, sorted(found.copies), True), outcome, resumed=again)
 
     def _note(self, step: str, detail: Mapping[str, Any]) -> None:
         self.table.note(Step(self.number, KIND, step, detail, operator(), now()))
@@ -186,6 +199,9 @@ def _report(
     notes += [] if carries(flow) else ["the mirror carries no consumer groups: `mirror offsets translate` gives positions"]
     notes += list(details.get("groups", {}).get("notes", ()))
     notes += [f"differs: {line}" for line in details.get("verified", {}).get("different", ())]
+    notes += list(details.get("promoted", {}).get("others", ()))
+    left_out = found.left_out if dry_run else details.get("looked", {}).get("left_out", ())
+    notes += [f"{topic} was never copied and stays on {flow.settings.source}: a run copies it first" for topic in left_out]
     return FailoverReport(
         mirror=flow.name,
         number=number,

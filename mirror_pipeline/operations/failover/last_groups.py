@@ -13,6 +13,7 @@ from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.groups.group_client import Commit, Commits, GroupClient, ListedGroup
 from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.operations.failover.look import Situation
 from mirror_pipeline.operations.failover.report import HandedGroup
 from mirror_pipeline.operations.groups.decide import Decision, GroupState
 from mirror_pipeline.operations.groups.group_round import GroupRounds, RoundOutcome
@@ -22,9 +23,15 @@ LOCK_SECONDS = 30.0
 
 @dataclass(slots=True)
 class SeenGroups(GroupClient):
-    """The groups of a source that does not answer, as the ledger has them."""
+    """The groups of a source that does not answer, as the ledger has them.
+
+    ``ends`` are the ends of copies that get no more records from there: a group that has read further than one continues at its end.
+    ``further`` names those groups.
+    """
 
     rows: Mapping[GroupPartition, CarriedOffset] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    further: list[str] = field(default_factory=list)
 
     def listed(self) -> dict[str, ListedGroup]:
         """Every group of which a commit was seen."""
@@ -34,8 +41,14 @@ class SeenGroups(GroupClient):
         """The last commits seen."""
         found: dict[str, Commits | BrokerError] = {}
         for name in groups:
-            own = {key: row for key, row in self.rows.items() if key.group == name}
-            found[name] = {TopicPartition(k.topic, k.partition): Commit(row.source_offset, row.metadata) for k, row in own.items()}
+            own = {TopicPartition(key.topic, key.partition): row for key, row in self.rows.items() if key.group == name}
+            at = {tp: min(row.source_offset, self.ends.get(tp, row.source_offset)) for tp, row in own.items()}
+            found[name] = {tp: Commit(at[tp], row.metadata) for tp, row in own.items()}
+            self.further += [
+                f"group {name} had read {tp} up to offset {row.source_offset}, the copy ends at {self.ends[tp]}: it continues at its end"
+                for tp, row in sorted(own.items())
+                if row.source_offset > at[tp]
+            ]
         return found
 
 
@@ -44,13 +57,14 @@ def carries(flow: Flow) -> bool:
     return flow.settings.groups is not None and bool(flow.settings.groups.include)
 
 
-def last_round(flow: Flow, *, source_there: bool) -> RoundOutcome:
-    """One round, and what it decided.
+def last_round(situation: Situation) -> RoundOutcome:
+    """One round, and what it decided; without the source, by the commits that were seen there last.
 
     Raises:
         LaneBusy: another run carries the groups and does not end.
         ClusterUnreachable, BrokerError: as a round.
     """
+    flow = situation.flow
     if not carries(flow):
         return RoundOutcome()
     assert flow.settings.groups is not None  # noqa: S101 - just looked
@@ -59,10 +73,13 @@ def last_round(flow: Flow, *, source_there: bool) -> RoundOutcome:
         table = GroupOffsets(store, durable=flow.config.buffer.durable)
         rows = table.read()
         target = stack.enter_context(flow.target_client())
-        source = GroupClient(stack.enter_context(flow.source_client())) if source_there else SeenGroups(target, rows=rows)
+        seen = SeenGroups(target, rows=rows, ends={tp: at.source_next for tp, at in situation.positions().items()})
+        source = GroupClient(stack.enter_context(flow.source_client())) if situation.source_there else seen
         rounds = GroupRounds(flow, table, source, GroupClient(target), flow.settings.groups)
         rounds.remember(rows)
-        return rounds.run()
+        outcome = rounds.run()
+    outcome.notes += seen.further
+    return outcome
 
 
 def handed(flow: Flow, targets: Mapping[str, str], outcome: RoundOutcome | None = None) -> tuple[HandedGroup, ...]:

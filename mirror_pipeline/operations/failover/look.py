@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.promotions import is_promoted
-from mirror_pipeline.buffer.place.lock import lane_lock
+from mirror_pipeline.buffer.place.lock import Hold, lane_lock
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.place.status import read_status
+from mirror_pipeline.engine.topics.target import target_changed
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, LaneBusy, ProblemFound, UsageError
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.kafka.answers import LATEST
-from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.answers import LATEST, ProducerState
 from mirror_pipeline.kafka.offsets import offsets_or_errors
 from mirror_pipeline.model import Incarnation, Position, TopicPartition
 from mirror_pipeline.operations.buffer_status import ledger_of, span_table
@@ -22,19 +22,30 @@ from mirror_pipeline.operations.groups.answer import groups
 from mirror_pipeline.operations.groups.decide import GroupState
 from mirror_pipeline.operations.standing import standing
 from mirror_pipeline.text import count, instant
+from mirror_pipeline.topics.lanes import select_topics
 
 SHOWN = 5
 
 
 @dataclass(slots=True)
 class Situation:
-    """What is known of the topics that a failover is about: their lanes and generations, and whether the source is asked."""
+    """What is known of the topics that a failover is about: their lanes and generations, and whether the source is asked.
+
+    ``producing`` has a line for each partition with records that are not on the target, ``left_out`` are selected topics that were never
+    copied and so cannot be promoted.
+    """
 
     flow: Flow
     copies: dict[str, tuple[LaneStore, Incarnation]]
     source_there: bool
     why_not: str = ""
     producing: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def refresh(self) -> None:
+        """Read the ledgers again: a run takes in new partitions, and the next generation of a topic. Raises BufferUnusable."""
+        found = found_copies(self.flow)
+        self.copies = {topic: found[topic] for topic in self.copies if topic in found}
 
     @property
     def stores(self) -> list[LaneStore]:
@@ -100,19 +111,37 @@ def look(flow: Flow, wanted: Collection[str] | None, *, unplanned: bool) -> Situ
     Raises:
         UsageError: the mirror never ran, an unknown topic, a second failover.
         ClusterUnreachable: the target does not answer.
-        ProblemFound: a group is active on the target, a lane runs, or a topic is halted and the source is there.
+        LaneBusy: a lane runs.
+        ProblemFound: a copy is gone from the target, or the source is there and a group is active on the target.
     """
     copies = found_copies(flow)
     chosen = choose(flow, copies, wanted)
-    with flow.target_client() as target:
-        target.metadata(sorted({copies[topic][1].target_topic for topic in chosen}))
+    _refuse_missing(flow, [copies[topic][1] for topic in chosen])
     there, why = (False, "--unplanned") if unplanned else _source_there(flow, chosen)
     found = Situation(flow, {topic: copies[topic] for topic in chosen}, there, why)
     _refuse_running(found)
     if there:
-        _refuse_active_groups(flow)
+        _refuse_active_groups(flow, chosen)
         found.producing = [line for _, line in still_written(found)]
+        found.left_out = _never_copied(flow, copies) if wanted is None else []
     return found
+
+
+def _refuse_missing(flow: Flow, generations: Collection[Incarnation]) -> None:
+    """Applications cannot continue in a topic that is gone, or in another one of its name. Raises ClusterUnreachable."""
+    with flow.target_client() as target:
+        there = target.metadata(sorted({generation.target_topic for generation in generations}))
+    for generation in generations:
+        halt = target_changed(generation, there.topics[generation.target_topic], there.cluster_id, flow.settings.target)
+        if halt is not None:
+            hint = f"leave {generation.topic} out with --topic to fail over the others; {halt.hint}"
+            raise ProblemFound(f"{halt.message}; nothing was promoted", hint=hint)
+
+
+def _never_copied(flow: Flow, copies: Collection[str]) -> list[str]:
+    """Selected topics of the source that the mirror has not begun. Raises ClusterUnreachable."""
+    selected = select_topics(flow.config, flow.settings, list(flow.source_admin().topics())).topics
+    return sorted(selected.keys() - set(copies) - flow.directions().look().refused(selected).keys())
 
 
 def _source_there(flow: Flow, topics: Collection[str]) -> tuple[bool, str]:
@@ -130,22 +159,24 @@ def _refuse_running(found: Situation) -> None:
         hold_lanes(found, stack)
 
 
-def hold_lanes(found: Situation, stack: ExitStack) -> None:
+def hold_lanes(found: Situation, stack: ExitStack) -> list[Hold]:
     """Hold the lanes of all topics. Raises LaneBusy."""
+    holds = []
     for store in found.stores:
         try:
-            stack.enter_context(lane_lock(store))
+            holds.append(stack.enter_context(lane_lock(store)))
         except LaneBusy as busy:
             name = found.flow.name
             hint = f"stop that run first (in Dagster: stop the lag sensor of {name} and end the lane's run), then repeat the command"
             raise LaneBusy(busy.message, hint=hint) from None
+    return holds
 
 
-def _refuse_active_groups(flow: Flow) -> None:
+def _refuse_active_groups(flow: Flow, topics: Collection[str]) -> None:
     """Offsets cannot be written for a group that has members on the target."""
     if flow.settings.groups is None or not flow.settings.groups.include:
         return
-    active = sorted({row.group for row in groups(flow).groups if row.state == GroupState.ACTIVE.value})
+    active = sorted({row.group for row in groups(flow).groups if row.state == GroupState.ACTIVE.value and row.topic in topics})
     if active:
         raise ProblemFound(
             f"group {active[0]} has members on cluster {flow.settings.target}: its offsets cannot be written there",
@@ -160,15 +191,18 @@ def still_written(found: Situation) -> list[tuple[TopicPartition, str]]:
     """
     positions = found.positions()
     with found.flow.source_client() as source:
-        ends = offsets_or_errors(source, positions, LATEST, isolation=0)
-        behind = [tp for tp, end in sorted(ends.items()) if isinstance(end, BrokerError) or end > positions[tp].source_next]
-        return [(tp, _written(source, tp, positions[tp].source_next, ends[tp])) for tp in behind]
+        known = source.metadata(sorted(found.copies)).topics
+        there = {TopicPartition(topic, number) for topic in found.copies for number in known[topic].partitions}
+        ends = offsets_or_errors(source, positions.keys() | there, LATEST, isolation=0)
+        reached = {tp: positions[tp].source_next if tp in positions else 0 for tp in ends}
+        behind = [tp for tp, end in sorted(ends.items()) if isinstance(end, BrokerError) or end > reached[tp]]
+        producers = source.describe_producers(behind) if behind else {}
+    return [(tp, _written(tp, reached[tp], ends[tp], producers[tp])) for tp in behind]
 
 
-def _written(source: WireClient, tp: TopicPartition, position: int, end: int | BrokerError) -> str:
+def _written(tp: TopicPartition, position: int, end: int | BrokerError, known: list[ProducerState] | BrokerError) -> str:
     if isinstance(end, BrokerError):
         return f"{tp} cannot be read: {end.message}"
-    known = source.describe_producers([tp])[tp]
     states = [] if isinstance(known, BrokerError) else sorted(known, key=lambda state: -state.last_timestamp)
     names = [f"{state.producer_id} (last at {instant(state.last_timestamp)})" for state in states[:SHOWN]]
     opened = any(state.current_txn_start >= 0 for state in states)

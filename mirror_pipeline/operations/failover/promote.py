@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.ledger.promotions import Promotion, Promotions, PromotionState, now, operator
@@ -12,13 +13,16 @@ from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.engine.lanes import LaneRuns
-from mirror_pipeline.errors import ProblemFound
+from mirror_pipeline.errors import BrokerError, ProblemFound
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.flow import Flow, Session
+from mirror_pipeline.kafka.answers import LATEST
+from mirror_pipeline.kafka.offsets import offsets_or_errors
 from mirror_pipeline.lags import HALTED
-from mirror_pipeline.operations.failover.look import Situation, hold_lanes, pending, still_written
-from mirror_pipeline.operations.failover.report import FailoverOptions
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.operations.failover.look import SHOWN, Situation, hold_lanes, pending, still_written
 from mirror_pipeline.reports import Observer, RunReport
+from mirror_pipeline.text import count
 from mirror_pipeline.verify.mirrored import MirrorCheck
 from mirror_pipeline.verify.staged import verify_staged
 
@@ -26,31 +30,60 @@ AGAIN_SECONDS = 1.0
 BUDGET_BYTES = 1 << 30
 
 
-def copy_rest(found: Situation, options: FailoverOptions, session: Session, observer: Observer | None, stop: threading.Event) -> RunReport:
+@dataclass(slots=True)
+class Patience:
+    """How long a planned failover waits for the source's producers to end: it counts from the end of the first run on.
+
+    That run may have to copy a long backlog first.
+    """
+
+    seconds: float
+    _until: float | None = None
+
+    def over(self) -> bool:
+        """Whether the time is up; the first call starts it."""
+        if self._until is None:
+            self._until = time.monotonic() + self.seconds
+        return time.monotonic() > self._until
+
+
+def refuse_stopped(stop: threading.Event) -> None:
+    """What a stopped run or verification leaves is not complete. Raises ProblemFound once somebody has asked to stop."""
+    if stop.is_set():
+        raise ProblemFound("stopped before the promotion: nothing was promoted", hint="the same command starts again")
+
+
+def copy_rest(found: Situation, patience: Patience, session: Session, observer: Observer | None, stop: threading.Event) -> RunReport:
     """Deliver what is staged; if the source is there, read it to its end first.
 
     Raises:
-        ProblemFound: a topic is halted, or the source is still written to after ``options.wait``.
+        ProblemFound: a topic is halted, the source is still written to when ``patience`` is over, or ``stop`` was set.
         ClusterUnreachable: the target does not answer, or a source that did.
     """
-    deadline = time.monotonic() + options.wait
     while True:
         report = _runs(found, session, observer, stop).run()
+        refuse_stopped(stop)
+        found.refresh()
         if not found.source_there:
             if pending(found):
                 left = "; ".join(f"{row.topic} {row.state}: {row.reason}" for row in report.topics if row.state != "ok")
-                raise ProblemFound(f"staged records are not on the target: {left or 'the run ended early'}", hint="see `mirror status`")
+                raise ProblemFound(
+                    f"staged records are not on the target: {left or 'the run ended early'}; nothing was promoted",
+                    hint="`mirror status` and `mirror resolve` show halted topics; or leave them out with --topic",
+                )
             return report
         _refuse_halted(found, report)
         written = still_written(found)
         if not written:
             return report
-        if time.monotonic() > deadline:
+        if patience.over():
             raise ProblemFound(
-                f"cluster {found.flow.settings.source} is still written to: {'; '.join(line for _, line in written)}",
+                f"cluster {found.flow.settings.source} is still written to: {'; '.join(line for _, line in written[:SHOWN])}"
+                + (f" and {len(written) - SHOWN} more partitions" if len(written) > SHOWN else ""),
                 hint="stop its producers and repeat the command; nothing was promoted. `--unplanned` does not wait for the source",
             )
         stop.wait(AGAIN_SECONDS)
+        refuse_stopped(stop)
 
 
 def _runs(found: Situation, session: Session, observer: Observer | None, stop: threading.Event) -> LaneRuns:
@@ -71,13 +104,34 @@ def _refuse_halted(found: Situation, report: RunReport) -> None:
 
 def verify_rest(found: Situation, session: Session, stop: threading.Event) -> list[str]:
     """Compare what no verification has covered; the differences in words. Raises ClusterUnreachable, BufferUnusable."""
+    short = [line for line, lacks in target_ends(found) if lacks]
     if found.source_there:
         flow = found.flow
         check = MirrorCheck(flow, lambda offsets: flow.comparer(session, offsets), None, stop)
         report = check.run(list(found.copies), None, None, 1.0, since_verified=True)
         wrong = [f"{d.topic}[{d.partition}] at source offset {d.source_offset}: {d.kind}" for d in report.differences]
-        return wrong + [f"{row.topic} was not compared: {row.note}" for row in report.topics if row.note and not row.ok]
-    return [line for store in found.stores for line in _staged(found.flow, Ledger(store), SpanTable(store))]
+        return [*short, *wrong, *(f"{row.topic} was not compared: {row.note}" for row in report.topics if row.note and not row.ok)]
+    return short + [line for store in found.stores for line in _staged(found.flow, Ledger(store), SpanTable(store))]
+
+
+def target_ends(found: Situation) -> list[tuple[str, bool]]:
+    """Target partitions whose log does not end where the copy does, in words, and whether records are missing there.
+
+    A verification since the last one does not see what the target has lost before. Raises ClusterUnreachable, BufferUnusable.
+    """
+    copies = {TopicPartition(found.copies[tp.topic][1].target_topic, tp.partition): at for tp, at in found.positions().items()}
+    with found.flow.target_client() as client:
+        ends = offsets_or_errors(client, copies, LATEST, isolation=0)
+    lines = []
+    for tp, at in sorted(copies.items()):
+        end = ends[tp]
+        if isinstance(end, BrokerError):
+            lines.append((f"{tp} cannot be read: {end.message}", True))
+        elif end < at.target_next:
+            lines.append((f"{tp} ends at offset {end}, the copy at {at.target_next}: the target has lost records", True))
+        elif end > at.target_next:
+            lines.append((f"{tp} holds {count(end - at.target_next)} records of others from offset {at.target_next} on", False))
+    return lines
 
 
 def _staged(flow: Flow, ledger: Ledger, spans: SpanTable) -> list[str]:
@@ -94,15 +148,16 @@ def _staged(flow: Flow, ledger: Ledger, spans: SpanTable) -> list[str]:
         seen = dict(done.verified)
 
 
-def promote(found: Situation, table: Promotions, options: FailoverOptions) -> bool:
+def promote(found: Situation, table: Promotions) -> bool:
     """Write the promotion down while no lane can run; False when there is more to copy after all.
 
     Raises:
-        LaneBusy: a run has started meanwhile.
+        LaneBusy, LaneLost: a run has started meanwhile.
     """
     moment = now()
     with ExitStack() as stack:
-        hold_lanes(found, stack)
+        holds = hold_lanes(found, stack)
+        found.refresh()
         if pending(found) or (found.source_there and still_written(found)):
             return False
         positions = found.positions()
@@ -114,5 +169,7 @@ def promote(found: Situation, table: Promotions, options: FailoverOptions) -> bo
             for tp, at in sorted(positions.items())
         ]  # fmt: skip
         crash_point("failover.promoting")
+        for hold in holds:  # a lease may have ended while this process hung, and a run have begun
+            hold.check()
         table.add(rows)
     return True

@@ -13,13 +13,15 @@ PLANNED, UNPLANNED = "planned", "unplanned"
 class FailoverOptions:
     """What was asked for.
 
-    ``topics``: only these source topics. ``unplanned``: do not ask the source, even if it answers. ``wait``: seconds until a planned
-    failover gives up while the source is still written to. ``accept_differences``: promote although the verification found some.
+    ``topics``: only these source topics. ``unplanned``: do not ask the source, even if it answers; ``planned``: refuse while it does not
+    answer, instead of doing without it. ``wait``: seconds until a planned failover gives up while the source is still written to.
+    ``accept_differences``: promote although the verification found some.
     """
 
     topics: Collection[str] | None = None
     dry_run: bool = False
     unplanned: bool = False
+    planned: bool = False
     wait: float = 60.0
     accept_differences: bool = False
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.ledger.promotions import latest_of, promoted_topics
 from mirror_pipeline.buffer.ledger.topic_changes import SETTING, Made, TopicChanges
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.errors import BrokerError
@@ -102,7 +103,8 @@ class SettingsRounds:
     def _look(self, outcome: SettingsOutcome, only: Collection[str] | None) -> dict[str, _Pair]:
         """Read both sides: one question each for all topics. Copies whose target topic is another one now are left out."""
         copies = known_topics(self.flow.config, self.flow.settings)
-        copies = {topic: copy for topic, copy in copies.items() if only is None or topic in only}
+        out = promoted_topics(latest_of(self.flow.config.buffer, self.flow.name))  # their settings are the applications' own
+        copies = {topic: copy for topic, copy in copies.items() if topic not in out and (only is None or topic in only)}
         copies = self._unclaimed(copies, outcome)
         there = self.target.topics([copy.generation.target_topic for copy in copies.values()]) if copies else {}
         same = {

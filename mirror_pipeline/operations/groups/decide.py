@@ -3,7 +3,8 @@
 The rules, first match first:
 
 1. The target holds an offset that this mirror did not write: it is never overwritten. The group moved to the target if its commit on
-   the source has not changed since; otherwise it committed on both sides.
+   the source has not changed since; otherwise it committed on both sides. After a failover and a way back the group has done so
+   rightly: its offset is moved forward from there.
 2. The source's commit is beyond what is copied, or its translation beyond the target's log: it waits.
 3. The target holds it already.
 4. It lies before what the target holds: only if the source's commit itself went back.
@@ -56,7 +57,7 @@ class Decision:
     why: str = ""
 
 
-def decide(key: GroupPartition, sides: Sides, known: CarriedOffset | None, now: int) -> Decision:
+def decide(key: GroupPartition, sides: Sides, known: CarriedOffset | None, now: int, *, reopened: bool = False) -> Decision:
     """Apply the rules.
 
     Args:
@@ -64,9 +65,11 @@ def decide(key: GroupPartition, sides: Sides, known: CarriedOffset | None, now: 
         sides: what both clusters say.
         known: the ledger's row.
         now: milliseconds since the epoch, for a new row.
+        reopened: the topic was promoted, and opened again after ``known``: what the target holds dates from then.
     """
     wanted = None if sides.translated.offset is None else max(sides.translated.offset, sides.start)
-    if not _ours(sides.target, known, wanted):
+    onward = reopened and sides.target is not None and wanted is not None and wanted >= sides.target.offset
+    if not onward and not _ours(sides.target, known, wanted):
         return _foreign(sides, known, wanted)
     went_back = known is not None and (sides.source.offset < known.source_offset or known.moved_back)
     held = NONE if sides.target is None else sides.target.offset

@@ -84,6 +84,7 @@ class GroupRounds:
     _maps: MirrorMaps = field(default_factory=MirrorMaps)
     _rows: dict[GroupPartition, CarriedOffset] | None = None
     _settled: dict[GroupPartition, tuple[Commit, int | None]] = field(default_factory=dict)
+    _opened: dict[str, int] = field(default_factory=dict)
     _count: int = 0
 
     def remember(self, rows: Mapping[GroupPartition, CarriedOffset]) -> None:
@@ -101,7 +102,9 @@ class GroupRounds:
         outcome = RoundOutcome()
         seen = self._source(outcome)
         named = {tp.topic for group in seen.values() for tp in group.commits}
-        out = promoted_topics(latest_of(self.flow.config.buffer, self.flow.name))  # their groups are the applications' own
+        latest = latest_of(self.flow.config.buffer, self.flow.name)
+        out = promoted_topics(latest)  # their groups are the applications' own
+        self._opened = {topic: max(row.at for row in rows.values()) for topic, rows in latest.items() if topic not in out}
         maps = self._maps.refresh(self.flow.lane_stores(), named - out)
         if self._rows is None:
             self._rows = self.table.read()
@@ -157,7 +160,9 @@ class GroupRounds:
                     continue  # the target topic is gone, or its leader is
                 found = maps[tp].to_target(group.commits[tp].offset)
                 sides = Sides(group.commits[tp], there.get(place), found, *bounds[place], active)
-                decision = decide(key, sides, (self._rows or {}).get(key), moment)
+                known = (self._rows or {}).get(key)
+                reopened = tp.topic in self._opened and (known is None or known.at <= self._opened[tp.topic])
+                decision = decide(key, sides, known, moment, reopened=reopened)
                 outcome.decisions[key] = sides, decision
                 if decision.state in SETTLED or found.offset is None:
                     self._settled[key] = sides.source, found.offset

@@ -109,3 +109,16 @@ def test_groups_are_selected_by_whole_names_and_share_groups_are_named() -> None
     assert sorted(chosen) == ["shop-1", "shop-2"]
     assert why_left_out(ListedGroup("s", "Empty", "share")).startswith("share group: ")
     assert [why_left_out(ListedGroup("s", "Empty", kind)) for kind in ("classic", "consumer", "streams")] == [""] * 3
+
+
+def test_after_a_failover_and_a_way_back_a_group_is_moved_forward_from_where_it_stood() -> None:
+    """It committed 1,030 on the target while applications were there; its row is from before."""
+
+    def found(source: int) -> Decision:
+        return decide(KEY, sides(source, 1_030), row(20, 1_020), 7, reopened=True)
+
+    assert (found(40).state, found(40).offset) == (GroupState.WRITE, 1_040)
+    assert found(40).row == CarriedOffset(KEY, 40, "", 1_040, 1_030, False, 7)
+    assert found(25).state is GroupState.BOTH, "never back: it has read those records"
+    assert found(60).state is GroupState.BOTH, "its record is not copied yet"
+    assert decide(KEY, sides(40, 1_030), row(20, 1_020), 7).state is GroupState.BOTH, "without a way back it is a split"

@@ -47,7 +47,9 @@ MEANING = {
 
 PROMOTED = "promoted"
 """The code, and the state in `lag` and `status`, of a topic that was handed over to applications."""
-DIRECTED = (PROMOTED, "standby")
+STANDBY = "standby"
+"""The same of a topic whose other direction is in effect."""
+DIRECTED = (PROMOTED, STANDBY)
 """Halts that `mirror failback` ends."""
 RECORD_GAP = "with `on_loss: record_gap` the run records the gap and continues"
 FILLED_HINT = (
@@ -207,13 +209,13 @@ def promoted(topic: str, target_topic: str, alias: str, by: str, at: int) -> Hal
 def written_by_reverse(topic: str, mirror: str) -> Halt:
     """The mirror in the other direction writes this topic."""
     message = f"mirror {mirror} copies into {topic}: copying it back would loop"
-    return Halt(topic, message, f"`mirror failover {mirror}` ends that, then `mirror failback {mirror}` opens this direction", "standby")
+    return Halt(topic, message, f"`mirror failover {mirror}` ends that, then `mirror failback {mirror}` opens this direction", STANDBY)
 
 
 def standing_by(topic: str, mirror: str, forward: str) -> Halt:
     """A reverse mirror whose other direction is in effect."""
     message = f"mirror {mirror} is the reverse of {forward}, which is in effect for {topic}"
-    return Halt(topic, message, f"`mirror failback {forward}` opens it after a failover", "standby")
+    return Halt(topic, message, f"`mirror failback {forward}` opens it after a failover", STANDBY)
 
 
 # The target.

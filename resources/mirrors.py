@@ -39,6 +39,14 @@ class MirrorsResource(BoundResource):
         config = self.config()
         return lane_of(config.buffer, config.mirror(name), topics)
 
+    def states_of(self, name: str, topics: Collection[str]) -> dict[str, str]:
+        """``promoted`` or ``standby`` for the topics that a mirror leaves alone; asks no cluster. Raises as :meth:`lanes_of`."""
+        from mirror_pipeline.topics.directions import Directions
+
+        config = self.config()
+        halts = Directions(config, config.mirror(name)).look().refused(topics)
+        return {topic: halt.code for topic, halt in halts.items()}
+
     def engine(self, name: str) -> EngineConfig:
         """The mirror's engine settings, for building its Spark session. Raises ConfigError, UsageError."""
         return self.config().mirror(name).engine

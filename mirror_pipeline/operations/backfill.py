@@ -89,6 +89,8 @@ def run(
         raise UsageError("the time range is empty: --from is not before --to", hint="the end is exclusive")
     if from_time > time.time() * 1000:
         raise UsageError("the time range lies in the future", hint="a backfill copies past records; `mirror run` copies new ones")
+    if into is None:
+        _refuse_directed(flow, topic)
     target = into or _selected(flow, topic)
     lane = lane_name(topic, target, from_time, to_time)
     store = next((s for s in find_lanes(flow.config.buffer, flow.name) if s.lane == lane), None)
@@ -139,6 +141,7 @@ def _copy(
 
 def default_target(flow: Flow, topic: str) -> str:
     """The mirrored name while no lane copies into it and it holds no records but those of backfills; else that name with ``.backfill``."""
+    _refuse_directed(flow, topic)
     target = _selected(flow, topic)
     begun = _live(flow, topic, target)
     ours = {manifest.target_topic for manifest in _manifests(flow)}
@@ -171,6 +174,13 @@ def _live(flow: Flow, topic: str, target: str) -> bool:
 def _manifests(flow: Flow) -> list[Manifest]:
     stores = [store for store in find_lanes(flow.config.buffer, flow.name) if store.lane.startswith(BACKFILL_PREFIX)]
     return [manifest for store in stores if (manifest := read_manifest(store)) is not None]
+
+
+def _refuse_directed(flow: Flow, topic: str) -> None:
+    """A topic that applications took over, or that is copied the other way, gets no old records unless the target is named."""
+    halt = flow.directions().look().refused([topic]).get(topic)
+    if halt is not None:
+        raise UsageError(halt.message, hint=f"to copy old records of {topic} into another topic, name it with --into")
 
 
 def _refuse_live(flow: Flow, topic: str, target: str) -> None:

@@ -9,6 +9,7 @@ import dagster as dg
 from pydantic import Field
 
 from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.halts import PROMOTED, STANDBY
 from mirror_pipeline.orchestration import metadata, names
 from mirror_pipeline.orchestration.checks import BEHIND, HALTED, copying_spec, evaluation, verdict
 from mirror_pipeline.orchestration.failures import failure
@@ -51,12 +52,13 @@ def source_spec(mirror: KnownMirror, topic: KnownTopic, written_by: dg.AssetKey 
     return dg.AssetSpec(
         names.source_key(mirror.name, topic.topic),
         deps=[written_by] if written_by is not None else [],
-        description=f"Topic `{topic.topic}` on cluster `{mirror.config.source}`, {topic.partitions} partitions by the saved catalogue. "
-        "Observations show its end offsets and the mirror's lag.",
+        description=f"{_state_words(mirror, topic)}Topic `{topic.topic}` on cluster `{mirror.config.source}`, "
+        f"{topic.partitions} partitions by the saved catalogue. Observations show its end offsets and the mirror's lag.",
         # Source and copy have the same title, the topic's name: separate groups and kinds tell them apart.
         group_name=names.group(mirror.name, f"from_{mirror.config.source}"),
         kinds={"kafka", "source"},
-        metadata={"mirror": mirror.name, "lane": topic.lane, "cluster": mirror.config.source, "topic": topic.topic},
+        metadata={"mirror": mirror.name, "lane": topic.lane, "cluster": mirror.config.source, "topic": topic.topic, **_state_facts(topic)},
+        tags=_state_tags(topic),
     )
 
 
@@ -64,13 +66,33 @@ def target_spec(mirror: KnownMirror, topic: KnownTopic) -> dg.AssetSpec:
     """The topic's copy on the target cluster."""
     return dg.AssetSpec(
         names.target_key(mirror.name, topic.topic),
-        description=f"Topic `{topic.target_topic}` on cluster `{mirror.config.target}`: the copy of `{topic.topic}` of cluster "
-        f"`{mirror.config.source}`, kept by mirror `{mirror.name}`.",
+        description=f"{_state_words(mirror, topic)}Topic `{topic.target_topic}` on cluster `{mirror.config.target}`: the copy of "
+        f"`{topic.topic}` of cluster `{mirror.config.source}`, kept by mirror `{mirror.name}`.",
         group_name=names.group(mirror.name, topic.lane),
         kinds=KINDS,
         skippable=True,  # a topic without new records emits no event
-        metadata={"mirror": mirror.name, "lane": topic.lane, "cluster": mirror.config.target, metadata.TARGET_TOPIC: topic.target_topic},
-    )
+        metadata={
+            "mirror": mirror.name, "lane": topic.lane, "cluster": mirror.config.target, metadata.TARGET_TOPIC: topic.target_topic,
+            **_state_facts(topic),
+        },
+        tags=_state_tags(topic),
+    )  # fmt: skip
+
+
+def _state_words(mirror: KnownMirror, topic: KnownTopic) -> str:
+    """The first sentence on a topic that the mirror leaves alone."""
+    return {
+        PROMOTED: f"**Promoted**: applications write to `{topic.target_topic}`, mirror `{mirror.name}` does not. ",
+        STANDBY: f"**Standby**: the other direction is in effect, mirror `{mirror.name}` copies nothing. ",
+    }.get(topic.state, "")
+
+
+def _state_facts(topic: KnownTopic) -> dict[str, str]:
+    return {metadata.STATE: topic.state} if topic.state else {}
+
+
+def _state_tags(topic: KnownTopic) -> dict[str, str]:
+    return {names.STATE_TAG: topic.state} if topic.state else {}
 
 
 def lane_assets(mirror: KnownMirror, lane: str) -> dg.AssetsDefinition:

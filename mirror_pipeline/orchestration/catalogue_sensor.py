@@ -12,6 +12,7 @@ from mirror_pipeline.orchestration.project import UP_URL_ENV, KnownMirror, Proje
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
 from mirror_pipeline.orchestration.up.graphql import GraphQLError, reload_location
 from mirror_pipeline.orchestration.up.page import known_token
+from mirror_pipeline.topics.catalogue import Catalogue
 
 INTERVAL_SECONDS = 30
 LOOK_SECONDS = 20.0
@@ -59,13 +60,11 @@ def missing_sensor(project: Project) -> dg.SensorDefinition:
 def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: MirrorsResource) -> dg.SkipReason:
     """Refresh once. The result is always a skip: a catalogue starts no run."""
     try:
-        catalogue = step_thread.bounded(
-            lambda: mirrors.mirror(mirror.name).refresh_catalogue(), LOOK_SECONDS, name=f"catalogue of {mirror.name}"
-        )
+        catalogue, states = step_thread.bounded(lambda: _look(mirror, mirrors), LOOK_SECONDS, name=f"catalogue of {mirror.name}")
     except (MirrorError, TimeoutError) as error:
         return dg.SkipReason(f"catalogue of mirror {mirror.name} not refreshed: {error} (source cluster {mirror.config.source})")
-    now = {(topic.name, topic.target_topic, topic.partitions) for topic in catalogue.topics}
-    shown = {(topic.topic, topic.target_topic, topic.partitions) for topic in mirror.topics or ()}
+    now = {(topic.name, topic.target_topic, topic.partitions, states.get(topic.name, "")) for topic in catalogue.topics}
+    shown = {(topic.topic, topic.target_topic, topic.partitions, topic.state) for topic in mirror.topics or ()}
     if mirror.topics is not None and now == shown:
         context.update_cursor("")
         return dg.SkipReason(f"no change: {len(now):,} topics selected, {len(catalogue.excluded):,} left out")
@@ -76,6 +75,11 @@ def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: Mirr
         return dg.SkipReason(f"{change}: a reload was requested and is in progress")
     context.update_cursor(json.dumps([fingerprint, step_thread.wall_clock()]))
     return dg.SkipReason(f"{change}: {_reload()}")
+
+
+def _look(mirror: KnownMirror, mirrors: MirrorsResource) -> tuple[Catalogue, dict[str, str]]:
+    catalogue = mirrors.mirror(mirror.name).refresh_catalogue()
+    return catalogue, mirrors.states_of(mirror.name, [topic.name for topic in catalogue.topics])
 
 
 def _asked(cursor: str | None) -> tuple[str, float]:
@@ -89,7 +93,7 @@ def _asked(cursor: str | None) -> tuple[str, float]:
 def _change(before: set[str], after: set[str]) -> str:
     words = [f"+{name}" for name in sorted(after - before)] + [f"-{name}" for name in sorted(before - after)]
     shown = ", ".join(words[:5]) + (f" and {len(words) - 5} more" if len(words) > 5 else "")
-    return f"topics changed ({shown or 'partitions or names'})"
+    return f"topics changed ({shown or 'partitions, names or states'})"
 
 
 def _reload() -> str:

@@ -59,7 +59,7 @@ def verdict(key: dg.AssetKey, state: str, facts: metadata.Metadata) -> dg.AssetC
         asset_key=key,
         check_name=names.COPYING_CHECK,
         severity=dg.AssetCheckSeverity.WARN if state == BEHIND else dg.AssetCheckSeverity.ERROR,
-        description=text if state in (HALTED, BEHIND) else "",
+        description=text if state != "ok" else "",
         metadata={name: facts[name] for name in (metadata.STATE, metadata.CODE, metadata.REASON, metadata.HINT) if name in facts},
     )
 

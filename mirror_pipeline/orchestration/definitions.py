@@ -16,12 +16,14 @@ from mirror_pipeline.orchestration.backfill import backfill_asset, backfill_job,
 from mirror_pipeline.orchestration.carried_groups import carries_groups, groups_check, groups_sensor, groups_spec
 from mirror_pipeline.orchestration.catalogue_sensor import catalogue_sensor, missing_sensor
 from mirror_pipeline.orchestration.checks import copying_key, verify_checks, verify_job, verify_schedule
+from mirror_pipeline.orchestration.cluster_change import failback_job, failover_job
 from mirror_pipeline.orchestration.lag_sensor import lag_sensor
 from mirror_pipeline.orchestration.lane_facts import lane_job_name
 from mirror_pipeline.orchestration.maintenance import evict_job, prune_job, schedules
 from mirror_pipeline.orchestration.project import KnownMirror, Project, config_path, joints, read_project
 from mirror_pipeline.orchestration.reaper import reaper
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
+from mirror_pipeline.topics.naming import partner_of
 
 
 def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.Definitions:
@@ -51,6 +53,9 @@ def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.De
             checks.append(verify_checks(mirror))
             jobs.append(verify_job(mirror, checks[-1]))
             hourly.append(verify_schedule(mirror, jobs[-1]))
+        jobs.append(failover_job(mirror))
+        if partner_of([known.config for known in project.mirrors], mirror.config) is not None:
+            jobs.append(failback_job(mirror))
         sensors += [lag_sensor(mirror, lane_jobs), catalogue_sensor(mirror)]
         if carries_groups(mirror):
             assets.append(groups_spec(mirror))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
+from mirror_pipeline.halts import DIRECTED
 from mirror_pipeline.lags import MirrorLag, TopicLag
 from mirror_pipeline.orchestration.lane_facts import LaneFacts
 
@@ -57,9 +58,11 @@ def decide(
         stuck: topics whose position does not move, and since when.
     """
     behind = [topic for topic in lag.topics if topic.lag_records]
+    aside = _aside(lag)
     if not behind:
-        return Decision((), (f"no lag in {_count(len(lag.topics), 'topic')}",))
-    starts, reasons = [], []
+        copied = sum(1 for topic in lag.topics if topic.state not in DIRECTED)
+        return Decision((), ((f"no lag in {_count(copied, 'topic')}",) if copied or not aside else ()) + aside)
+    starts, reasons = list[Start](), list(aside)
     for facts in lanes:
         here = [topic for topic in behind if homes.get(topic.topic) == facts.lane]
         if not here:
@@ -70,6 +73,12 @@ def decide(
         else:
             starts.append(Start(facts, _shown(facts, [topic.topic for topic in here])))
     return Decision(tuple(starts), tuple(reasons))
+
+
+def _aside(lag: MirrorLag) -> tuple[str, ...]:
+    """Topics that applications use, or that the other mirror copies: no run is started for them, and none is retried."""
+    by_state = {state: [topic for topic in lag.topics if topic.state == state] for state in DIRECTED}
+    return tuple(f"{state}: {_names(topics)}" for state, topics in by_state.items() if topics)
 
 
 def _shown(facts: LaneFacts, behind: Sequence[str]) -> tuple[str, ...]:
@@ -160,6 +169,7 @@ class TopicMemory:
     observed: float
     reported_lag: int = -1
     reported_end: int = -1
+    directed: str = ""
 
 
 class LagMemory:
@@ -188,7 +198,11 @@ class LagMemory:
             memory.position, memory.end = position, end
             news = (topic.lag_records, end) != (memory.reported_lag, memory.reported_end)
             turned = (topic.lag_records > 0) != (memory.reported_lag > 0)
-            if news and (now - memory.observed >= pause or (turned and now - memory.observed >= pause / 6)):
+            directed = topic.state if topic.state in DIRECTED else ""
+            if directed != memory.directed:
+                memory.directed, memory.observed, memory.reported_lag, memory.reported_end = directed, now, topic.lag_records, end
+                due.append(topic)
+            elif news and (now - memory.observed >= pause or (turned and now - memory.observed >= pause / 6)):
                 memory.observed, memory.reported_lag, memory.reported_end = now, topic.lag_records, end
                 due.append(topic)
         self._topics = {topic.topic: self._topics[topic.topic] for topic in lag.topics}

@@ -10,7 +10,9 @@ from typing import Any
 
 import dagster as dg
 
+from mirror_pipeline.halts import PROMOTED
 from mirror_pipeline.lags import TopicLag
+from mirror_pipeline.operations.failover.report import HandedTopic
 from mirror_pipeline.reports import BackfillReport, GroupsReport, Progress, TopicProgress
 from mirror_pipeline.verdicts import VerifyReport, difference_json
 
@@ -50,6 +52,7 @@ EXPIRED = "expired"
 GROUPS = "groups"
 GROUPS_NOT_IN_STEP = "groups_not_in_step"
 RECORDS_BEHIND = "records_behind"
+REPORT = "report"
 SHOWN_DIFFERENCES = 20
 
 NAMES = frozenset(
@@ -59,6 +62,7 @@ NAMES = frozenset(
         GAPS, POSITIONS, END_OFFSETS, OFFSET_RANGES, STATE,
         CODE, REASON, HINT, TARGET_TOPIC, TARGET_DOWN, FROM_TIME, TO_TIME,
         LEAVES, DIFFERENCES, FIRST_DIFFERENCES, EXPIRED, GROUPS, GROUPS_NOT_IN_STEP, RECORDS_BEHIND,
+        REPORT,
     )
 )  # fmt: skip
 Metadata = dict[str, Any]
@@ -163,4 +167,19 @@ def of_groups(report: GroupsReport) -> Metadata:
         GROUPS: len({row.group for row in report.groups}),
         GROUPS_NOT_IN_STEP: len({row.group for row in report.groups if row.state not in ("in_step", "moved")}),
         RECORDS_BEHIND: sum(row.behind or 0 for row in report.groups if row.state not in ("in_step", "moved")),
+    }
+
+
+def of_cluster_change(state: str, report: str) -> Metadata:
+    """Metadata of a failover's or failback's output: its outcome, and the whole report as markdown."""
+    return {STATE: state, REPORT: dg.MetadataValue.md(report)}
+
+
+def of_promotion(topic: HandedTopic) -> Metadata:
+    """Metadata of a target asset's observation when applications take the topic over."""
+    return {
+        STATE: PROMOTED,
+        CODE: PROMOTED,
+        POSITIONS: _numbers({part.partition: part.source_offset for part in topic.partitions}),
+        TARGET_TOPIC: topic.target_topic,
     }

@@ -19,10 +19,11 @@ MIRROR_TAG = "mirror/name"
 KIND_TAG = "mirror/kind"
 MAX_RUNTIME_TAG = "dagster/max_runtime"
 HALTED_TAG = "mirror/halted"
+STATE_TAG = "mirror/state"
 SAME_CHECK = "same_as_source"
 COPYING_CHECK = "copying"
 GROUPS_CHECK = "groups_in_step"
-KIND_LANE, KIND_BACKFILL, KIND_UPKEEP = "lane", "backfill", "upkeep"
+KIND_LANE, KIND_BACKFILL, KIND_UPKEEP, KIND_FAILOVER = "lane", "backfill", "upkeep", "failover"
 
 LONGEST_WORD = 60
 LONGEST_NAME = 90

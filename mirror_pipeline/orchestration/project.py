@@ -12,6 +12,7 @@ from mirror_pipeline.config import DEFAULT_CONFIG, Config, MirrorConfig, load_co
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.orchestration import names
 from mirror_pipeline.topics.catalogue import load_catalogue
+from mirror_pipeline.topics.directions import Directions
 from mirror_pipeline.topics.lanes import lane_names, lane_of, with_further
 
 CONFIG_ENV = "MIRROR_CONFIG"
@@ -23,12 +24,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, order=True)
 class KnownTopic:
-    """A selected topic by the saved catalogue, and the lane that copies it."""
+    """A selected topic by the saved catalogue, and the lane that copies it.
+
+    ``state`` is ``promoted`` or ``standby`` while the mirror leaves the topic alone, by the ledgers when the definitions were loaded.
+    """
 
     topic: str
     target_topic: str
     lane: str
     partitions: int = 0
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,8 @@ def with_words(mirrors: Iterable[KnownMirror]) -> tuple[KnownMirror, ...]:
 def _named_objects(mirror: KnownMirror) -> Iterator[tuple[str, ...]]:
     for kind in ("lag", "catalogue", "verify", "verify_job", "verify_hourly", "backfill_job"):
         yield kind, mirror.name
+    for kind in ("failover", "failover_op", "failback", "failback_op"):
+        yield kind, mirror.name
     if mirror.config.groups is not None:
         yield "groups", mirror.name
         yield "groups_check", mirror.name
@@ -140,8 +147,10 @@ def known_topics(config: Config, mirror: MirrorConfig) -> tuple[KnownTopic, ...]
     selected = [topic.name for topic in catalogue.topics]
     try:
         homes = lane_of(config.buffer, mirror, selected)
+        states = {name: halt.code for name, halt in Directions(config, mirror).look().refused(selected).items()}
     except MirrorError as error:
         # The ledgers matter only for topics that were assigned before `lanes` was changed.
         _log.warning("lanes of mirror %s by name only: %s", mirror.name, error)
-        homes = dict.fromkeys(selected, lane_names(mirror)[0])
-    return tuple(sorted(KnownTopic(t.name, t.target_topic, homes[t.name], t.partitions) for t in catalogue.topics))
+        homes, states = dict.fromkeys(selected, lane_names(mirror)[0]), {}
+    known = (KnownTopic(t.name, t.target_topic, homes[t.name], t.partitions, states.get(t.name, "")) for t in catalogue.topics)
+    return tuple(sorted(known))

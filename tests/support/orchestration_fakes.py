@@ -55,6 +55,7 @@ class FakeMirror:
     records: dict[str, int] = field(default_factory=lambda: {"orders": 5})
     calls: list[dict[str, Any]] = field(default_factory=list)
     lanes: list[str] = field(default_factory=lambda: ["lane-0"])
+    states: dict[str, str] = field(default_factory=dict)
 
     def lag(self) -> MirrorLag:
         if isinstance(self.lag_answer, Exception):
@@ -135,6 +136,9 @@ class FakeMirrors(MirrorsResource):
 
     def lanes_of(self, name: str, topics: Collection[str]) -> dict[str, str]:
         return dict.fromkeys(topics, "lane-0")
+
+    def states_of(self, name: str, topics: Collection[str]) -> dict[str, str]:
+        return {topic: state for topic, state in self.fakes[name].states.items() if topic in topics}
 
 
 class NoSpark(SparkSessionResource):

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from mirror_pipeline.operations.failover.report import HandedTopic
 from mirror_pipeline.orchestration import metadata
 from mirror_pipeline.orchestration.reporting import LaneReporter
 from mirror_pipeline.reports import GroupsReport
@@ -17,7 +18,7 @@ FIXED = {
     "micro_batches", "seconds", "seconds_staging", "seconds_producing", "staged_records", "staged_bytes", "spark_bytes",
     "driver_bytes", "spark_jobs", "gaps", "positions", "end_offsets", "offset_ranges", "state", "code", "reason", "hint",
     "target_topic", "target_down", "from_time", "to_time", "leaves", "differences", "first_differences", "expired",
-    "groups", "groups_not_in_step", "records_behind",
+    "groups", "groups_not_in_step", "records_behind", "report",
 }  # fmt: skip
 
 
@@ -39,6 +40,7 @@ def test_what_is_emitted_has_a_fixed_name() -> None:
     emitted |= set(metadata.of_backfill(fake.backfill("orders", 0, 1, into=None)))
     emitted |= set(metadata.of_verification("orders", fake.verify()))
     emitted |= set(metadata.of_groups(GroupsReport("m", ())))
+    emitted |= set(metadata.of_cluster_change("promoted", "")) | set(metadata.of_promotion(HandedTopic("orders", "east.orders", ())))
     assert emitted == metadata.NAMES
 
 

@@ -201,7 +201,8 @@ class _Facts:
             source=mirror.source,
             target=mirror.target,
             topics=TopicSelection(
-                tuple(topics.include), tuple(topics.exclude), topics.manage, topics.replication_factor, _topic_configs(topics.configs)
+                tuple(topics.include), tuple(topics.exclude), topics.manage, topics.replication_factor, _topic_configs(topics.configs),
+                topics.originals_only,
             ),
             naming=mirror.naming,
             offsets=mirror.offsets,

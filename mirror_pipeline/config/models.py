@@ -115,6 +115,15 @@ class TopicsModel(Section):
         ..., "Topics to mirror: Python regexes on the whole name.", "list of regexes", example='["orders", "payments\\\\..*"]', min_length=1
     )
     exclude: Patterns = setting([], "Topics to leave out; wins over `include`.", "list of regexes", example='[".*\\\\.internal"]')
+    originals_only: bool = setting(
+        False,
+        "Whether copies are left out: topics that a mirror wrote to the source cluster, by their names (`west.orders` where `west` is a "
+        "cluster of this file, and every name that a mirror of this file gives) or by the ledgers of this file's mirrors. With it a "
+        "further cluster joins with `include: [\".*\"]`, and no record reaches it twice, see [patterns](patterns.md).",
+        "true or false",
+        example="true",
+        strict=True,
+    )
     manage: bool = setting(
         True,
         "Whether the mirror creates missing target topics and adds missing partitions. With `false` such a topic "

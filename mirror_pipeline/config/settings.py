@@ -111,13 +111,14 @@ class TopicConfigs:
 
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
-    """Whole-name regexes (``exclude`` wins) and what the mirror may do to target topics."""
+    """Whole-name regexes (``exclude`` wins), whether copies are left out, and what the mirror may do to target topics."""
 
     include: tuple[str, ...]
     exclude: tuple[str, ...] = ()
     manage: bool = True
     replication_factor: int | None = None
     configs: TopicConfigs = TopicConfigs()
+    originals_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

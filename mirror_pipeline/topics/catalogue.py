@@ -13,6 +13,7 @@ from mirror_pipeline.config import Config, MirrorConfig
 from mirror_pipeline.files import replace_file
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.reports import Excluded
+from mirror_pipeline.topics.lanes import written_on_source
 from mirror_pipeline.topics.naming import choose, target_names
 
 _VERSION = 1
@@ -92,7 +93,7 @@ def build_catalogue(config: Config, mirror: MirrorConfig, admin: Admin, copied: 
         UsageError: two topics would get one name, or a topic would go round in a circle.
     """
     found = admin.topics()
-    chosen, excluded = choose(config.mirrors, mirror, found, config.clusters)
+    chosen, excluded = choose(config.mirrors, mirror, found, config.clusters, written_on_source(config, mirror))
     names = target_names(mirror.naming, mirror.source, mirror.target, chosen)
     topics = [CatalogueTopic(name, names[name], found[name].partitions, found[name].topic_id) for name in chosen]
     topics += [topic for topic in copied if topic.name not in found]

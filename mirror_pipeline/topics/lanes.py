@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.ledger.promotions import latest_of, promoted_topics
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
 from mirror_pipeline.config import BufferConfig, Config, MirrorConfig
 from mirror_pipeline.errors import NothingSelected
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.model import Incarnation
 from mirror_pipeline.reports import Excluded
-from mirror_pipeline.topics.naming import choose, target_names
+from mirror_pipeline.topics.naming import choose, partner_of, target_names
 from mirror_pipeline.topics.select import unmatched
 
 LANE_PREFIX = "lane-"
@@ -75,9 +76,32 @@ def select_topics(config: Config, mirror: MirrorConfig, names: Collection[str]) 
 
     Raises:
         UsageError: two topics would get one target name, a target name is not legal, or a topic would come back to its source.
+        BufferUnusable: with ``originals_only``, a ledger cannot be read.
     """
-    chosen, excluded = choose(config.mirrors, mirror, names, config.clusters)
+    chosen, excluded = choose(config.mirrors, mirror, names, config.clusters, written_on_source(config, mirror))
     return Selected(target_names(mirror.naming, mirror.source, mirror.target, chosen), tuple(excluded))
+
+
+def written_on_source(config: Config, mirror: MirrorConfig) -> dict[str, str]:
+    """What other mirrors of the file have written to this one's source, with the mirror's name; nothing without ``originals_only``.
+
+    Not what was promoted, which applications write now, and not what this mirror's reverse wrote: which of the two copies a topic is
+    decided by the promotions alone. Asks no cluster.
+
+    Raises:
+        BufferUnusable: a ledger cannot be read.
+    """
+    found: dict[str, str] = {}
+    if not mirror.topics.originals_only:
+        return found
+    partner = partner_of(config.mirrors, mirror)
+    for other in config.mirrors:
+        if other.target == mirror.source and other is not partner:
+            promoted = promoted_topics(latest_of(config.buffer, other.name))
+            for store in lane_stores(config.buffer, other):
+                generations = Ledger(store).incarnations().items()
+                found |= {generation.target_topic: other.name for topic, generation in generations if topic not in promoted}
+    return found
 
 
 def discover(

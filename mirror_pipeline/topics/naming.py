@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirror_pipeline.config import MirrorConfig
-from mirror_pipeline.config.naming import NamingRule, fill, same_to_kafka, shows_source, sources, topic_name_problem
+from mirror_pipeline.config.naming import OTHERWISE, NamingRule, fill, same_to_kafka, shows_source, sources, topic_name_problem
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.reports import Excluded
 from mirror_pipeline.topics.select import select
+
+ONLY = "topics.originals_only leaves out copies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,11 @@ def refuse_collisions(claims: Iterable[Claim]) -> None:
 
 
 def choose(
-    mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, names: Iterable[str], aliases: Collection[str]
+    mirrors: Sequence[MirrorConfig],
+    mirror: MirrorConfig,
+    names: Iterable[str],
+    aliases: Collection[str],
+    written: Mapping[str, str] | None = None,
 ) -> tuple[list[str], list[Excluded]]:
     """Which topics a mirror copies, and why not the others: by its regexes, and by names that show where a topic came from.
 
@@ -82,11 +88,15 @@ def choose(
         mirror: one of them.
         names: the source's topics.
         aliases: all cluster aliases.
+        written: topics on the source that other mirrors wrote, with the mirror's name; left out with ``originals_only``.
 
     Raises:
         UsageError: a topic would loop between mirrors, and its names do not show that.
     """
-    chosen, excluded = _by_regex(mirror, names, aliases)
+    chosen, excluded = _by_rules(mirrors, mirror, names, aliases)
+    if mirror.topics.originals_only and written:
+        excluded += [Excluded(name, f"mirror {written[name]} wrote it: {ONLY}") for name in chosen if name in written]
+        chosen = [name for name in chosen if name not in written]
     returning = {name for name in chosen if _would_return(mirrors, mirror, name)}
     excluded += [
         Excluded(name, f"by its name, mirrors of this file copied it from cluster {mirror.target}: copying it back would loop")
@@ -157,15 +167,33 @@ def _circle(mirrors: Sequence[MirrorConfig], first: MirrorConfig, topic: str, pa
 def _onward(mirrors: Sequence[MirrorConfig], cluster: str, name: str) -> Iterator[tuple[MirrorConfig, str]]:
     aliases = {alias for mirror in mirrors for alias in (mirror.source, mirror.target)}
     for mirror in mirrors:
-        if mirror.source == cluster and _by_regex(mirror, [name], aliases)[0]:
+        if mirror.source == cluster and _by_rules(mirrors, mirror, [name], aliases)[0]:
             yield mirror, fill(mirror.naming, mirror.source, name)
 
 
-def _by_regex(mirror: MirrorConfig, names: Iterable[str], aliases: Collection[str]) -> tuple[list[str], list[Excluded]]:
+def _by_rules(
+    mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, names: Iterable[str], aliases: Collection[str]
+) -> tuple[list[str], list[Excluded]]:
+    """What the regexes choose and, with ``originals_only``, no name shows to be a copy."""
     rules = mirror.topics
-    return select(
+    chosen, excluded = select(
         names, rules.include, rules.exclude, naming=mirror.naming, source=mirror.source, target=mirror.target, aliases=aliases
     )
+    if not rules.originals_only:
+        return chosen, excluded
+    origins = {name: _origin(mirrors, mirror.source, name, aliases) for name in chosen}
+    excluded += [Excluded(name, f"by its name it was copied from cluster {origin}: {ONLY}") for name, origin in origins.items() if origin]
+    return [name for name in chosen if not origins[name]], excluded
+
+
+def _origin(mirrors: Sequence[MirrorConfig], cluster: str, name: str, aliases: Collection[str]) -> str:
+    """The other cluster from which a topic of ``cluster`` was copied last, by its name; "" if the name does not say so.
+
+    Mirrors of other files count as well: they name topics as this file's do, or by ``prefix``.
+    """
+    rules: list[NamingRule] = [OTHERWISE, *(mirror.naming for mirror in mirrors)]
+    others = sorted(set(aliases) - {cluster})
+    return next((alias for alias in others if any(telling_sources(rule, alias, name) for rule in rules)), "")
 
 
 def source_name(naming: NamingRule, source_alias: str, target_topic: str) -> str | None:

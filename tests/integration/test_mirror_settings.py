@@ -47,6 +47,7 @@ CHANGES: dict[str, list[Change]] = {
     "engine": [Change({"engine": {**IN_PROCESS, "micro_batch_bytes": "1MB", "connections": 4}})],
     "topics.include": [Change({"topics": {"include": [".*"], "exclude": ["(?!TOPIC).*"]}})],
     "topics.exclude": [Change({"topics": {"include": ["TOPIC"], "exclude": ["nothing"]}})],
+    "topics.originals_only": [Change({"topics": {"include": ["TOPIC"], "originals_only": True}})],
     "topics.manage": [Change({"topics": {"include": ["TOPIC"], "manage": False}})],
     "topics.configs": [Change({"topics": {"include": ["TOPIC"], "configs": {"defaults_from": "source", "exclude": []}}})],
     "topics.replication_factor": [Change({"topics": {"include": ["TOPIC"], "replication_factor": 3}})],

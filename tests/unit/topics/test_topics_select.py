@@ -160,3 +160,38 @@ def test_a_circle_over_a_name_that_does_not_tell_is_refused_still() -> None:
     assert choose([there, back], back, ["a-orders"], {"a", "b"})[0] == []
     with pytest.raises(UsageError, match="would loop forever: back -> there -> back"):
         choose([mirror("there", "a", "b", "identity"), back], back, ["orders"], {"a", "b"})
+
+
+def originals(name: str, source: str, target: str, naming: str = "prefix") -> MirrorConfig:
+    return MirrorConfig(name, source, target, TopicSelection((".*",), originals_only=True), naming=naming)
+
+
+def test_originals_only_leaves_out_every_copy_that_a_name_shows() -> None:
+    joins = originals("joins", "a", "c")
+    chosen, excluded = choose([joins], joins, ["orders", "b.orders", "c.b.orders", "x.orders", "a.orders"], {"a", "b", "c"})
+    assert chosen == ["a.orders", "orders", "x.orders"], "x is no cluster, and a mirror does not write to its own source"
+    assert why(excluded, "b.orders") == "by its name it was copied from cluster b: topics.originals_only leaves out copies"
+    assert "from cluster c" in why(excluded, "c.b.orders")
+    every = mirror("every", "a", "c", "prefix")
+    assert choose([every], every, ["b.orders"], {"a", "b", "c"})[0] == ["b.orders"], "without the key it goes on"
+
+
+def test_originals_only_knows_the_names_that_other_mirrors_of_the_file_give() -> None:
+    joins, other = originals("joins", "a", "c", "identity"), mirror("other", "b", "d", "{topic}-from-{source}")
+    assert choose([joins, other], joins, ["orders-from-b", "orders-from-x", "b.orders"], {"a", "b", "c", "d"})[0] == ["orders-from-x"]
+
+
+def test_originals_only_leaves_out_what_the_ledgers_name_and_breaks_no_circle_by_them() -> None:
+    joins = originals("joins", "a", "c", "identity")
+    chosen, excluded = choose([joins], joins, ["orders", "own"], {"a", "b", "c"}, {"orders": "there"})
+    assert chosen == ["own"] and why(excluded, "orders") == "mirror there wrote it: topics.originals_only leaves out copies"
+    every = mirror("every", "a", "c", "identity")
+    assert choose([every], every, ["orders"], {"a", "c"}, {"orders": "there"})[0] == ["orders"]
+    there, back = mirror("there", "a", "b", "identity"), originals("back", "b", "a", "identity")
+    with pytest.raises(UsageError, match="would loop forever: there -> back -> there"):
+        choose([there, back], there, ["orders"], {"a", "b"})
+
+
+def test_a_ring_of_originals_ends_after_one_step() -> None:
+    ring = [originals(name, source, target) for name, source, target in (("1", "a", "b"), ("2", "b", "c"), ("3", "c", "a"))]
+    assert choose(ring, ring[1], ["a.t", "c.a.t", "t"], {"a", "b", "c"})[0] == ["t"]

@@ -62,6 +62,18 @@ def test_a_topic_that_did_not_make_it(cli: Cli, state: str) -> None:
     assert f"orders {state}: record of 2 MB is too large" in ended.out and "hint: raise max.message.bytes" in ended.out
 
 
+@pytest.mark.parametrize("state", ["promoted", "standby"])
+def test_a_topic_that_is_left_alone_is_no_problem(cli: Cli, state: str) -> None:
+    """A mirror and its reverse run side by side all the time: one of them always stands by."""
+
+    def run(**facts: Any) -> RunReport:
+        report = run_report(state=state, topic=state, reason="applications write there")
+        return replace(report, state="ok")
+
+    ended = cli("run", "--once", mirrors=[FakeMirror(on_run=run)])
+    assert ended.code == 0 and f"orders {state}: applications write there" in ended.out
+
+
 def test_nothing_new(cli: Cli) -> None:
     ended = cli("run", "--once", mirrors=[FakeMirror(on_run=lambda **facts: RunReport("m", "ok", 0, 0, 0.4, ()))])
     assert ended.code == 0 and "m: nothing new to copy" in ended.out

@@ -55,7 +55,8 @@ class ChangingMirror(FakeMirror):
         state = "ready" if options.dry_run else "promoted"
         return FailoverReport(
             NAME, 1, state, "planned", options.dry_run, "east", "west", ("w:9092",), (HANDED,),
-            (HandedGroup("billing", "east.orders", 0, 40),), (Missing("orders", 0, 120, None, "not known"),), file="" if options.dry_run else "f",
+            (HandedGroup("billing", "east.orders", 0, 40),), (Missing("orders", 0, 120, None, "not known"),),
+            file="" if options.dry_run else "f",
         )  # fmt: skip
 
     def failback(self, options: FailbackOptions, **rest: Any) -> FailbackReport:
@@ -120,8 +121,8 @@ def test_a_refusal_is_one_line_with_its_hint(changing: ChangingMirror, instance:
     result = run(failover_job(known("orders")), instance, dry_run=False)
     assert not result.success
     (failed,) = [event for event in result.all_events if event.is_step_failure]
-    message = failed.step_failure_data.user_failure_data.description
-    assert message == f"failover of {NAME}: cluster east is still written to (stop its producers)"
+    said = failed.step_failure_data.user_failure_data
+    assert said is not None and said.description == f"failover of {NAME}: cluster east is still written to (stop its producers)"
 
 
 @pytest.mark.parametrize("config", [{"mode": "perhaps"}, {"topics": "orders"}, {"dry_run": "no"}, {"unknown": 1}])

@@ -14,15 +14,15 @@ from mirror_pipeline.orchestration import names
 from mirror_pipeline.orchestration.assets import BUDGET_SECONDS, lane_assets, lane_tags, source_spec
 from mirror_pipeline.orchestration.backfill import backfill_asset, backfill_job, partitions
 from mirror_pipeline.orchestration.carried_groups import carries_groups, groups_check, groups_sensor, groups_spec
-from mirror_pipeline.orchestration.catalogue_sensor import catalogue_sensor, missing_sensor
 from mirror_pipeline.orchestration.checks import copying_key, verify_checks, verify_job, verify_schedule
-from mirror_pipeline.orchestration.cluster_change import failback_job, failover_job
-from mirror_pipeline.orchestration.lag_sensor import lag_sensor
-from mirror_pipeline.orchestration.lane_facts import lane_job_name
+from mirror_pipeline.orchestration.failover_jobs import failback_job, failover_job
 from mirror_pipeline.orchestration.maintenance import evict_job, prune_job, schedules
 from mirror_pipeline.orchestration.project import KnownMirror, Project, config_path, joints, read_project
-from mirror_pipeline.orchestration.reaper import reaper
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
+from mirror_pipeline.orchestration.sensors.catalogue_sensor import catalogue_sensor, missing_sensor
+from mirror_pipeline.orchestration.sensors.lag_sensor import lag_sensor
+from mirror_pipeline.orchestration.sensors.lane_facts import lane_job_name
+from mirror_pipeline.orchestration.sensors.reaper import reaper
 from mirror_pipeline.topics.naming import partner_of
 
 

@@ -11,8 +11,8 @@ import pytest
 from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.orchestration.definitions import build
-from mirror_pipeline.orchestration.lane_facts import lane_job_name
 from mirror_pipeline.orchestration.project import read_project
+from mirror_pipeline.orchestration.sensors.lane_facts import lane_job_name
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, make_mirror, produce, values, write_config
 

@@ -216,7 +216,7 @@ def end_runs(home: Path, *, impatient: threading.Event) -> None:
     """Terminate the runs of an instance and wait for them; queued ones are cancelled."""
     import dagster as dg
 
-    from mirror_pipeline.orchestration.lane_facts import IN_FLIGHT
+    from mirror_pipeline.orchestration.sensors.lane_facts import IN_FLIGHT
 
     with dg.DagsterInstance.from_config(str(home)) as instance:
         in_flight = dg.RunsFilter(statuses=list(IN_FLIGHT))

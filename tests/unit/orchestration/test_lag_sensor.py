@@ -11,10 +11,10 @@ import dagster as dg
 import pytest
 
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable
-from mirror_pipeline.orchestration import lag_sensor as module
 from mirror_pipeline.orchestration import names, step_thread
-from mirror_pipeline.orchestration.lag_decision import LONGEST_PAUSE_SECONDS, LagMemory, decide
-from mirror_pipeline.orchestration.lane_facts import LaneFacts, RunFact
+from mirror_pipeline.orchestration.sensors import lag_sensor as module
+from mirror_pipeline.orchestration.sensors.lag_decision import LONGEST_PAUSE_SECONDS, LagMemory, decide
+from mirror_pipeline.orchestration.sensors.lane_facts import LaneFacts, RunFact
 from mirror_pipeline.reports import TopicState
 from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors, known, lane_status, mirror_lag, topic_lag
 

@@ -7,8 +7,8 @@ import pytest
 
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable
 from mirror_pipeline.lags import MirrorLag
-from mirror_pipeline.orchestration import lag_sensor as module
 from mirror_pipeline.orchestration import names
+from mirror_pipeline.orchestration.sensors import lag_sensor as module
 from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors, known, mirror_lag
 
 SILENT = ClusterUnreachable("east", "no broker answers", hint="is it up?")

@@ -16,9 +16,10 @@ import dagster as dg
 import pytest
 
 from mirror_pipeline.errors import ClusterUnreachable, UsageError
-from mirror_pipeline.orchestration import catalogue_sensor, maintenance, names, reaper
+from mirror_pipeline.orchestration import maintenance, names
 from mirror_pipeline.orchestration.backfill import backfill_asset, partitions
 from mirror_pipeline.orchestration.definitions import build
+from mirror_pipeline.orchestration.sensors import catalogue_sensor, reaper
 from mirror_pipeline.topics.catalogue import Catalogue, CatalogueTopic
 from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors, NoSpark, known, lane_status, write_project
 

@@ -14,10 +14,10 @@ import pytest
 from mirror_pipeline.orchestration import names
 from mirror_pipeline.orchestration.checks import copying_key
 from mirror_pipeline.orchestration.definitions import build
-from mirror_pipeline.orchestration.lag_decision import decide
-from mirror_pipeline.orchestration.lag_sensor import _request
-from mirror_pipeline.orchestration.lane_facts import LaneFacts, gather
 from mirror_pipeline.orchestration.project import with_words
+from mirror_pipeline.orchestration.sensors.lag_decision import decide
+from mirror_pipeline.orchestration.sensors.lag_sensor import _request
+from mirror_pipeline.orchestration.sensors.lane_facts import LaneFacts, gather
 from mirror_pipeline.reports import Progress, RunReport, TopicProgress, TopicState
 from tests.support.orchestration_fakes import (
     NAME,

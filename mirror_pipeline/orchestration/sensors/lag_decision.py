@@ -13,7 +13,7 @@ from datetime import datetime
 
 from mirror_pipeline.halts import DIRECTED
 from mirror_pipeline.lags import MirrorLag, TopicLag
-from mirror_pipeline.orchestration.lane_facts import LaneFacts
+from mirror_pipeline.orchestration.sensors.lane_facts import LaneFacts
 
 FIRST_PAUSE_SECONDS = 30.0
 LONGEST_PAUSE_SECONDS = 1800.0

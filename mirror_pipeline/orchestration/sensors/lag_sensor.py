@@ -10,10 +10,10 @@ from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.orchestration import metadata, names, step_thread
 from mirror_pipeline.orchestration.assets import BUDGET_SECONDS
 from mirror_pipeline.orchestration.checks import copying_key
-from mirror_pipeline.orchestration.lag_decision import Decision, LagMemory, Start, decide
-from mirror_pipeline.orchestration.lane_facts import gather
 from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
+from mirror_pipeline.orchestration.sensors.lag_decision import Decision, LagMemory, Start, decide
+from mirror_pipeline.orchestration.sensors.lane_facts import gather
 from mirror_pipeline.reports import MirrorStatus
 
 INTERVAL_SECONDS = 10

@@ -29,13 +29,14 @@ from mirror_pipeline.operations.failover.report import (
     OpenedTopic,
     TailPartition,
 )
-from mirror_pipeline.orchestration import catalogue_sensor, names
+from mirror_pipeline.orchestration import names
 from mirror_pipeline.orchestration.assets import source_spec, target_spec
 from mirror_pipeline.orchestration.checks import verdict
-from mirror_pipeline.orchestration.cluster_change import failback_job, failover_job
 from mirror_pipeline.orchestration.definitions import build
-from mirror_pipeline.orchestration.lag_decision import LagMemory, decide
+from mirror_pipeline.orchestration.failover_jobs import failback_job, failover_job
 from mirror_pipeline.orchestration.project import read_project
+from mirror_pipeline.orchestration.sensors import catalogue_sensor
+from mirror_pipeline.orchestration.sensors.lag_decision import LagMemory, decide
 from mirror_pipeline.topics.catalogue import Catalogue, CatalogueTopic
 from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors, NoSpark, known, mirror_lag, topic_lag, write_project
 

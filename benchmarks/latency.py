@@ -92,9 +92,9 @@ def ages_summary(ages: Sequence[int]) -> dict[str, float]:
 
 
 def measure(
-    source: str, topic: str, target: str, copy: str, workload: Workload, mirror: subprocess.Popen[bytes] | None
+    source: str, topic: str, target: str, copy: str, workload: Workload, mirror: subprocess.Popen[bytes] | psutil.Process | None
 ) -> dict[str, Any]:
-    """Run producer and consumer; the mirror's CPU is counted over the measured seconds, with a little of the warm-up's end.
+    """Run producer and consumer; CPU of the mirror's process tree is counted over the measured seconds, with a little of the warm-up's end.
 
     Raises:
         NothingArrived: hardly a record came through.

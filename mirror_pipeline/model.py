@@ -88,7 +88,7 @@ class SpanRef:
     The span stands for source offsets ``[start, end)``; ``records`` of them are in the payload, in order,
     the others are named by ``holes``. ``path`` is relative to the span table, ``row_group`` the Parquet
     row group that holds exactly this span. ``digests`` are those of its batches, by leaf (empty in a buffer of an
-    older version).
+    older version). ``at`` is where in the file the payload begins, -1 where only the file tells.
     """
 
     topic: str
@@ -106,6 +106,7 @@ class SpanRef:
     path: str
     row_group: int
     digests: tuple[LeafDigest, ...] = ()
+    at: int = field(default=-1, compare=False)
 
     @property
     def source(self) -> TopicPartition:

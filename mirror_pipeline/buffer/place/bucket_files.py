@@ -62,7 +62,7 @@ class _Writer(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:
         with reached():
-            return self._out.write(data)
+            return self._out.write(memoryview(data).cast("B"))  # an Arrow buffer's bytes are signed, which the store refuses
 
     def close(self) -> None:
         if not self.closed:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from mirror_pipeline.buffer.place.errors import explained
-from mirror_pipeline.buffer.place.place import LaneStore, sync_path
-from mirror_pipeline.buffer.spans.part_writer import part_writer
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
+from mirror_pipeline.buffer.spans.span_reader import SpanReader
+from mirror_pipeline.buffer.tables.index import rewritten
 from mirror_pipeline.buffer.tables.local_log import LiveFile
 from mirror_pipeline.buffer.tables.schema import SPANS
+from mirror_pipeline.model import PartFile, SpanRef
 
 # A joined file grows to about this size.
 JOINED_BYTES = 64 * 2**20
 # ... and to this many spans: the description of a row group takes about 2 KB of the file's end.
 JOINED_SPANS = 500
-# Files up to this size are read as a whole: row by row, their spans cost two and a half times the CPU time.
-WHOLE_BYTES = 4 * 2**20
 # Joining fewer files than this would write the same bytes again and again for little.
 FEWEST = 8
 
@@ -58,43 +53,35 @@ def filled(files: Iterable[SmallFile], *, most_bytes: int, most_spans: int) -> I
         yield group
 
 
-def write_joined(store: LaneStore, group: Sequence[LiveFile], *, durable: bool = True) -> LiveFile:
+def write_joined(
+    store: LaneStore, group: Sequence[LiveFile], spans: Mapping[str, Sequence[SpanRef]], *, durable: bool = True
+) -> PartFile:
     """Write the spans of ``group`` into one new file, in order; it is invisible until it is committed.
 
-    The file stands under the newest micro-batch of its parts and keeps their newest time, so that it may leave when the
-    last of them might have left. Memory use is that of the largest span, and at least ``WHOLE_BYTES``.
+    The file stands under the newest micro-batch of its parts. Memory use is that of the largest span.
+
+    Args:
+        store: the lane.
+        group: the files.
+        spans: of each file by its path, in its order.
+        durable: bring the file to the disk (local paths).
 
     Raises:
+        BufferDamaged: another program has rewritten a file.
         BufferUnusable: a file cannot be read, or the new one not be written (it is removed then).
     """
-    filesystem, base = store.filesystem()
-    newest = max(group, key=lambda file: file.micro_batch)
-    name = f"part-{newest.micro_batch:010d}-joined-{uuid.uuid4().hex}.parquet"
-    path = f"{base}/{SPANS.name}/{name}"
+    writer = PartFileWriter(store, max(file.micro_batch for file in group), "joined", durable=durable)
     try:
-        with explained(store.table(SPANS.name)):
-            with filesystem.open_output_stream(path) as sink, part_writer(sink) as writer:
-                for file in group:
-                    with filesystem.open_input_file(f"{base}/{SPANS.name}/{file.path}") as source:
-                        _copy(pq.ParquetFile(source), writer, file.size)
-            if durable and store.local:
-                sync_path(path)
-                sync_path(os.path.dirname(path))
-            size: int = filesystem.get_file_info(path).size
+        with SpanReader(store, open_files=1) as reader:
+            for file in group:
+                refs, times = spans[file.path], reader.staged_at(file.path)
+                if len(refs) != len(times):
+                    raise rewritten(store.table(SPANS.name), file.path)
+                for ref, at in zip(refs, times, strict=True):
+                    writer.copy(ref, reader.payload(ref), at)
+        part = writer.close()
     except BaseException:
-        with explained(store.table(SPANS.name)):
-            if filesystem.get_file_info(path).type.name != "NotFound":
-                filesystem.delete_file(path)
+        writer.abort()
         raise
-    return LiveFile(name, size, max(file.modified for file in group), newest.micro_batch)
-
-
-def _copy(part: pq.ParquetFile, writer: pq.ParquetWriter, size: int) -> None:
-    whole = size <= WHOLE_BYTES
-    numbers = range(part.metadata.num_row_groups)
-    for rows in [part.read(use_threads=False)] if whole else (part.read_row_group(number, use_threads=False) for number in numbers):
-        columns = [
-            rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
-            for field in SPANS.file_schema
-        ]
-        writer.write_table(pa.Table.from_arrays(columns, schema=SPANS.file_schema), row_group_size=1)
+    assert part is not None  # noqa: S101 - no file is without spans
+    return part

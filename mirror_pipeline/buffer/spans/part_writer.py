@@ -7,26 +7,26 @@ import os
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from mirror_pipeline.buffer.place.errors import explain
 from mirror_pipeline.buffer.place.place import LaneStore, sync_path
-from mirror_pipeline.buffer.spans.parquet_footer import Placed, page_header, place_pages, write_all
-from mirror_pipeline.buffer.tables import columns
-from mirror_pipeline.buffer.tables.schema import SPANS, TableSpec
+from mirror_pipeline.buffer.spans.parquet_footer import write_all
+from mirror_pipeline.buffer.spans.span_pages import MAGIC, SpanFormat
+from mirror_pipeline.buffer.tables.schema import ARCHIVE, SPANS, TableSpec
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.model import Hole, LeafDigest, PartFile, SpanRef
 
 Buffer = bytes | bytearray | memoryview
 # Bytes: a Parquet value's length is a signed 32-bit number.
 MAX_PAYLOAD = 2**31 - 1 - 2**16
-PAGE = 2**20
-# Larger payloads go past the Parquet writer, to local files.
-PLACED_BYTES = 64 * 1024
+# Written in one call: the spans of a small micro-batch. A larger payload is written from where it is, not copied.
+TOGETHER_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +46,10 @@ class SpanDraft:
     digests: tuple[LeafDigest, ...] = ()
 
 
-def _row(draft: SpanDraft, data: bytes, size: int, staged_at: int) -> pa.RecordBatch:
-    """A span's row; ``data`` is the payload of ``size`` bytes, or empty where that is placed."""
-    numbers = (draft.start, draft.end, draft.records, draft.batches, size, draft.min_timestamp, draft.max_timestamp)
-    names = (draft.topic, draft.partition, draft.incarnation)
-    arrays = columns.span_row(names, numbers, staged_at, draft.holes, draft.digests, data)
-    return pa.RecordBatch.from_arrays(arrays, schema=SPANS.file_schema)
-
-
-def part_writer(sink: pa.NativeFile, spec: TableSpec = SPANS) -> pq.ParquetWriter:
-    """A Parquet writer with the settings of all part files; write one row group for each span."""
-    return pq.ParquetWriter(
-        sink,
-        SPANS.file_schema,
-        compression="none",
-        use_dictionary=False,
-        write_statistics=list(spec.skipping),
-        data_page_size=PAGE,
-        store_schema=False,
-    )
+@cache
+def format_of(table: str) -> SpanFormat:
+    """The format of the part files of a table: spans or archive."""
+    return SpanFormat({spec.name: spec for spec in (SPANS, ARCHIVE)}[table])
 
 
 class PartFileWriter:
@@ -76,34 +61,38 @@ class PartFileWriter:
     Args:
         store: the lane.
         micro_batch: number of the micro-batch.
-        task: number of the task inside it; only part of the name.
+        task: number of the task inside it, or what else wrote the file; only part of the name.
         durable: bring the file to the disk before :meth:`close` returns (local paths).
         spec: the table, spans or another one with the same columns in its files.
     """
 
-    def __init__(self, store: LaneStore, micro_batch: int, task: int, *, durable: bool = True, spec: TableSpec = SPANS) -> None:
+    def __init__(self, store: LaneStore, micro_batch: int, task: int | str, *, durable: bool = True, spec: TableSpec = SPANS) -> None:
         self._store = store
         self._spec = spec
         self._micro_batch = micro_batch
+        by = f"{task:05d}" if isinstance(task, int) else task
         # A second attempt of the same task writes another file.
-        self._name = f"part-{micro_batch:010d}-{task:05d}-{uuid.uuid4().hex}.parquet"
+        self._name = f"part-{micro_batch:010d}-{by}-{uuid.uuid4().hex}.parquet"
         self._durable = durable and store.local
+        self._format = format_of(spec.name)
         self._spans: list[SpanRef] = []
-        self._sink: pa.NativeFile | None = None
-        self._placed: dict[int, Placed] = {}
-        self._writer: pq.ParquetWriter | None = None
+        self._described: list[bytes] = []
+        self._sink: BinaryIO | pa.NativeFile | None = None
+        self._at = 0
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
 
     @property
     def path(self) -> str:
         """Path of the file inside the store's file system."""
         return f"{self._store.filesystem()[1]}/{self._spec.name}/{self._name}"
 
-    def _open(self) -> pq.ParquetWriter:
+    def _open(self) -> None:
         if self._store.local:
-            self._sink = pa.OSFile(self.path, "wb")
+            self._sink = open(self.path, "xb", buffering=0)  # noqa: SIM115 - closed by `close` or `abort`
         else:
             self._sink = self._store.filesystem()[0].open_output_stream(self.path)
-        return part_writer(self._sink, self._spec)
+        self._waiting, self._waiting_bytes, self._at = [MAGIC], len(MAGIC), len(MAGIC)
 
     def add(self, span: SpanDraft, payload: Buffer | Sequence[Buffer], staged_at: int | None = None) -> None:
         """Write one span.
@@ -121,26 +110,44 @@ class PartFileWriter:
         size = sum(map(len, pieces))
         if size > MAX_PAYLOAD:
             raise UsageError(f"span of {size} bytes: at most {MAX_PAYLOAD} fit into one row", hint="lower the micro-batch size")
+        self._add(self._ref(span, size), pieces, int(time.time() * 1000) if staged_at is None else staged_at)
+
+    def copy(self, ref: SpanRef, payload: Buffer, staged_at: int) -> None:
+        """Write a span that is in another file of the table as well; arguments and errors as for :meth:`add`."""
+        copied = replace(ref, micro_batch=self._micro_batch, path=self._name, row_group=len(self._spans))
+        self._add(copied, [payload], staged_at)
+
+    def _add(self, ref: SpanRef, pieces: Sequence[Buffer], staged_at: int) -> None:
         try:
-            if self._writer is None:
-                self._writer = self._open()
-            staged_at = int(time.time() * 1000) if staged_at is None else staged_at
-            if self._store.local and size >= PLACED_BYTES:
-                self._writer.write_batch(_row(span, b"", size, staged_at))
-                self._placed[len(self._spans)] = self._place(size, pieces)
-            else:
-                self._writer.write_batch(_row(span, b"".join(pieces), size, staged_at))
+            if self._sink is None:
+                self._open()
+            group = self._format.row_group(ref, staged_at, self._at)
+            placed = replace(ref, at=self._at + len(group.pages))
+            self._put(group.pages, pieces, ref.bytes)
         except OSError as error:
             raise explain(self._store.uri, error) from error
-        self._spans.append(self._ref(span, size))
+        self._described.append(group.described)
+        self._spans.append(placed)
 
-    def _place(self, size: int, pieces: Sequence[Buffer]) -> Placed:
-        """Write a page after what was written last; the sink takes the descriptor's position for its own."""
-        assert self._sink is not None  # noqa: S101 - opened with the writer
-        handle, head = self._sink.fileno(), page_header(size)
-        at = os.lseek(handle, 0, os.SEEK_CUR)
-        write_all(handle, [head, *pieces])
-        return Placed(at, len(head) + size)
+    def _put(self, pages: bytes, pieces: Sequence[Buffer], size: int) -> None:
+        """Write now or, small ones, together; a small payload is copied, because its pieces may be views into large buffers."""
+        self._at += len(pages) + size
+        self._waiting.append(pages)
+        self._waiting_bytes += len(pages) + size
+        if size < TOGETHER_BYTES:
+            self._waiting.append(b"".join(pieces))
+            pieces = ()
+        if self._waiting_bytes >= TOGETHER_BYTES:
+            self._write_out(pieces)
+
+    def _write_out(self, more: Sequence[Buffer] = ()) -> None:
+        waiting, self._waiting, self._waiting_bytes = [*self._waiting, *more], [], 0
+        assert self._sink is not None  # noqa: S101 - opened before anything waits
+        if self._store.local:
+            write_all(self._sink.fileno(), waiting)
+        else:
+            for piece in waiting:
+                self._sink.write(piece)
 
     def _ref(self, span: SpanDraft, size: int) -> SpanRef:
         return SpanRef(
@@ -167,15 +174,15 @@ class PartFileWriter:
         Raises:
             BufferUnusable: the file cannot be completed; it is removed.
         """
-        if self._writer is None or self._sink is None:
+        if self._sink is None:
             return None
         try:
-            self._writer.close()
-            if self._placed:
-                place_pages(self.path, self._sink.fileno(), self._placed)
+            self._waiting.append(self._format.tail(self._described))
+            self._write_out()
+            if self._durable:
+                os.fsync(self._sink.fileno())
             self._sink.close()
             if self._durable:
-                sync_path(self.path)
                 sync_path(os.path.dirname(self.path))
             size: int | None = self._store.filesystem()[0].get_file_info(self.path).size
             if size is None:
@@ -187,15 +194,13 @@ class PartFileWriter:
 
     def abort(self) -> None:
         """Remove what was written."""
-        for part in (self._writer, self._sink):
+        if self._sink is not None:
             with contextlib.suppress(OSError, ValueError):
-                if part is not None:
-                    part.close()
-        if self._sink is not None and self._store.local:
-            Path(self.path).unlink(missing_ok=True)
-        elif self._sink is not None:
-            with contextlib.suppress(OSError):
-                self._store.filesystem()[0].delete_file(self.path)
-        self._writer = self._sink = None
-        self._placed = {}
-        self._spans = []
+                self._sink.close()
+            if self._store.local:
+                Path(self.path).unlink(missing_ok=True)
+            else:
+                with contextlib.suppress(OSError):
+                    self._store.filesystem()[0].delete_file(self.path)
+        self._sink = None
+        self._spans, self._described, self._waiting = [], [], []

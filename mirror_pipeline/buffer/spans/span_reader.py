@@ -8,6 +8,7 @@ import mmap
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from types import TracebackType
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 
 from mirror_pipeline.buffer.place.errors import explain
 from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.spans.span_pages import LENGTH_BYTES
 from mirror_pipeline.buffer.tables.schema import SPANS
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import SpanRef
@@ -39,14 +41,23 @@ class _Part:
         if store.local:
             with open(self.path, "rb") as handle:
                 self.mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-            self.file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(self.mapped)))
         else:
             self._remote = filesystem.open_input_file(self.path)
-            self.file = pq.ParquetFile(self._remote)
 
-    def payload(self, row_group: int, size: int) -> tuple[memoryview, int | None]:
-        """The bytes of a row group's one value, and where in the mapped file they lie if they are handed out from there."""
-        at = self._place(row_group, size)
+    @cached_property
+    def file(self) -> pq.ParquetFile:
+        """Opened when first needed: its footer takes longer to read than a small payload to send."""
+        return pq.ParquetFile(self._remote or pa.BufferReader(pa.py_buffer(self.mapped)))
+
+    def payload(self, row_group: int, size: int, known: int = -1) -> tuple[memoryview, int | None]:
+        """The bytes of a row group's one value, and where in the mapped file they lie if they are handed out from there.
+
+        Args:
+            row_group: its number.
+            size: of the value.
+            known: where the value begins, as its writer noted it; -1 for what only the footer tells.
+        """
+        at = known if self._is_at(known, size) else self._place(row_group, size)
         if at is None:
             return self._decoded(row_group), None
         if self.mapped is None:
@@ -64,6 +75,12 @@ class _Part:
         self._remote.seek(at)
         data: bytes = self._remote.read(length)
         return data
+
+    def _is_at(self, at: int, size: int) -> bool:
+        """Whether a value of that size begins there in the mapped file: its length stands in front of it."""
+        if self.mapped is None or at < LENGTH_BYTES or at + size > len(self.mapped):
+            return False
+        return int.from_bytes(self.mapped[at - LENGTH_BYTES : at], "little") == size
 
     def _place(self, row_group: int, size: int) -> int | None:
         if row_group not in self._places:
@@ -114,7 +131,7 @@ class SpanReader:
         """
         try:
             part = self._part(ref.path)
-            view, at = part.payload(ref.row_group, ref.bytes)
+            view, at = part.payload(ref.row_group, ref.bytes, ref.at)
         except (OSError, ValueError, IndexError, pa.ArrowException) as error:
             raise explain(f"{self._store.table(self._table)}/{ref.path}", error) from error
         if view.nbytes != ref.bytes:
@@ -144,6 +161,14 @@ class SpanReader:
             if len(piece) != length:
                 raise BufferUnusable(f"buffer {ref.path}: span {ref.source} {ref.start} ends early")
             yield memoryview(piece)
+
+    def staged_at(self, path: str) -> list[int]:
+        """When each row of a file was staged, in milliseconds since the epoch. Raises BufferUnusable."""
+        try:
+            column = self._part(path).file.read(columns=["staged_at"], use_threads=False).column(0)
+        except (OSError, ValueError, IndexError, pa.ArrowException) as error:
+            raise explain(f"{self._store.table(self._table)}/{path}", error) from error
+        return [value // 1000 for value in column.cast(pa.int64()).to_pylist()]
 
     def _part(self, name: str) -> _Part:
         part = self._open.get(name)

@@ -290,15 +290,17 @@ class SpanTable:
         return joined
 
     def _join(self, group: Sequence[LiveFile]) -> int:
-        joined = write_joined(self._store, group, durable=self._durable)
-        refs = self._read(joined)
-        partition = {"micro_batch": str(joined.micro_batch)}
-        action = add_action(joined.path, joined.size, span_statistics(refs), partition, new=False, modified=joined.modified)
+        with self._lock:
+            known = {file.path: self._spans.get(file.path) for file in group}
+        refs = {file.path: known[file.path] or self._read(file) for file in group}
+        joined = write_joined(self._store, group, refs, durable=self._durable)
+        partition, modified = {"micro_batch": str(joined.micro_batch)}, max(file.modified for file in group)
+        action = add_action(joined.path, joined.size, span_statistics(joined.spans), partition, new=False, modified=modified)
         removed = self._log.replace(group, [action], data_change=False)
         if removed:
             self._gone(removed)
             with self._lock:
-                self._spans[joined.path] = refs
+                self._spans[joined.path] = joined.spans
         else:
             remove_files(self._store, SPANS.name, [FoundFile(joined.path, joined.size, 0.0)])
         return len(removed)

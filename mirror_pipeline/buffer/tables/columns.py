@@ -12,8 +12,6 @@ from itertools import accumulate
 
 import pyarrow as pa
 
-from mirror_pipeline.model import Hole, LeafDigest
-
 HOLE = pa.struct([pa.field("start", pa.int64(), False), pa.field("end", pa.int64(), False), pa.field("cause", pa.string(), False)])
 HOLES = pa.list_(pa.field("element", HOLE, False))
 DIGEST = pa.struct([pa.field("leaf", pa.int64(), False), pa.field("digest", pa.binary(), False), pa.field("records", pa.int64(), False)])
@@ -64,46 +62,6 @@ def strings(values: Sequence[str | None]) -> pa.Array:
 def binaries(values: Sequence[bytes]) -> pa.Array:
     """Bytes, none of them null."""
     return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(_ends(map(len, values))), pa.py_buffer(b"".join(values))])
-
-
-def payload(data: object, size: int) -> pa.Array:
-    """One value of type binary over ``data`` (any contiguous buffer of ``size`` bytes), not copied."""
-    return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(array("i", (0, size))), pa.py_buffer(data)])
-
-
-def holes(rows: Sequence[Sequence[Hole]]) -> pa.Array:
-    """One list of holes per row."""
-    flat = [hole for row in rows for hole in row]
-    columns = [int64s(h.start for h in flat), int64s(h.end for h in flat), strings([h.cause.value for h in flat])]
-    values = pa.StructArray.from_arrays(columns, fields=list(HOLE))
-    return pa.ListArray.from_arrays(int32s(_ends(map(len, rows))), values, type=HOLES)
-
-
-def digests(rows: Sequence[Sequence[LeafDigest]]) -> pa.Array:
-    """One list of leaf digests per row."""
-    flat = [digest for row in rows for digest in row]
-    raw = [digest.digest for digest in flat]
-    sums = pa.Array.from_buffers(pa.binary(), len(raw), [None, pa.py_buffer(_ends(map(len, raw))), pa.py_buffer(b"".join(raw))])
-    columns = [int64s(d.leaf for d in flat), sums, int64s(d.records for d in flat)]
-    values = pa.StructArray.from_arrays(columns, fields=list(DIGEST))
-    return pa.ListArray.from_arrays(int32s(_ends(map(len, rows))), values, type=DIGESTS)
-
-
-def span_row(
-    names: tuple[str, int, str], numbers: Iterable[int], staged_at: int, gaps: Sequence[Hole], sums: Sequence[LeafDigest], data: bytes
-) -> list[pa.Array]:
-    """The columns of one span: topic, partition and incarnation, numbers, time, holes, digests and payload."""
-    topic, partition, incarnation = names
-    return [
-        strings([topic]),
-        int32s([partition]),
-        strings([incarnation]),
-        *(int64s([number]) for number in numbers),
-        times([staged_at]),
-        holes([gaps]),
-        digests([sums]),
-        payload(data, len(data)),
-    ]
 
 
 def offset_maps(rows: Sequence[Mapping[int, int]]) -> pa.Array:

@@ -40,9 +40,14 @@ def refs_of(file: LiveFile, part: pq.ParquetFile, table_uri: str, groups: Sequen
     whole = len(groups) == part.metadata.num_row_groups
     table = part.read(columns=names, use_threads=False) if whole else part.read_row_groups(groups, columns=names, use_threads=False)
     if table.num_rows != len(groups):
-        raise BufferDamaged(f"buffer {table_uri}: {file.path} was rewritten by another program", hint="see docs/buffer.md")
+        raise rewritten(table_uri, file.path)
     columns = [table[name].to_pylist() if name in names else [None] * len(groups) for name in _SMALL]
     return tuple(_ref(file, index, row) for index, row in zip(groups, zip(*columns, strict=True), strict=True))
+
+
+def rewritten(table_uri: str, path: str) -> BufferDamaged:
+    """The error for a part file that does not hold one row group for each span."""
+    return BufferDamaged(f"buffer {table_uri}: {path} was rewritten by another program", hint="see docs/buffer.md")
 
 
 def span_statistics(spans: Sequence[SpanRef], spec: TableSpec = SPANS) -> dict[str, object]:

@@ -16,7 +16,6 @@ from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 from mirror_pipeline.buffer.spans.span_reader import SpanReader
 from mirror_pipeline.buffer.spans.spans import SpanTable
-from mirror_pipeline.buffer.tables import columns
 from mirror_pipeline.buffer.tables.delta import DeltaLog, add_action
 from mirror_pipeline.buffer.tables.schema import SPANS
 from mirror_pipeline.model import Incarnation, LeafDigest, PartFile, Verdict, Verification
@@ -63,12 +62,6 @@ def test_verifications_are_kept_and_an_older_ledger_has_none(store: LaneStore) -
     ledger.add_verifications([])
     assert Ledger(store).verifications() == done
     assert Ledger(store).verified() == {KEY: 12}
-
-
-def test_digests_go_into_a_column_and_back() -> None:
-    rows = [(), (LeafDigest(3, bytes(range(16)), 5), LeafDigest(4, b"x" * 16, 0)), (LeafDigest(2**40, b"y" * 16, 2**40),)]
-    found = columns.digests(rows).to_pylist()
-    assert [tuple(LeafDigest(**value) for value in listed) for listed in found] == rows
 
 
 def written(store: LaneStore, micro_batch: int, digests: tuple[LeafDigest, ...]) -> PartFile:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -32,10 +33,10 @@ payloads = st.binary(max_size=300) | st.lists(st.binary(max_size=50), max_size=5
 @settings(deadline=None, max_examples=25)
 @given(st.lists(payloads, min_size=1, max_size=6), st.sampled_from([1, 100, 2**30]))
 def test_payloads_come_back_byte_for_byte(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[bytes | list[bytes]], placed_bytes: int
+    tmp_path_factory: pytest.TempPathFactory, rows: list[bytes | list[bytes]], together_bytes: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(part_writer, "PLACED_BYTES", placed_bytes)
+        patch.setattr(part_writer, "TOGETHER_BYTES", together_bytes)
         _write_and_read(tmp_path_factory, rows)
 
 
@@ -87,6 +88,23 @@ def test_reading_does_not_copy(store: LaneStore, spans: SpanTable, stage: Stage)
     assert bytes(view) == b"abc" * 100
 
 
+def test_a_note_of_where_the_payload_lies_is_not_believed_blindly(store: LaneStore, spans: SpanTable, stage: Stage) -> None:
+    part = stage(0, [draft(0, 10), draft(10, 20)], payload=b"p" * 500)
+    first, second = part.spans
+    with SpanReader(store) as reader:
+        for wrong in (0, 3, first.at + 1, first.at + 500, 2**40):
+            assert bytes(reader.payload(replace(second, at=wrong))) == b"p" * 500
+
+
+def test_what_its_writer_noted_is_sent_without_reading_the_footer(
+    store: LaneStore, spans: SpanTable, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = stage(0, [draft(0, 10), draft(10, 20)], payload=b"p" * 500)
+    monkeypatch.setattr("mirror_pipeline.buffer.spans.span_reader.pq.ParquetFile", None)
+    with SpanReader(store) as reader:
+        assert [bytes(reader.payload(ref)) for ref in part.spans] == [b"p" * 500] * 2
+
+
 def test_a_reader_keeps_few_files_open(store: LaneStore, spans: SpanTable, stage: Stage) -> None:
     parts = [stage(number, [draft(number, number + 1)], payload=b"%d" % number) for number in range(5)]
     with SpanReader(store, open_files=2) as reader:
@@ -100,6 +118,10 @@ def test_a_lost_or_damaged_file_is_named(store: LaneStore, spans: SpanTable, sta
     path = Path(store.table("spans"), part.path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
+    with pytest.raises(BufferUnusable, match=part.path):
+        SpanReader(store).payload(replace(part.spans[0], at=-1))
+    assert bytes(SpanReader(store).payload(part.spans[0])) == b"p" * 500, "without the footer, its writer's note tells where it is"
+    path.write_bytes(whole[: part.spans[0].at + 499])
     with pytest.raises(BufferUnusable, match=part.path):
         SpanReader(store).payload(part.spans[0])
     with pytest.raises(BufferUnusable, match=r"bytes, \d+ were written"):

@@ -13,7 +13,7 @@ from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.spans.eviction import FoundFile, StagedBatch, choose, produced_batches, removable_files
 from mirror_pipeline.buffer.tables import columns
 from mirror_pipeline.buffer.tables.rows import sends_table, to_sends
-from mirror_pipeline.model import Hole, HoleCause, Position, Send, SpanRef, TopicPartition
+from mirror_pipeline.model import HoleCause, Position, Send, SpanRef, TopicPartition
 from tests.support.buffer_samples import LIFE, life
 
 pure = settings(deadline=None)
@@ -167,21 +167,14 @@ def test_sends_survive_the_table(sends: list[Send]) -> None:
     assert to_sends(sends_table(STORE, sends, 5)) == sends
 
 
-holes = st.lists(st.builds(Hole, st.integers(0, 2**62), st.integers(0, 2**62), st.sampled_from(HoleCause)), max_size=3)
-
-
 @pure
 @given(
-    st.lists(holes, max_size=4),
     st.lists(st.none() | st.text(max_size=5), max_size=20),
     st.lists(st.dictionaries(st.integers(0, 9), st.integers(-1, 9))),
 )
 def test_columns_built_from_buffers_say_what_arrow_says(
-    rows: list[list[Hole]], texts: list[str | None], maps: list[dict[int, int]]
+    texts: list[str | None], maps: list[dict[int, int]]
 ) -> None:
-    built = columns.holes(rows)
-    built.validate(full=True)
-    assert built.to_pylist() == [[{"start": h.start, "end": h.end, "cause": h.cause.value} for h in row] for row in rows]
     words = columns.strings(texts)
     words.validate(full=True)
     assert words.equals(pa.array(texts, pa.string()))
@@ -189,4 +182,3 @@ def test_columns_built_from_buffers_say_what_arrow_says(
     offsets.validate(full=True)
     assert [dict(row) for row in offsets.to_pylist()] == maps
     assert columns.times([1, 2]).equals(pa.array([1000, 2000], columns.TIME))
-    assert columns.payload(b"abc", 3).to_pylist() == [b"abc"]

@@ -27,6 +27,9 @@ LEAST_FETCH_BYTES = 1_048_588
 USUAL_FETCH_BYTES, FETCHED_BATCHES = 512 * 1024, 4
 """Per partition and request: what many partitions bring together should still be in the processor's cache when it is checked."""
 
+ONE_REQUEST_BYTES = 128 * 1024
+"""Of one broker: as little is asked for over one connection. A second request would cost as much CPU as the first, and save no time."""
+
 
 @dataclass(slots=True, eq=False)
 class Slot:
@@ -64,12 +67,13 @@ class ShortFetch:
         self._slots: list[Slot] = []
 
     def open(self, by_leader: Mapping[int, list[TopicPartition]]) -> float:
-        """Open two connections to each broker that accepts them; returns the shortest round trip.
+        """Open two connections to each broker that accepts them, one where little is to be read; returns the shortest round trip.
 
         A busy moment makes any round trip look long, so the shortest one counts.
         """
         for node, sources in by_leader.items():
-            halves = [sources[::2], sources[1::2]] if len(sources) > 1 else [sources]
+            two = len(sources) > 1 and sum(map(self._waiting_bytes, sources)) > ONE_REQUEST_BYTES
+            halves = [sources[::2], sources[1::2]] if two else [sources]
             seconds = patience(self._task, self._client, node)
             try:
                 slots = [Slot(node, self._client.connection(node, number, within=seconds), half) for number, half in enumerate(halves)]
@@ -80,6 +84,11 @@ class ShortFetch:
                 slot.connection.limit(seconds)
             self._slots += slots
         return min((slot.connection.round_trip for slot in self._slots), default=0.0)
+
+    def _waiting_bytes(self, source: TopicPartition) -> float:
+        """About how much there is to read."""
+        wanted = self._outcomes.ranges[source].builder.rules.range
+        return (wanted.end - wanted.start) * wanted.bytes_per_offset
 
     def run(self, deadline: float) -> None:
         """Read until all ranges are done or failed; no request is sent after ``deadline`` (monotonic seconds)."""

@@ -28,6 +28,8 @@ FAILOVER_POINTS = (
     "failover.promoted", "failover.written", "failback.begun", "failback.tail", "failback.copied", "failback.opened",
 )  # fmt: skip
 """After each step of `mirror failover` and `mirror failback`."""
+ADOPT_POINTS = ("adopt.mapped", "adopt.adopted")
+"""In `mirror adopt`: before and after its commit."""
 
 _seen: dict[str, int] = {}
 _lock = threading.Lock()

@@ -54,7 +54,8 @@ DIRECTED = (PROMOTED, STANDBY)
 RECORD_GAP = "with `on_loss: record_gap` the run records the gap and continues"
 FILLED_HINT = (
     "was the buffer moved or deleted? It holds the ledger: point buffer.uri at it again, or restore it as it was after the last run;"
-    " without it mirror under another target name (`naming`), or delete the target topic: the copy then starts over"
+    " without it `mirror adopt` continues a topic that holds a copy; or mirror under another target name (`naming`), or delete the"
+    " target topic: the copy then starts over"
 )
 CLAIMED_HINT = "use `naming: prefix`, or select the topic in one of the two mirrors only"
 

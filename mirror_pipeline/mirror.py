@@ -16,6 +16,8 @@ from mirror_pipeline.model import Gap
 from mirror_pipeline.operations import backfill, catalogue, lag, status
 from mirror_pipeline.operations import resolve as resolving
 from mirror_pipeline.operations import translate as translation
+from mirror_pipeline.operations.adoption import take_over
+from mirror_pipeline.operations.adoption.adoption_report import FULL, AdoptReport, options_of
 from mirror_pipeline.operations.check import check
 from mirror_pipeline.operations.drain import run as drain_or_run
 from mirror_pipeline.operations.evict import evict
@@ -290,6 +292,39 @@ class Mirror:
     def backfill_target(self, topic: str) -> str:
         """The default target of a backfill: the mirrored name while that topic is empty, else a separate topic."""
         return backfill.default_target(self.flow, topic)
+
+    def adopt(
+        self,
+        topic: str,
+        *,
+        proof: str = FULL,
+        allow: Collection[str] = (),
+        dry_run: bool = False,
+        observer: Callable[[VerifyProgress], None] | None = None,
+        stop: threading.Event | None = None,
+        session: Session = None,
+    ) -> AdoptReport:
+        """Take over a target topic that already holds a copy: made by another tool, or by this mirror before its buffer was lost.
+
+        The target's log must be the beginning of the source's committed records, per partition; :meth:`run` continues after it. One
+        commit at the end: before it nothing is adopted.
+
+        Args:
+            topic: source topic.
+            proof: ``full`` compares every record, ``last:N`` the last N offsets of each target partition.
+            allow: ``foreign`` accepts records on the target that the source does not have.
+            dry_run: compare only.
+            observer, stop, session: as in :meth:`verify`.
+
+        Raises:
+            UsageError: the topic is not selected, is copied already, does not exist, or its target is empty.
+            ProblemFound: the target differs, which the message lists by offset, or it is written to meanwhile.
+            TopicHalted: another mirror writes the target topic, or the topic was promoted.
+            LaneBusy: a run holds the topic's lane.
+            ClusterUnreachable: a cluster does not answer.
+        """
+        options = options_of(proof, allow, dry_run=dry_run)
+        return take_over.adopt(self.flow, topic, options, session, observer, stop or threading.Event())
 
     def evict(self) -> list[dict[str, Any]]:
         """Remove staged data that is on the target, verified, and older than ``buffer.retention``.

@@ -36,6 +36,7 @@ class HoleCause(StrEnum):
     TRUNCATION = "truncation"
     QUARANTINED = "quarantined"
     UNEXPLAINED = "unexplained"
+    NO_RECORD = "no_record"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,8 @@ class Send:
 
     Either dense (both stretches are ``records`` long, ``cause`` is None) or a hole (``records`` is 0, the
     target stretch is empty, ``cause`` says why). The sends of a partition tile its source offsets without
-    overlap. ``ordinal`` is the number of records the lane has put into that target partition before.
+    overlap. ``ordinal`` is the number of records the lane has put into that target partition before; below 0 in the part of a topic
+    that was adopted, where it counts up to the first record that the lane puts there itself.
     """
 
     topic: str
@@ -184,10 +186,11 @@ class Incarnation:
     """One generation of a source topic as a lane copies it, and the target topic it is bound to.
 
     ``incarnation`` is the source's topic id (KIP-516), with ``/2``, ``/3`` appended for later generations under the
-    same id (after a truncation, or in another target topic). ``starts`` and ``target_starts`` give, for each partition,
-    the first source offset copied and the target's end offset at that moment; ``ordinals`` the number of records
-    that earlier generations have written to that target partition (default 0). ``producer_epoch`` is added to the epoch of the
-    lane's producer id: a copy that starts over in an emptied topic uses the next epoch, from sequence 0.
+    same id (after a truncation, or in another target topic), or the time of an adoption. ``starts`` and ``target_starts``
+    give, for each partition, the first source offset copied or adopted and the target's end offset at that moment;
+    ``ordinals`` the number of records that earlier generations have written to that target partition (default 0).
+    ``producer_epoch`` is added to the epoch of the lane's producer id: a copy that starts over in an emptied topic, or is
+    adopted anew, uses the next epoch, from sequence 0.
     """
 
     topic: str

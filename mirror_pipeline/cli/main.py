@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from mirror_pipeline.cli import cluster_change, local, offsets, resolve, run, setup, status, verify
+from mirror_pipeline.cli import adopt, cluster_change, local, offsets, resolve, run, setup, status, verify
 from mirror_pipeline.cli.errors import report
 from mirror_pipeline.cli.options import NO_VALUE, PlainCommand, PlainGroup, Settings
 
@@ -69,7 +69,7 @@ def root(
 
 WITH_CONFIG = (
     "init", "check", "plan", "run", "backfill", "lag", "status", "health", "gaps", "sql", "resolve", "verify", "repair", "evict", "up",
-    "groups", "failover", "failback",
+    "groups", "failover", "failback", "adopt",
 )  # fmt: skip
 OFFSETS_WITH_CONFIG = ("translate", "show")
 
@@ -78,7 +78,7 @@ for _panel, _commands in (
     (COPY, (run.run, run.backfill)),
     (LOOK, (status.lag, status.status, status.health, status.gaps, status.sql)),
     (LOOK, (verify.verify, verify.repair, resolve.resolve, status.evict, offsets.groups)),
-    (OVER, (cluster_change.failover, cluster_change.failback)),
+    (OVER, (cluster_change.failover, cluster_change.failback, adopt.adopt)),
     (HERE, (local.up, local.demo, local.version)),
 ):
     for _command in _commands:

@@ -188,7 +188,7 @@ class Admin:
         self._one(f"add partitions to {name}", lambda client, t: client.create_partitions(growth, request_timeout=t)[name])
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic (tests and demo only)."""
+        """Delete a topic. Raises BrokerError."""
         self._one(f"delete topic {name}", lambda client, t: client.delete_topics([name], request_timeout=t)[name])
 
     def ask(

@@ -43,7 +43,7 @@ WITH generations AS (
 )
 SELECT present.topic, present.partition, present.target_topic,
        coalesce(max(source_end), first) AS next_source_offset,
-       coalesce(max(target_end), element_at(target_starts, present.partition)) AS next_target_offset,
+       greatest(max(target_end), element_at(target_starts, present.partition)) AS next_target_offset,
        coalesce(sum(records), 0) AS records,
        max(recorded_at) AS last_recorded_at
 FROM present LEFT JOIN sends USING (topic, partition, incarnation)

@@ -29,7 +29,8 @@ PAIRING = 40_000
 class Alignment:
     """The outcome of pass one. ``stopped`` says that it ended early, at ``limit`` candidates.
 
-    With a budget it may also end where both sides agree: ``resume`` then gives the next offset of each.
+    With a budget it may also end where both sides agree: ``resume`` then gives the next offset of each. ``beyond`` is the first source
+    offset after the end of a target that is compared as the source's beginning; None where both end together.
     """
 
     records: int = 0
@@ -37,6 +38,7 @@ class Alignment:
     candidates: list[Candidate] = field(default_factory=list)
     stopped: bool = False
     resume: tuple[int, int] | None = None
+    beyond: int | None = None
 
 
 class Side:
@@ -87,6 +89,7 @@ def align(
     *,
     limit: int,
     budget: int | None = None,
+    prefix: bool = False,
 ) -> Alignment:
     """Match two streams in order (pass one).
 
@@ -95,6 +98,7 @@ def align(
         target: batches of the target partition that must hold the same records.
         limit: stop at this many candidates.
         budget: pause after this many bytes of the source, at the next batch boundary that both sides share.
+        prefix: the target need only hold the source's beginning: what the source has after it is no difference.
     """
     left, right = Side(source), Side(target)
     found = Alignment()
@@ -107,9 +111,12 @@ def align(
         elif left.decode() & right.decode():
             found.records += _match(left.pending, right.pending)
             if left.pending and right.pending:
-                _resync(left, right, found)
+                _resync(left, right, found, prefix)
+        elif prefix and left.pending:
+            found.beyond = left.pending[0].offset
+            return found
         elif left.pending or right.pending:
-            _resync(left, right, found)
+            _resync(left, right, found, prefix)
         else:
             return found
         found.bytes = left.bytes
@@ -137,21 +144,31 @@ def _match(left: deque[OpenRecord], right: deque[OpenRecord]) -> int:
     return matched
 
 
-def _resync(left: Side, right: Side, found: Alignment) -> None:
+def _resync(left: Side, right: Side, found: Alignment, prefix: bool) -> None:
     window = FIRST_WINDOW
     while True:
         left.widen(window)
         right.widen(window)
-        ended = left.peek() is None and right.peek() is None
+        ended = right.peek() is None and (prefix or left.peek() is None)
         anchor = find_anchor([contents(r) for r in left.pending], [contents(r) for r in right.pending], final=ended)
         if anchor is not None or ended or window >= WINDOW_RECORDS:
             break
         window *= 8
     a, b = anchor or (len(left.pending), len(right.pending))
+    if prefix and ended and anchor is None:
+        a = _altered_at_end(left, right)
     lost = [content(left.pending.popleft()) for _ in range(a)]
     more = [content(right.pending.popleft()) for _ in range(b)]
     found.records += len(lost)
     found.candidates += between(lost, more)
+
+
+def _altered_at_end(left: Side, right: Side) -> int:
+    """How many source records the last target records, which equal none of them, may be altered copies of: all others lie beyond."""
+    more = [content(record) for record in right.pending]
+    likely = pair([content(record) for record, _ in zip(left.pending, more, strict=False)], more)
+    pairs = [place for place, candidate in enumerate(likely) if candidate.source and candidate.target]
+    return sum(candidate.source is not None for candidate in likely[: pairs[-1] + 1]) if pairs else 0
 
 
 def find_anchor(left: list[Contents], right: list[Contents], *, final: bool) -> tuple[int, int] | None:

@@ -29,6 +29,7 @@ from mirror_pipeline.verify.jobs import run_each
 from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED
 from mirror_pipeline.verify.pieces import Piece
 from mirror_pipeline.verify.positional import compare_latest
+from mirror_pipeline.verify.prefix import NotedPieces, matched_runs
 from mirror_pipeline.verify.record_tasks import DeepResult, Terms, source_pieces, target_pieces
 from mirror_pipeline.verify.settle import Settled, Whole, settle
 
@@ -45,7 +46,8 @@ ProgressCallback = Callable[[str, int, int, int], None]
 class PairTask:
     """Offsets of one source partition and of one target partition that must hold the same records.
 
-    With ``strict`` records that are deleted during the comparison make the pair unreadable; without, they are missing.
+    With ``strict`` records that are deleted during the comparison make the pair unreadable; without, they are missing. With ``prefix``
+    the target need only hold the beginning of the source's, and the offset map of what matched is kept.
     """
 
     left: ClusterSettings
@@ -58,16 +60,22 @@ class PairTask:
     limit: int
     timeout: float
     strict: bool = False
+    prefix: bool = False
 
 
 @dataclass(slots=True)
 class ComparedPair:
-    """A pair of partitions and what has been compared of it so far; ``settled`` is set at the end."""
+    """A pair of partitions and what has been compared of it so far; ``settled`` is set at the end.
+
+    With ``prefix``: ``runs`` is the offset map of what matched, ``beyond`` the first source offset after the target's end.
+    """
 
     task: PairTask
     records: int = 0
     bytes: int = 0
     settled: Settled = field(default_factory=Settled)
+    runs: Runs = field(default_factory=Runs)
+    beyond: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +113,9 @@ def run_pair(task: PairTask) -> tuple[PairTask, DeepResult, PairTask | None]:
     following = None
     try:
         source, target = _streams(task)
-        if task.terms.positional:
+        if task.prefix:
+            result = _run_prefix(task, source, target)
+        elif task.terms.positional:
             result.alignment = compare_latest(source, target, limit=task.limit)
         else:
             result.alignment = align(source, target, limit=task.limit, budget=TASK_BYTES)
@@ -118,6 +128,16 @@ def run_pair(task: PairTask) -> tuple[PairTask, DeepResult, PairTask | None]:
         worker_cache.forget(task.right)
         result.unreadable = str(error)
     return task, result, following
+
+
+def _run_prefix(task: PairTask, source: Iterator[Piece], target: Iterator[Piece]) -> DeepResult:
+    """Align the target with the source's beginning; the offset map is in the result's chunk."""
+    ours, theirs = NotedPieces(source), NotedPieces(target)
+    found = align(ours, theirs, limit=task.limit, budget=TASK_BYTES, prefix=True)
+    source_end = task.ours[1] if found.beyond is None else found.beyond
+    ends = found.resume or (source_end, task.theirs[1])
+    runs = Runs() if found.stopped else matched_runs(ours, theirs, found, ends)
+    return DeepResult(Chunk(task.source, task.target, task.ours[0], ends[0], runs), found)
 
 
 def _streams(task: PairTask) -> tuple[Iterator[Piece], Iterator[Piece]]:
@@ -148,6 +168,9 @@ def compare_pairs(
         pair, found = pairs[task.source], result.alignment
         pair.records += found.records
         pair.bytes += found.bytes
+        pair.beyond = found.beyond
+        for run in result.chunk.runs.between(*task.ours):
+            pair.runs.add(*run)
         seen(pair, PairStep((following.ours[0] if following else task.ours[1]) - task.ours[0], found.records, found.bytes))
         return [following] if following else []
 

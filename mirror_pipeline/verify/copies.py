@@ -16,6 +16,7 @@ from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.kafka.offsets import log_range, offsets_at
 from mirror_pipeline.model import Gap, HoleCause, Incarnation, TopicPartition
+from mirror_pipeline.verdicts import Difference
 from mirror_pipeline.verify.fold_tasks import Chunk
 from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED
 from mirror_pipeline.verify.record_tasks import Terms
@@ -29,7 +30,7 @@ Log = tuple[int, int]
 class CopiedPartition:
     """One partition of a copied topic. ``chunk`` is what can be compared, ``expired`` what the target deleted of it.
 
-    ``promoted``: applications write to the target after it.
+    ``promoted``: applications write to the target after it. ``adopted_end`` is where the target ended when the copy began or was adopted.
     """
 
     key: SpanKey
@@ -41,6 +42,13 @@ class CopiedPartition:
     target_log: Log = (0, 0)
     expired: int = 0
     promoted: bool = False
+    adopted_end: int = 0
+
+    def accepts(self, found: Difference) -> bool:
+        """Whether a difference is a foreign record that was named when the topic was adopted: nothing else is before that end and not in
+        the offset map."""
+        at = found.target_offset
+        return found.kind == "extra" and at is not None and at < self.adopted_end and self.chunk.runs.to_source(at) is None
 
     def narrow(self, low: int, high: int) -> None:
         """Compare only source offsets ``[low, high)``."""
@@ -125,7 +133,8 @@ def _partition(key: SpanKey, generation: Incarnation, reached: int | None, runs:
     source, target = TopicPartition(topic, number), TopicPartition(generation.target_topic, number)
     chunk = Chunk(source, target, start, compared, runs.slice(start, compared), first=True)
     target_next = max(runs.target_end, generation.target_starts.get(number, 0))
-    return CopiedPartition(key, chunk, end, target_next, tuple((gap.start, gap.end) for gap in gaps))
+    adopted_end = generation.target_starts.get(number, 0)
+    return CopiedPartition(key, chunk, end, target_next, tuple((gap.start, gap.end) for gap in gaps), adopted_end=adopted_end)
 
 
 def see_clusters(flow: Flow, topics: Sequence[CopiedTopic], source: WireClient, target: WireClient) -> None:

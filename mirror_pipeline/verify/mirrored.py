@@ -182,6 +182,7 @@ class MirrorCheck:
 
         found = compare_records(self._runner, self._flow.target, tasks, whole, timeout=self._timeout, seen=seen)
         for source, settled in found.items():
+            settled.differences = [each for each in settled.differences if not parts[source].copied.accepts(each)]
             parts[source].settled = settled
             parts[source].unreadable = parts[source].unreadable or settled.unreadable
 

@@ -71,7 +71,9 @@ def fold_positions(sends: pa.Table, incarnations: Mapping[str, Incarnation]) -> 
     for topic, partition, incarnation, source_end, target_end, ordinal in zip(*(folded[n].to_pylist() for n in names), strict=True):
         generation = incarnations.get(topic)
         if generation is not None and generation.incarnation == incarnation:
-            positions[TopicPartition(topic, partition)] = Position(source_end, target_end, ordinal)
+            # An adopted topic may end with records that are not in the map: the copy continues after them.
+            target_next = max(target_end, generation.target_starts.get(partition, 0))
+            positions[TopicPartition(topic, partition)] = Position(source_end, target_next, ordinal)
     return positions
 
 

@@ -62,8 +62,9 @@ class GenerationMap:
 
     @property
     def target_start(self) -> int:
-        """Target offset of its first record."""
-        return self.generation.target_starts.get(self.partition, 0)
+        """Target offset of its first record, which lies before the generation's start where the topic was adopted."""
+        start = self.generation.target_starts.get(self.partition, 0)
+        return min(start, self.runs.target[0]) if len(self.runs.target) else start
 
     def extend(self, source_start: int, source_end: int, target_start: int, target_end: int, records: int) -> bool:
         """Add a send; what is known already counts once. False when sends before it are not known yet."""
@@ -74,7 +75,8 @@ class GenerationMap:
         known = self.source_end - source_start
         if records:
             self.runs.add(self.source_end, target_start + known, records - known)
-        self.source_end, self.target_end = source_end, target_end
+        self.source_end = source_end
+        self.target_end = max(target_end, self.target_end)
         return True
 
     def to_target(self, offset: int, limit: int | None = None) -> tuple[int | None, OffsetState]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any, Literal
 
 from mirror_pipeline.model import Gap
@@ -329,6 +330,60 @@ class GroupsReport:
 
     def to_json(self) -> dict[str, Any]:
         """One element of ``groups --json``'s ``mirrors``."""
+        return asdict(self)
+
+
+class ImportOutcome(StrEnum):
+    """What became of a key of another tool's configuration.
+
+    ``carried``: the same setting. ``changed``: another one, or another value. ``default``: not in the file; what that tool does without
+    it. ``not_needed``: nothing here corresponds to it, and nothing is lost. ``refused``: it cannot be carried.
+    """
+
+    CARRIED = "carried"
+    CHANGED = "changed"
+    DEFAULT = "default"
+    NOT_NEEDED = "not_needed"
+    REFUSED = "refused"
+
+    @property
+    def shows_value(self) -> bool:
+        """Whether the value is repeated in the report; what is refused may be a secret under a key that is not known."""
+        return self is not ImportOutcome.REFUSED
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedKey:
+    """One key; ``line`` is None for a default, ``value`` empty where it may be secret, ``became`` names keys of mirror.yaml."""
+
+    key: str
+    line: int | None
+    value: str
+    outcome: str
+    became: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """A configuration made from that of MirrorMaker 2. ``path`` is None when nothing was written.
+
+    ``secrets``: environment variables that the new file refers to, each with the key that holds the value now.
+    """
+
+    properties: str
+    path: str | None
+    mirrors: tuple[str, ...]
+    keys: tuple[ImportedKey, ...]
+    secrets: dict[str, str]
+
+    @property
+    def refused(self) -> tuple[ImportedKey, ...]:
+        """What cannot be carried."""
+        return tuple(key for key in self.keys if key.outcome == ImportOutcome.REFUSED)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``import-mm2 --json``."""
         return asdict(self)
 
 

@@ -40,6 +40,8 @@ What to do about each error: [troubleshooting](troubleshooting.md).
 
 SHAPES = {
     "init": '{"path"}',
+    "import-mm2": '{"properties", "path", "mirrors", "keys": [{"key", "line", "value", "outcome", "became", "why"}], '
+    '"secrets": {VARIABLE: KEY}}',
     "check": '{"ok", "findings": [{"mirror", "what", "ok", "detail", "hint"}]}',
     "plan": '{"mirrors": [{"mirror", "topics": [{"topic", "target_topic", "partitions", "records", "bytes", "actions", "warnings", '
     '"blockers", "state", "code", "reason", "hint"}], "excluded": [{"topic", "why"}], "notes"}]}',

@@ -1,4 +1,4 @@
-"""Write the generated files of docs/: cli.md, configuration.md and mirror.schema.json.
+"""Write the generated files of docs/: cli.md, configuration.md, mirror.schema.json, and the tables of from-mirrormaker.md.
 
 Run it as ``make docs`` after changing a command, a help text or a setting. Unit tests compare the files with what this renders.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scripts import cli_page, config_page
+from scripts import cli_page, config_page, mm2_table
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -18,6 +18,7 @@ def pages() -> dict[str, str]:
     return {
         "cli.md": cli_page.render(),
         "configuration.md": config_page.render(),
+        "from-mirrormaker.md": mm2_table.render(),
         "mirror.schema.json": json.dumps(config_page.json_schema(), indent=2) + "\n",
     }
 

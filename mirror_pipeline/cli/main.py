@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from mirror_pipeline.cli import adopt, cluster_change, local, offsets, resolve, run, setup, status, verify
+from mirror_pipeline.cli import adopt, cluster_change, local, offsets, resolve, run, setup, status, take_over, verify
 from mirror_pipeline.cli.errors import report
 from mirror_pipeline.cli.options import NO_VALUE, PlainCommand, PlainGroup, Settings
 
@@ -74,7 +74,7 @@ WITH_CONFIG = (
 OFFSETS_WITH_CONFIG = ("translate", "show")
 
 for _panel, _commands in (
-    (FIRST, (setup.init, setup.check, setup.plan)),
+    (FIRST, (setup.init, take_over.import_mm2, setup.check, setup.plan)),
     (COPY, (run.run, run.backfill)),
     (LOOK, (status.lag, status.status, status.health, status.gaps, status.sql)),
     (LOOK, (verify.verify, verify.repair, resolve.resolve, status.evict, offsets.groups)),

@@ -16,7 +16,7 @@ from mirror_pipeline.model import Gap
 from mirror_pipeline.operations import backfill, catalogue, lag, status
 from mirror_pipeline.operations import resolve as resolving
 from mirror_pipeline.operations import translate as translation
-from mirror_pipeline.operations.adoption import take_over
+from mirror_pipeline.operations.adoption import adopt_topics
 from mirror_pipeline.operations.adoption.adoption_report import FULL, AdoptReport, options_of
 from mirror_pipeline.operations.check import check
 from mirror_pipeline.operations.drain import run as drain_or_run
@@ -324,7 +324,7 @@ class Mirror:
             ClusterUnreachable: a cluster does not answer.
         """
         options = options_of(proof, allow, dry_run=dry_run)
-        return take_over.adopt(self.flow, topic, options, session, observer, stop or threading.Event())
+        return adopt_topics.adopt(self.flow, topic, options, session, observer, stop or threading.Event())
 
     def evict(self) -> list[dict[str, Any]]:
         """Remove staged data that is on the target, verified, and older than ``buffer.retention``.

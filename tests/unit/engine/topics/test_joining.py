@@ -40,7 +40,7 @@ def test_every_loss_gets_a_gap_and_nothing_else_does(context: LaneContext, cause
 
 
 def test_causes_are_losses_or_known_not_to_be() -> None:
-    assert set(HoleCause) - set(LOSSES) == {HoleCause.MARKER, HoleCause.ABORTED, HoleCause.COMPACTION}
+    assert set(HoleCause) - set(LOSSES) == {HoleCause.MARKER, HoleCause.ABORTED, HoleCause.COMPACTION, HoleCause.NO_RECORD}
 
 
 def test_of_two_runs_that_write_one_number_the_second_ends(context: LaneContext) -> None:

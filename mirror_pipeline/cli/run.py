@@ -105,9 +105,12 @@ def run(
         raise UsageError("--drain cannot be combined with --once or --for", hint="it ends when everything staged is on the target")
     if once and for_ is not None:
         raise UsageError("--once and --for cannot be combined", hint="--once copies what is there now, --for 30m copies for half an hour")
+    from mirror_pipeline.buffer.tables.columns import keep_pandas_out  # pyarrow: not for `--help`
+
     options = RunOptions(once, parse_duration(for_) if for_ is not None else None, topic or None, lane, drain)
     opened = load.load(config)
     names = opened.pick(mirror)
+    keep_pandas_out()
     # The first mirror that needs Spark starts it; the others share it.
     shared = SharedSession(opened.session) if len(names) > 1 else None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dagster as dg
 
+from mirror_pipeline.buffer.tables.columns import keep_pandas_out
 from mirror_pipeline.orchestration.definitions import defs as mirrors
 
 
@@ -21,4 +22,5 @@ def closed(definitions: dg.Definitions) -> dg.Definitions:
     return dg.Definitions.merge(definitions, dg.Definitions(resources={"io_manager": nothing_stored}))
 
 
+keep_pandas_out()
 defs = closed(mirrors)

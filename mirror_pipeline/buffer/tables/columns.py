@@ -1,11 +1,12 @@
 """Arrow columns from Python values, built from buffers.
 
 ``pa.array(list)``, ``pa.scalar``, ``pa.table`` and ``Schema.empty_table`` import pandas on first use: 0.3 s and 35 MB in every process;
-nothing here does.
+nothing here does. Comparing or grouping columns does as well, which a process that keeps a lane cannot avoid: see :func:`keep_pandas_out`.
 """
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -18,6 +19,30 @@ DIGEST = pa.struct([pa.field("leaf", pa.int64(), False), pa.field("digest", pa.b
 DIGESTS = pa.list_(pa.field("element", DIGEST, False))
 OFFSETS = pa.map_(pa.int32(), pa.field("value", pa.int64(), False))
 TIME = pa.timestamp("us", "UTC")
+
+
+class _NoPandas:
+    """Finds no pandas; as the first of the finders it speaks for all."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("pandas is not needed here", name=name)
+
+
+def keep_pandas_out() -> None:
+    """Let pyarrow work as if pandas were not installed, in a process of our own; who asks for pandas afterwards still gets it.
+
+    pyarrow wants it only to recognise its objects among the values that it is given, and looks for it once. Not for a process that
+    others share: there pyarrow would take a pandas column for a plain sequence.
+    """
+    if "pandas" in sys.modules:
+        return
+    sys.meta_path.insert(0, _NoPandas)  # type: ignore[arg-type]
+    try:
+        pa.array([])
+    finally:
+        sys.meta_path.remove(_NoPandas)  # type: ignore[arg-type]
 
 
 def _fixed(kind: pa.DataType, code: str, values: Iterable[int]) -> pa.Array:

@@ -174,7 +174,8 @@ class PartFileWriter:
         Raises:
             BufferUnusable: the file cannot be completed; it is removed.
         """
-        if self._sink is None:
+        if self._sink is None or not self._spans:
+            self.abort()
             return None
         try:
             self._waiting.append(self._format.tail(self._described))

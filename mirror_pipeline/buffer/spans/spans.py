@@ -106,6 +106,10 @@ class SpanTable:
 
     def spans(self, above: int = -1) -> list[SpanRef]:
         """All live spans of micro-batches greater than ``above``, ordered by topic, partition and start. Reads no payload."""
+        return sorted(self._live(above), key=lambda ref: (ref.topic, ref.partition, ref.start, ref.micro_batch))
+
+    def _live(self, above: int = -1) -> list[SpanRef]:
+        """The same in any order: a lane may have 50,000 of them, and a round of maintenance asks several times."""
         for attempt in range(READ_ATTEMPTS):
             files = self._log.files()
             try:
@@ -125,7 +129,7 @@ class SpanTable:
                 known |= zip((file.path for file in missing), pool.map(self._read, missing), strict=True)
         with self._lock:
             self._spans = {path: spans for path, spans in self._spans.items() if path in files} | known
-        return sorted(chain.from_iterable(known.values()), key=lambda ref: (ref.topic, ref.partition, ref.start, ref.micro_batch))
+        return list(chain.from_iterable(known.values()))
 
     def _read(self, file: LiveFile) -> tuple[SpanRef, ...]:
         return read_index(self._store, file)
@@ -153,7 +157,7 @@ class SpanTable:
     def staged_ends(self, above: int = -1) -> dict[SpanKey, int]:
         """End of what is staged, by topic, partition and incarnation; evicted spans are not counted."""
         ends: dict[SpanKey, int] = {}
-        for ref in self.spans(above):
+        for ref in self._live(above):
             key = (ref.topic, ref.partition, ref.incarnation)
             ends[key] = max(ends.get(key, ref.end), ref.end)
         return ends
@@ -188,7 +192,7 @@ class SpanTable:
 
     def produced(self, positions: Mapping[SpanKey, int]) -> set[int]:
         """Micro-batches all of whose spans end at or below ``positions`` (next source offset by topic, partition, incarnation)."""
-        return produced_batches(self.spans(), positions)
+        return produced_batches(self._live(), positions)
 
     def demanded(
         self,
@@ -277,7 +281,7 @@ class SpanTable:
         files = self._log.files()
         if len(files) <= most:
             return 0
-        self.spans()
+        self._live()
         over = set(done)
         with self._lock:
             small = [SmallFile(f, len(self._spans.get(f.path, ()))) for f in files.values() if f.micro_batch in over]

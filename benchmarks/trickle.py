@@ -6,9 +6,10 @@
     python -m benchmarks.trickle --python .venv/bin/python --python ../other/.venv/bin/python   # two installations, in turn
 
 Starts two clusters of one broker each, and in each round ``mirror run``, ``mirror up`` or both of every installation. Prints one JSON
-line for each: percentiles in milliseconds, the share of a core, memory of the run's processes at the end (``uss``: their own pages;
-``pss``: with their part of shared ones), commits an hour of each Delta table, and log files at the end. Of ``mirror up`` the process of
-the lane's run counts, with all that it started; web server, daemon and code server do not.
+line for each: percentiles in milliseconds, the share of a core, the same as CPU of one micro-batch in milliseconds (other programs change
+that least), memory of the run's processes at the end (``uss``: their own pages; ``pss``: with their part of shared ones), commits an hour
+of each Delta table, and log files at the end. Of ``mirror up`` the process of the lane's run counts, with all that it started; web
+server, daemon and code server do not.
 """
 
 from __future__ import annotations
@@ -112,6 +113,7 @@ def one_round(
         after, seconds = log_state(folder / "buffer"), time.monotonic() - began
         per_hour = {name: round((after[name][0] - before.get(name, (0, 0))[0]) * 3600 / seconds) for name in after}
         used = memory(lane)
+        figures["micro_batch_cpu_ms"] = figures.get("cpu_share", 0.0) * 3_600_000 / max(1, per_hour["spans"])
     finally:
         code = running.end()
     rounded = {key: round(value, 3) for key, value in figures.items()}

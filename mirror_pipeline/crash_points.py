@@ -28,6 +28,8 @@ FAILOVER_POINTS = (
     "failover.promoted", "failover.written", "failback.begun", "failback.tail", "failback.copied", "failback.opened",
 )  # fmt: skip
 """After each step of `mirror failover` and `mirror failback`."""
+TAKE_BACK_POINTS = ("failback.rebuilding", "failback.deleted", "failback.rebuilt", "failback.adopted")
+"""In `mirror failback` where names come back to the same topic; all but the last with `--tail rebuild`."""
 ADOPT_POINTS = ("adopt.mapped", "adopt.adopted")
 """In `mirror adopt`: before and after its commit."""
 

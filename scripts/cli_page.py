@@ -78,10 +78,10 @@ SHAPES = {
     '"target_topic", "partitions": [{"partition", "source_offset", "target_offset"}]}], "groups": [{"group", "target_topic", "partition", '
     '"offset", "why"}], "missing": [{"topic", "partition", "start", "end", "why"}], "producing", "notes", "resumed", "file"}',
     "adopt": '{"topics": [{"mirror", "topic", "target_topic", "lane", "state", "dry_run", "proof", "partitions": [{"partition", '
-    '"source_start", "source_end", "target_start", "target_end", "records", "runs", "foreign", "unproven", "remaining"}], "notes", '
-    '"seconds", "records"}]}',
-    "failback": '{"mirror", "reverse", "number", "state", "dry_run", "topics": [{"topic", "copied", "target_topic"}], "tail": [{"topic", '
-    '"partition", "start", "end", "lost"}], "choice", "aside", "resumed"}',
+    '"source_start", "source_end", "target_start", "target_end", "records", "runs", "foreign", "unproven", '
+    '"remaining"}], "notes", "seconds", "records"}]}',
+    "failback": '{"mirror", "reverse", "number", "state", "dry_run", "topics": [{"topic", "copied", "target_topic", '
+    '"comes_back", "rebuilt"}], "tail": [{"topic", "partition", "start", "end", "lost"}], "choice", "aside", "resumed"}',
     "version": '{"version", "python", "platform"}',
     "clusters start": '{"clusters": [{"name", "bootstrap_servers", "version", "state", "brokers", "pids", "directory"}]}',
     "clusters stop": "as clusters start",

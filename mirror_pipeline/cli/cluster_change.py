@@ -35,7 +35,7 @@ Unplanned = Annotated[
 Wait = Annotated[str, typer.Option("--wait", metavar="DURATION", help="How long to wait for producers on the source to end.")]
 Tail = Annotated[
     str | None,
-    typer.Option("--tail", metavar="leave|copy-aside", help="What becomes of records on the old source that never came over."),
+    typer.Option("--tail", metavar="leave|copy-aside|rebuild", help="What becomes of records on the old source that never came over."),
 ]
 Accept = Annotated[
     bool, typer.Option("--accept-differences", metavar=NO_VALUE, help="Promote although the verification has found differences.")
@@ -86,6 +86,10 @@ def failback(
 
     The old source must answer. Offsets there that never came over are listed; while there are some, --tail says what becomes of them. The
     same command continues a failback that was cut off.
+
+    Where names come back to the same topic, such as `naming: identity`, the other mirror continues in the old topic. Both are compared
+    first: all that the old topic holds must have come over. Otherwise --tail rebuild copies what did not to <topic>.unreplicated, deletes
+    the old topic and copies it afresh.
     """
     if tail is not None and tail not in TAILS:
         raise UsageError(f"--tail {tail}: no such choice", hint=f"choose one of {', '.join(TAILS)}")
@@ -113,9 +117,10 @@ def _watched(name: str, starting: str, work: Callable[[Observer, threading.Event
 
 
 def _opened(report: FailbackReport) -> RenderableType:
-    grid = table(["topic", "copied", "to"], [])
+    grid = table(["topic", "copied", "to"], [], ["how"])
     for topic in report.topics:
-        grid.add_row(*cells(topic.topic, topic.copied, topic.target_topic))
+        how = "copied afresh: the old topic is deleted" if topic.rebuilt else "continued in the old topic" if topic.comes_back else "copied"
+        grid.add_row(*cells(topic.topic, topic.copied, topic.target_topic, how))
     parts: list[RenderableType] = [title(f"{report.mirror}: failback by mirror {report.reverse}"), grid]
     for row in report.tail:
         lost = f", {count(row.lost)} of them deleted there" if row.lost else ""

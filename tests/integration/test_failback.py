@@ -72,17 +72,6 @@ def test_the_tail_is_copied_aside(clusters: ClusterPair, tmp_path: Path, topic_n
     assert sorted(aside) == [f"value-{n}".ljust(20, ".") for n in range(500, 520)]
 
 
-def test_names_that_come_back_to_themselves_are_refused(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
-    create_topic(clusters[0].bootstrap_servers, topic_name)
-    forth, back = pair(tmp_path, clusters, topic_name, naming="identity")
-    produce(clusters[0].bootstrap_servers, topic_name, 10)
-    forth.run(once=True)
-    forth.failover()
-    with pytest.raises(UsageError, match="holds records already"):
-        forth.failback(FailbackOptions(tail="leave"))
-    assert states(back) == {topic_name: "standby"}
-
-
 def test_without_a_reverse_mirror_there_is_no_way_back(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
     east, west = (cluster.bootstrap_servers for cluster in clusters)
     create_topic(east, topic_name)

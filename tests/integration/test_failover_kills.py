@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from mirror_pipeline.children import default_signals
-from mirror_pipeline.crash_points import CRASH, FAILOVER_POINTS
+from mirror_pipeline.crash_points import FAILOVER_POINTS
 from mirror_pipeline.operations.failover.report import FailoverOptions
+from tests.support.commands import command
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, produce, values
 from tests.support.reverse_pair import pair, states
-
-SECONDS = 120
-
-
-def command(folder: Path, *words: str, crash: str = "") -> int:
-    """The exit code of a ``mirror`` process that is killed at a crash point."""
-    line = [sys.executable, "-m", "mirror_pipeline.cli", "-c", str(folder / "mirror.yaml"), *words]
-    environment = {**os.environ, CRASH: crash}
-    return subprocess.run(line, env=environment, timeout=SECONDS, preexec_fn=default_signals, capture_output=True, check=False).returncode
 
 
 @pytest.mark.long

@@ -95,8 +95,8 @@ class FailoverReport:
         return asdict(self)
 
 
-LEAVE, COPY_ASIDE = "leave", "copy-aside"
-TAILS = (LEAVE, COPY_ASIDE)
+LEAVE, COPY_ASIDE, REBUILD = "leave", "copy-aside", "rebuild"
+TAILS = (LEAVE, COPY_ASIDE, REBUILD)
 """What may become of records that never came over."""
 
 
@@ -122,11 +122,16 @@ class TailPartition:
 
 @dataclass(frozen=True, slots=True)
 class OpenedTopic:
-    """A promoted topic, and the topic that the other mirror copies from now on, with its name on the old source."""
+    """A promoted topic, and the topic that the other mirror copies from now on, with its name on the old source.
+
+    ``comes_back``: that name is the promoted topic itself. The other mirror continues in it, or, ``rebuilt``, copies it afresh.
+    """
 
     topic: str
     copied: str
     target_topic: str
+    comes_back: bool = False
+    rebuilt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

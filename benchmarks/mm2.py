@@ -101,6 +101,21 @@ def reasons() -> dict[str, dict[str, Mapping[str, str]]]:
     return {"default": listed(NEEDED), "tuned": listed({**NEEDED, **TUNED})}
 
 
+def start(settings: Mapping[str, str], folder: Path) -> subprocess.Popen[bytes]:
+    """A process of MirrorMaker 2, in a session of its own; property file and logs are in ``folder``."""
+    jars = ensure_jars(JARS)
+    (folder / "mm2.properties").write_text(properties(settings))
+    key, text = logging_properties("4.3.0")
+    (folder / "logging.properties").write_text(text)
+    log = [f"-Dmirror.broker={folder}", f"-D{key}=file:{folder / 'logging.properties'}"]
+    command = [str(find_java()), *HEAP, *JVM, *log, "-cp", f"{jars}/*", "org.apache.kafka.connect.mirror.MirrorMaker"]
+    with (folder / "stdout.log").open("wb") as out:
+        return subprocess.Popen(
+            [*command, str(folder / "mm2.properties")], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+            start_new_session=True, preexec_fn=default_signals,
+        )  # fmt: skip
+
+
 class MirrorMaker:
     """One variant of MirrorMaker 2 as a side of the comparison."""
 
@@ -112,16 +127,6 @@ class MirrorMaker:
 
     def launch(self, flow: Flow, folder: Path) -> Launched:
         """Start it for a flow; logs and settings are in ``folder``."""
-        jars = ensure_jars(JARS)
-        (folder / "mm2.properties").write_text(properties(settings(self.name, flow)))
-        key, text = logging_properties("4.3.0")
-        (folder / "logging.properties").write_text(text)
-        log = [f"-Dmirror.broker={folder}", f"-D{key}=file:{folder / 'logging.properties'}"]
-        command = [str(find_java()), *HEAP, *JVM, *log, "-cp", f"{jars}/*", "org.apache.kafka.connect.mirror.MirrorMaker"]
-        with (folder / "stdout.log").open("wb") as out:
-            process = subprocess.Popen(
-                [*command, str(folder / "mm2.properties")], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                start_new_session=True, preexec_fn=default_signals,
-            )  # fmt: skip
+        process = start(settings(self.name, flow), folder)
         alias = aliases(flow.tag)[0]
         return Launched(process, {name: f"{alias}.{name}" for name in flow.workload.names}, folder / "server.log")

@@ -12,7 +12,7 @@ from mirror_pipeline.config import Config
 from mirror_pipeline.engine import lanes
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.lags import MirrorLag
-from mirror_pipeline.model import Gap
+from mirror_pipeline.model import Gap, TopicPartition
 from mirror_pipeline.operations import backfill, catalogue, lag, status
 from mirror_pipeline.operations import resolve as resolving
 from mirror_pipeline.operations import translate as translation
@@ -25,6 +25,7 @@ from mirror_pipeline.operations.failover import failback, failover
 from mirror_pipeline.operations.failover.report import FailbackOptions, FailbackReport, FailoverOptions, FailoverReport
 from mirror_pipeline.operations.groups import answer
 from mirror_pipeline.operations.groups.background import carrying_groups
+from mirror_pipeline.operations.mm2 import mm2_adoption
 from mirror_pipeline.operations.plan import plan
 from mirror_pipeline.operations.sql import ask
 from mirror_pipeline.operations.topic_sync.sync_thread import syncing_topics
@@ -300,6 +301,7 @@ class Mirror:
         proof: str = FULL,
         allow: Collection[str] = (),
         dry_run: bool = False,
+        mm2_alias: str | None = None,
         observer: Callable[[VerifyProgress], None] | None = None,
         stop: threading.Event | None = None,
         session: Session = None,
@@ -314,6 +316,8 @@ class Mirror:
             proof: ``full`` compares every record, ``last:N`` the last N offsets of each target partition.
             allow: ``foreign`` accepts records on the target that the source does not have.
             dry_run: compare only.
+            mm2_alias: MirrorMaker 2 has made the copy; its alias of the source cluster. Its stored positions must agree with the data,
+                it must not run any more, and the group offsets that it wrote are continued.
             observer, stop, session: as in :meth:`verify`.
 
         Raises:
@@ -323,8 +327,21 @@ class Mirror:
             LaneBusy: a run holds the topic's lane.
             ClusterUnreachable: a cluster does not answer.
         """
-        options = options_of(proof, allow, dry_run=dry_run)
+        options = options_of(proof, allow, dry_run=dry_run, mm2_alias=mm2_alias)
         return adopt_topics.adopt(self.flow, topic, options, session, observer, stop or threading.Event())
+
+    def mm2_positions(self, alias: str) -> dict[TopicPartition, int]:
+        """For each source partition the next offset that MirrorMaker 2 would copy, by what it has stored on the target.
+
+        Args:
+            alias: of the source cluster, as MirrorMaker's property file has it.
+
+        Raises:
+            UsageError: MirrorMaker never copied from a cluster of that alias to this target.
+            ProblemFound: its topic holds records of another form.
+            ClusterUnreachable: the target does not answer.
+        """
+        return dict(mm2_adoption.positions(self.flow, alias).next_offsets)
 
     def evict(self) -> list[dict[str, Any]]:
         """Remove staged data that is on the target, verified, and older than ``buffer.retention``.

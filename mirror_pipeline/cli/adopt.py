@@ -28,6 +28,10 @@ Allow = Annotated[
     list[str] | None,
     typer.Option("--allow", metavar="foreign", help="Accept records on the target that the source does not have."),
 ]
+FromMm2 = Annotated[
+    str | None,
+    typer.Option("--from-mm2", metavar="ALIAS", help="MirrorMaker 2 has made the copy; ALIAS is the source cluster in its property file."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", metavar=NO_VALUE, help="Only compare: nothing is written.")]
 
 
@@ -37,6 +41,7 @@ def adopt(
     config: ConfigFile = DEFAULT_CONFIG,
     proof: Proof = "full",
     allow: Allow = None,
+    from_mm2: FromMm2 = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -45,6 +50,9 @@ def adopt(
     Compares each topic with its target, record by record: the target must be the beginning of the source, in order and without
     duplicates. Then the ledger learns which target offset is which source offset, and `mirror run` copies what comes after it. Nothing is
     written to a cluster.
+
+    With --from-mm2 MirrorMaker 2 must not run any more and its stored positions must agree with the data; the group offsets that it wrote
+    are continued.
 
     A target that differs is refused, with the offsets. Several topics are adopted one after the other. A command that was interrupted
     has adopted the topics that it had finished, and none by half.
@@ -55,7 +63,9 @@ def adopt(
     view = view_for(notices(), "looking at both topics", VerifyContent())
 
     def work(source: str) -> Callable[[], AdoptReport]:
-        return lambda: mirror.adopt(source, proof=proof, allow=allow or (), dry_run=dry_run, observer=view.observe, stop=stop)
+        return lambda: mirror.adopt(
+            source, proof=proof, allow=allow or (), dry_run=dry_run, mm2_alias=from_mm2, observer=view.observe, stop=stop
+        )
 
     jobs = [Job(source, work(source)) for source in dict.fromkeys(topic)]
     with view, signals_stop(stop, lambda _: view.note("stopping; Ctrl-C again exits at once")):

@@ -93,7 +93,7 @@ FLOW_RULES = (
 
 # Nothing corresponds to these, in any scope; the first that fits counts.
 IDLE_RULES = (
-    KeyRule("refresh.topics.interval.seconds", NOT_NEEDED, "", "new topics are noticed in the next micro-batch"),
+    KeyRule("refresh.topics.interval.seconds", NOT_NEEDED, "", "new topics are noticed after 30 s to 2 min"),
     KeyRule("refresh.groups.interval.seconds", NOT_NEEDED, "", "new groups are noticed in the next round"),
     KeyRule("sync.topic.acls.interval.seconds", NOT_NEEDED, "", "ACLs are not carried"),
     KeyRule("replication.policy.internal.topic.separator.enabled", NOT_NEEDED, "", "no internal topic is written"),

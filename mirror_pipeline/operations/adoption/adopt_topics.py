@@ -21,6 +21,7 @@ from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.model import HoleCause, Incarnation, Send, TopicPartition
 from mirror_pipeline.operations.adoption.adoption_report import AdoptedPartition, AdoptOptions, AdoptReport
 from mirror_pipeline.operations.adoption.proof import Proof, ProofObserver, ProvenPartition, prove
+from mirror_pipeline.operations.mm2 import mm2_adoption
 from mirror_pipeline.topics.lanes import known_topics, lane_of, select_topics
 from mirror_pipeline.verify.log_walk import READ_UNCOMMITTED
 
@@ -39,11 +40,16 @@ def adopt(
     _refuse_others(flow, topic, target_topic)
     if not options.dry_run:
         _refuse_busy(flow, lane)
+    maker = None if options.mm2_alias is None else mm2_adoption.begin(flow, options.mm2_alias)
     proof = prove(flow, topic, target_topic, options, session, observer, stop)
+    if maker is not None:
+        proof = replace(proof, notes=(*proof.notes, *maker.check(proof)))
     if not options.dry_run:
         store = open_lane(flow.config.buffer, flow.name, lane)
         with lane_lock(store) as hold:
             _refuse_begun(flow, topic)
+            if maker is not None:
+                maker.keep_groups(proof)  # before the commit: without it these rows concern no topic
             hold.check()
             record(flow, store, proof)
     return report_of(flow, lane, proof, options, time.monotonic() - began)

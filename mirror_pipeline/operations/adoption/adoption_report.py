@@ -19,11 +19,13 @@ class AdoptOptions:
     """How to prove that a target topic is a copy.
 
     ``last``: compare only that many records at the end of each partition; None compares all. ``allow``: names of ``ALLOWED``.
+    ``mm2_alias``: MirrorMaker 2 has made the copy; its alias of the source cluster.
     """
 
     last: int | None = None
     allow: Collection[str] = ()
     dry_run: bool = False
+    mm2_alias: str | None = None
 
     @property
     def proof(self) -> str:
@@ -31,17 +33,17 @@ class AdoptOptions:
         return FULL if self.last is None else f"last:{self.last}"
 
 
-def options_of(proof: str, allow: Collection[str], *, dry_run: bool) -> AdoptOptions:
+def options_of(proof: str, allow: Collection[str], *, dry_run: bool, mm2_alias: str | None = None) -> AdoptOptions:
     """The options for words of the command line: ``full`` or ``last:N``. Raises UsageError."""
     unknown = sorted(set(allow) - set(ALLOWED))
     if unknown:
         raise UsageError(f"allow {unknown[0]}: no such difference", hint=f"choose {', '.join(ALLOWED)}")
     if proof == FULL:
-        return AdoptOptions(None, tuple(allow), dry_run)
+        return AdoptOptions(None, tuple(allow), dry_run, mm2_alias)
     word, _, number = proof.partition(":")
     if word != "last" or not number.isdecimal() or not int(number):
         raise UsageError(f"proof {proof}: no such proof", hint="choose `full`, or `last:N` for the last N records of each partition")
-    return AdoptOptions(int(number), tuple(allow), dry_run)
+    return AdoptOptions(int(number), tuple(allow), dry_run, mm2_alias)
 
 
 @dataclass(frozen=True, slots=True)

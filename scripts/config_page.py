@@ -92,6 +92,20 @@ _CONFIGS = """### How settings follow
 - What the mirror has set is in the table `topic_changes` of the buffer.
 """
 
+_STARTS = r"""### Start by topic
+
+`start` in a mirror may also be a mapping of whole-name regex to `earliest`, `latest`, a time, or first offsets by partition. The first
+regex that matches counts, and `otherwise` (`earliest` where it is left out) is for all other topics.
+
+```yaml
+start: {orders: {0: 4711, 1: 4650}, 'payments\..*': latest, otherwise: earliest}
+```
+
+- A partition that is not named begins at the start of its log. An offset outside the log, or a partition that the topic does not have,
+  is refused by `plan`, `check` and a run, before anything is created.
+- A topic that appears, or is selected, after the mirror first saw the source is copied from its beginning, whatever `start` says.
+"""
+
 _NAMES = r"""### Names by map and by regex
 
 `naming` in a mirror may also name some topics itself. What it does not name is named by `otherwise`: `prefix` (the default), `identity` or
@@ -119,7 +133,7 @@ def render() -> str:
         parts.append((model.__doc__ or "").replace("\n    ", "\n").strip() + "\n")
         parts.append("\n".join(_table(model)) + "\n")
         if model is TopicsModel:
-            parts += [_LOOPS, _NAMES]
+            parts += [_LOOPS, _NAMES, _STARTS]
         if model is TopicConfigsModel:
             parts.append(_CONFIGS)
     return "\n".join(parts)

@@ -20,6 +20,8 @@ from mirror_pipeline.config.naming import (
 )
 from mirror_pipeline.config.secrets import REFERENCE
 from mirror_pipeline.config.settings import FrozenMap
+from mirror_pipeline.config.starts import EARLIEST, LATEST, StartAt, StartMap, StartOffsets
+from mirror_pipeline.config.starts import Start as StartRule
 from mirror_pipeline.units import DURATION_TEXT, SIZE_TEXT, TIME_TEXT, parse_duration, parse_size, parse_time
 
 _HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", re.ASCII)
@@ -142,9 +144,33 @@ def _name_match(match: str, replace: str, otherwise: str) -> NameMatch:
     return NameMatch(match, replace, otherwise)
 
 
-def _start(value: object) -> str | datetime:
+def _start(value: object) -> StartRule:
+    if isinstance(value, StartMap):
+        return value
+    if not isinstance(value, dict):
+        return _moment(value)
+    rules = {_pattern(_text(topic)): at for topic, at in value.items() if topic != "otherwise"}
+    if not rules:
+        raise ValueError("must be earliest, latest, a time, or a mapping of topic to one of these, e.g. {orders: latest}")
+    found = tuple((pattern, _offsets(pattern, at) if isinstance(at, dict) else _moment(at)) for pattern, at in rules.items())
+    return StartMap(found, _moment(value.get("otherwise", EARLIEST)))
+
+
+def _moment(value: object) -> str | datetime:
     text = _text(value)
-    return text if text in ("earliest", "latest") else parse_time(text)
+    return text if text in (EARLIEST, LATEST) else parse_time(text)
+
+
+def _offsets(topic: str, value: dict[object, object]) -> StartAt:
+    pairs: list[tuple[int, int]] = []
+    for partition, offset in value.items():
+        numbers = [str(each) for each in (partition, offset)]
+        if not all(re.fullmatch("[0-9]{1,18}", number) for number in numbers):
+            raise ValueError(f'"{topic}": {{{partition}: {offset}}} is not partition: offset, two numbers from 0 on, e.g. {{0: 4711}}')
+        pairs.append((int(numbers[0]), int(numbers[1])))
+    if not pairs:
+        raise ValueError(f'"{topic}" names no partition, e.g. {{0: 4711}}')
+    return StartOffsets(tuple(sorted(pairs)))
 
 
 def _options(value: object) -> dict[str, str]:
@@ -209,11 +235,16 @@ _RULE_SCHEMAS: list[dict[str, Any]] = [
     )
 ]
 Naming = Annotated[NamingRule, PlainValidator(_naming), WithJsonSchema({"anyOf": [_TEMPLATE_SCHEMA, *_RULE_SCHEMAS]})]
-Start = Annotated[
-    str | datetime,
-    BeforeValidator(_start),
-    WithJsonSchema({"anyOf": [{"enum": ["earliest", "latest"]}, {"type": "string", "pattern": TIME_TEXT}]}),
-]
+_MOMENT_SCHEMAS: list[dict[str, Any]] = [{"enum": [EARLIEST, LATEST]}, {"type": "string", "pattern": TIME_TEXT}]
+_OFFSETS_SCHEMA = {
+    "type": "object", "propertyNames": {"pattern": "^[0-9]+$"}, "additionalProperties": {"type": "integer", "minimum": 0},
+    "minProperties": 1,
+}  # fmt: skip
+_STARTS_SCHEMA = {
+    "type": "object", "properties": {"otherwise": {"anyOf": _MOMENT_SCHEMAS}},
+    "additionalProperties": {"anyOf": [*_MOMENT_SCHEMAS, _OFFSETS_SCHEMA]},
+}  # fmt: skip
+Start = Annotated[StartRule, PlainValidator(_start), WithJsonSchema({"anyOf": [*_MOMENT_SCHEMAS, _STARTS_SCHEMA]})]
 Options = Annotated[dict[str, str], BeforeValidator(_options), WithJsonSchema(_OPTIONS_SCHEMA)]
 Pattern = Annotated[str, BeforeValidator(lambda value: _pattern(_text(value))), WithJsonSchema({"type": "string", "minLength": 1})]
 

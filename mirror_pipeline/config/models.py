@@ -286,9 +286,9 @@ class MirrorModel(Section):
     start: Start = setting(
         "earliest",
         "Where a topic that was never mirrored begins: `earliest`, `latest`, or a time: the first record with that time or a later one. "
-        "`latest` is the end of the log when the mirror first sees the source; topics that appear, or are selected, later are copied "
-        "from their beginning.",
-        "earliest, latest or a time",
+        "`latest` is the end of the log when the mirror first sees the source. Topics that appear, or are selected, later are copied "
+        "from their beginning. Or a mapping for some of the topics, see [start by topic](#start-by-topic).",
+        "earliest, latest, a time or mapping",
         example="2026-03-01T00:00:00Z",
     )
     on_loss: Literal["halt", "record_gap"] = setting(

@@ -6,12 +6,13 @@ import difflib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, time
+from datetime import time
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from mirror_pipeline.config.naming import NamingRule
 from mirror_pipeline.config.secrets import SecretRef
+from mirror_pipeline.config.starts import EARLIEST, Start
 from mirror_pipeline.errors import UsageError
 
 V = TypeVar("V")
@@ -163,7 +164,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class MirrorConfig:
-    """One directed flow. ``start`` is ``"earliest"``, ``"latest"`` or a moment in UTC."""
+    """One directed flow."""
 
     name: str
     source: str
@@ -171,7 +172,7 @@ class MirrorConfig:
     topics: TopicSelection
     naming: NamingRule = "prefix"
     offsets: str = "translated"
-    start: str | datetime = "earliest"
+    start: Start = EARLIEST
     on_loss: str = "halt"
     lanes: int = 1
     reverse_of: str | None = None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from typing import cast
 
+from mirror_pipeline.config.starts import Start, StartOffsets, start_of
 from mirror_pipeline.engine.topics.join import begins_at
 from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.flow import Flow
@@ -51,7 +51,7 @@ def lag_of(
     stand: Standing,
     *,
     ages: bool = True,
-    start: str | datetime = "earliest",
+    start: Start = "earliest",
     times: LogTimes | None = None,
 ) -> MirrorLag:
     """Compare a mirror's positions with the source's ends.
@@ -87,25 +87,31 @@ def lag_of(
 
 
 def _first_offsets(
-    client: WireClient, parts: list[TopicPartition], stand: Standing, start: str | datetime, metadata: ClusterMetadata
+    client: WireClient, parts: list[TopicPartition], stand: Standing, start: Start, metadata: ClusterMetadata
 ) -> dict[TopicPartition, int | BrokerError]:
     """Where the copy would begin of partitions from which nothing has been sent."""
     found: dict[TopicPartition, int | BrokerError] = {tp: stand.starts[tp] for tp in parts if tp in stand.starts}
     copied = {tp.topic for tp in stand.starts}
     asked: dict[int, list[TopicPartition]] = {}
     for tp in parts:
-        seen = _seen(stand, metadata, tp.topic) if start == "latest" and tp.topic not in copied else None
-        if tp not in found and seen is not None and tp.partition in seen:
+        begins = start_of(start, tp.topic)
+        seen = first_ends(stand, metadata, tp.topic) if begins != "earliest" and tp.topic not in copied else None
+        later = tp.topic in copied or (seen is not None and tp.partition not in seen)
+        if tp in found:
+            continue
+        if isinstance(begins, StartOffsets) and not later and tp.partition in begins.by_partition:
+            found[tp] = begins.by_partition[tp.partition]
+        elif begins == "latest" and seen is not None and not later:
             found[tp] = seen[tp.partition]
-        elif tp not in found:
-            asked.setdefault(EARLIEST if tp.topic in copied or seen is not None else begins_at(start), []).append(tp)
+        else:
+            asked.setdefault(EARLIEST if later or isinstance(begins, StartOffsets) else begins_at(begins), []).append(tp)
     for at, mine in asked.items():
         found |= offsets_or_errors(client, mine, at)
     return found | offsets_or_errors(client, [tp for tp, offset in found.items() if offset == NO_RECORD], LATEST)
 
 
-def _seen(stand: Standing, metadata: ClusterMetadata, topic: str) -> dict[int, int] | None:
-    """The offsets at which ``start: latest`` begins, as a lane recorded them at its first look; None when they are the current ends."""
+def first_ends(stand: Standing, metadata: ClusterMetadata, topic: str) -> dict[int, int] | None:
+    """The ends that a lane recorded at its first look, {} for a topic that it did not find; None when they are the current ends."""
     known = [seen.offsets(topic, metadata.topics[topic].topic_id, metadata.cluster_id) for seen in stand.first_seen if seen.looked]
     return None if not known or None in known else next((offsets for offsets in known if offsets), {})
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.config.starts import StartMap
+from mirror_pipeline.engine.topics.start_offsets import impossible_starts
 from mirror_pipeline.engine.topics.target import log_bounds
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import DIRECTED, FILLED_HINT, filled_message
@@ -19,7 +21,7 @@ from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.archive_cost import archive_note
 from mirror_pipeline.operations.halts import kept_topics, run_notes, with_halts
 from mirror_pipeline.operations.halts import look as look_at
-from mirror_pipeline.operations.lag import lag_of
+from mirror_pipeline.operations.lag import first_ends, lag_of
 from mirror_pipeline.operations.standing import standing
 from mirror_pipeline.operations.topic_sync.sync_state import sync_notes
 from mirror_pipeline.operations.warnings import first_times, retention_ms, with_warnings
@@ -43,6 +45,7 @@ def plan(flow: Flow) -> MirrorPlan:
     selected = select_topics(flow.config, flow.settings, {*source.topics(), *kept_topics(stores)})
     plans = _that_may_be_made(target, plan_targets(flow.settings, source, target, selected.topics))
     lag = _lag(flow, selected.topics, stores, source)
+    misplaced = _misplaced(flow, [name for name in plans if name not in begun], stores)
     lags = {topic.topic: topic for topic in lag.topics}
     old = _too_old(flow, plans, lag, target)
     filled = filled_topics(flow, [made.target_topic for name, made in plans.items() if not made.create and name not in begun])
@@ -60,7 +63,10 @@ def plan(flow: Flow) -> MirrorPlan:
                 *made.warnings, *(lags[name].warnings if name in lags else ()), *old.get(name, ()), *claimed.warnings.get(name, ()),
                 *copies.get(name, ()),
             ),
-            blockers=(*made.blockers, *claimed.blockers.get(name, ()), *_filled(filled.get(made.target_topic, 0), made.target_topic)),
+            blockers=(
+                *made.blockers, *misplaced.get(name, ()), *claimed.blockers.get(name, ()),
+                *_filled(filled.get(made.target_topic, 0), made.target_topic),
+            ),
         )
         for name, made in sorted(plans.items())
     )
@@ -116,6 +122,16 @@ def _lag(flow: Flow, targets: Mapping[str, str], stores: list[LaneStore], source
         look.source(client, flow.settings.source)
         look.target(other, flow.settings.target)
     return with_halts(lag, look, stand, (*run_notes(stores), *sync_notes(flow)))
+
+
+def _misplaced(flow: Flow, fresh: Collection[str], stores: list[LaneStore]) -> dict[str, tuple[str, ...]]:
+    """Topics that have not begun and cannot begin at the offsets that ``start`` names."""
+    if not isinstance(flow.settings.start, StartMap):
+        return {}
+    with flow.source_client() as client:
+        metadata, stand = client.metadata(sorted(fresh)), standing(stores)
+        now = [name for name in fresh if not metadata.topics[name].error and first_ends(stand, metadata, name) != {}]
+        return {name: (said,) for name, said in impossible_starts(client, flow.settings.start, now).items()}
 
 
 def _too_old(flow: Flow, plans: Mapping[str, TargetPlan], lag: MirrorLag, target: Admin) -> dict[str, tuple[str, ...]]:

@@ -39,7 +39,11 @@ CHANGES: dict[str, list[Change]] = {
         Change({"naming": {"match": "(.*)", "replace": r"east.\1", "otherwise": "identity"}}),
     ],
     "offsets": [],  # has one value
-    "start": [Change({"start": "latest"}), Change({"start": "2030-01-01T00:00:00Z"})],
+    "start": [
+        Change({"start": "latest"}),
+        Change({"start": "2030-01-01T00:00:00Z"}),
+        Change({"start": {"TOPIC": {"0": 999}, "otherwise": "latest"}}),
+    ],
     "on_loss": [Change({"on_loss": "record_gap"})],
     "lanes": [Change({"lanes": 3})],
     "reverse_of": [],  # names another mirror: test_failback

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
 from mirror_pipeline.crash_points import crash_point
@@ -14,9 +14,10 @@ from mirror_pipeline.engine.state import TopicRun
 from mirror_pipeline.engine.topics.first_seen import FirstSeen
 from mirror_pipeline.engine.topics.join import Ranges, first_offsets, run_of
 from mirror_pipeline.engine.topics.policies import apply_policy
+from mirror_pipeline.engine.topics.start_offsets import impossible_starts, start_offsets
 from mirror_pipeline.engine.topics.target import TargetSide
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, MirrorError
-from mirror_pipeline.halts import Halt, not_begun, source_missing
+from mirror_pipeline.halts import Halt, blocked, not_begun, source_missing
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
@@ -96,6 +97,7 @@ class TopicStarter:
     def _begin_some(self, topics: Sequence[LaneTopic], plans: dict[str, TargetPlan]) -> None:
         known = self._context.ledger.incarnations()
         metadata = self._source.metadata([topic.topic for topic in topics])
+        topics = self._startable(topics, metadata, known)
         self._expect([topic for topic in topics if topic.topic not in known], metadata)
         targets = self._targets.ensure(topics, plans)
         generations: list[Incarnation] = []
@@ -116,6 +118,20 @@ class TopicStarter:
             new[topic.topic] = numbers
         if generations:
             self._write_down(generations, new, {topic.topic: topic.ranges for topic in topics})
+
+    def _startable(
+        self, topics: Sequence[LaneTopic], metadata: ClusterMetadata, known: Mapping[str, Incarnation]
+    ) -> list[LaneTopic]:
+        """Topics that can begin where ``start`` says; the others halt before anything is created."""
+        fresh = [
+            topic.topic for topic in topics
+            if topic.ranges is None and topic.topic not in known and not metadata.topics[topic.topic].error
+            and self._first_seen.offsets(topic.topic, metadata.topics[topic.topic].topic_id, metadata.cluster_id) != {}
+        ]  # fmt: skip
+        wrong = impossible_starts(self._source, self._context.mirror.start, fresh) if self._context.mirror.start != "earliest" else {}
+        for name, said in wrong.items():
+            self._refuse(name, blocked(name, (said,)))
+        return [topic for topic in topics if topic.topic not in wrong]
 
     def _expect(self, topics: Sequence[LaneTopic], metadata: ClusterMetadata) -> None:
         """Let Spark start beside the creation of the target topics, which brokers take a second for, if a large backlog waits.
@@ -141,7 +157,9 @@ class TopicStarter:
             self._targets.refuse_filled(topic, bounds)
         partitions = sorted(topic.ranges) if topic.ranges else sorted(found.partitions)
         new = [number for number in partitions if known is None or number not in known.starts]
-        starts = self._starts(topic, found.topic_id, metadata.cluster_id, new, grown=known is not None)
+        starts = first_offsets(self._source, topic, new, "earliest") if known is not None else start_offsets(
+            self._source, self._first_seen, topic, self._context.mirror.start, new, topic_id=found.topic_id, cluster_id=metadata.cluster_id
+        )  # fmt: skip
         generation = Incarnation(
             topic=topic.topic,
             incarnation=known.incarnation if known else found.topic_id,
@@ -156,17 +174,6 @@ class TopicStarter:
             producer_epoch=known.producer_epoch if known else 0,
         )
         return generation, new
-
-    def _starts(self, topic: LaneTopic, topic_id: str, cluster_id: str, new: list[int], *, grown: bool) -> dict[int, int]:
-        """First source offset of new partitions. Later partitions, and later topics with ``start: latest``, begin at their first offset."""
-        start = self._context.mirror.start
-        if grown or topic.ranges is not None or start != "latest":
-            return first_offsets(self._source, topic, new, "earliest" if grown else start)
-        seen = self._first_seen.offsets(topic.topic, topic_id, cluster_id)
-        if seen is None:
-            return first_offsets(self._source, topic, new, "latest")
-        later = first_offsets(self._source, topic, [number for number in new if number not in seen], "earliest")
-        return {number: offset for number, offset in seen.items() if number in new} | later
 
     def _write_down(self, generations: list[Incarnation], new: dict[str, list[int]], ranges: dict[str, Ranges]) -> None:
         crash_point("begin.before")

@@ -1,7 +1,7 @@
-"""Where the topics of a mirror with ``start: latest`` begin: at the end offsets that the lane's first look at the source found.
+"""The topics that a lane's first look at the source found, with their end offsets, for a mirror whose ``start`` is not ``earliest``.
 
-These are saved before the target gets any request, so records that arrive while the target is unreachable are copied.
-Topics that appear later are copied from their beginning.
+With ``start: latest`` they begin at these offsets. They are saved before the target gets any request, so records that arrive while
+the target is unreachable are copied. Topics that appear later are copied from their beginning.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Preparation:
             metadata = self._seen_twice(metadata, known)
             fresh = [t for t in topics if t.topic not in self._state.topics and t.topic not in self._state.refused]
             runs = resumed_runs(self._context, {t.topic: known[t.topic] for t in fresh if t.topic in known}, self._wanted)
-            if self._context.mirror.start == "latest":
+            if self._context.mirror.start != "earliest":
                 self._first_seen.look(self._source, topics, metadata, known)
             policies = source_policies({*runs, *self._state.topics}, self._source_admin)
             self.rules.resume_resolved()

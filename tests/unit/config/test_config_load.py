@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirror_pipeline.config import ClusterSettings, EngineConfig, FrozenMap, GroupSelection, Security, TopicSelection, load_config
+from mirror_pipeline.config.starts import StartMap, StartOffsets
 from mirror_pipeline.errors import ConfigError, UsageError
 
 FACES = r"""
@@ -114,6 +115,11 @@ def test_micro_batch_fits_a_small_buffer(tmp_path: Path) -> None:
         ("latest", "latest"),
         ("2026-03-01T00:00:00Z", datetime(2026, 3, 1, tzinfo=UTC)),
         ('"2026-03-01T02:00:00+02:00"', datetime(2026, 3, 1, tzinfo=UTC)),
+        ("{a: latest}", StartMap((("a", "latest"),))),
+        (
+            r"{'a\..*': 2026-03-01T00:00:00Z, b: {1: 7, 0: 4711}, otherwise: latest}",
+            StartMap((("a\\..*", datetime(2026, 3, 1, tzinfo=UTC)), ("b", StartOffsets(((0, 4711), (1, 7))))), "latest"),
+        ),
     ],
 )
 def test_start(tmp_path: Path, written: str, start: object) -> None:
@@ -207,6 +213,11 @@ ADDED = [
         "naming: {match: '(?:a|b)(.*)', replace: 'x'}",
         '"(?:a|b)(.*)": write groups as (...), without "(?" at their start and without groups inside',
     ),
+    ("start: {otherwise: latest}", "must be earliest, latest, a time, or a mapping of topic to one of these, e.g. {orders: latest}"),
+    ("start: {'a(': latest}", 'regex "a(" does not compile: missing ), unterminated subpattern at position 1'),
+    ("start: {a: {}}", '"a" names no partition, e.g. {0: 4711}'),
+    ("start: {a: {0: -1}}", '"a": {0: -1} is not partition: offset, two numbers from 0 on, e.g. {0: 4711}'),
+    ("start: {a: {first: 1}}", '"a": {first: 1} is not partition: offset, two numbers from 0 on, e.g. {0: 4711}'),
     ("offsets: exact", '"exact" is not supported yet; write translated, or leave the key out'),
     ("offsets: exactly", '"exactly" is not one of translated, exact; did you mean "exact"?'),
     (

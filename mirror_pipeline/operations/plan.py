@@ -43,7 +43,7 @@ def plan(flow: Flow) -> MirrorPlan:
             client.require(needs)
     begun = {name for store in stores for name in Ledger(store).incarnations()}
     selected = select_topics(flow.config, flow.settings, {*source.topics(), *kept_topics(stores)})
-    plans = _that_may_be_made(target, plan_targets(flow.settings, source, target, selected.topics))
+    plans = _that_may_be_made(target, plan_targets(flow.settings, source, target, selected.topics, partner=flow.directions().partner))
     lag = _lag(flow, selected.topics, stores, source)
     misplaced = _misplaced(flow, [name for name in plans if name not in begun], stores)
     lags = {topic.topic: topic for topic in lag.topics}

@@ -48,7 +48,9 @@ class Ensured:
     done: tuple[str, ...] = ()
 
 
-def plan_targets(mirror: MirrorConfig, source: Admin, target: Admin, names: Mapping[str, str]) -> dict[str, TargetPlan]:
+def plan_targets(
+    mirror: MirrorConfig, source: Admin, target: Admin, names: Mapping[str, str], *, partner: MirrorConfig | None = None
+) -> dict[str, TargetPlan]:
     """Ask both clusters what :func:`plan_target` needs; one plan for each source topic of ``names`` that exists.
 
     The run and ``mirror plan`` both use it. Topics that this principal may not read or write are blocked with what to grant.
@@ -58,6 +60,7 @@ def plan_targets(mirror: MirrorConfig, source: Admin, target: Admin, names: Mapp
         source: the source cluster.
         target: the target cluster.
         names: target name of each source topic.
+        partner: the mirror of the other direction, if it has one.
 
     Raises:
         ClusterUnreachable: one of the clusters does not answer.
@@ -69,7 +72,7 @@ def plan_targets(mirror: MirrorConfig, source: Admin, target: Admin, names: Mapp
     readable, writable = source.topic_operations(list(targets)), target.topic_operations(list(targets.values()))
     by_form = {same_to_kafka(name): name for name in existing}
     cluster = _target_cluster(target)
-    rules = Rules(mirror.topics.manage, mirror.topics.replication_factor, mirror.topics.configs.exclude)
+    rules = Rules(mirror.topics.manage, mirror.topics.replication_factor, mirror.topics.configs.exclude, _equal_counts(mirror, partner))
     plans = {}
     for topic, name in targets.items():
         plan = plan_target(
@@ -89,6 +92,16 @@ def plan_targets(mirror: MirrorConfig, source: Admin, target: Admin, names: Mapp
         )
         plans[topic] = _with_rights(plan, [lack for lack in missing if lack[2]])
     return plans
+
+
+def _equal_counts(mirror: MirrorConfig, partner: MirrorConfig | None) -> str:
+    """Why both sides must have the same number of partitions; "" if they need not."""
+    if mirror.offsets == "exact":
+        return "offsets: exact needs the same number on both sides"
+    if partner is None:
+        return ""
+    pair = partner if partner.reverse_of else mirror
+    return f"mirror {pair.name} is the reverse of {pair.reverse_of}: after a failover the keys of new records would go to other partitions"
 
 
 def _with_rights(plan: TargetPlan, missing: Sequence[tuple[ClusterSettings, str, tuple[str, ...]]]) -> TargetPlan:

@@ -24,11 +24,15 @@ class TargetCluster:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The mirror's ``topics.manage``, ``topics.replication_factor`` and ``topics.configs.exclude``."""
+    """The mirror's ``topics.manage``, ``topics.replication_factor`` and ``topics.configs.exclude``.
+
+    ``equal_counts``: why a target topic may not have more partitions than its source; "" if it may.
+    """
 
     manage: bool = True
     replication_factor: int | None = None
     exclude: tuple[str, ...] = KEPT_BY_TARGET
+    equal_counts: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,9 @@ def _plan_existing(
         command = f"kafka-topics.sh --bootstrap-server {cluster.bootstrap_servers} --alter --topic {name} --partitions {source.partitions}"
         blockers.append(f"{lack}, and topics.manage is false; add them: {command}")
     warnings = list(unread)
-    if target.partitions > source.partitions:
+    if target.partitions > source.partitions and rules.equal_counts:
+        blockers.append(f"{lack}, and {rules.equal_counts}: add partitions to {source.name}, or name another target topic")
+    elif target.partitions > source.partitions:
         warnings.append(f"{lack}: the surplus stays empty")
     if target_configs is None:
         warnings.append(

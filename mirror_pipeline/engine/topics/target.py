@@ -85,7 +85,10 @@ class TargetSide:
 
     def plans(self, topics: list[LaneTopic], source_admin: Admin) -> dict[str, TargetPlan]:
         """What to create or change on the target, by source topic; the same rules as ``mirror plan``."""
-        return plan_targets(self._context.mirror, source_admin, self.admin, {t.topic: t.target_topic for t in topics})
+        directions = self._context.directions
+        names = {topic.topic: topic.target_topic for topic in topics}
+        partner = directions.partner if directions is not None else None
+        return plan_targets(self._context.mirror, source_admin, self.admin, names, partner=partner)
 
     def ensure(self, topics: Sequence[LaneTopic], plans: Mapping[str, TargetPlan]) -> dict[str, Target | MirrorError]:
         """Create or grow target topics; by source topic the target's topic id with log start and end of every partition.

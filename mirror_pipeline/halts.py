@@ -51,6 +51,10 @@ STANDBY = "standby"
 """The same of a topic whose other direction is in effect."""
 DIRECTED = (PROMOTED, STANDBY)
 """Halts that `mirror failback` ends."""
+ENDED = "ended"
+"""The code, and the state in `lag` and `status`, of a topic that was deleted on the source and whose copy is kept."""
+GONE = ("source_gone", ENDED)
+"""Codes of topics that were deleted on the source."""
 RECORD_GAP = "with `on_loss: record_gap` the run records the gap and continues"
 FILLED_HINT = (
     "was the buffer moved or deleted? It holds the ledger: point buffer.uri at it again, or restore it as it was after the last run;"
@@ -79,7 +83,7 @@ class Halt:
     @property
     def state(self) -> str:
         """The topic's state: ``halted``, or the code of a halt that is in order, such as ``promoted``."""
-        return self.code if self.code in DIRECTED else "halted"
+        return self.code if self.code in (*DIRECTED, ENDED) else "halted"
 
     def at(self, source: TopicPartition) -> Halt:
         """The same halt, of a source partition."""
@@ -171,6 +175,12 @@ def source_gone(topic: str, alias: str) -> Halt:
         "was it deleted? What was read of it is delivered, and its copy stays; exclude it from the mirror, or create it again",
         "source_gone",
     )
+
+
+def ended(topic: str, alias: str) -> Halt:
+    """The source topic was deleted, and `topics.on_source_delete` keeps its copy."""
+    message = f"source topic {topic} was deleted on cluster {alias}: its copy is kept (topics.on_source_delete: keep)"
+    return Halt(topic, message, "nothing is to be done; exclude it from the mirror to see it no more", ENDED)
 
 
 def source_missing(topic: str) -> Halt:

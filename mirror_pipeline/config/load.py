@@ -202,7 +202,7 @@ class _Facts:
             target=mirror.target,
             topics=TopicSelection(
                 tuple(topics.include), tuple(topics.exclude), topics.manage, topics.replication_factor, _topic_configs(topics.configs),
-                topics.originals_only,
+                topics.originals_only, topics.on_source_delete,
             ),
             naming=mirror.naming,
             offsets=mirror.offsets,

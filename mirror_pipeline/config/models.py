@@ -142,6 +142,13 @@ class TopicsModel(Section):
         le=100,
         strict=True,
     )
+    on_source_delete: Literal["halt", "keep"] = setting(
+        "halt",
+        "What a topic does that was deleted on the source, once what was read of it is on the target: `halt` as `source_gone` until a "
+        "person accepts it; `keep` marks it as `ended`, which is no alarm, and its copy stays.",
+        "halt or keep",
+        example="keep",
+    )
     configs: TopicConfigsModel = setting(TopicConfigsModel(), "Settings of target topics, see [configs](#configs).", "section")
 
 

@@ -120,6 +120,7 @@ class TopicSelection:
     replication_factor: int | None = None
     configs: TopicConfigs = TopicConfigs()
     originals_only: bool = False
+    on_source_delete: str = "halt"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.maintain.thread import MaintenanceThread
 from mirror_pipeline.engine.progress import progress_of, report_of
 from mirror_pipeline.engine.read.loop import ReadLoop
+from mirror_pipeline.engine.topics.gone import record_unread
 from mirror_pipeline.engine.topics.prepare import Preparation
 from mirror_pipeline.engine.write.loop import WriteLoop
 from mirror_pipeline.errors import BufferUnusable, LaneLost, MirrorError, exit_code_of
@@ -116,6 +117,7 @@ class LaneRun:
             self._maintenance.end()
         if context.state.failure is not None:
             raise context.state.failure
+        record_unread(context)
         self._show()
         report = report_of(context, seconds=seconds)
         if context.state.source_lost is not None:

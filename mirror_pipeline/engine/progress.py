@@ -6,7 +6,7 @@ import time
 
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.state import LaneState, TopicRun
-from mirror_pipeline.halts import Halt, accept_hint
+from mirror_pipeline.halts import ENDED, Halt, accept_hint
 from mirror_pipeline.reports import Progress, RunReport, TopicProgress, TopicState
 
 
@@ -60,13 +60,16 @@ def _topic_progress(context: LaneContext, run: TopicRun, marks: bool) -> TopicPr
         bytes=run.bytes,
         lag_records=lag,
         position={n: p.position.source_next for n, p in run.partitions.items()},
-        end={n: p.readable_end for n, p in run.partitions.items()},
+        end={n: p.seen_end for n, p in run.partitions.items()},
         state="behind" if error else "ok",
         reason=error,
         incarnation=run.incarnation,
         max_batch_bytes=run.max_batch_bytes,
         marks={n: (p.mark.offset, p.mark.crc, p.mark.epoch) for n, p in run.partitions.items() if marks and p.mark is not None},
     )
+    if run.halted is not None and run.halted.code == ENDED and any(p.pending for p in run.partitions.values()):
+        progress.state, progress.reason = ("behind", error) if error else _drained(run)
+        return progress
     return _halted(progress, context, run.halted) if run.halted else progress
 
 

@@ -25,6 +25,7 @@ class PartitionState:
     Args:
         staged: the next source offset to read.
         end_known: the source has reported ``end``.
+        last_end: the end that the last run knew; all that is known of a topic that is gone.
         position: what the target has.
         mark: the last batch read.
         outcome_unknown: the target's tail must be read before anything is sent.
@@ -41,6 +42,7 @@ class PartitionState:
     staged: int
     end: int = 0
     end_known: bool = False
+    last_end: int = 0
     hard_end: int | None = None
     producer_epoch: int = 0
     suspect: Halt | None = None
@@ -61,6 +63,11 @@ class PartitionState:
     def readable_end(self) -> int:
         """The exclusive end that may be read now."""
         return self.end if self.hard_end is None else min(self.end, self.hard_end)
+
+    @property
+    def seen_end(self) -> int:
+        """The end as this run knows it, else as the last one did."""
+        return self.readable_end if self.end_known else max(self.readable_end, self.last_end)
 
     @property
     def lag(self) -> int:

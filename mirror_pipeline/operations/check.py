@@ -10,6 +10,7 @@ from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution.java import find_java
 from mirror_pipeline.execution.placement import spark_may_be_needed
 from mirror_pipeline.flow import Flow
+from mirror_pipeline.halts import ENDED
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS, Need
@@ -94,6 +95,8 @@ def _plan_findings(flow: Flow) -> Iterable[Finding]:
     for topic in answer.topics:
         if topic.state == HALTED:
             yield Finding(f"topic {topic.topic}", False, f"halted ({topic.code or 'no code'}): {topic.reason}", topic.hint)
+        elif topic.code == ENDED:
+            yield Finding(f"topic {topic.topic}", True, f"{topic.state}: {topic.reason}")
         elif topic.blockers:
             yield Finding(f"topic {topic.topic}", False, "; ".join(topic.blockers))
         elif topic.warnings:

@@ -16,7 +16,7 @@ from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.engine.topics.target import target_changed
 from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.halts import Halt, accept_hint, other_cluster, recreated, renamed, source_gone, trimmed, truncated
+from mirror_pipeline.halts import ENDED, GONE, Halt, accept_hint, ended, other_cluster, recreated, renamed, source_gone, trimmed, truncated
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
@@ -28,7 +28,7 @@ from mirror_pipeline.operations.standing import Standing, standing
 from mirror_pipeline.operations.status import STALE_SECONDS, accepted_since
 from mirror_pipeline.reports import TopicState
 
-SETTLED_BY_SOURCE = frozenset({"source_gone", "recreated", "renamed", "other_cluster"})
+SETTLED_BY_SOURCE = frozenset({*GONE, "recreated", "renamed", "other_cluster"})
 SETTLED_BY_TARGET = frozenset({"target_gone", "target_recreated", "other_target_cluster"})
 """Halts that the clusters' current state settles: when it no longer shows the cause, the next run resumes the topic."""
 SEEN_NOW = "the next run stops here"
@@ -72,10 +72,11 @@ def reported(stores: Iterable[LaneStore]) -> dict[str, TopicState]:
     for store in stores:
         body = read_status(store) or {}
         for topic, said in body.get("topics", {}).items():
-            if said["state"] == HALTED and not accepted_since(store, topic, said.get("code", ""), body["heartbeat"]):
+            if said["state"] in (HALTED, ENDED) and not accepted_since(store, topic, said.get("code", ""), body["heartbeat"]):
                 found[topic] = TopicState(
-                    topic, HALTED, said["reason"], said["hint"], said["target_topic"], said["records"], said["bytes"], said.get("code", "")
-                )
+                    topic, said["state"], said["reason"], said["hint"], said["target_topic"], said["records"], said["bytes"],
+                    said.get("code", ""),
+                )  # fmt: skip
     return found
 
 
@@ -97,8 +98,8 @@ def run_notes(stores: Iterable[LaneStore]) -> tuple[str, ...]:
 
 def look(flow: Flow, stores: list[LaneStore], targets: Mapping[str, str]) -> Look:
     """What is known of halts among ``targets``, before any cluster is asked. Raises BufferUnusable."""
-    refused = flow.directions().look().refused(targets)
-    return Look(flow.name, stores, targets, passes_gaps=flow.settings.on_loss != "halt", refused=refused)
+    refused, keeps = flow.directions().look().refused(targets), flow.settings.topics.on_source_delete == "keep"
+    return Look(flow.name, stores, targets, passes_gaps=flow.settings.on_loss != "halt", keeps=keeps, refused=refused)
 
 
 class Look:
@@ -109,17 +110,19 @@ class Look:
         stores: its lanes that have run.
         targets: the target name of each selected topic, those that are gone from the source included.
         passes_gaps: the mirror's ``on_loss`` is ``record_gap``: deleted offsets stop nothing.
+        keeps: its ``topics.on_source_delete`` is ``keep``.
         refused: topics that were promoted, or are copied the other way; nothing else is said of them.
     """
 
     def __init__(
         self, mirror: str, stores: list[LaneStore], targets: Mapping[str, str], *, passes_gaps: bool = False,
-        refused: Mapping[str, Halt] | None = None,
+        keeps: bool = False, refused: Mapping[str, Halt] | None = None,
     ) -> None:  # fmt: skip
         self._mirror = mirror
         self._stores = stores
         self._targets = targets
         self._passes_gaps = passes_gaps
+        self._keeps = keeps
         out = refused or {}
         self.copied = {name: topic for name, topic in copied_topics(stores).items() if name in targets and name not in out}
         self.halts = {name: state for name, state in reported(stores).items() if name in targets}
@@ -155,7 +158,7 @@ class Look:
         if life.source_cluster_id != metadata.cluster_id:
             return other_cluster(life.topic, alias, life.source_cluster_id, metadata.cluster_id)
         if found is None or found.error == UNKNOWN_TOPIC_OR_PARTITION:
-            return source_gone(life.topic, alias)
+            return ended(life.topic, alias) if self._keeps else source_gone(life.topic, alias)
         if found.error:
             return None
         if found.topic_id != life.topic_id:
@@ -204,7 +207,7 @@ class Look:
     def _state(self, name: str, halt: Halt) -> TopicState:
         accept = accept_hint(self._mirror, name, halt.code)
         hint = "; ".join(part for part in (halt.hint, f"{SEEN_NOW}, then {accept}" if accept else "") if part)
-        return TopicState(name, HALTED, halt.message, hint, self._targets[name], code=halt.code)
+        return TopicState(name, halt.state, halt.message, hint, self._targets[name], code=halt.code)
 
 
 def _next_offsets(topics: Iterable[Copied], stand: Standing) -> dict[TopicPartition, int]:
@@ -223,7 +226,8 @@ def with_halts(lag: MirrorLag, look: Look, stand: Standing, notes: tuple[str, ..
         row = rows.get(name) or TopicLag(name, halt.target_topic, ())
         if not row.partitions and name in look.copied:
             row = replace(row, partitions=_by_ledger(look.copied[name].life, stand), lag_seconds=None)
-        if halt.state != HALTED:  # what the source has more is not to be copied
+            row = replace(row, lag_seconds=0.0) if halt.state == ENDED and not row.lag_records else row
+        if halt.state not in (HALTED, ENDED):  # what the source has more is not to be copied
             still = tuple(replace(part, lag=0) for part in row.partitions)
             row = replace(row, partitions=still, lag_seconds=0.0, expires_seconds=None, held_records=0, held_seconds=None)
         rows[name] = replace(row, state=halt.state, code=halt.code, reason=halt.reason, hint=halt.hint)

@@ -30,6 +30,7 @@ MADE: dict[str, Halt] = {
     "rewritten": halts.rewritten(SOURCE, 3, 9),
     "recreated": halts.recreated("t", "old-id/2", "new-id"),
     "source_gone": halts.source_gone("t", "west"),
+    "ended": halts.ended("t", "west"),
     "source_missing": halts.source_missing("t"),
     "other_cluster": halts.other_cluster("t", "west", "old-id", "new-id"),
     "renamed": halts.renamed("t", "east.t", "e.t"),

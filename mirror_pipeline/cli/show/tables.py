@@ -21,7 +21,7 @@ WORTH_SAYING = 100_000.0
 """Bytes per second below which a speed would be shown as ``0.0 MB/s``."""
 STYLES = {
     "ok": "green", "behind": "yellow", "halted": "red", "failed": "red", "running": "green", "finished": "green", "stale": "yellow",
-    "promoted": "cyan", "standby": "cyan",
+    "promoted": "cyan", "standby": "cyan", "ended": "cyan",
 }  # fmt: skip
 
 

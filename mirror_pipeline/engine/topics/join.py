@@ -37,14 +37,17 @@ def resumed_runs(context: LaneContext, known: Mapping[str, Incarnation], wanted:
 
 
 def _remember(context: LaneContext, runs: Mapping[str, TopicRun]) -> None:
-    """Take over from the last run's status the batches read last, which reveal a truncated log, and the largest batch that
-    the target takes, which is not available while the target is unreachable."""
+    """Take over from the last run's status the batches read last, which reveal a truncated log, the largest batch that
+    the target takes, which is not available while the target is unreachable, and the ends of the source's logs."""
     status = read_status(context.store) or {}
     for name, saved in status.get("topics", {}).items():
         run = runs.get(name)
         if run is None or saved.get("incarnation") != run.incarnation:
             continue
         run.max_batch_bytes = saved.get("max_batch_bytes") or run.max_batch_bytes
+        for number, end in saved.get("end", {}).items():
+            if int(number) in run.partitions:
+                run.partitions[int(number)].last_end = int(end)
         for number, mark in saved.get("marks", {}).items():
             part = run.partitions.get(int(number))
             if part is not None and mark[0] < part.staged:

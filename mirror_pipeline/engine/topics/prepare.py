@@ -23,7 +23,7 @@ from mirror_pipeline.engine.topics.policies import RulesLook, apply_policy, sour
 from mirror_pipeline.engine.topics.successors import Successors
 from mirror_pipeline.engine.topics.target import TargetSide
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, LaneBusy, TopicHalted
-from mirror_pipeline.halts import DIRECTED, Halt, not_begun, other_cluster, recreated, renamed, source_gone, source_missing
+from mirror_pipeline.halts import DIRECTED, GONE, Halt, ended, not_begun, other_cluster, recreated, renamed, source_gone, source_missing
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.answers import ClusterMetadata, TopicMetadata
 from mirror_pipeline.kafka.client import WireClient
@@ -168,7 +168,7 @@ class Preparation:
         with self._state.lock:
             run = self._state.topics.get(name)
             halt = self._state.refused.get(name) or (run.halted if run is not None else None)
-        return name in self._successors.waiting or (halt is not None and halt.code in ("recreated", "source_gone"))
+        return name in self._successors.waiting or (halt is not None and halt.code in ("recreated", *GONE))
 
     def finish(self) -> None:
         """Do what needs the target: create and check topics, begin new generations, get the producer id.
@@ -224,7 +224,7 @@ class Preparation:
         """Resume topics whose missing offsets an operator has accepted since, leave out those whose loss was; with the state locked."""
         for run in list(self._state.topics.values()):
             halt = run.halted
-            if halt is not None and halt.code == "source_gone":
+            if halt is not None and halt.code in GONE:
                 run.left_out = bool(self._context.accepted(DecisionKind.SOURCE_GONE, run.incarnation))
                 continue
             if halt is None or halt.partition is None or halt.span is None:
@@ -241,7 +241,8 @@ class Preparation:
         if found is None or found.error:
             reason = broker_error(found.error, name) if found is not None else None
             if known is not None and reason is not None and reason.code == UNKNOWN_TOPIC_OR_PARTITION:
-                self._state.halt(name, source_gone(name, self._context.source.alias), sendable=True)
+                policy, alias = self._context.mirror.topics.on_source_delete, self._context.source.alias
+                self._state.halt(name, ended(name, alias) if policy == "keep" else source_gone(name, alias), sendable=True)
             elif fresh and not (reason is not None and reason.retryable):
                 self._state.halt(name, not_begun(name, reason) if reason is not None else source_missing(name), sendable=True)
             return
@@ -263,7 +264,7 @@ class Preparation:
     def _is_back(self, name: str) -> None:
         """A topic that was gone exists again, recreated or not; with the state locked."""
         run = self._state.topics.get(name)
-        if run is not None and run.halted is not None and run.halted.code == "source_gone":
+        if run is not None and run.halted is not None and run.halted.code in GONE:
             run.halted, run.left_out = None, False
 
     def _check(self, runs: list[TopicRun]) -> None:

@@ -19,8 +19,8 @@ POINTS = (
 )  # fmt: skip
 GROUP_POINTS = ("groups.named", "groups.written")
 """In a round over consumer groups, which only mirrors that carry groups run."""
-TOPIC_POINTS = ("settings.named", "settings.changed")
-"""In a round over settings of target topics that changes some."""
+TOPIC_POINTS = ("settings.named", "settings.changed", "acls.named", "acls.changed")
+"""In a round over settings and ACLs of target topics that changes some."""
 ARCHIVE_POINTS = ("archive.written", "archive.noted", "archive.added", "archive.removed")
 """In a move of spans into the archive, with `buffer.archive`."""
 FAILOVER_POINTS = (

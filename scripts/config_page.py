@@ -17,6 +17,7 @@ from mirror_pipeline.config.models import (
     GroupsModel,
     MirrorModel,
     SecurityModel,
+    TopicAclsModel,
     TopicConfigsModel,
     TopicsModel,
 )
@@ -28,6 +29,7 @@ _SECTIONS: tuple[tuple[str, str, type[BaseModel]], ...] = (
     ("mirrors", "mirrors[]", MirrorModel),
     ("topics", "mirrors[].topics", TopicsModel),
     ("configs", "mirrors[].topics.configs", TopicConfigsModel),
+    ("acls", "mirrors[].topics.acls", TopicAclsModel),
     ("groups", "mirrors[].groups", GroupsModel),
     ("buffer", "buffer", BufferModel),
     ("engine", "engine, mirrors[].engine", EngineModel),
@@ -92,6 +94,21 @@ _CONFIGS = """### How settings follow
 - What the mirror has set is in the table `topic_changes` of the buffer.
 """
 
+_ACLS = """### How ACLs follow
+
+- `ALLOW` is carried for `READ`, `DESCRIBE` and `DESCRIBE_CONFIGS`; `ALLOW ALL` becomes `ALLOW READ`. `WRITE`, and every other right to
+  change a topic, is never carried: the mirror is the only writer of its copies. `DENY` is carried as it is, unless it names every user
+  (`User:*`) or the mirror's own user on the target, whom it would lock out; then a note says so.
+- An ACL on one topic is written for its copy. A `PREFIXED` one that concerns a mirrored topic stays `PREFIXED` where names keep their
+  beginnings: `prefix`, `identity`, and templates that end with `{topic}`. With `identity` it also concerns topics of that beginning that
+  the target has of its own. With every other `naming`, and for the name `*`, each mirrored topic gets an ACL of its own.
+- Principals and hosts are carried as they are written.
+- What the mirror has made is in the table `topic_changes` of the buffer. Once the source's ACL is gone, that one is deleted; an ACL that
+  the mirror has not made is never changed. Topics that were handed over by a failover are left alone.
+- Both clusters need an authorizer, and the mirror `DESCRIBE` on both clusters and `ALTER` on the target's. What is missing is said by
+  `mirror check`, `plan` and `lag` and logged once by the run; records are copied all the same.
+"""
+
 _STARTS = r"""### Start by topic
 
 `start` in a mirror may also be a mapping of whole-name regex to `earliest`, `latest`, a time, or first offsets by partition. The first
@@ -136,6 +153,8 @@ def render() -> str:
             parts += [_LOOPS, _NAMES, _STARTS]
         if model is TopicConfigsModel:
             parts.append(_CONFIGS)
+        if model is TopicAclsModel:
+            parts.append(_ACLS)
     return "\n".join(parts)
 
 

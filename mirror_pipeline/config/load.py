@@ -32,6 +32,7 @@ from mirror_pipeline.config.settings import (
     GroupSelection,
     MirrorConfig,
     Security,
+    TopicAcls,
     TopicConfigs,
     TopicSelection,
 )
@@ -202,7 +203,7 @@ class _Facts:
             target=mirror.target,
             topics=TopicSelection(
                 tuple(topics.include), tuple(topics.exclude), topics.manage, topics.replication_factor, _topic_configs(topics.configs),
-                topics.originals_only, topics.on_source_delete,
+                topics.originals_only, topics.on_source_delete, TopicAcls(topics.acls.sync),
             ),
             naming=mirror.naming,
             offsets=mirror.offsets,

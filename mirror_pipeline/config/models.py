@@ -105,6 +105,18 @@ class TopicConfigsModel(Section):
     interval: Duration = setting("30s", "Time between two comparisons of all topics.", "duration", example="1m", ge=1, le=3600)
 
 
+class TopicAclsModel(Section):
+    """ACLs of target topics follow their source's while the mirror runs, as far as they are about reading."""
+
+    sync: bool = setting(
+        False,
+        "Whether ACLs of the source's topics are carried to their copies. They are compared as often as `configs.interval` says.",
+        "true or false",
+        example="true",
+        strict=True,
+    )
+
+
 class TopicsModel(Section):
     """Which topics of the source are mirrored, and what may be changed on the target.
 
@@ -150,6 +162,7 @@ class TopicsModel(Section):
         example="keep",
     )
     configs: TopicConfigsModel = setting(TopicConfigsModel(), "Settings of target topics, see [configs](#configs).", "section")
+    acls: TopicAclsModel = setting(TopicAclsModel(), "ACLs of target topics, see [acls](#acls).", "section")
 
 
 class GroupsModel(Section):

@@ -111,6 +111,13 @@ class TopicConfigs:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicAcls:
+    """Whether ACLs of target topics follow their source's."""
+
+    sync: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TopicSelection:
     """Whole-name regexes (``exclude`` wins), whether copies are left out, and what the mirror may do to target topics."""
 
@@ -121,6 +128,7 @@ class TopicSelection:
     configs: TopicConfigs = TopicConfigs()
     originals_only: bool = False
     on_source_delete: str = "halt"
+    acls: TopicAcls = TopicAcls()
 
 
 @dataclass(frozen=True, slots=True)

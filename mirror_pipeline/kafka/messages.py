@@ -6,7 +6,7 @@ import struct
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResponse, ListGroupsResponse
+from kafka.protocol.admin import DescribeAclsResponse, DescribeProducersRequest, DescribeProducersResponse, ListGroupsResponse
 from kafka.protocol.consumer import (
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -59,6 +59,7 @@ class Api(IntEnum):
     API_VERSIONS = 18
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_ACLS = 29
     SASL_AUTHENTICATE = 36
     DESCRIBE_PRODUCERS = 61
 
@@ -86,6 +87,7 @@ SPOKEN: dict[int, Versions] = {
     Api.API_VERSIONS: Versions(0, 3, 3),
     Api.INIT_PRODUCER_ID: Versions(0, 4, 2),
     Api.OFFSET_FOR_LEADER_EPOCH: Versions(2, 4, 4),  # v2: current leader epoch, allowed to consumers (KIP-320)
+    Api.DESCRIBE_ACLS: Versions(1, 3, 2),  # v1: prefixed patterns
     Api.SASL_AUTHENTICATE: Versions(0, 2, 2),  # v1: session lifetime
     Api.DESCRIBE_PRODUCERS: Versions(0, 0, 0),
 }
@@ -101,6 +103,7 @@ _RESPONSES: dict[int, Any] = {
     Api.API_VERSIONS: ApiVersionsResponse,
     Api.INIT_PRODUCER_ID: InitProducerIdResponse,
     Api.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochResponse,
+    Api.DESCRIBE_ACLS: DescribeAclsResponse,
     Api.SASL_AUTHENTICATE: SaslAuthenticateResponse,
     Api.DESCRIBE_PRODUCERS: DescribeProducersResponse,
 }

@@ -23,6 +23,7 @@ from mirror_pipeline.operations.halts import kept_topics, run_notes, with_halts
 from mirror_pipeline.operations.halts import look as look_at
 from mirror_pipeline.operations.lag import first_ends, lag_of
 from mirror_pipeline.operations.standing import standing
+from mirror_pipeline.operations.topic_sync.acl_preview import acl_notes
 from mirror_pipeline.operations.topic_sync.sync_state import sync_notes
 from mirror_pipeline.operations.warnings import first_times, retention_ms, with_warnings
 from mirror_pipeline.reports import MirrorPlan, TopicPlan
@@ -75,7 +76,8 @@ def plan(flow: Flow) -> MirrorPlan:
     shown = tuple(_with_halt(row, halted.get(row.topic)) for row in sorted((*rows, *gone), key=lambda row: row.topic))
     hidden = rights.unseen(source.cluster, flow.settings.topics.include, list(selected.topics))
     cost = archive_note(flow.config.buffer, stores)
-    return MirrorPlan(flow.name, shown, selected.excluded, (*lag.notes, *(note for note in (hidden, cost) if note)))
+    notes = dict.fromkeys(note for note in (*lag.notes, *acl_notes(flow), hidden, cost) if note)
+    return MirrorPlan(flow.name, shown, selected.excluded, tuple(notes))
 
 
 def _that_may_be_made(target: Admin, plans: dict[str, TargetPlan]) -> dict[str, TargetPlan]:

@@ -44,10 +44,19 @@ def sentence(cluster: ClusterSettings, topic: str, rights: Sequence[str]) -> str
 
 def grant(cluster: ClusterSettings, rights: Iterable[str], topic: str, *, prefixed: bool = False) -> str:
     """The command that allows this principal some operations on a topic, or on all whose names begin so."""
+    pattern = " --resource-pattern-type prefixed" if prefixed else ""
+    return f"{_allow(cluster, rights)}{pattern} --topic {shlex.quote(topic)}"
+
+
+def grant_cluster(cluster: ClusterSettings, rights: Iterable[str]) -> str:
+    """The command that allows this principal some operations on the cluster itself."""
+    return f"{_allow(cluster, rights)} --cluster"
+
+
+def _allow(cluster: ClusterSettings, rights: Iterable[str]) -> str:
     user = shlex.quote(f"User:{cluster.security.username or '<principal>'}").strip("'")
     words = " ".join(f"--operation {''.join(part.capitalize() for part in right.split('_'))}" for right in rights)
-    pattern = " --resource-pattern-type prefixed" if prefixed else ""
-    return f"kafka-acls.sh --bootstrap-server ... --add --allow-principal {user} {words}{pattern} --topic {shlex.quote(topic)}"
+    return f"kafka-acls.sh --bootstrap-server ... --add --allow-principal {user} {words}"
 
 
 def unseen(cluster: ClusterSettings, include: Sequence[str], names: Collection[str]) -> str:

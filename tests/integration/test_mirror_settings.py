@@ -54,6 +54,7 @@ CHANGES: dict[str, list[Change]] = {
     "topics.originals_only": [Change({"topics": {"include": ["TOPIC"], "originals_only": True}})],
     "topics.manage": [Change({"topics": {"include": ["TOPIC"], "manage": False}})],
     "topics.configs": [Change({"topics": {"include": ["TOPIC"], "configs": {"defaults_from": "source", "exclude": []}}})],
+    "topics.acls": [Change({"topics": {"include": ["TOPIC"], "acls": {"sync": True}}})],
     "topics.on_source_delete": [Change({"topics": {"include": ["TOPIC"], "on_source_delete": "keep"}})],
     "topics.replication_factor": [Change({"topics": {"include": ["TOPIC"], "replication_factor": 3}})],
     "buffer.uri": [Change({"buffer": {"uri": "./elsewhere"}}, "target_filled")],

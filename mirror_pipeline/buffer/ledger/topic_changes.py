@@ -27,7 +27,10 @@ MAX_FILES = 64
 
 
 class Made(NamedTuple):
-    """One setting of a target topic, or one ACL: ``name`` is the setting's name, or the ACL in words."""
+    """One setting of a target topic, or one ACL. ``name`` is the setting's name, or the ACL's other fields as a JSON list.
+
+    The value of an ACL is the source's ACL that it follows, as a JSON list of all fields.
+    """
 
     kind: str
     topic: str

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
-from mirror_pipeline.buffer.ledger.promotions import latest_of, promoted_topics
 from mirror_pipeline.buffer.ledger.topic_changes import SETTING, Made, TopicChanges
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.errors import BrokerError
@@ -20,10 +19,11 @@ from mirror_pipeline.kafka.answers import LATEST
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirror_pipeline.kafka.offsets import offsets_or_errors
 from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.operations.topic_sync.own_copies import OwnCopies
 from mirror_pipeline.topics import rights
 from mirror_pipeline.topics.alter import Changes, alter_topics
 from mirror_pipeline.topics.configs import Settings
-from mirror_pipeline.topics.lanes import KnownCopy, known_topics
+from mirror_pipeline.topics.lanes import KnownCopy
 from mirror_pipeline.topics.manage import broker_defaults
 from mirror_pipeline.topics.settings_sync import SettingsStep, settings_step
 
@@ -73,19 +73,19 @@ class SettingsRounds:
     _floors: dict[str, tuple[tuple[str, ...], dict[TopicPartition, int]]] = field(default_factory=dict)
     _broker: Settings | None = None
 
-    def run(self, *, write: bool = True, only: Collection[str] | None = None) -> SettingsOutcome:
+    def run(self, own: OwnCopies, *, write: bool = True) -> SettingsOutcome:
         """One round; without ``write`` it changes nothing and says what it would change.
 
         Args:
+            own: the copies whose settings are compared.
             write: change settings.
-            only: these source topics.
 
         Raises:
             ClusterUnreachable: a cluster does not answer.
             BufferUnusable: a ledger cannot be read, or the table cannot be written.
         """
         outcome = SettingsOutcome()
-        pairs = self._look(outcome, only)
+        pairs = self._look(outcome, own)
         self._release({topic: pair for topic, pair in pairs.items() if pair.step.waiting})
         outcome.topics = len(pairs)
         for topic, pair in pairs.items():
@@ -100,24 +100,17 @@ class SettingsRounds:
             self._write(pairs, outcome)
         return outcome
 
-    def _look(self, outcome: SettingsOutcome, only: Collection[str] | None) -> dict[str, _Pair]:
-        """Read both sides: one question each for all topics. Copies whose target topic is another one now are left out."""
-        copies = known_topics(self.flow.config, self.flow.settings)
-        out = promoted_topics(latest_of(self.flow.config.buffer, self.flow.name))  # their settings are the applications' own
-        copies = {topic: copy for topic, copy in copies.items() if topic not in out and (only is None or topic in only)}
-        copies = self._unclaimed(copies, outcome)
-        there = self.target.topics([copy.generation.target_topic for copy in copies.values()]) if copies else {}
-        same = {
-            topic: copy for topic, copy in copies.items()
-            if (info := there.get(copy.generation.target_topic)) is not None and info.topic_id == copy.generation.target_topic_id
-        }  # fmt: skip
-        if not same:
+    def _look(self, outcome: SettingsOutcome, own: OwnCopies) -> dict[str, _Pair]:
+        """Read both sides: one question each for all topics."""
+        for topic, why in own.left.items():
+            _note(outcome.drift, topic, [why])
+        if not own.copies:
             return {}
-        sources = self.source.topic_configs(list(same))
-        targets = self.target.topic_configs([copy.generation.target_topic for copy in same.values()])
+        sources = self.source.topic_configs(list(own.copies))
+        targets = self.target.topic_configs([copy.generation.target_topic for copy in own.copies.values()])
         broker, made = broker_defaults(self.target), self._made()
         pairs = {}
-        for topic, copy in same.items():
+        for topic, copy in own.copies.items():
             name = copy.generation.target_topic
             here, held = sources[topic], targets[name]
             unread = next((answer for answer in (here, held) if isinstance(answer, BrokerError)), None)
@@ -125,9 +118,9 @@ class SettingsRounds:
                 if unread is not None and unread.code != UNKNOWN_TOPIC_OR_PARTITION:
                     _note(outcome.drift, topic, [f"its settings are not compared: {unread.message}"])
                 continue
-            own = made.get(name, {})
-            step = settings_step(here, held, self.flow.settings.topics.configs, own, broker=broker)
-            pairs[topic] = _Pair(copy, here, held, own, step)
+            before = made.get(name, {})
+            step = settings_step(here, held, self.flow.settings.topics.configs, before, broker=broker)
+            pairs[topic] = _Pair(copy, here, held, before, step)
         self._broker = broker
         return pairs
 
@@ -137,22 +130,6 @@ class SettingsRounds:
             if key.kind == SETTING:
                 made.setdefault(key.topic, {})[key.name] = value
         return made
-
-    def _unclaimed(self, copies: dict[str, KnownCopy], outcome: SettingsOutcome) -> dict[str, KnownCopy]:
-        """Copies whose target topic no other mirror of the file writes, or this one first."""
-        claims = self.flow.claims()
-        if claims is None:
-            return copies
-        rivals = claims.on([copy.generation.target_topic for copy in copies.values()])
-        first = {}
-        for topic, copy in copies.items():
-            claim = rivals.get(copy.generation.target_topic)
-            if claim is not None and claim.begun and claim.first:
-                why = f"mirror {claim.mirror}, which is first in the file, keeps the settings of {copy.generation.target_topic}"
-                _note(outcome.drift, topic, [why])
-            else:
-                first[topic] = copy
-        return first
 
     def _release(self, waiting: Mapping[str, _Pair]) -> None:
         """Let changes that wait be made where everything is on the target that the source held when they were first seen."""
@@ -181,22 +158,25 @@ class SettingsRounds:
                 pair.step = settings_step(pair.source, pair.target, rules, pair.made, broker=self._broker, delivered=True)
 
     def _write(self, pairs: Mapping[str, _Pair], outcome: SettingsOutcome) -> None:
+        """Name what is about to be set, set it, and take out of the table what is not ours any more."""
         named, over = {}, []
+        before = {}
         for pair in pairs.values():
             name = pair.copy.generation.target_topic
+            before.update({Made(SETTING, name, k): v for k, v in pair.made.items()})
             named.update({Made(SETTING, name, k): v for k, v in pair.step.made.items() if pair.made.get(k) != v})
             removed = {key for key, value in pair.step.changes.items() if value is None}
             over += [Made(SETTING, name, k) for k in pair.made if k not in pair.step.made or k in removed]
         self.table.write(named)
+        back: dict[Made, str] = {}
         if outcome.changes:
             crash_point("settings.named")
             targets = {pairs[topic].copy.generation.target_topic: topic for topic in outcome.changes}
             refused = self._alter({name: outcome.changes[topic] for name, topic in targets.items()})
             crash_point("settings.changed")
             self._refusals(refused, targets, pairs, outcome)
-            kept = {Made(SETTING, name, key) for name, keys in refused.items() for key in keys}
-            over = [key for key in over if key not in kept] + [key for key in kept if key in named]
-        self.table.write({}, over)
+            back, over = _as_before(named, over, before, {Made(SETTING, name, key) for name, keys in refused.items() for key in keys})
+        self.table.write(back, over)
 
     def _alter(self, changes: Mapping[str, Changes]) -> dict[str, dict[str, BrokerError]]:
         """Change settings; where a topic's changes are refused together each is tried alone. The refused ones, by topic and setting."""
@@ -238,6 +218,18 @@ class SettingsRounds:
             grant = rights.grant(self.target.cluster, ("ALTER_CONFIGS",), lacking[0])
             where = f"topic {lacking[0]}{more} on cluster {self.target.cluster.alias}"
             outcome.notes.append(f"no right to ALTER_CONFIGS {where}: settings are not kept in step; grant it: {grant}")
+
+
+def _as_before(
+    named: Mapping[Made, str], over: Collection[Made], before: Mapping[Made, str], refused: Collection[Made]
+) -> tuple[dict[Made, str], list[Made]]:
+    """What the table should say of refused changes: what it said before them, so that a setting of ours stays ours.
+
+    Returns:
+        Entries to write, and entries to take out.
+    """
+    back = {key: before[key] for key in refused if key in before and key in named}
+    return back, [key for key in over if key not in refused] + [key for key in refused if key in named and key not in before]
 
 
 def _note(by_topic: dict[str, list[str]], topic: str, lines: Collection[str]) -> None:

@@ -29,11 +29,10 @@ class SyncState:
     waiting: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-
     def lines(self) -> tuple[str, ...]:
         """Drift, changes that wait, and what concerns all topics, as sentences."""
         told = [f"{topic}: {line}" for by_topic in (self.drift, self.waiting) for topic, own in sorted(by_topic.items()) for line in own]
-        return (*([f"settings are not compared: {self.error}"] if self.error else []), *self.notes, *told)
+        return (*([f"settings and ACLs of target topics are not compared: {self.error}"] if self.error else []), *self.notes, *told)
 
 
 def write_state(store: LaneStore, state: SyncState) -> None:
@@ -42,14 +41,19 @@ def write_state(store: LaneStore, state: SyncState) -> None:
         store.write_file(FILE, json.dumps(asdict(state)))
 
 
+def syncs_topics(flow: Flow) -> bool:
+    """Whether the mirror keeps anything of its target topics in step beside records."""
+    return flow.settings.topics.configs.sync or flow.settings.topics.acls.sync
+
+
 def topics_store(flow: Flow) -> LaneStore | None:
     """The folder of the rounds; None before the first one."""
     return next((store for store in find_lanes(flow.config.buffer, flow.name) if store.lane == TOPICS_LANE), None)
 
 
 def sync_notes(flow: Flow) -> tuple[str, ...]:
-    """What the last round found of settings that differ; nothing where settings are not kept in step. Raises BufferUnusable."""
-    state = read_state(flow) if flow.settings.topics.configs.sync else None
+    """What the last round found of settings and ACLs that differ; nothing where none are kept in step. Raises BufferUnusable."""
+    state = read_state(flow) if syncs_topics(flow) else None
     return () if state is None else state.lines()
 
 

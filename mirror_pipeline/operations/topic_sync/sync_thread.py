@@ -7,15 +7,17 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 
 from mirror_pipeline.buffer.ledger.topic_changes import TOPICS_LANE, TopicChanges
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import LaneStore, open_lane
 from mirror_pipeline.errors import LaneBusy, MirrorError
 from mirror_pipeline.flow import Flow
+from mirror_pipeline.operations.topic_sync.acl_round import AclOutcome, AclRounds
+from mirror_pipeline.operations.topic_sync.own_copies import own_copies
 from mirror_pipeline.operations.topic_sync.settings_round import SettingsOutcome, SettingsRounds
-from mirror_pipeline.operations.topic_sync.sync_state import SyncState, write_state
+from mirror_pipeline.operations.topic_sync.sync_state import SyncState, syncs_topics, write_state
 from mirror_pipeline.topics.lanes import known_topics
 
 log = logging.getLogger(__name__)
@@ -27,11 +29,6 @@ FIRST_PAUSE = 2.0
 # How long the end of a run waits for a round in progress, which may be abandoned at any point.
 END_SECONDS = 5.0
 MAINTAIN_EVERY = 60
-
-
-def syncs_topics(flow: Flow) -> bool:
-    """Whether the mirror keeps anything of its target topics in step beside records."""
-    return flow.settings.topics.configs.sync
 
 
 @contextmanager
@@ -56,7 +53,7 @@ def _sync(flow: Flow, ended: threading.Event) -> None:
         try:
             store = open_lane(flow.config.buffer, flow.name, TOPICS_LANE)
             with lane_lock(store, patience=0.0), ExitStack() as stack:
-                run_rounds(flow, store, open_settings(flow, stack, store), ended)
+                run_rounds(flow, store, open_rounds(flow, stack, store), ended)
                 return
         except LaneBusy:
             log.debug("topics mirror=%s: another run of the mirror keeps them in step", flow.name)
@@ -66,39 +63,53 @@ def _sync(flow: Flow, ended: threading.Event) -> None:
             return
 
 
-def open_settings(flow: Flow, stack: ExitStack, store: LaneStore) -> SettingsRounds:
+@dataclass(slots=True)
+class Rounds:
+    """What a mirror keeps in step: settings, ACLs, or both."""
+
+    flow: Flow
+    table: TopicChanges
+    settings: SettingsRounds | None
+    acls: AclRounds | None
+
+    def run(self, *, write: bool = True) -> tuple[SettingsOutcome, AclOutcome]:
+        """One round; without ``write`` it only says what it would change. Raises ClusterUnreachable, BufferUnusable."""
+        own = own_copies(self.flow)
+        settings = SettingsOutcome(topics=len(own.copies)) if self.settings is None else self.settings.run(own, write=write)
+        return settings, AclOutcome() if self.acls is None else self.acls.run(own, write=write)
+
+
+def open_rounds(flow: Flow, stack: ExitStack, store: LaneStore) -> Rounds:
     """Rounds with connections of their own, which the stack closes."""
     source, target = stack.enter_context(flow.source_admin()), stack.enter_context(flow.target_admin())
-    return SettingsRounds(flow, TopicChanges(store, durable=flow.config.buffer.durable), source, target)
+    table, topics = TopicChanges(store, durable=flow.config.buffer.durable), flow.settings.topics
+    settings = SettingsRounds(flow, table, source, target) if topics.configs.sync else None
+    return Rounds(flow, table, settings, AclRounds(flow, table, target) if topics.acls.sync else None)
 
 
-def run_rounds(flow: Flow, store: LaneStore, rounds: SettingsRounds, ended: threading.Event) -> None:
-    """Rounds until the run has ended, and one after that if it has begun topics since the last one."""
+def run_rounds(flow: Flow, store: LaneStore, rounds: Rounds, ended: threading.Event) -> None:
+    """Rounds until the run has ended, and one after that if it has begun topics since the last one, or something waited for it."""
     said: set[str] = set()
     count, seen, pause = 0, set[str](), FIRST_PAUSE
     while True:
-        began, outcome, state = time.time(), SettingsOutcome(), SyncState(time.time())
+        began, outcome, acls, error = time.time(), SettingsOutcome(), AclOutcome(), ""
         try:
             seen = set(known_topics(flow.config, flow.settings))
-            outcome = rounds.run()
+            outcome, acls = rounds.run()
             if count % MAINTAIN_EVERY == 0:
                 rounds.table.maintain()
         except MirrorError as failed:
-            state = replace(state, error=str(failed))
-        tell(flow, outcome, state.error, said)
-        seconds, changes = time.time() - began, sum(len(lines) for lines in outcome.changed.values())
-        write_state(
-            store,
-            replace(
-                state, seconds=seconds, topics=outcome.topics, changes=changes, drift=outcome.drift, waiting=outcome.waiting,
-                notes=outcome.notes,
-            ),
-        )  # fmt: skip
+            error = str(failed)
+        tell(flow, outcome, acls, error, said)
+        changes = sum(len(lines) for lines in outcome.changed.values()) + len(acls.changed)
+        notes = [*outcome.notes, *acls.notes]
+        seconds = time.time() - began
+        write_state(store, SyncState(began, seconds, outcome.topics, changes, error, outcome.drift, outcome.waiting, notes))
         count += 1
         if ended.is_set():
             return
         interval = flow.settings.topics.configs.interval
-        if ended.wait(min(pause, pause_after(seconds, interval))) and (state.error or _no_more(flow, seen)):
+        if ended.wait(min(pause, pause_after(seconds, interval))) and (error or not (outcome.waiting or _began_more(flow, seen))):
             return
         pause *= 2
 
@@ -108,18 +119,20 @@ def pause_after(seconds: float, interval: float) -> float:
     return max(interval, min(LONGEST_PAUSE, SHARE * seconds))
 
 
-def _no_more(flow: Flow, seen: Collection[str]) -> bool:
+def _began_more(flow: Flow, seen: Collection[str]) -> bool:
     try:
-        return set(known_topics(flow.config, flow.settings)) <= set(seen)
+        return not set(known_topics(flow.config, flow.settings)) <= set(seen)
     except MirrorError:
-        return True
+        return False
 
 
-def tell(flow: Flow, outcome: SettingsOutcome, error: str, said: set[str]) -> None:
+def tell(flow: Flow, outcome: SettingsOutcome, acls: AclOutcome, error: str, said: set[str]) -> None:
     """Log what was changed, and what a person should know, each line once."""
     for topic, lines in outcome.changed.items():
         log.info("topics mirror=%s topic=%s: %s", flow.name, topic, "; ".join(lines))
-    drift = [f"{topic}: {line}" for topic, lines in sorted(outcome.drift.items()) for line in lines]
-    for text in [line for line in (error, *outcome.notes, *drift) if line and line not in said]:
-        log.warning("topics mirror=%s: %s", flow.name, text)
+    for line in acls.changed:
+        log.info("topics mirror=%s: %s", flow.name, line)
+    drift, waiting = ([f"{topic}: {line}" for topic, own in sorted(by.items()) for line in own] for by in (outcome.drift, outcome.waiting))
+    for text in [line for line in (error, *outcome.notes, *acls.notes, *drift, *waiting) if line and line not in said]:
+        log.log(logging.INFO if text in waiting else logging.WARNING, "topics mirror=%s: %s", flow.name, text)
         said.add(text)

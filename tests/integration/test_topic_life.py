@@ -163,6 +163,19 @@ def test_what_was_deleted_before_it_was_read_is_recorded_as_a_gap(clusters: Clus
     assert mirror.gaps() == [gap], "once"
 
 
+def test_topics_of_another_cluster_have_not_ended(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
+    """The clusters are confused; there is no such topic where the source is now."""
+    east, west = (cluster.bootstrap_servers for cluster in clusters)
+    create_topic(east, topic_name)
+    produce(east, topic_name, 10)
+    topics = {"include": [topic_name], "on_source_delete": "keep"}
+    assert make_mirror(tmp_path, east, west, [topic_name], topics=topics, engine=IN_PROCESS).run(once=True).records == 10
+    astray = make_mirror(tmp_path, west, east, [topic_name], topics=topics, engine=IN_PROCESS)
+    assert [(row.state, row.code) for row in astray.run(once=True).topics] == [("halted", "other_cluster")]
+    assert [(row.state, row.code) for row in astray.lag().topics] == [("halted", "other_cluster")]
+    assert astray.gaps() == []
+
+
 # partitions
 
 

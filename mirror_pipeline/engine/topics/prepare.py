@@ -237,12 +237,15 @@ class Preparation:
     def _look(self, topic: LaneTopic, metadata: ClusterMetadata, known: Incarnation | None, *, fresh: bool) -> None:
         """Compare one topic with the source's metadata and halt it where they disagree; with the state locked."""
         found = metadata.topics.get(topic.topic)
-        name = topic.topic
+        name, alias = topic.topic, self._context.source.alias
+        if known is not None and known.source_cluster_id != metadata.cluster_id:  # where a topic is missing for another reason
+            self._state.halt(name, other_cluster(name, alias, known.source_cluster_id, metadata.cluster_id))
+            return
         if found is None or found.error:
             reason = broker_error(found.error, name) if found is not None else None
             if known is not None and reason is not None and reason.code == UNKNOWN_TOPIC_OR_PARTITION:
-                policy, alias = self._context.mirror.topics.on_source_delete, self._context.source.alias
-                self._state.halt(name, ended(name, alias) if policy == "keep" else source_gone(name, alias), sendable=True)
+                keeps = self._context.mirror.topics.on_source_delete == "keep"
+                self._state.halt(name, ended(name, alias) if keeps else source_gone(name, alias), sendable=True)
             elif fresh and not (reason is not None and reason.retryable):
                 self._state.halt(name, not_begun(name, reason) if reason is not None else source_missing(name), sendable=True)
             return
@@ -250,9 +253,7 @@ class Preparation:
         if known is None:
             self._state.unready.setdefault(name, "waits for the target cluster")
             return
-        if known.source_cluster_id != metadata.cluster_id:
-            self._state.halt(name, other_cluster(name, self._context.source.alias, known.source_cluster_id, metadata.cluster_id))
-        elif follows(self._context, known, found.topic_id):
+        if follows(self._context, known, found.topic_id):
             self._successors.drain(name)
         elif known.topic_id != found.topic_id:
             self._state.halt(name, recreated(name, known.incarnation, found.topic_id), sendable=True)

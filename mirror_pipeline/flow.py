@@ -110,7 +110,7 @@ class Flow:
     def claims(self) -> Claims | None:
         """What other mirrors of the configuration write to the target; None where there is none."""
         claims = Claims(self.config, self.settings)
-        return claims if claims.rivals else None
+        return claims if claims.neighbours else None
 
     def directions(self) -> Directions:
         """Which topics were promoted, or are copied the other way; not read yet."""

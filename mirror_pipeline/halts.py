@@ -61,7 +61,7 @@ FILLED_HINT = (
     " without it `mirror adopt` continues a topic that holds a copy; or mirror under another target name (`naming`), or delete the"
     " target topic: the copy then starts over"
 )
-CLAIMED_HINT = "use `naming: prefix`, or select the topic in one of the two mirrors only"
+CLAIMED_HINT = "use `naming: prefix`, select the topic in one of the two mirrors only, or write `writers: shared` in both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +298,15 @@ def sequence_gap(target: TopicPartition, offset: int, sequence: int, expected: i
         " batches before it are missing"
     )
     return _at(target, "sequence_gap", message, "mirror into a new topic and report this")
+
+
+def tail_deleted(target: TopicPartition, offset: int) -> Halt:
+    """Records after our last known one are gone from a topic with several writers, and no broker remembers whether some were ours."""
+    message = (
+        f"{target}: records after offset {offset} were deleted before this mirror, which was interrupted while it sent,"
+        " could see whether some were its own"
+    )
+    return _at(target, "tail_deleted", message, "mirror into a new topic: what was sent last cannot be known any more")
 
 
 def copy_differs(mirror: str, place: TopicPartition, source_offset: int | None, kind: str, count: int) -> Halt:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mirror_pipeline.config import Config
@@ -126,7 +127,7 @@ class Mirror:
         wanted = lanes.LaneRuns(
             self.flow, names, once=once or drain, seconds=seconds, topics=topics, idle_seconds=idle_seconds,
             observer=observer, stop=stop or threading.Event(), session=session, drain=drain,
-            verify_staged=verify_staged,
+            verify_staged=partial(verify_staged, shared=self.flow.settings.shared),
         )  # fmt: skip
         with carrying_groups(self.flow), nullcontext() if drain else syncing_topics(self.flow):
             return wanted.run() if drain else drain_or_run(wanted)

@@ -168,6 +168,22 @@ def check_reverses(mirrors: object, problems: Problems) -> None:
         taken.setdefault(wanted, index)
 
 
+def check_writers(mirrors: object, problems: Problems) -> None:
+    """A topic that others write too has no offsets of its own, and no group or application can be moved by them."""
+    rows = [raw for raw in (mirrors if isinstance(mirrors, list) else ()) if isinstance(raw, Mapping)]
+    reversed_names = {raw.get("reverse_of") for raw in rows} - {None}
+    for index, raw in enumerate(mirrors if isinstance(mirrors, list) else ()):
+        if not isinstance(raw, Mapping) or raw.get("writers") != "shared":
+            continue
+        path: Path = ("mirrors", index, "writers")
+        if raw.get("offsets") == "exact":
+            problems.add(path, "shared: other writers take offsets of the target, so offsets cannot be exact")
+        if raw.get("groups") is not None:
+            problems.add(path, "shared: a group's offset says nothing about the other writers' records; leave out groups")
+        if raw.get("reverse_of") is not None or raw.get("name") in reversed_names:
+            problems.add(path, "shared: a mirror and its reverse need target topics of their own; leave out reverse_of")
+
+
 def check_options(options: object, path: Path, problems: Problems) -> None:
     """Spark properties are shown in Spark's own UI and logs: no secret may be among them."""
     for key in options if isinstance(options, Mapping) else ():

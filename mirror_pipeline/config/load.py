@@ -134,6 +134,7 @@ def _check_sections(data: Any, folder: Path, problems: Problems) -> None:
             names[index] = name
     checks.check_mirror_names(names, problems)
     checks.check_reverses(mirrors, problems)
+    checks.check_writers(mirrors, problems)
     buffer = _try(BufferModel, part_of(data, ("buffer",)) or {})
     if buffer is not None:
         checks.check_buffer(buffer, problems)
@@ -210,6 +211,7 @@ class _Facts:
             start=mirror.start,
             on_loss=mirror.on_loss,
             lanes=mirror.lanes,
+            writers=mirror.writers,
             reverse_of=mirror.reverse_of,
             groups=None if groups is None else GroupSelection(tuple(groups.include), tuple(groups.exclude), groups.interval),
             engine=self._engine(mirror.engine),

@@ -329,6 +329,15 @@ class MirrorModel(Section):
         le=64,
         strict=True,
     )
+    writers: Literal["sole", "shared"] = setting(
+        "sole",
+        "Who writes the target topics. `sole`: this mirror alone; records of another writer halt the topic. `shared`: other mirrors that "
+        "say `shared` too, and applications, see [patterns](patterns.md#fan-in-into-one-topic). A copy then begins in a topic that holds "
+        "records, and settings of target topics are set only when this mirror creates them. Not with `offsets: exact`, `groups` or "
+        "`reverse_of`.",
+        "sole or shared",
+        example="shared",
+    )
     reverse_of: Text | None = setting(
         None,
         "Name of the mirror whose clusters this one has the other way round. It copies nothing until that mirror was failed over and "

@@ -184,9 +184,15 @@ class MirrorConfig:
     start: Start = EARLIEST
     on_loss: str = "halt"
     lanes: int = 1
+    writers: str = "sole"
     reverse_of: str | None = None
     groups: GroupSelection | None = None
     engine: EngineConfig = field(default_factory=EngineConfig)
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may write the target topics too."""
+        return self.writers == "shared"
 
 
 @dataclass(frozen=True, slots=True)

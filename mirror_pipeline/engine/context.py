@@ -21,6 +21,7 @@ from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution.placement import Placement
 from mirror_pipeline.halts import Halt
 from mirror_pipeline.model import Decision, DecisionKind, Send, Stamp, TopicPartition
+from mirror_pipeline.topics.lanes import LANE_PREFIX
 
 if TYPE_CHECKING:
     from mirror_pipeline.engine.read.kept import KeptSource
@@ -73,6 +74,11 @@ class LaneContext:
     _room: SpaceWatch | None = None
     decisions: tuple[Decision, ...] = ()
     directions: Directions | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may write the lane's target topics too; a backfill has new ones of its own."""
+        return self.mirror.shared and self.lane.startswith(LANE_PREFIX)
 
     @property
     def room(self) -> SpaceWatch:

@@ -30,6 +30,7 @@ class PartitionState:
         mark: the last batch read.
         outcome_unknown: the target's tail must be read before anything is sent.
         tail_read: this run has read the tail at least once.
+        resumed: records were staged that are not in the ledger when this run began: an earlier run may have sent them.
         unread: why the partition cannot be read now; it is not read before ``read_at`` (monotonic seconds).
         producer_epoch: is added to the epoch of the lane's producer.
         suspect: the halt that one answer of the target calls for; the topic halts if a second answer confirms it.
@@ -51,6 +52,7 @@ class PartitionState:
     bytes_per_batch: float = 0.0
     outcome_unknown: bool = True
     tail_read: bool = False
+    resumed: bool = False
     mark: BatchMark | None = None
     retry_at: float = 0.0
     failures: int = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
 from mirror_pipeline.buffer.place.space import SpaceWatch
@@ -31,7 +33,8 @@ def _keep(flow: Flow, store: LaneStore) -> Eviction:
     buffer, engine = flow.config.buffer, flow.settings.engine
     spans, ledger = SpanTable(store, durable=buffer.durable), Ledger(store, durable=buffer.durable)
 
-    verify = staged_verifier(verify_staged, ledger, spans, flow.target, runner=InlineRunner, timeout=engine.request_timeout)
+    compare = partial(verify_staged, shared=flow.settings.shared)
+    verify = staged_verifier(compare, ledger, spans, flow.target, runner=InlineRunner, timeout=engine.request_timeout)
     room = SpaceWatch(store, cap=buffer.max_bytes, micro_batch=engine.micro_batch_bytes).measure()
     archiving = archiving_of(store, spans, buffer)
     maintenance = Maintenance(store, spans, ledger, buffer.retention, buffer.max_bytes, verify=verify, archiving=archiving)

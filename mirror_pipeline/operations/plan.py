@@ -49,7 +49,8 @@ def plan(flow: Flow) -> MirrorPlan:
     misplaced = _misplaced(flow, [name for name in plans if name not in begun], stores)
     lags = {topic.topic: topic for topic in lag.topics}
     old = _too_old(flow, plans, lag, target)
-    filled = filled_topics(flow, [made.target_topic for name, made in plans.items() if not made.create and name not in begun])
+    new = [made.target_topic for name, made in plans.items() if not made.create and name not in begun]
+    filled = filled_topics(flow, new) if not flow.settings.shared else {}
     copies = chained(flow.config, flow.settings, list(plans))
     claimed = of_claims(flow.claims(), {name: made.target_topic for name, made in plans.items()}, begun)
     rows = tuple(

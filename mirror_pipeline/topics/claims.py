@@ -1,5 +1,7 @@
 """Two mirrors of one file that would write one target topic: the one that has begun continues, else the first in the file.
 
+Both write it if both say ``writers: shared``.
+
 What a mirror writes follows from its configuration and its source's topics. For a mirror whose source does not
 answer its ledger and its saved catalogue are used. A topic begins under a lock of the whole buffer, so of two mirrors that begin
 at the same time the second sees the first one's ledger.
@@ -55,7 +57,8 @@ class Claims:
         self._list = list_topics or self._ask
         order = [each.name for each in config.mirrors]
         self._rank = {name: order.index(name) for name in order}
-        self.rivals = [other for other in config.mirrors if other.name != mirror.name and self._same_target(other)]
+        self.neighbours = [other for other in config.mirrors if other.name != mirror.name and self._same_target(other)]
+        self.rivals = [other for other in self.neighbours if not (mirror.shared and other.shared)]
         self._wanted: dict[str, dict[str, str]] = {}
 
     def look(self) -> None:
@@ -65,7 +68,7 @@ class Claims:
     @contextmanager
     def held(self, store: LaneStore) -> Iterator[None]:
         """Keep other mirrors from beginning a topic meanwhile. Raises LaneBusy, BufferUnusable."""
-        if not self.rivals:
+        if not self.neighbours:
             yield
             return
         with buffer_lock(store, patience=LOCK_SECONDS):

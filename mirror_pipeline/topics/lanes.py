@@ -129,7 +129,7 @@ def discover(
             hint="; ".join([*unmatched(list(found), mirror.topics.include), "`mirror plan` shows every topic and why it is left out"]),
         )
     homes = lane_of(config.buffer, mirror, list(selected))
-    return [LaneTopic(name, target) for name, target in sorted(selected.items()) if homes[name] == lane]
+    return [LaneTopic(name, target, filled=mirror.shared) for name, target in sorted(selected.items()) if homes[name] == lane]
 
 
 @dataclass(frozen=True, slots=True)

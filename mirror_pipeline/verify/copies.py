@@ -84,7 +84,8 @@ def copied_topics(flow: Flow, wanted: Collection[str] | None, *, lenient: bool =
     Raises:
         UsageError: a topic of ``wanted`` was never copied; not when ``lenient``.
     """
-    found = [topic for store in find_lanes(flow.config.buffer, flow.name) for topic in _of_lane(store, wanted)]
+    stores = find_lanes(flow.config.buffer, flow.name)
+    found = [topic for store in stores for topic in _of_lane(store, wanted, shared=flow.settings.shared)]
     promoted = flow.directions().look().promoted()
     for topic in found:
         for part in topic.partitions.values():
@@ -95,11 +96,12 @@ def copied_topics(flow: Flow, wanted: Collection[str] | None, *, lenient: bool =
     return found
 
 
-def _of_lane(store: LaneStore, wanted: Collection[str] | None) -> list[CopiedTopic]:
+def _of_lane(store: LaneStore, wanted: Collection[str] | None, *, shared: bool) -> list[CopiedTopic]:
     ledger = Ledger(store)
     if not ledger.exists():
         return []
     ends, maps, gaps = ledger.reached(), runs_of(ledger.sends_table()), ledger.gaps()
+    ours = producer_ids(ledger) if shared else frozenset()
     topics = []
     for topic, present in sorted(ledger.incarnations().items()):
         if wanted and topic not in wanted:
@@ -112,7 +114,7 @@ def _of_lane(store: LaneStore, wanted: Collection[str] | None) -> list[CopiedTop
             for number in sorted(generation.starts):
                 key = (topic, number, generation.incarnation)
                 holes = [gap for gap in mine if gap.partition == number]
-                partitions[number] = _partition(key, generation, ends.get(key), maps.get(key, Runs()), holes)
+                partitions[number] = _partition(key, generation, ends.get(key), maps.get(key, Runs()), holes, ours)
             topics.append(CopiedTopic(store.lane, age, generation, ledger, partitions))
     return topics
 
@@ -123,7 +125,14 @@ def _continued_by(generation: Incarnation, present: Incarnation) -> bool:
     return same and generation.incarnation != present.incarnation
 
 
-def _partition(key: SpanKey, generation: Incarnation, reached: int | None, runs: Runs, gaps: Sequence[Gap]) -> CopiedPartition:
+def producer_ids(ledger: Ledger) -> frozenset[int]:
+    """Every producer id with which a lane ever wrote."""
+    return frozenset(producer for _, producer in ledger.producers())
+
+
+def _partition(
+    key: SpanKey, generation: Incarnation, reached: int | None, runs: Runs, gaps: Sequence[Gap], ours: frozenset[int]
+) -> CopiedPartition:
     """Offsets from a truncation on are left out: the source has other records there now."""
     topic, number, _ = key
     start = generation.starts[number]
@@ -131,7 +140,7 @@ def _partition(key: SpanKey, generation: Incarnation, reached: int | None, runs:
     cut = [gap.start for gap in gaps if gap.cause is HoleCause.TRUNCATION and gap.start < end]
     compared = max(start, min([end, *cut]))
     source, target = TopicPartition(topic, number), TopicPartition(generation.target_topic, number)
-    chunk = Chunk(source, target, start, compared, runs.slice(start, compared), first=True)
+    chunk = Chunk(source, target, start, compared, runs.slice(start, compared), first=True, ours=ours)
     target_next = max(runs.target_end, generation.target_starts.get(number, 0))
     adopted_end = generation.target_starts.get(number, 0)
     return CopiedPartition(key, chunk, end, target_next, tuple((gap.start, gap.end) for gap in gaps), adopted_end=adopted_end)

@@ -28,6 +28,7 @@ class Chunk:
     """Source offsets ``[start, end)`` of one partition, and their target offsets by the offset map.
 
     A batch belongs to the chunk that holds its base offset; to the ``first`` chunk of a partition also when it begins before.
+    ``ours``: the producer ids whose batches count on the target, where others write too; without any all count.
     """
 
     source: TopicPartition
@@ -36,6 +37,7 @@ class Chunk:
     end: int
     runs: Runs
     first: bool = False
+    ours: frozenset[int] = frozenset()
 
     @property
     def target_start(self) -> int:
@@ -44,7 +46,7 @@ class Chunk:
 
     def cut(self, start: int, end: int) -> Chunk:
         """The part of the chunk between two source offsets."""
-        return Chunk(self.source, self.target, start, end, self.runs.slice(start, end), self.first and start == self.start)
+        return Chunk(self.source, self.target, start, end, self.runs.slice(start, end), self.first and start == self.start, self.ours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ def _fold_target(walk: LogWalk, chunk: Chunk, sides: _Sides) -> Iterator[bool]:
             if base < low:
                 continue
             check(records, at, header)
-            if header.attributes & 0x20 or not header.records:
+            if header.attributes & 0x20 or not header.records or (chunk.ours and header.producer_id not in chunk.ours):
                 continue
             place = to_source(base)
             if place is None or base < walk.floor:  # foreign or half deleted: records are compared here

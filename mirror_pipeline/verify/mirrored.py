@@ -188,6 +188,8 @@ class MirrorCheck:
 
     def _find_foreign_records(self, parts: dict[TopicPartition, _Part]) -> None:
         """Records after the position that no lane of this mirror wrote are extra; the lanes' own are not in the ledger yet."""
+        if self._flow.settings.shared:
+            return
         ours = frozenset(stamp for topic in self._all_topics() for _, stamp in topic.ledger.producers())
         tasks = [
             TailTask(

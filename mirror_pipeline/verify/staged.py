@@ -24,6 +24,7 @@ from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.kafka.records.digest import LeafSums
 from mirror_pipeline.model import Incarnation, LeafDigest, SpanRef, TopicPartition, Verdict, Verification
 from mirror_pipeline.verdicts import Difference
+from mirror_pipeline.verify.copies import producer_ids
 from mirror_pipeline.verify.fold_tasks import Chunk, FoldResult, FoldTask
 from mirror_pipeline.verify.jobs import grouped, run_each, run_folds
 from mirror_pipeline.verify.log_walk import READ_UNCOMMITTED
@@ -86,7 +87,7 @@ class _Work:
 
 
 def verify_staged(
-    *, ledger: Ledger, spans: SpanTable, runner: Runner, target: ClusterSettings, timeout: float, budget_bytes: int
+    *, ledger: Ledger, spans: SpanTable, runner: Runner, target: ClusterSettings, timeout: float, budget_bytes: int, shared: bool = False
 ) -> StagedVerdict:
     """Compare produced spans of the buffer with the target and record the outcome. Safe beside a running lane: it only reads.
 
@@ -100,6 +101,7 @@ def verify_staged(
         target: cluster that was copied to.
         timeout: seconds a broker may stay silent.
         budget_bytes: at most this many bytes of spans, the oldest first.
+        shared: others write the target topics too; only the lane's own records are compared.
 
     Raises:
         ClusterUnreachable: no broker of the target answers.
@@ -110,7 +112,7 @@ def verify_staged(
     chosen, lost = choose_spans(spans.spans(), ledger, generations, verified, budget_bytes)
     work.rows += [_row(key, start, end, (), Verdict.NOT_STAGED) for key, start, end in lost]
     for some in _by_generation(chosen):
-        _compare(work, some, ledger, generations, runner, target, timeout)
+        _compare(work, some, ledger, generations, runner, target, timeout, producer_ids(ledger) if shared else frozenset())
     _write_down(work)
     ledger.add_verifications(work.rows)
     done = [group for group in work.groups if group.equal]
@@ -141,6 +143,7 @@ def _compare(
     runner: Runner,
     target: ClusterSettings,
     timeout: float,
+    ours: frozenset[int],
 ) -> None:
     maps = _maps(ledger, chosen)
     targets = {key: TopicPartition(generations[key[0], key[2]].target_topic, key[1]) for key in chosen}
@@ -152,7 +155,7 @@ def _compare(
         if key in gone:
             work.rows.append(_row(key, spans[0].start, spans[-1].end, (), Verdict.DELETED_ON_TARGET))
             continue
-        groups += _groups(key, spans, targets[key], maps.get(key, Runs()), logs[targets[key]][0])
+        groups += _groups(key, spans, targets[key], maps.get(key, Runs()), logs[targets[key]][0], ours)
     work.groups += groups
     _fold(groups, runner, target, timeout)
     deep = [group for group in groups if not group.equal and not group.unreadable]
@@ -194,7 +197,9 @@ def _maps(ledger: Ledger, chosen: Mapping[SpanKey, Sequence[SpanRef]]) -> dict[S
     return runs_of(ledger.sends_after({key: spans[0].start for key, spans in chosen.items()}))
 
 
-def _groups(key: SpanKey, spans: Sequence[SpanRef], tp: TopicPartition, runs: Runs, log_start: int) -> list[_Group]:
+def _groups(
+    key: SpanKey, spans: Sequence[SpanRef], tp: TopicPartition, runs: Runs, log_start: int, ours: frozenset[int] = frozenset()
+) -> list[_Group]:
     parts: list[list[SpanRef]] = []
     held = 0
     for span in spans:
@@ -206,7 +211,7 @@ def _groups(key: SpanKey, spans: Sequence[SpanRef], tp: TopicPartition, runs: Ru
     groups = []
     for part in parts:
         start, end = part[0].start, part[-1].end
-        chunk = Chunk(part[0].source, tp, start, end, runs.slice(start, end))
+        chunk = Chunk(part[0].source, tp, start, end, runs.slice(start, end), ours=ours)
         deleted = runs.source_at_or_after(log_start, end) if log_start > chunk.target_start else start
         groups.append(_Group(key, tuple(part), chunk, deleted))
     return groups

@@ -155,7 +155,7 @@ FAST = (
     Mutant(
         "positions move without an acknowledgement",
         "engine/write/outcomes.py",
-        "                sends += self._account(part, outcome.records)\n",
+        "                sends += self._account(part, outcome.records, outcome.landed)\n",
         "                sends += self._account(part, part.pending[0].records if part.pending else 0)\n",
         MODEL, r"I[1589]",
     ),

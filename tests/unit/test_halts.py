@@ -46,6 +46,7 @@ MADE: dict[str, Halt] = {
     "foreign_writer": halts.foreign_writer(TARGET, 3),
     "displaced": halts.displaced(TARGET, 9, 3),
     "sequence_gap": halts.sequence_gap(TARGET, 9, 7, 5),
+    "tail_deleted": halts.tail_deleted(TARGET, 9),
     "copy_differs": halts.copy_differs("m", SOURCE, 3, "altered", 2),
     "blocked": halts.blocked("t", ("too few partitions", "compacted")),
     "settings_refused": halts.settings_refused("t", "east.t", "east"),

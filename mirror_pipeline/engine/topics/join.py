@@ -30,6 +30,7 @@ def resumed_runs(context: LaneContext, known: Mapping[str, Incarnation], wanted:
             continue
         part = run.partitions[span.partition]
         part.pending.append(span)
+        part.resumed = part.resumed or span.records > 0
         part.staged = max(part.staged, span.end)
         part.learned(span)
     _remember(context, runs)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.engine.write.offset_map import Landed
 from mirror_pipeline.halts import Halt
 from mirror_pipeline.model import Position, SpanRef, Stamp, TopicPartition
 
@@ -14,13 +15,14 @@ from mirror_pipeline.model import Position, SpanRef, Stamp, TopicPartition
 class PartitionWork:
     """Spans of one source partition to send to one target partition, from ``position`` on.
 
-    ``producer_epoch`` is added to the stamp's epoch.
+    ``producer_epoch`` is added to the stamp's epoch. ``shared``: other writers' records may lie between ours.
     """
 
     target: TopicPartition
     spans: tuple[SpanRef, ...]
     position: Position
     producer_epoch: int = 0
+    shared: bool = False
 
     @property
     def bytes(self) -> int:
@@ -54,7 +56,7 @@ class PartitionOutcome:
     """Records of the work that the target acknowledged, counted from the work's position.
 
     ``outcome_unknown`` says the target's tail must be read before anything is sent again; ``halt`` is final for the topic
-    and names the target's partition.
+    and names the target's partition. ``landed`` is where the records lie in a shared topic: target offset and count of each run.
     """
 
     target: TopicPartition
@@ -63,6 +65,7 @@ class PartitionOutcome:
     outcome_unknown: bool = False
     error: str = ""
     halt: Halt | None = None
+    landed: Landed = ()
 
 
 @dataclass(frozen=True, slots=True)

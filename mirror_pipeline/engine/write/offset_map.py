@@ -1,7 +1,8 @@
 """From spans and acknowledged records to the offset map. Pure functions.
 
-The records of a span are consecutive on the target, because the lane is its only writer:
+The records of a span are consecutive on the target where the lane is its only writer:
 the target offset of a record is the position's ``target_next`` plus the number of records between them.
+In a shared topic other writers' records lie between them: there the broker's answers, or the log, say where each run begins.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import replace
 from mirror_pipeline.model import HoleCause, Position, Send, SpanRef
 
 SEQUENCE_MASK = 0x7FFFFFFF
+Landed = tuple[tuple[int, int], ...]
+"""Runs of records on the target, in order: first target offset and number of records."""
 
 
 def records_before(span: SpanRef, offset: int) -> int:
@@ -70,6 +73,17 @@ def advance(
                 return merge(sends), position
     if left:
         raise ValueError(f"the target holds {left} more records than the buffer")
+    return merge(sends), position
+
+
+def advance_over(
+    spans: Sequence[SpanRef], position: Position, landed: Iterable[tuple[int, int]], *, target_topic: str
+) -> tuple[list[Send], Position]:
+    """As :func:`advance`, for records that lie in several runs on the target. Raises ValueError as well."""
+    sends: list[Send] = []
+    for start, records in landed:
+        found, position = advance(spans, replace(position, target_next=start), records, target_topic=target_topic)
+        sends += found
     return merge(sends), position
 
 

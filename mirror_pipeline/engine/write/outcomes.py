@@ -16,7 +16,7 @@ from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.state import PartitionState
 from mirror_pipeline.engine.write.ledger_writer import LedgerWriter
 from mirror_pipeline.engine.write.messages import PartitionOutcome, PartitionWork, ProduceResult
-from mirror_pipeline.engine.write.offset_map import advance, trailing_holes_only
+from mirror_pipeline.engine.write.offset_map import Landed, advance_over, trailing_holes_only
 from mirror_pipeline.engine.write.recovery import ANSWER_SECONDS, Tail, read_tails
 from mirror_pipeline.engine.write.target_health import TargetHealth
 from mirror_pipeline.errors import BrokerError, ConnectionLost
@@ -70,6 +70,7 @@ class Outcomes:
             timeout=REPLICATION_SECONDS,
             patience=max(ANSWER_SECONDS, self._health.silent.longest()),
             epochs={p.target: p.producer_epoch for p in unknown if p.producer_epoch},
+            shared={p.target: p.tail_read or p.resumed for p in unknown} if self._context.shared else {},
         )
         self._health.avoid_silent()
         sends: list[Send] = []
@@ -105,7 +106,7 @@ class Outcomes:
             return []
         try:
             before = part.position.ordinal
-            sends = self._account(part, tail.records)
+            sends = self._account(part, tail.records, tail.landed)
             self._count(part, part.position.ordinal - before)
         except ValueError as error:
             self._state.halt(topic, buffer_gap(topic, part.target, error))
@@ -132,9 +133,10 @@ class Outcomes:
             self._state.topics[part.source.topic].records += found
             self._state.records += found
 
-    def _account(self, part: PartitionState, records: int) -> list[Send]:
-        """Move the partition's position over ``records`` records that are known to be on the target."""
-        sends, part.position = advance(part.pending, part.position, records, target_topic=part.target.topic)
+    def _account(self, part: PartitionState, records: int, landed: Landed = ()) -> list[Send]:
+        """Move the partition's position over ``records`` records that are known to be on the target; ``landed``: not in one run."""
+        runs = landed or ((part.position.target_next, records),)
+        sends, part.position = advance_over(part.pending, part.position, runs, target_topic=part.target.topic)
         while part.pending and part.pending[0].end <= part.position.source_next:
             part.pending.popleft()
         part.staged = max(part.staged, part.position.source_next)
@@ -162,7 +164,7 @@ class Outcomes:
                 run = self._state.topics[source.topic]
                 part = run.partitions[source.partition]
                 try:
-                    sends += self._account(part, outcome.records)
+                    sends += self._account(part, outcome.records, outcome.landed)
                 except Exception as error:  # noqa: BLE001 - an internal error over one partition: the others continue
                     self._suspect(part, internal(part.target, error))
                     continue

@@ -14,7 +14,9 @@ Each step asks about all partitions together, in one request to each leader. A l
 ``patience``; its partitions are left for another time, and the others continue.
 
 The log of a sole writer is dense: the difference of two offsets is the number of records sent between them, whatever the
-cleaner of a compacted topic has removed from its batches since.
+cleaner of a compacted topic has removed from its batches since. In a shared topic the sequences count (``shared_tail.py``). Others may
+never stop to write there, so the end of the log is asked once, after DescribeProducers and *before* the scan: what we had appended
+until then lies before it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mirror_pipeline.engine.write.offset_map import SEQUENCE_MASK
+from mirror_pipeline.engine.write.shared_tail import SharedTail, Tail
 from mirror_pipeline.errors import BrokerError, ConnectionLost, CorruptBatch, TopicHalted
 from mirror_pipeline.halts import Halt, foreign_writer, internal, sequence_gap, target_truncated, unreadable
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, OffsetAnswer
@@ -33,6 +36,8 @@ from mirror_pipeline.kafka.fetch import FetchedPartition, fetch
 from mirror_pipeline.kafka.records.batch import BatchHeader, headers
 from mirror_pipeline.model import Position, Stamp, TopicPartition
 
+__all__ = ["ANSWER_SECONDS", "NotReplicated", "Tail", "read_tail", "read_tails"]
+
 FETCH_BYTES = 8 * 1024 * 1024
 POLL_SECONDS = 0.05
 # How long a leader may take to answer before it counts as silent, unless it is known to be slow. Opening a connection over a long link
@@ -41,26 +46,16 @@ ANSWER_SECONDS = 3.0
 Failure = Halt | BrokerError | ConnectionLost
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """What is on a target partition after a position: ``records`` of ours up to ``end``.
-
-    ``read`` says that they were read; if retention deleted them first, only their offsets are known.
-    """
-
-    target: TopicPartition
-    records: int
-    end: int
-    read: bool = True
-
-
 class NotReplicated(ConnectionLost):
     """The leader has appended records that its replicas do not have yet: whether they stay is unknown."""
 
 
 @dataclass(slots=True)
 class _Look:
-    """One partition while its tail is read; ``at`` is the next offset to scan, ``end`` the last known high watermark."""
+    """One partition while its tail is read; ``at`` is the next offset to scan, ``end`` the last known high watermark.
+
+    In a shared topic ``sparse`` finds our records among the others, and the scan must reach ``goal``; ``idle``: none can be there.
+    """
 
     target: TopicPartition
     position: Position
@@ -70,6 +65,9 @@ class _Look:
     at: int = field(init=False)
     end: int = 0
     deleted: bool = False
+    sparse: SharedTail | None = None
+    goal: int = -1
+    idle: bool = False
     answer: Tail | Failure | None = None
 
     def __post_init__(self) -> None:
@@ -88,6 +86,7 @@ def read_tails(
     timeout: float,
     patience: float = ANSWER_SECONDS,
     epochs: Mapping[TopicPartition, int] | None = None,
+    shared: Mapping[TopicPartition, bool] | None = None,
 ) -> dict[TopicPartition, Tail | Failure]:
     """Count our records on target partitions from ``position.target_next`` to the end of their logs.
 
@@ -98,6 +97,7 @@ def read_tails(
         timeout: seconds to wait for high watermarks to reach the ends of the leaders' logs, for all partitions together.
         patience: seconds that a leader may take to answer; then it counts as silent.
         epochs: what a partition adds to the stamp's epoch, if not 0.
+        shared: partitions that others write too, and whether something may have been sent there after the position.
 
     Returns:
         For each partition its tail, or why there is none: a Halt when the log ends before the position or holds
@@ -108,6 +108,8 @@ def read_tails(
         ClusterUnreachable: no broker of the target answers.
     """
     looks = {target: _Look(target, position, _stamp(stamp, (epochs or {}).get(target, 0))) for target, position in wanted.items()}
+    for target, sent in (shared or {}).items():
+        looks[target].sparse, looks[target].idle = SharedTail(target, looks[target].position), not sent
     _find_leaders(client, looks)
     deadline = time.monotonic() + timeout
     while still := _open(looks.values()):
@@ -181,7 +183,7 @@ def _ask_producers(client: WireClient, looks: Collection[_Look], patience: float
 
     A smaller epoch than ours belongs to an earlier copy that the emptied topic held, and does not count.
     """
-    asked = [look for look in looks if look.stamp is not None]
+    asked = [look for look in looks if look.stamp is not None and look.goal < 0]
     answers = client.describe_producers([look.target for look in asked], within=patience) if asked else {}
     for look in asked:
         answer = answers[look.target]
@@ -198,8 +200,14 @@ def _ask_bounds(client: WireClient, looks: Collection[_Look], patience: float) -
         client.list_offsets(dict.fromkeys((look.target for look in looks), which), isolation=0, within=patience)
         for which in (EARLIEST, LATEST)
     )
+    fresh = [look.target for look in looks if look.sparse is not None and look.goal < 0]
+    goals = client.log_ends(fresh, within=patience) if fresh else {}
     for look in looks:
-        _begin(look, starts[look.target], ends[look.target])
+        goal = goals.get(look.target)
+        if goal is not None and not _refused(look, goal.error):
+            look.goal = goal.offset
+        if look.answer is None:
+            _begin(look, starts[look.target], ends[look.target])
 
 
 def _begin(look: _Look, start: OffsetAnswer, end: OffsetAnswer) -> None:
@@ -209,11 +217,22 @@ def _begin(look: _Look, start: OffsetAnswer, end: OffsetAnswer) -> None:
     look.end = end.offset
     if end.offset < first:
         look.answer = target_truncated(target, end.offset, first)
+    elif look.sparse is not None:
+        _begin_shared(look, look.sparse, start.offset)
     elif start.offset > first:
         # Retention on the target was faster than this scan. The lane is the only writer, so the end offset counts.
         look.at, look.deleted = end.offset, True
     elif end.offset < look.at:
         look.at = first  # another leader: count again from the position
+
+
+def _begin_shared(look: _Look, sparse: SharedTail, start: int) -> None:
+    if look.idle:
+        look.answer = sparse.tail(look.at)
+    elif look.end < look.at:
+        look.at = look.position.target_next  # another leader, as above
+        look.sparse = SharedTail(look.target, look.position)
+    look.at = max(look.at, start)
 
 
 def _scan(client: WireClient, looks: Collection[_Look], patience: float) -> None:
@@ -253,7 +272,10 @@ def _take(look: _Look, data: FetchedPartition) -> bool:
     try:
         for _, header in headers(data.records):
             if header.next_offset > look.at:
-                _expect_ours(look.target, header, look.position, look.stamp)
+                if look.sparse is not None:
+                    look.sparse.see(header, look.stamp)
+                else:
+                    _expect_ours(look.target, header, look.position, look.stamp)
                 look.at = header.next_offset
     except TopicHalted as error:
         look.answer = error.halt
@@ -282,8 +304,11 @@ def _reaches(tail: Tail, position: Position, known: int | None) -> bool:
 
 
 def _compare_ends(client: WireClient, looks: Collection[_Look], patience: float) -> None:
-    """Accept tails that end where the leader's log ends now."""
-    reached = [look for look in looks if _reaches(look.tail, look.position, look.known)]
+    """Accept tails that end where the leader's log ends now; in a shared topic, where it ended before the scan."""
+    for look in looks:
+        if look.sparse is not None and 0 <= look.goal <= look.at:
+            look.answer = look.sparse.close(look.at, look.known)
+    reached = [look for look in looks if look.sparse is None and _reaches(look.tail, look.position, look.known)]
     ends = client.log_ends([look.target for look in reached], within=patience) if reached else {}
     for look in reached:
         end = ends[look.target]

@@ -44,10 +44,11 @@ class Sender:
         if not ready:
             return []
         budget = self._context.mirror.engine.micro_batch_bytes
-        work = _choose(ready, budget)
+        shared = self._context.shared
+        work = _choose(ready, budget, shared)
         reach = self._context.placement.for_write(_size(work)).reach
         most = int(min(budget * reach, self._rate * self._context.mirror.engine.lease * LEASE_SHARE))
-        return _choose(ready, most) if most > budget else work
+        return _choose(ready, most, shared) if most > budget else work
 
     def send(self, work: Sequence[PartitionWork]) -> None:
         """Run write tasks and account for what came of them.
@@ -122,7 +123,7 @@ def _size(work: Sequence[PartitionWork]) -> int:
     return sum(each.bytes for each in work)
 
 
-def _choose(ready: Sequence[PartitionState], budget_bytes: int) -> list[PartitionWork]:
+def _choose(ready: Sequence[PartitionState], budget_bytes: int, shared: bool = False) -> list[PartitionWork]:
     """The oldest spans of every partition, about an equal share of the budget each, and one span at least.
 
     A span that lies more within the share than beyond it belongs to it: what is left of a micro-batch would be a job of its own.
@@ -137,5 +138,5 @@ def _choose(ready: Sequence[PartitionState], budget_bytes: int) -> list[Partitio
                 break
             chosen.append(span)
             size += span.bytes
-        work.append(PartitionWork(part.target, tuple(chosen), part.position, part.producer_epoch))
+        work.append(PartitionWork(part.target, tuple(chosen), part.position, part.producer_epoch, shared))
     return work

@@ -48,6 +48,7 @@ class _Slot:
     outcome_unknown: bool = False
     error: str = ""
     halt: Halt | None = None
+    landed: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def window(self) -> int:
@@ -63,7 +64,20 @@ class _Slot:
         self.outcome_unknown = self.outcome_unknown or outcome_unknown
 
     def outcome(self) -> PartitionOutcome:
-        return PartitionOutcome(self.work.target, self.acked, self.acked_bytes, self.outcome_unknown, self.error, self.halt)
+        landed = tuple(self.landed)
+        return PartitionOutcome(self.work.target, self.acked, self.acked_bytes, self.outcome_unknown, self.error, self.halt, landed)
+
+    def expected(self, base_offset: int) -> int:
+        """Where the next batch must lie, given where the broker put it: in a shared topic anywhere behind our last one."""
+        if not self.work.shared:
+            return self.work.position.target_next + self.acked
+        return max(base_offset, sum(self.landed[-1]) if self.landed else self.work.position.target_next)
+
+    def land(self, base_offset: int, records: int) -> None:
+        """Note where a batch lies in a shared topic."""
+        if self.landed and sum(self.landed[-1]) == base_offset:
+            base_offset, records = self.landed[-1][0], self.landed.pop()[1] + records
+        self.landed.append((base_offset, records))
 
 
 @dataclass(slots=True)
@@ -240,10 +254,12 @@ def _acknowledge(slot: _Slot, answer: ProduceAnswer | None, batch: SequencedBatc
     if answer.error:
         _refuse(slot, broker_error(answer.error, str(slot.work.target)))
         return
-    expected = slot.work.position.target_next + slot.acked
+    expected = slot.expected(answer.base_offset)
     if answer.base_offset != expected:
         slot.stop(halt=displaced(slot.work.target, answer.base_offset, expected))
         return
+    if slot.work.shared:
+        slot.land(answer.base_offset, batch.records)
     slot.acked += batch.records
     slot.acked_bytes += batch.size
     slot.acked_at = time.monotonic()

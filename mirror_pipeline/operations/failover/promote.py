@@ -6,6 +6,7 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.ledger.promotions import Promotion, Promotions, PromotionState, now, operator
@@ -90,7 +91,7 @@ def _runs(found: Situation, session: Session, observer: Observer | None, stop: t
     names = [store.lane for store in found.stores]
     return LaneRuns(
         found.flow, names, once=True, seconds=None, topics=set(found.copies), idle_seconds=None, observer=observer, stop=stop,
-        session=session, verify_staged=verify_staged, drain=not found.source_there,
+        session=session, verify_staged=partial(verify_staged, shared=found.flow.settings.shared), drain=not found.source_there,
     )  # fmt: skip
 
 
@@ -140,7 +141,7 @@ def _staged(flow: Flow, ledger: Ledger, spans: SpanTable) -> list[str]:
     while True:
         done = verify_staged(
             ledger=ledger, spans=spans, runner=InlineRunner(), target=flow.target, timeout=flow.settings.engine.request_timeout,
-            budget_bytes=BUDGET_BYTES,
+            budget_bytes=BUDGET_BYTES, shared=flow.settings.shared,
         )  # fmt: skip
         wrong = [f"{d.topic}[{d.partition}] at source offset {d.source_offset}: {d.kind}" for d in done.differences]
         if wrong or dict(done.verified) == seen:

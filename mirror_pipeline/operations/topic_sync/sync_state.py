@@ -42,8 +42,9 @@ def write_state(store: LaneStore, state: SyncState) -> None:
 
 
 def syncs_topics(flow: Flow) -> bool:
-    """Whether the mirror keeps anything of its target topics in step beside records."""
-    return flow.settings.topics.configs.sync or flow.settings.topics.acls.sync
+    """Whether the mirror keeps anything of its target topics in step beside records. Mirrors that share a topic have several sources."""
+    topics = flow.settings.topics
+    return (topics.configs.sync or topics.acls.sync) and not flow.settings.shared
 
 
 def topics_store(flow: Flow) -> LaneStore | None:

@@ -306,3 +306,25 @@ def test_anchors_and_merges_keep_their_lines(tmp_path: Path) -> None:
     second = "  - &second\n    name: n\n    source: west\n    target: east\n    topics: {include: [b]}\n"
     text = GOOD + second + "  - <<: *second\n    name: o\n    lanes: -1\n"
     assert problems(tmp_path, text) == ["16: mirrors[2].lanes: must be at least 1"]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("groups: {include: [g]}", "a group's offset says nothing about the other writers' records"),
+        ("offsets: exact", "so offsets cannot be exact"),
+        ("reverse_of: back", "a mirror and its reverse need target topics of their own"),
+    ],
+)
+def test_what_cannot_be_had_of_topics_with_several_writers(tmp_path: Path, line: str, says: str) -> None:
+    back = "  - {name: back, source: west, target: east, topics: {include: [a]}}\n"
+    text = f"{GOOD}    writers: shared\n    {line}\n{back}"
+    assert [each for each in problems(tmp_path, text) if "mirrors[0].writers" in each and says in each]
+
+
+def test_writers_are_sole_unless_the_file_says_otherwise(tmp_path: Path) -> None:
+    assert not load_config(write(tmp_path, GOOD)).mirrors[0].shared
+    assert load_config(write(tmp_path, f"{GOOD}    writers: shared\n")).mirrors[0].shared
+    assert any("writers" in each for each in problems(tmp_path, f"{GOOD}    writers: many\n"))
+    named = f"{GOOD}    writers: shared\n  - {{name: back, source: west, target: east, topics: {{include: [a]}}, reverse_of: m}}\n"
+    assert any("leave out reverse_of" in each for each in problems(tmp_path, named))

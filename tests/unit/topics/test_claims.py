@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,16 @@ def test_one_mirror_begins_topics_at_a_time(config: Config) -> None:
         raise AssertionError("held twice")
     with claims(config, "other", {}).held(other), buffer_lock(mine, patience=0.0):
         assert threading.active_count()  # a mirror without a rival takes no lock
+
+
+def test_two_mirrors_share_a_topic_if_both_say_so(config: Config) -> None:
+    there: dict[str, Collection[str]] = {"a": ["orders"], "b": ["orders"], "c": ["orders"]}
+    shared = [replace(each, writers="shared") if each.name != "third" else each for each in config.mirrors]
+    config = replace(config, mirrors=shared)
+    begin(config, "first", "orders")
+    second = claims(config, "second", there)
+    assert [rival.name for rival in second.rivals] == ["third"]
+    assert [neighbour.name for neighbour in second.neighbours] == ["first", "third"], "they still begin topics one at a time"
+    assert second.refused({"orders": "orders"}) == {}
+    (halt,) = claims(config, "third", there).refused({"orders": "orders"}).values()
+    assert "orders of first, which has started it" in halt.message and "`writers: shared` in both" in halt.hint

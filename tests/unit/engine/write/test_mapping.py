@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.engine.write.offset_map import advance, merge, records_before, segments, trailing_holes_only
+from mirror_pipeline.engine.write.offset_map import advance, advance_over, merge, records_before, segments, trailing_holes_only
 from mirror_pipeline.model import Hole, HoleCause, Position, Send, SpanRef
 
 CAUSES = [HoleCause.MARKER, HoleCause.ABORTED, HoleCause.COMPACTION]
@@ -105,3 +105,23 @@ def test_trailing_holes_only() -> None:
     span = span_of(0, [None, HoleCause.MARKER])
     assert not trailing_holes_only([span], Position(0, 0, 0))
     assert trailing_holes_only([span], Position(1, 1, 1))
+
+
+@given(layouts, st.integers(0, 100), st.integers(0, 50), st.data())
+def test_records_among_those_of_other_writers_are_where_they_landed(
+    layout: list[list[HoleCause | None]], start: int, target: int, data: st.DataObject
+) -> None:
+    spans = chain(layout, start)
+    total = sum(span.records for span in spans)
+    landed, at, left = list[tuple[int, int]](), target, total
+    while left:
+        at += data.draw(st.integers(0, 3))
+        count = data.draw(st.integers(1, left))
+        landed.append((at, count))
+        at, left = at + count, left - count
+    sends, position = advance_over(spans, Position(start, target, 7), landed or [(target, 0)], target_topic="all")
+    assert position == Position(spans[-1].end, at, 7 + total)
+    offsets = [offset for send in sends for offset in range(send.target_start, send.target_end)]
+    assert offsets == [first + number for first, count in landed for number in range(count)]
+    assert [send.source_end for send in sends[:-1]] == [send.source_start for send in sends[1:]]
+    assert all(send.cause is not None or send.source_end - send.source_start == send.records for send in sends)

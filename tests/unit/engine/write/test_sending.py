@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -156,3 +157,28 @@ def test_another_offset_than_expected_is_another_writer(base_offset: int) -> Non
     acknowledge(lane, ProduceAnswer(0, base_offset, -1, 0, None), 1)
     assert lane.halt is not None
     assert (lane.acked, lane.halt.code) == (0, "foreign_writer")
+
+
+def shared_lane(counts: list[int], at: int) -> _Slot:
+    lane = lane_of(counts, ordinal=at)
+    lane.work = replace(lane.work, shared=True)
+    return lane
+
+
+def test_in_a_shared_topic_the_answers_say_where_the_records_lie() -> None:
+    lane = shared_lane([2, 3, 1, 1], 7)
+    for base_offset, records in ((7, 2), (9, 3), (20, 1), (30, 1)):
+        acknowledge(lane, ProduceAnswer(0, base_offset, -1, 0, None), records)
+    assert not lane.stopped
+    outcome: Any = lane.outcome()
+    assert (outcome.records, outcome.landed) == (7, ((7, 5), (20, 1), (30, 1)))
+
+
+def test_in_a_shared_topic_an_offset_that_we_already_have_stops_the_partition() -> None:
+    lane = shared_lane([2, 1], 7)
+    acknowledge(lane, ProduceAnswer(0, 12, -1, 0, None), 2)
+    acknowledge(lane, ProduceAnswer(0, 13, -1, 0, None), 1)
+    assert lane.halt is not None and lane.halt.code == "foreign_writer"
+    lane = shared_lane([2], 7)
+    acknowledge(lane, ProduceAnswer(0, 6, -1, 0, None), 2)
+    assert lane.halt is not None and lane.acked == 0

@@ -1,0 +1,68 @@
+"""Another producer that writes into a mirror's target topic while a test runs, and what a shared topic holds in the end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from confluent_kafka import Producer
+
+from mirror_pipeline import Mirror
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.ledger.offset_runs import runs_of
+from tests.support.mirrors import values
+
+FOREIGN = "foreign-"
+
+
+@dataclass
+class OtherWriter:
+    """Writes ``foreign-N``, one record after the other over the partitions, until it is told to stop."""
+
+    bootstrap: str
+    topic: str
+    partitions: int = 2
+    written: int = 0
+
+    @contextmanager
+    def writing(self, *, pause: float = 0.002) -> Iterator[None]:
+        """Write while the block runs, a record every ``pause`` seconds."""
+        stop = threading.Event()
+        thread = threading.Thread(target=self._write, args=(stop, pause))
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(60)
+
+    def _write(self, stop: threading.Event, pause: float) -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0, "enable.idempotence": True})
+        while not stop.wait(pause):
+            producer.produce(self.topic, f"{FOREIGN}{self.written}".encode(), b"k", self.written % self.partitions)
+            producer.poll(0)
+            self.written += 1
+        assert producer.flush(60) == 0
+
+    def missing(self, mirror: Mirror) -> set[str]:
+        """What it wrote and the topic does not hold."""
+        held = {value for part in range(self.partitions) for value in values(mirror, self.topic, part)}
+        return {f"{FOREIGN}{number}" for number in range(self.written)} - held
+
+
+def ours(mirror: Mirror, topic: str, partition: int) -> list[str]:
+    """The values of a target partition that no other writer wrote, in order."""
+    return [value.rstrip(".") for value in values(mirror, topic, partition) if not value.startswith(FOREIGN)]
+
+
+def assert_mapped(mirror: Mirror, source_topic: str, target_topic: str, sent: dict[int, list[str]]) -> None:
+    """The ledger's offset map leads from each source offset, of a source without holes, to precisely its record."""
+    for store in mirror.flow.lane_stores():
+        Ledger(store).audit()
+        for (topic, partition, _), runs in runs_of(Ledger(store).sends_table()).items():
+            if topic == source_topic:
+                held = values(mirror, target_topic, partition)
+                found = [held[runs.to_target(offset)].rstrip(".") for offset in range(len(sent[partition]))]
+                assert found == sent[partition]

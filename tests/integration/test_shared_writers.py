@@ -20,7 +20,7 @@ from tests.support.mirrors import create_topic, make_mirror, produce, values
 from tests.support.other_writers import OtherWriter, assert_mapped, ours
 
 SECONDS = 180
-STEPS = {"inline_bytes": "1TB", "micro_batch_bytes": "1MB"}
+STEPS = {"inline_bytes": "1TB", "micro_batch_bytes": "1MB", "spark_master": "local[2]"}
 POINTS = (
     ("begin.before",), ("begin.after",), ("commit.after",), ("produce.before_send:2",), ("produce.after_send",), ("produce.after_send:3",),
     ("produce.before_ack:2",), ("record.before",), ("record.after",), ("produce.after_send:2", "recover.before", "produce.before_ack"),
@@ -35,7 +35,9 @@ def killed_at(config: Path, point: str) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-1000:]
 
 
-def shared_mirror(folder: Path, clusters: ClusterPair, topic: str, **settings: Any) -> tuple[Mirror, OtherWriter]:
+def shared_mirror(
+    folder: Path, clusters: ClusterPair, topic: str, inline_bytes: str = "1TB", **settings: Any
+) -> tuple[Mirror, OtherWriter]:
     """A mirror into a topic that holds records of another writer."""
     east, west = (cluster.bootstrap_servers for cluster in clusters)
     create_topic(east, topic, 2)
@@ -43,7 +45,8 @@ def shared_mirror(folder: Path, clusters: ClusterPair, topic: str, **settings: A
     other = OtherWriter(west, f"all-{topic}")
     with other.writing():
         produce(east, topic, 3000, partitions=2, size=1000)
-    mirror = make_mirror(folder, east, west, [topic], engine=STEPS, naming="all-{topic}", **{"writers": "shared", **settings})
+    engine = {**STEPS, "inline_bytes": inline_bytes}
+    mirror = make_mirror(folder, east, west, [topic], engine=engine, naming="all-{topic}", **{"writers": "shared", **settings})
     return mirror, other
 
 
@@ -72,14 +75,19 @@ def test_killed_at_any_point_beside_another_writer(clusters: ClusterPair, tmp_pa
     assert_whole(mirror, topic_name, other, 3100)
 
 
-def test_an_application_writes_the_target_topic_too(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
-    mirror, other = shared_mirror(tmp_path, clusters, topic_name)
+@pytest.mark.parametrize("inline_bytes", ["1TB", "0"], ids=["driver", "spark"])
+def test_an_application_writes_the_target_topic_too(clusters: ClusterPair, tmp_path: Path, topic_name: str, inline_bytes: str) -> None:
+    mirror, other = shared_mirror(tmp_path, clusters, topic_name, inline_bytes=inline_bytes)
     (row,) = mirror.plan().topics
     assert row.blockers == ()
+    other.transaction(10, commit=True)
     with other.writing():
         assert mirror.run(once=True).records == 3000
+        other.transaction(10, commit=False)
         assert mirror.run(once=True).records == 0
-    assert_whole(mirror, topic_name, other, 3000)
+        produce(clusters[0].bootstrap_servers, topic_name, 100, partitions=2, start=3000, size=1000)
+        assert mirror.run(once=True).records == 100
+    assert_whole(mirror, topic_name, other, 3100)
 
 
 def test_without_the_key_the_rule_is_as_strict_as_before(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:

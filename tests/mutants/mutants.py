@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 UNIT = "tests/unit"
-SENDING, TAIL, MAPPING = (f"{UNIT}/engine/write/test_{name}.py" for name in ("sending", "tail", "mapping"))
+SENDING, TAIL, MAPPING, SHARED = (f"{UNIT}/engine/write/test_{name}.py" for name in ("sending", "tail", "mapping", "shared_tail"))
 TAKING, JOINING = f"{UNIT}/engine/read/test_taking.py", f"{UNIT}/engine/topics/test_joining.py"
 HOUSE = f"{UNIT}/engine/maintain/test_housekeeping.py"
 LEASE, BUCKET = (f"{UNIT}/buffer/place/test_{name}.py" for name in ("lease", "bucket"))
@@ -151,6 +151,27 @@ FAST = (
         "what is not replicated yet does not count",
         "engine/write/recovery.py", " and end.offset == look.at:\n", ":\n",
         f"{TAIL}::test_what_is_on_the_leader_alone_is_waited_for",
+    ),
+    Mutant(
+        "other writers' records in a shared topic count as ours",
+        "engine/write/shared_tail.py", " or (header.producer_id, header.producer_epoch) != stamp:\n", ":\n",
+        f"{SHARED}::test_our_records_are_found_among_the_others",
+    ),
+    Mutant(
+        "a batch that a shared topic lacks, or holds twice, is passed over",
+        "engine/write/shared_tail.py", "        if left_out > self.absent:", "        if False:",
+        f"{SHARED}::test_a_batch_that_is_missing_or_there_twice_halts",
+    ),
+    Mutant(
+        "what was deleted from a shared topic was never sent",
+        "engine/write/shared_tail.py", "            return tail_deleted(self.target, self._end) if self.absent else self.tail(at)\n",
+        "            return self.tail(at)\n",
+        f"{SHARED}::test_records_that_retention_deleted_are_counted_by_what_the_leader_remembers",
+    ),
+    Mutant(
+        "a shared topic's tail counts before it reaches the end of the log",
+        "engine/write/recovery.py", " and 0 <= look.goal <= look.at:\n", ":\n",
+        f"{SHARED}::test_what_is_on_the_leader_alone_is_waited_for",
     ),
     Mutant(
         "positions move without an acknowledgement",

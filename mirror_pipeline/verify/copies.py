@@ -140,9 +140,9 @@ def _partition(
     cut = [gap.start for gap in gaps if gap.cause is HoleCause.TRUNCATION and gap.start < end]
     compared = max(start, min([end, *cut]))
     source, target = TopicPartition(topic, number), TopicPartition(generation.target_topic, number)
-    chunk = Chunk(source, target, start, compared, runs.slice(start, compared), first=True, ours=ours)
-    target_next = max(runs.target_end, generation.target_starts.get(number, 0))
     adopted_end = generation.target_starts.get(number, 0)
+    chunk = Chunk(source, target, start, compared, runs.slice(start, compared), first=True, ours=ours, ours_from=adopted_end)
+    target_next = max(runs.target_end, adopted_end)
     return CopiedPartition(key, chunk, end, target_next, tuple((gap.start, gap.end) for gap in gaps), adopted_end=adopted_end)
 
 

@@ -12,6 +12,7 @@ from mirror_pipeline.buffer.ledger.offset_runs import Runs
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution import worker_cache
+from mirror_pipeline.kafka.records.batch import BatchHeader
 from mirror_pipeline.kafka.records.digest import LEAF_OFFSETS, LeafSums
 from mirror_pipeline.kafka.records.header import check
 from mirror_pipeline.model import LeafDigest, TopicPartition
@@ -28,7 +29,8 @@ class Chunk:
     """Source offsets ``[start, end)`` of one partition, and their target offsets by the offset map.
 
     A batch belongs to the chunk that holds its base offset; to the ``first`` chunk of a partition also when it begins before.
-    ``ours``: the producer ids whose batches count on the target, where others write too; without any all count.
+    ``ours``: the producer ids whose batches count on the target, where others write too; without any all count, and so do all below
+    target offset ``ours_from``, which was adopted.
     """
 
     source: TopicPartition
@@ -38,6 +40,11 @@ class Chunk:
     runs: Runs
     first: bool = False
     ours: frozenset[int] = frozenset()
+    ours_from: int = 0
+
+    def counts(self, header: BatchHeader) -> bool:
+        """Whether a batch of the target is the mirror's own."""
+        return not self.ours or header.producer_id in self.ours or header.base_offset < self.ours_from
 
     @property
     def target_start(self) -> int:
@@ -46,7 +53,8 @@ class Chunk:
 
     def cut(self, start: int, end: int) -> Chunk:
         """The part of the chunk between two source offsets."""
-        return Chunk(self.source, self.target, start, end, self.runs.slice(start, end), self.first and start == self.start, self.ours)
+        first = self.first and start == self.start
+        return Chunk(self.source, self.target, start, end, self.runs.slice(start, end), first, self.ours, self.ours_from)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +198,7 @@ def _fold_target(walk: LogWalk, chunk: Chunk, sides: _Sides) -> Iterator[bool]:
             if base < low:
                 continue
             check(records, at, header)
-            if header.attributes & 0x20 or not header.records or (chunk.ours and header.producer_id not in chunk.ours):
+            if header.attributes & 0x20 or not header.records or not chunk.counts(header):
                 continue
             place = to_source(base)
             if place is None or base < walk.floor:  # foreign or half deleted: records are compared here

@@ -87,7 +87,8 @@ def _compare(task: DeepTask, result: DeepResult) -> None:
     chunk, terms = task.chunk, task.terms
     source = without(source_pieces(task.left, chunk.source, chunk.start, chunk.end, terms, task.timeout), task.gaps)
     low, high = chunk.target_start, chunk.runs.target_end
-    target = of_producers(target_pieces(task.right, chunk.target, low, high, terms, task.timeout), chunk.ours)
+    pieces = target_pieces(task.right, chunk.target, low, high, terms, task.timeout)
+    target = (piece for piece in pieces if chunk.counts(piece.header))
     if not terms.positional:
         result.alignment = align(source, target, limit=task.limit)
         return
@@ -102,11 +103,6 @@ def without(pieces: Iterable[Piece], gaps: tuple[tuple[int, int], ...]) -> Itera
     for piece in pieces:
         inside = tuple(gap for gap in gaps if gap[0] < piece.header.next_offset and piece.header.base_offset < gap[1])
         yield replace(piece, without=inside) if inside else piece
-
-
-def of_producers(pieces: Iterator[Piece], ours: frozenset[int]) -> Iterator[Piece]:
-    """The batches of these producer ids; all where there is none."""
-    return (piece for piece in pieces if piece.header.producer_id in ours) if ours else pieces
 
 
 def source_pieces(

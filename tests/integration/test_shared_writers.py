@@ -105,6 +105,22 @@ def test_without_the_key_the_rule_is_as_strict_as_before(clusters: ClusterPair, 
     assert sum(len(values(sole, f"all-{topic_name}", part)) for part in (0, 1)) == sum(before) + 3004, "nothing was written"
 
 
+def test_a_topic_that_was_adopted_may_be_shared_later(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
+    east, west = (cluster.bootstrap_servers for cluster in clusters)
+    create_topic(east, topic_name, 2)
+    produce(east, topic_name, 200, partitions=2)
+    lost = make_mirror(tmp_path / "lost", east, west, [topic_name], engine=STEPS, naming="all-{topic}")
+    assert lost.run(once=True).records == 200
+    kept = make_mirror(tmp_path / "kept", east, west, [topic_name], engine=STEPS, naming="all-{topic}")
+    assert kept.adopt(topic_name).state == "adopted"
+    produce(east, topic_name, 100, partitions=2, start=200)
+    mirror = make_mirror(tmp_path / "kept", east, west, [topic_name], engine=STEPS, naming="all-{topic}", writers="shared")
+    other = OtherWriter(west, f"all-{topic_name}")
+    other.transaction(10, commit=True)
+    assert mirror.run(once=True).records == 100
+    assert_whole(mirror, topic_name, other, 300)
+
+
 def test_two_mirrors_share_a_topic_only_if_both_say_so(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
     east, west = (cluster.bootstrap_servers for cluster in clusters)
     for name in (topic_name, f"{topic_name}-b"):

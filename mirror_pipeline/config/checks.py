@@ -180,8 +180,15 @@ def check_writers(mirrors: object, problems: Problems) -> None:
             problems.add(path, "shared: other writers take offsets of the target, so offsets cannot be exact")
         if raw.get("groups") is not None:
             problems.add(path, "shared: a group's offset says nothing about the other writers' records; leave out groups")
+        if _synced_acls(raw.get("topics")):
+            problems.add(path, "shared: ACLs of several sources cannot be told apart on one topic; leave out topics.acls.sync")
         if raw.get("reverse_of") is not None or raw.get("name") in reversed_names:
             problems.add(path, "shared: a mirror and its reverse need target topics of their own; leave out reverse_of")
+
+
+def _synced_acls(topics: object) -> bool:
+    acls = topics.get("acls") if isinstance(topics, Mapping) else None
+    return isinstance(acls, Mapping) and acls.get("sync") is True
 
 
 def check_options(options: object, path: Path, problems: Problems) -> None:

@@ -38,11 +38,11 @@ def keep_pandas_out() -> None:
     """
     if "pandas" in sys.modules:
         return
-    sys.meta_path.insert(0, _NoPandas)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _NoPandas)
     try:
         pa.array([])
     finally:
-        sys.meta_path.remove(_NoPandas)  # type: ignore[arg-type]
+        sys.meta_path.remove(_NoPandas)
 
 
 def _fixed(kind: pa.DataType, code: str, values: Iterable[int]) -> pa.Array:

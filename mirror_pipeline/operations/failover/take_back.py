@@ -16,9 +16,9 @@ from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.errors import ProblemFound
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
+from mirror_pipeline.operations.adoption.adopt_topics import record
 from mirror_pipeline.operations.adoption.adoption_report import AdoptOptions
 from mirror_pipeline.operations.adoption.proof import Proof, prove
-from mirror_pipeline.operations.adoption.take_over import record
 from mirror_pipeline.operations.failover.report import REBUILD, OpenedTopic
 from mirror_pipeline.topics.lanes import lane_of
 from mirror_pipeline.topics.manage import ensure_target_topic, plan_targets

@@ -328,3 +328,8 @@ def test_writers_are_sole_unless_the_file_says_otherwise(tmp_path: Path) -> None
     assert any("writers" in each for each in problems(tmp_path, f"{GOOD}    writers: many\n"))
     named = f"{GOOD}    writers: shared\n  - {{name: back, source: west, target: east, topics: {{include: [a]}}, reverse_of: m}}\n"
     assert any("leave out reverse_of" in each for each in problems(tmp_path, named))
+
+
+def test_acls_are_not_kept_in_step_on_topics_with_several_writers(tmp_path: Path) -> None:
+    text = GOOD.replace("topics: {", "topics: {acls: {sync: true}, ") + "    writers: shared\n"
+    assert any("ACLs of several sources" in each for each in problems(tmp_path, text))

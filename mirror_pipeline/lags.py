@@ -70,13 +70,15 @@ class TopicLag:
 class MirrorLag:
     """Lag of one mirror; ``lag_seconds`` is the age of the oldest record not yet on the target, None when unknown.
 
-    ``notes`` has a line for each lane whose last run failed or was interrupted.
+    ``notes`` has a line for each lane whose last run failed or was interrupted. ``source_down_since`` (seconds since the epoch) is
+    known where the lag is read without the source: no run has reached it since.
     """
 
     mirror: str
     topics: tuple[TopicLag, ...]
     lag_seconds: float | None
     notes: tuple[str, ...] = ()
+    source_down_since: float | None = None
 
     @property
     def lag_records(self) -> int:

@@ -129,7 +129,7 @@ class Mirror:
             observer=observer, stop=stop or threading.Event(), session=session, drain=drain,
             verify_staged=partial(verify_staged, shared=self.flow.settings.shared),
         )  # fmt: skip
-        with carrying_groups(self.flow), nullcontext() if drain else syncing_topics(self.flow):
+        with carrying_groups(self.flow, ask_source=not drain), nullcontext() if drain else syncing_topics(self.flow):
             return wanted.run() if drain else drain_or_run(wanted)
 
     def undelivered(self) -> MirrorLag:
@@ -204,9 +204,11 @@ class Mirror:
     def groups(self) -> GroupsReport:
         """The committed offsets of the mirror's consumer groups on both sides, and why an offset is not carried over. Changes nothing.
 
+        While the source does not answer, its offsets are those that were seen there last, and a note says since when.
+
         Raises:
             UsageError: the mirror carries no groups.
-            ClusterUnreachable: source or target does not answer.
+            ClusterUnreachable: the target does not answer, or the source does not and no offset was ever seen there.
             BrokerError: a cluster refuses to list its groups.
             BufferUnusable: the ledger cannot be read.
         """

@@ -321,12 +321,17 @@ class CarriedGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupsReport:
-    """The consumer groups of one mirror; ``last_round`` is seconds since the epoch, None before the first."""
+    """The consumer groups of one mirror; times are seconds since the epoch.
+
+    ``last_round`` is None before the first round, ``source_down_since`` while the source answers: otherwise its offsets are those
+    that were seen there last.
+    """
 
     mirror: str
     groups: tuple[CarriedGroup, ...]
     notes: tuple[str, ...] = ()
     last_round: float | None = None
+    source_down_since: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """One element of ``groups --json``'s ``mirrors``."""

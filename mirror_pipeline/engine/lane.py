@@ -204,6 +204,7 @@ class LaneRun:
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "target_down_since": self._context.state.target_down_since,
+            "source_down_since": self._context.state.source_down_since,
             "buffer_full_since": self._context.state.buffer_full_since,
             "house": self._maintenance.status(),
             **plain(progress),

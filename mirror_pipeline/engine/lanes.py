@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import open_lane
+from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.engine.context import VerifyStaged, open_context
 from mirror_pipeline.engine.lane import Discover, LaneRun
 from mirror_pipeline.errors import ClusterUnreachable
@@ -34,6 +35,8 @@ class LaneRuns:
     session: Session
     verify_staged: VerifyStaged
     drain: bool = False
+    silent: bool = False
+    """With ``drain``: because the source does not answer."""
 
     def discover(self) -> None:
         """Fail before Spark starts if the selection is wrong or the source unreachable."""
@@ -54,6 +57,9 @@ class LaneRuns:
             context = open_context(
                 self.flow, name, placement, once=self.once, stop=self.stop, drain=self.drain, verify_staged=self.verify_staged
             )
+            if self.drain:  # it does not ask the source, so what the last run knew holds
+                known = (read_status(context.store) or {}).get("source_down_since")
+                context.state.source_down_since = known or (time.time() if self.silent else None)
             return LaneRun(context, self._discoverer(name), seconds=self.seconds, idle_seconds=self.idle_seconds, observer=watch)
 
         if len(self.names) == 1:

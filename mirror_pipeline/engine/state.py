@@ -162,6 +162,7 @@ class LaneState:
     seconds_staging: float = 0.0
     seconds_producing: float = 0.0
     source_down: str = ""
+    source_down_since: float | None = None
     source_lost: ClusterUnreachable | None = None
     target_down: str = ""
     target_down_since: float | None = None
@@ -218,6 +219,16 @@ class LaneState:
         if not self.target_down:
             self.target_down_since = time.time()
         self.target_down = why
+
+    def source_silent(self, why: str) -> None:
+        """The source cannot be reached; what is staged is still sent."""
+        if self.source_down_since is None:
+            self.source_down_since = time.time()
+        self.source_down = why
+
+    def source_back(self) -> None:
+        """The source answered."""
+        self.source_down, self.source_down_since = "", None
 
     def target_back(self) -> None:
         """The target answered."""

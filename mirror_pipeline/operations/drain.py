@@ -64,7 +64,7 @@ class _Watch:
         """Deliver what is staged."""
         if not self._lanes.once:
             threading.Thread(target=self._look, name="source-watch", daemon=True).start()
-        report = replace(self._lanes, drain=True, once=True, stop=self._ended, observer=self._observe).run()
+        report = replace(self._lanes, drain=True, silent=True, once=True, stop=self._ended, observer=self._observe).run()
         self._ended.set()
         return report
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
 from typing import cast
 
+from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.config.starts import Start, StartOffsets, start_of
 from mirror_pipeline.engine.topics.join import begins_at
 from mirror_pipeline.errors import BrokerError
@@ -41,7 +44,10 @@ def lag(flow: Flow) -> MirrorLag:
 
 def undelivered(flow: Flow) -> MirrorLag:
     """See ``Mirror.undelivered``."""
-    return staged_lag(flow.name, known_topics(flow.config, flow.settings), standing(flow.lane_stores()))
+    stores = flow.lane_stores()
+    found = staged_lag(flow.name, known_topics(flow.config, flow.settings), standing(stores))
+    known = [since for store in stores if (since := (read_status(store) or {}).get("source_down_since"))]
+    return replace(found, source_down_since=min(known, default=None))
 
 
 def lag_of(

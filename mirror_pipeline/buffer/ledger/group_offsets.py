@@ -54,18 +54,18 @@ class GroupOffsets:
     """The table of one mirror; one writer at a time.
 
     Args:
-        store: the mirror's ``groups`` folder.
+        store: the mirror's ``groups`` folder; None before the first round, then nothing can be added.
         durable: bring commits to the disk before they count (local paths).
     """
 
-    def __init__(self, store: LaneStore, *, durable: bool = True) -> None:
+    def __init__(self, store: LaneStore | None, *, durable: bool = True) -> None:
         self._store = store
         self._durable = durable
-        self._log = DeltaLog(store, GROUP_OFFSETS, durable=durable)
+        self._log = None if store is None else DeltaLog(store, GROUP_OFFSETS, durable=durable)
 
     def read(self) -> dict[GroupPartition, CarriedOffset]:
         """The latest row of each partition of each group. Raises BufferUnusable."""
-        if not self._log.exists():
+        if self._log is None or not self._log.exists():
             return {}
         return {row.key: row for row in _rows(_latest(read_rows(self._log)))}
 
@@ -73,6 +73,7 @@ class GroupOffsets:
         """Write rows down, all or none. Raises BufferUnusable, also when another run has written meanwhile."""
         if not carried:
             return
+        assert self._log is not None and self._store is not None  # noqa: S101 - nothing is added before the first round
         self._log.ensure()
         revision = max(self._log.transaction(APP_ID), NONE) + 1
         path, size, stats = write_rows(self._log, _table(self._store, carried, revision), durable=self._durable)
@@ -82,7 +83,7 @@ class GroupOffsets:
 
     def maintain(self) -> None:
         """Keep the number of files and rows bounded; costs nothing when there is nothing to do. Raises BufferUnusable."""
-        if self._log.exists():
+        if self._log is not None and self._log.exists():
             maintain_log(self._log, max_files=MAX_FILES, orphan_age=READER_GRACE, durable=self._durable, shrink=_latest)
 
 

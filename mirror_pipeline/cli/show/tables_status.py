@@ -15,7 +15,7 @@ from mirror_pipeline.cli.show.tables import STYLES, cells, halts, state, table, 
 from mirror_pipeline.lags import MirrorLag, TopicLag
 from mirror_pipeline.operations.health import FINE, PROBLEM, Health
 from mirror_pipeline.reports import BufferUse, LaneStatus, MirrorStatus
-from mirror_pipeline.text import count, duration, plural, rate, size, sparkline
+from mirror_pipeline.text import count, duration, instant, plural, rate, size, sparkline
 
 HISTORY = 20
 """Values kept for the sparkline of ``lag --watch``; a wide terminal has room for twice as many."""
@@ -69,7 +69,8 @@ def undelivered(answer: MirrorLag, *, partitions: bool = False) -> RenderableTyp
         else:
             grid.add_row(*cells(topic.topic, topic.target_topic, _lagging(topic.lag_records)))
     staged = f"{plural(answer.lag_records, 'record')} staged and not on the target yet"
-    return Group(title(answer.mirror), grid, Text(f"{answer.mirror}: source unreachable, lag unknown; {staged}", "red"))
+    since = "" if answer.source_down_since is None else f" since {instant(int(answer.source_down_since * 1000))}"
+    return Group(title(answer.mirror), grid, Text(f"{answer.mirror}: source unreachable{since}, lag unknown; {staged}", "red"))
 
 
 def _lag_row(topic: TopicLag) -> list[str | Text]:

@@ -261,11 +261,11 @@ class ReadLoop:
         if progress or not any(outcome.error for outcome in outcomes):
             self._failures = 0
             self._patience.found()
-            self._state.source_down = ""
+            self._state.source_back()
 
     def _source_lost(self, error: ConnectionLost | ClusterUnreachable) -> None:
         self._failures += 1
-        self._state.source_down = error.message
+        self._state.source_silent(error.message)
         self._patience.lost(
             ClusterUnreachable(self._context.source.alias, error.message, hint=error.hint), forever=not self._context.once
         )

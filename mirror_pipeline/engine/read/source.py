@@ -144,9 +144,9 @@ class SourceSide:
             at = {part.source: part.staged for part in self._state.ready() if part.hard_end is None}
             due = min((part.read_at for part in self._state.live() if part.unread), default=None)
         if at:
-            self._state.source_down = ""
+            self._state.source_back()
         elif (error := self.unread()) is not None:
-            self._state.source_down = error.message
+            self._state.source_silent(error.message)
         poll = self._context.mirror.engine.poll_interval
         most = None if due is None else max(0.05, due - time.monotonic())
         seconds = min(MOST_NEWS_SECONDS, NEWS_SECONDS + len(at) / 1000)

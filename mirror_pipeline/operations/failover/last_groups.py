@@ -2,54 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 
-from mirror_pipeline.buffer.ledger.group_offsets import GROUPS_LANE, CarriedOffset, GroupOffsets, GroupPartition
+from mirror_pipeline.buffer.ledger.group_offsets import GROUPS_LANE, GroupOffsets, GroupPartition
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import find_lanes, open_lane
-from mirror_pipeline.errors import BrokerError
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.kafka.groups.group_client import Commit, Commits, GroupClient, ListedGroup
+from mirror_pipeline.kafka.groups.group_client import Commits, GroupClient
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.failover.look import Situation
 from mirror_pipeline.operations.failover.report import HandedGroup
 from mirror_pipeline.operations.groups.decide import Decision, GroupState
 from mirror_pipeline.operations.groups.group_round import GroupRounds, RoundOutcome
+from mirror_pipeline.operations.groups.seen_groups import SeenGroups
 
 LOCK_SECONDS = 30.0
-
-
-@dataclass(slots=True)
-class SeenGroups(GroupClient):
-    """The groups of a source that does not answer, as the ledger has them.
-
-    ``ends`` are the ends of copies that get no more records from there: a group that has read further than one continues at its end.
-    ``further`` names those groups.
-    """
-
-    rows: Mapping[GroupPartition, CarriedOffset] = field(default_factory=dict)
-    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    further: list[str] = field(default_factory=list)
-
-    def listed(self) -> dict[str, ListedGroup]:
-        """Every group of which a commit was seen."""
-        return {key.group: ListedGroup(key.group, "", "classic") for key in self.rows}
-
-    def committed(self, groups: Sequence[str]) -> dict[str, Commits | BrokerError]:
-        """The last commits seen."""
-        found: dict[str, Commits | BrokerError] = {}
-        for name in groups:
-            own = {TopicPartition(key.topic, key.partition): row for key, row in self.rows.items() if key.group == name}
-            at = {tp: min(row.source_offset, self.ends.get(tp, row.source_offset)) for tp, row in own.items()}
-            found[name] = {tp: Commit(at[tp], row.metadata) for tp, row in own.items()}
-            self.further += [
-                f"group {name} had read {tp} up to offset {row.source_offset}, the copy ends at {self.ends[tp]}: it continues at its end"
-                for tp, row in sorted(own.items())
-                if row.source_offset > at[tp]
-            ]
-        return found
 
 
 def carries(flow: Flow) -> bool:
@@ -78,6 +47,8 @@ def last_round(situation: Situation) -> RoundOutcome:
         rounds = GroupRounds(flow, table, source, GroupClient(target), flow.settings.groups)
         rounds.remember(rows)
         outcome = rounds.run()
+    if outcome.source_down:  # it was there a moment ago: newer commits may be on it
+        raise ClusterUnreachable(flow.settings.source, outcome.source_down)
     outcome.notes += seen.further
     return outcome
 

@@ -16,7 +16,7 @@ from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.groups.group_client import GroupClient
 from mirror_pipeline.operations.groups.decide import GroupState
 from mirror_pipeline.operations.groups.group_round import GroupRounds, RoundOutcome
-from mirror_pipeline.operations.groups.last_round import LastRound, write_last_round
+from mirror_pipeline.operations.groups.last_round import LastRound, read_last_round, write_last_round
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +27,8 @@ MAINTAIN_EVERY = 30
 SAID = (GroupState.ACTIVE, GroupState.BOTH)
 
 
-def open_rounds(flow: Flow, stack: ExitStack, store: LaneStore) -> GroupRounds:
-    """Rounds with clients of their own, which the stack closes."""
+def open_rounds(flow: Flow, stack: ExitStack, store: LaneStore | None) -> GroupRounds:
+    """Rounds with clients of their own, which the stack closes; ``store`` is None before the first."""
     assert flow.settings.groups is not None  # noqa: S101 - callers know
     source, target = stack.enter_context(flow.source_client()), stack.enter_context(flow.target_client())
     table = GroupOffsets(store, durable=flow.config.buffer.durable)
@@ -36,16 +36,17 @@ def open_rounds(flow: Flow, stack: ExitStack, store: LaneStore) -> GroupRounds:
 
 
 @contextmanager
-def carrying_groups(flow: Flow) -> Iterator[None]:
+def carrying_groups(flow: Flow, *, ask_source: bool = True) -> Iterator[None]:
     """Carry groups over while the block runs, and once more at its end; nothing where the mirror has no groups.
 
-    An error of a round is logged and shown by `mirror groups`; it does not end the run.
+    While the source does not answer, and without ``ask_source``, the commits that were seen there last are carried over. An error of
+    a round is logged and shown by `mirror groups`; it does not end the run.
     """
     if flow.settings.groups is None or not flow.settings.groups.include:
         yield
         return
     ended = threading.Event()
-    thread = threading.Thread(target=_carry, args=(flow, flow.settings.groups.interval, ended), name="groups", daemon=True)
+    thread = threading.Thread(target=_carry, args=(flow, flow.settings.groups.interval, ended, ask_source), name="groups", daemon=True)
     thread.start()
     try:
         yield
@@ -54,14 +55,14 @@ def carrying_groups(flow: Flow) -> Iterator[None]:
         thread.join(END_SECONDS)
 
 
-def _carry(flow: Flow, interval: float, ended: threading.Event) -> None:
+def _carry(flow: Flow, interval: float, ended: threading.Event, ask_source: bool) -> None:
     """Wait for the lock, then run rounds, the last one after the end of the run."""
     while True:
         last = ended.is_set()
         try:
             store = open_lane(flow.config.buffer, flow.name, GROUPS_LANE)
             with lane_lock(store, patience=0.0), ExitStack() as stack:
-                _rounds(open_rounds(flow, stack, store), store, interval, ended)
+                _rounds(open_rounds(flow, stack, store), store, interval, ended, ask_source=ask_source)
                 return
         except LaneBusy:
             log.debug("groups mirror=%s: another run of the mirror carries them", flow.name)
@@ -72,28 +73,40 @@ def _carry(flow: Flow, interval: float, ended: threading.Event) -> None:
         ended.wait(interval)
 
 
-def one_round(flow: Flow) -> bool:
-    """One round now; False when another run of the mirror carries the groups. Raises as :meth:`GroupRounds.run`."""
+def one_round(flow: Flow) -> RoundOutcome | None:
+    """One round now; None when another run of the mirror carries the groups. Raises as :meth:`GroupRounds.run`."""
     store = open_lane(flow.config.buffer, flow.name, GROUPS_LANE)
     try:
         with lane_lock(store, patience=0.0), ExitStack() as stack:
             began = time.time()
             outcome = open_rounds(flow, stack, store).run()
-            write_last_round(store, LastRound(began, time.time() - began, outcome.groups, outcome.written))
+            write_last_round(store, _done(began, outcome, read_last_round(store)))
     except LaneBusy:
-        return False
-    return True
+        return None
+    return outcome
 
 
-def _rounds(rounds: GroupRounds, store: LaneStore, interval: float, ended: threading.Event) -> None:
-    """Rounds until the run has ended, and one after that, unless the last one failed: its cluster will not answer now either."""
+def _done(began: float, outcome: RoundOutcome, last: LastRound | None, error: str = "", *, asked: bool = True) -> LastRound:
+    """The round as others see it. A round that does not ask the source leaves it as the last one found it."""
+    known = 0.0 if last is None else last.source_down_since
+    since = known if not asked or error else (known or began) if outcome.source_down else 0.0
+    return LastRound(began, time.time() - began, outcome.groups, outcome.written, error, since)
+
+
+def _rounds(rounds: GroupRounds, store: LaneStore, interval: float, ended: threading.Event, *, ask_source: bool = True) -> None:
+    """Rounds until the run has ended, and one after that, unless the last one failed: its cluster will not answer now either.
+
+    For the same reason the one at the end does not ask a source that did not answer the one before.
+    """
     said: set[str] = set()
-    count, last = 0, False
+    count, last, down = 0, False, False
     while not last:
         last = ended.is_set()
         began, error, outcome = time.time(), "", RoundOutcome()
+        asks = ask_source and not (last and down)
         try:
-            outcome = rounds.run()
+            outcome = rounds.run(ask_source=asks)
+            down = bool(outcome.source_down)
             if count % MAINTAIN_EVERY == 0:
                 rounds.table.maintain()
         except MirrorError as failed:
@@ -101,7 +114,7 @@ def _rounds(rounds: GroupRounds, store: LaneStore, interval: float, ended: threa
         for text in [line for line in (error, *_messages(outcome)) if line and line not in said]:
             log.warning("groups mirror=%s: %s", store.mirror, text)
             said.add(text)
-        write_last_round(store, LastRound(began, time.time() - began, outcome.groups, outcome.written, error))
+        write_last_round(store, _done(began, outcome, read_last_round(store), error, asked=asks))
         count += 1
         last = last or (bool(error) and ended.is_set())
         if not last:
@@ -112,4 +125,6 @@ def _messages(outcome: RoundOutcome) -> list[str]:
     """What a person should know, one line for each group."""
     stuck = {key.group: decision.why for key, (_, decision) in outcome.decisions.items() if decision.state in SAID}
     lines = {**outcome.left_out, **stuck}
-    return [*outcome.notes, *(f"group {name} is not carried over: {why}" for name, why in sorted(lines.items()))]
+    seen = "the commits that were seen there last are carried over as their records arrive"
+    silent = [f"{outcome.source_down}; {seen}"] if outcome.source_down else []
+    return [*silent, *outcome.notes, *(f"group {name} is not carried over: {why}" for name, why in sorted(lines.items()))]

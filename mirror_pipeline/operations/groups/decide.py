@@ -14,7 +14,7 @@ The rules, first match first:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from mirror_pipeline.buffer.ledger.group_offsets import NONE, CarriedOffset, GroupPartition
@@ -86,6 +86,19 @@ def decide(key: GroupPartition, sides: Sides, known: CarriedOffset | None, now: 
     if sides.active:
         return Decision(GroupState.ACTIVE, wanted, row, "the group has members on the target; stop them there or on the source")
     return Decision(GroupState.WRITE, wanted, row, "the next round writes it")
+
+
+def seen_only(key: GroupPartition, source: Commit, known: CarriedOffset | None, now: int) -> CarriedOffset | None:
+    """The new row while the target is not known; None where the ledger has the commit already.
+
+    What was written on the target, and when, stays noted: what it holds besides is somebody else's.
+    """
+    if known is None:
+        return CarriedOffset(key, source.offset, source.metadata, NONE, NONE, False, now)
+    if (source.offset, source.metadata) == (known.source_offset, known.metadata):
+        return None
+    went_back = source.offset < known.source_offset or known.moved_back
+    return replace(known, source_offset=source.offset, metadata=source.metadata, moved_back=went_back)
 
 
 def _ours(target: Commit | None, known: CarriedOffset | None, wanted: int | None) -> bool:

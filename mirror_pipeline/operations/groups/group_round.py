@@ -15,15 +15,16 @@ from mirror_pipeline.buffer.ledger.promotions import latest_of, promoted_topics
 from mirror_pipeline.buffer.ledger.translation import PartitionMap
 from mirror_pipeline.config import GroupSelection
 from mirror_pipeline.crash_points import crash_point
-from mirror_pipeline.errors import BrokerError
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.groups.group_client import UNKNOWN_MEMBER_ID, Commit, Commits, GroupClient, ListedGroup
 from mirror_pipeline.kafka.offsets import offsets_or_errors
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.operations.groups.decide import Decision, GroupState, Sides, decide
+from mirror_pipeline.operations.groups.decide import Decision, GroupState, Sides, decide, seen_only
 from mirror_pipeline.operations.groups.maps import MirrorMaps
+from mirror_pipeline.operations.groups.seen_groups import SeenGroups
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +45,17 @@ class Seen:
 
 @dataclass(slots=True)
 class RoundOutcome:
-    """What a round found: a decision for each group and partition that was looked at, and groups that cannot be carried."""
+    """What a round found: a decision for each group and partition that was looked at, and groups that cannot be carried.
+
+    ``source_down`` says why the source did not answer: the commits are those that were seen there last.
+    """
 
     decisions: dict[GroupPartition, tuple[Sides, Decision]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     groups: int = 0
     written: int = 0
+    source_down: str = ""
 
 
 def selected(groups: Mapping[str, ListedGroup], selection: GroupSelection) -> dict[str, ListedGroup]:
@@ -63,6 +68,15 @@ def matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
     """The names that one of the regexes matches as a whole."""
     compiled = [re.compile(pattern) for pattern in patterns]
     return [name for name in names if any(pattern.fullmatch(name) for pattern in compiled)]
+
+
+def unmatched(groups: Collection[str], selection: GroupSelection, alias: str) -> list[str]:
+    """A sentence for each regex that matches no group of the source."""
+    return [
+        f"groups.include: {pattern!r} matches none of the {len(groups)} groups of cluster {alias}"
+        for pattern in selection.include
+        if not matching(groups, [pattern])
+    ]
 
 
 def why_left_out(group: ListedGroup) -> str:
@@ -91,40 +105,57 @@ class GroupRounds:
         """Take what the ledger says from the caller."""
         self._rows = dict(rows)
 
-    def run(self, *, write: bool = True) -> RoundOutcome:
+    def run(self, *, write: bool = True, ask_source: bool = True) -> RoundOutcome:
         """One round; without ``write`` nothing changes and every group is looked at.
 
+        While the source does not answer, and without ``ask_source``, the commits that were seen there last are used.
+
         Raises:
-            ClusterUnreachable: source or target does not answer.
+            ClusterUnreachable: the target does not answer, or the source does not and no commit was ever seen there.
             BrokerError: a cluster refuses to list its groups.
             BufferUnusable: a ledger cannot be read or written.
         """
         outcome = RoundOutcome()
-        seen = self._source(outcome)
+        if self._rows is None:
+            self._rows = self.table.read()
+        seen = self._seen(ask_source, outcome)
         named = {tp.topic for group in seen.values() for tp in group.commits}
         latest = latest_of(self.flow.config.buffer, self.flow.name)
         out = promoted_topics(latest)  # their groups are the applications' own
         self._opened = {topic: max(row.at for row in rows.values()) for topic, rows in latest.items() if topic not in out}
         maps = self._maps.refresh(self.flow.lane_stores(), named - out)
-        if self._rows is None:
-            self._rows = self.table.read()
         if not write or self._count % WHOLE_EVERY == 0:
             self._settled.clear()
         self._count += 1
-        self._decide({name: group for name, group in seen.items() if self._open(name, group, maps)}, maps, outcome)
+        open_groups = {name: group for name, group in seen.items() if self._open(name, group, maps)}
+        try:
+            self._decide(open_groups, maps, outcome)
+        except ClusterUnreachable:
+            if write:
+                self._keep(open_groups, maps)
+            raise
         if write:
             self._write(outcome, maps)
         return outcome
 
-    def _source(self, outcome: RoundOutcome) -> dict[str, Seen]:
-        listed, alias = self.source.listed(), self.flow.settings.source
+    def _seen(self, ask_source: bool, outcome: RoundOutcome) -> dict[str, Seen]:
+        if ask_source:
+            try:
+                return self._selected(self.source, outcome)
+            except ClusterUnreachable as silent:
+                if not self._rows:
+                    raise
+                outcome.source_down = silent.message
+        return self._selected(SeenGroups(self.target.client, rows=self._rows or {}), outcome)
+
+    def _selected(self, source: GroupClient, outcome: RoundOutcome) -> dict[str, Seen]:
+        listed = source.listed()
         chosen = selected(listed, self.selection)
-        for pattern in self.selection.include:
-            if not matching(listed, [pattern]):
-                outcome.notes.append(f"groups.include: {pattern!r} matches none of the {len(listed)} groups of cluster {alias}")
+        if source is self.source:
+            outcome.notes += unmatched(listed, self.selection, self.flow.settings.source)
         outcome.left_out = {name: why for name, group in chosen.items() if (why := why_left_out(group))}
         seen: dict[str, Seen] = {}
-        for name, commits in self.source.committed(sorted(chosen.keys() - outcome.left_out.keys())).items():
+        for name, commits in source.committed(sorted(chosen.keys() - outcome.left_out.keys())).items():
             if isinstance(commits, BrokerError):
                 outcome.left_out[name] = commits.message
             else:
@@ -166,6 +197,14 @@ class GroupRounds:
                 outcome.decisions[key] = sides, decision
                 if decision.state in SETTLED or found.offset is None:
                     self._settled[key] = sides.source, found.offset
+
+    def _keep(self, seen: Mapping[str, Seen], maps: Mapping[TopicPartition, PartitionMap]) -> None:
+        """Note commits of the source while the target does not answer: the source may be gone when it does."""
+        assert self._rows is not None  # noqa: S101 - read before
+        pairs = ((GroupPartition(name, *tp), commit) for name, group in seen.items() for tp, commit in group.commits.items() if tp in maps)
+        rows = [row for key, commit in pairs if (row := seen_only(key, commit, self._rows.get(key), now())) is not None]
+        self.table.add(rows)
+        self._rows |= {row.key: row for row in rows}
 
     def _write(self, outcome: RoundOutcome, maps: Mapping[TopicPartition, PartitionMap]) -> None:
         assert self._rows is not None  # noqa: S101 - read above

@@ -13,13 +13,17 @@ FILE = "round.json"
 
 @dataclass(frozen=True, slots=True)
 class LastRound:
-    """When it began (seconds since the epoch), how long it took, how many groups and offsets; why it failed, or ""."""
+    """When it began (seconds since the epoch), how long it took, how many groups and offsets; why it failed, or "".
+
+    ``source_down_since`` (seconds since the epoch) is the first round in a row that the source did not answer; 0 if it did.
+    """
 
     at: float
     seconds: float
     groups: int
     written: int
     error: str = ""
+    source_down_since: float = 0.0
 
 
 def write_last_round(store: LaneStore, done: LastRound) -> None:

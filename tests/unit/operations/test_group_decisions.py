@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +12,10 @@ from mirror_pipeline.buffer.ledger.group_offsets import CarriedOffset, GroupPart
 from mirror_pipeline.buffer.ledger.translation import OffsetState, Translated
 from mirror_pipeline.config import GroupSelection
 from mirror_pipeline.kafka.groups.group_client import Commit, ListedGroup
-from mirror_pipeline.operations.groups.decide import Decision, GroupState, Sides, decide
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.operations.groups.decide import Decision, GroupState, Sides, decide, seen_only
 from mirror_pipeline.operations.groups.group_round import selected, why_left_out
+from mirror_pipeline.operations.groups.seen_groups import SeenGroups
 
 KEY = GroupPartition("billing", "orders", 0)
 COPIED = 50
@@ -122,3 +125,27 @@ def test_after_a_failover_and_a_way_back_a_group_is_moved_forward_from_where_it_
     assert found(25).state is GroupState.BOTH, "never back: it has read those records"
     assert found(60).state is GroupState.BOTH, "its record is not copied yet"
     assert decide(KEY, sides(40, 1_030), row(20, 1_020), 7).state is GroupState.BOTH, "without a way back it is a split"
+
+
+def test_a_commit_that_is_seen_without_the_target_is_noted_and_what_was_written_there_stays_known() -> None:
+    assert seen_only(KEY, Commit(20, "x"), None, 7) == CarriedOffset(KEY, 20, "x", -1, -1, False, 7)
+    known = row(20, 1_020, 1_010)
+    assert seen_only(KEY, Commit(20), known, 7) is None
+    forward = seen_only(KEY, Commit(30), known, 7)
+    assert forward == CarriedOffset(KEY, 30, "", 1_020, 1_010, False, known.at), "a way back is told from a split by the time of the write"
+    assert outcome(sides(30, 1_020), forward) == (GroupState.WRITE, 1_030), "the target's offset is still known as ours"
+    back = seen_only(KEY, Commit(10), known, 7)
+    assert back is not None and back.moved_back
+    assert outcome(sides(10, 1_020), back) == (GroupState.WRITE, 1_010)
+    again = seen_only(KEY, Commit(12), back, 8)
+    assert again is not None and again.moved_back, "still below what the target holds"
+
+
+def test_groups_of_a_silent_source_are_those_of_which_a_commit_was_seen() -> None:
+    other = GroupPartition("shop", "orders", 3)
+    rows = {KEY: row(20, 1_020), other: CarriedOffset(other, 7, "note", -1, -1, False, 0)}
+    seen = SeenGroups(cast(Any, None), rows=rows)
+    assert sorted(seen.listed()) == ["billing", "shop"]
+    assert seen.committed(["billing", "shop", "gone"]) == {
+        "billing": {TopicPartition("orders", 0): Commit(20)}, "shop": {TopicPartition("orders", 3): Commit(7, "note")}, "gone": {},
+    }  # fmt: skip

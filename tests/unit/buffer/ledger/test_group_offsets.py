@@ -41,6 +41,14 @@ def test_joined_files_say_the_same_in_fewer_rows(tmp_path: Path, monkeypatch: py
     assert {r.source_offset for r in expected.values()} == {9, 10, 11}
     from mirror_pipeline.buffer.tables.files import read_rows
 
-    assert read_rows(table._log).num_rows == 3
+    assert table._log is not None and read_rows(table._log).num_rows == 3
     table.add([row("a", 0, 99)])
     assert table.read()[GroupPartition("a", "orders", 0)].source_offset == 99
+
+
+def test_before_the_first_round_nothing_is_there_and_nothing_can_be_added() -> None:
+    table = GroupOffsets(None)
+    assert table.read() == {}
+    table.maintain()
+    with pytest.raises(AssertionError):
+        table.add([row("a", 0, 1)])

@@ -6,7 +6,13 @@ import struct
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from kafka.protocol.admin import DescribeAclsResponse, DescribeProducersRequest, DescribeProducersResponse, ListGroupsResponse
+from kafka.protocol.admin import (
+    DescribeAclsResponse,
+    DescribeGroupsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    ListGroupsResponse,
+)
 from kafka.protocol.consumer import (
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -54,6 +60,7 @@ class Api(IntEnum):
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
@@ -79,9 +86,10 @@ SPOKEN: dict[int, Versions] = {
     Api.FETCH: Versions(4, 11, 12),  # v4: isolation level; v12 adds nothing we need
     Api.LIST_OFFSETS: Versions(2, 7, 6),  # v2: isolation level; v7: -3 is the newest timestamp
     Api.METADATA: Versions(7, 12, 9),  # v7: leader epochs; v10: topic ids
-    Api.OFFSET_COMMIT: Versions(2, 8, 8),  # from v10 by topic id; v9 is for members of the new protocol
+    Api.OFFSET_COMMIT: Versions(8, 8, 8),  # from v10 by topic id; v9 is for members of the new protocol; written by hand, as v8 only
     Api.OFFSET_FETCH: Versions(8, 8, 6),  # v8: many groups at once; from v10 by topic id
     Api.FIND_COORDINATOR: Versions(4, 4, 3),  # v4: many groups at once
+    Api.DESCRIBE_GROUPS: Versions(5, 5, 5),  # v3: what we may do; v6 calls a group that does not exist an error
     Api.LIST_GROUPS: Versions(4, 5, 3),  # v4: states; v5: kinds of groups
     Api.SASL_HANDSHAKE: Versions(1, 1, NEVER),  # v1: tokens travel in SaslAuthenticate
     Api.API_VERSIONS: Versions(0, 3, 3),
@@ -98,6 +106,7 @@ _RESPONSES: dict[int, Any] = {
     Api.OFFSET_COMMIT: OffsetCommitResponse,
     Api.OFFSET_FETCH: OffsetFetchResponse,
     Api.FIND_COORDINATOR: FindCoordinatorResponse,
+    Api.DESCRIBE_GROUPS: DescribeGroupsResponse,
     Api.LIST_GROUPS: ListGroupsResponse,
     Api.SASL_HANDSHAKE: SaslHandshakeResponse,
     Api.API_VERSIONS: ApiVersionsResponse,

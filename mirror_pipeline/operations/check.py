@@ -15,6 +15,7 @@ from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS, Need
 from mirror_pipeline.lags import HALTED
+from mirror_pipeline.operations.groups.findings import group_findings
 from mirror_pipeline.operations.plan import plan
 from mirror_pipeline.reports import Finding
 from mirror_pipeline.topics import rights
@@ -32,7 +33,7 @@ def check(flow: Flow) -> list[Finding]:
         _try(f"target {flow.settings.target}", lambda: _reach(flow.target_admin(), WireClient(flow.target), TARGET_NEEDS)),
     ]
     if all(finding.ok for finding in findings[2:]):
-        findings += _topic_findings(flow)
+        findings += [*_topic_findings(flow), *group_findings(flow)]
     return findings
 
 

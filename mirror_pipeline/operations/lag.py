@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import cast
 
 from mirror_pipeline.buffer.place.status import read_status

@@ -17,6 +17,9 @@ SOURCE = ("READ", "DESCRIBE_CONFIGS")
 # Read: the end of the log decides what was sent, and verification reads it back.
 TARGET = ("READ", "WRITE", "DESCRIBE_CONFIGS")
 NEW = ("CREATE", *TARGET)
+# List groups and fetch their offsets; commit offsets, which implies listing them.
+GROUPS_SOURCE = ("DESCRIBE",)
+GROUPS_TARGET = ("READ",)
 # Optional rights, requested together with the required ones.
 WISHED = frozenset({"DESCRIBE_CONFIGS"})
 
@@ -24,14 +27,14 @@ Operations = frozenset[str] | BrokerError | None
 
 
 def lacking(operations: Operations, needed: Sequence[str]) -> tuple[str, ...]:
-    """Those of the needed operations that are not allowed on a topic.
+    """Those of the needed operations that are not allowed on a topic or a group.
 
     Args:
         operations: a broker's answer. An empty one comes from brokers that do not tell (before 2.3): the data path will find out.
         needed: ACL operation names.
     """
     if isinstance(operations, BrokerError):
-        return tuple(needed) if operations.code == KafkaError.TOPIC_AUTHORIZATION_FAILED else ()
+        return tuple(needed) if operations.code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED) else ()
     return tuple(right for right in needed if right not in operations) if operations else ()
 
 
@@ -42,10 +45,17 @@ def sentence(cluster: ClusterSettings, topic: str, rights: Sequence[str]) -> str
     return f"no right to {listed} topic {topic} on cluster {cluster.alias}; grant it: {grant(cluster, rights, topic)}"
 
 
-def grant(cluster: ClusterSettings, rights: Iterable[str], topic: str, *, prefixed: bool = False) -> str:
-    """The command that allows this principal some operations on a topic, or on all whose names begin so."""
+def groups_sentence(cluster: ClusterSettings, pattern: str, rights: Sequence[str]) -> str:
+    """Which rights are missing on the groups of a regex, and the command that grants them."""
+    name, prefixed = resource_of(pattern)
+    command = grant(cluster, rights, name, prefixed=prefixed, resource="group")
+    return f"no right to {' and '.join(rights)} groups {pattern} on cluster {cluster.alias}; grant it: {command}"
+
+
+def grant(cluster: ClusterSettings, rights: Iterable[str], name: str, *, prefixed: bool = False, resource: str = "topic") -> str:
+    """The command that allows this principal some operations on a topic (or a ``group``), or on all whose names begin so."""
     pattern = " --resource-pattern-type prefixed" if prefixed else ""
-    return f"{_allow(cluster, rights)}{pattern} --topic {shlex.quote(topic)}"
+    return f"{_allow(cluster, rights)}{pattern} --{resource} {shlex.quote(name)}"
 
 
 def grant_cluster(cluster: ClusterSettings, rights: Iterable[str]) -> str:
@@ -64,13 +74,13 @@ def unseen(cluster: ClusterSettings, include: Sequence[str], names: Collection[s
     if cluster.security.protocol == "PLAINTEXT":
         return ""
     silent = [pattern for pattern in include if not any(re.fullmatch(pattern, name) for name in names)]
-    commands = [grant(cluster, SOURCE, topic, prefixed=prefixed) for topic, prefixed in map(_resource, silent)]
+    commands = [grant(cluster, SOURCE, topic, prefixed=prefixed) for topic, prefixed in map(resource_of, silent)]
     user = cluster.security.username or "this principal"
     return f"{user} sees only topics that it may describe; if these exist, grant: {'; '.join(commands)}" if commands else ""
 
 
-def _resource(pattern: str) -> tuple[str, bool]:
-    """The narrowest ACL resource for a regex: a name, a prefix, or all topics."""
+def resource_of(pattern: str) -> tuple[str, bool]:
+    """The narrowest ACL resource for a regex: a name, a prefix (True), or all (``*``)."""
     plain = pattern.replace("\\.", ".")
     if re.fullmatch(r"[\w.-]+", plain):
         return plain, False

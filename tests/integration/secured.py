@@ -25,7 +25,7 @@ from tests.support.certificates import authority, certificate
 USER, PASSWORD = "mirror", "canary-password-93f1c2"
 PAYLOAD = "canary-payload-4b7e0d"
 NAME, TOPIC, TARGET = "secured", "pay.events", "east.pay.events"
-COMMAND = re.compile(r"kafka-acls\.sh (--bootstrap-server[^;\n\"]*?--topic (?:'[^']+'|[^\s;\"']+))")
+COMMAND = re.compile(r"kafka-acls\.sh (--bootstrap-server[^;\n\"]*?--(?:topic|group) (?:'[^']+'|[^\s;\"']+))")
 
 
 @dataclass
@@ -58,26 +58,36 @@ class Secured:
         return self.operators[alias]
 
     def grant(self, command: str) -> set[tuple[str, str, str]]:
-        """Carry out a printed ``kafka-acls.sh`` command; (cluster, operation, topic) of each right.
+        """Carry out a printed ``kafka-acls.sh`` command; (cluster, operation, topic or group) of each right.
 
-        It does not say on which cluster: the topic's name does.
+        It does not say on which cluster: the topic's name does, and of groups that only the target's are read.
         """
         words = shlex.split(command)
         given = {word: words[at + 1] for at, word in enumerate(words) if word.startswith("--") and at + 1 < len(words)}
         assert given["--allow-principal"] == f"User:{USER}"
         operations = [words[at + 1] for at, word in enumerate(words) if word == "--operation"]
-        topic, kind = given["--topic"], given.get("--resource-pattern-type", "literal").upper()
-        alias = "west" if topic.startswith("east.") else "east"
+        resource = "topic" if "--topic" in given else "group"
+        name, kind = given[f"--{resource}"], given.get("--resource-pattern-type", "literal").upper()
+        alias = "west" if name.startswith("east.") or (resource == "group" and "Read" in operations) else "east"
+        codes = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).upper() for operation in operations]
+        self.allow(alias, resource, name, *codes, kind=kind)
+        return {(alias, operation, name) for operation in operations}
+
+    def allow(self, alias: str, resource: str, name: str, *operations: str, kind: str = "PREFIXED") -> None:
+        """Let the mirror's principal do something with a topic or a group, or with all whose names begin so."""
         acls = [
             AclBinding(
-                ResourceType.TOPIC, topic, ResourcePatternType[kind], f"User:{USER}", "*",
-                AclOperation[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).upper()], AclPermissionType.ALLOW,
+                ResourceType[resource.upper()], name, ResourcePatternType[kind], f"User:{USER}", "*", AclOperation[operation],
+                AclPermissionType.ALLOW,
             )
             for operation in operations
         ]  # fmt: skip
         for future in self.operator(alias).create_acls(acls).values():
             future.result(30)
-        return {(alias, operation, topic) for operation in operations}
+
+    def security(self) -> dict[str, str]:
+        """The ``security`` block of a cluster in mirror.yaml."""
+        return _security(self.folder)
 
 
 @contextmanager
@@ -98,8 +108,8 @@ def secured(folder: Path) -> Iterator[Secured]:
     (folder / "tmp").mkdir()
     try:
         found = start_clusters(
-            folder / "clusters", names=["east", "west"], brokers=1, heap="256m", config=settings, listeners={"SECURE": "SASL_SSL"},
-            storage_args=users,
+            folder / "clusters", names=["east", "west"], brokers=1, heap="256m", config=settings,
+            listeners={"SECURE": "SASL_SSL", "TLS": "SSL"}, storage_args=users,
         )  # fmt: skip
         yield Secured(folder, {cluster.name: cluster for cluster in found}, _configured(folder, found))
     finally:
@@ -110,10 +120,7 @@ def _configured(folder: Path, clusters: Iterable[LocalCluster]) -> Path:
     password = folder / "secrets" / "password"
     password.parent.mkdir()
     password.write_text(PASSWORD)
-    security = {
-        "protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": USER, "password": f"${{file:{password}}}",
-        "ca_file": str(folder / "ca.pem"),
-    }  # fmt: skip
+    security = _security(folder)
     document = {
         "clusters": {cluster.name: {"bootstrap_servers": cluster.listener("SECURE"), "security": security} for cluster in clusters},
         "mirrors": [{"name": NAME, "source": "east", "target": "west", "topics": {"include": [r"pay\..*"]}}],
@@ -123,6 +130,13 @@ def _configured(folder: Path, clusters: Iterable[LocalCluster]) -> Path:
     config.parent.mkdir()
     config.write_text(yaml.safe_dump(document))
     return config
+
+
+def _security(folder: Path) -> dict[str, str]:
+    return {
+        "protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": USER,
+        "password": f"${{file:{folder / 'secrets' / 'password'}}}", "ca_file": str(folder / "ca.pem"),
+    }  # fmt: skip
 
 
 def commands(text: str) -> list[str]:

@@ -6,31 +6,40 @@ Many groups travel in one request: ListGroups to every broker, FindCoordinator t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from kafka.protocol.admin import ListGroupsRequest
-from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
+from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from mirror_pipeline.errors import BrokerError, ConnectionLost
+from mirror_pipeline.kafka import messages
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import NETWORK_EXCEPTION, broker_error
+from mirror_pipeline.kafka.groups.offset_frames import Commit, Commits, commit_body, commit_codes, fetched_offsets
+from mirror_pipeline.kafka.messages import SPOKEN, Api
 from mirror_pipeline.model import TopicPartition
 
 GROUP_KEY = 0
 # COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: the coordinator moves, or is being made.
 MOVING = frozenset((14, 15, 16, NETWORK_EXCEPTION))
 UNKNOWN_MEMBER_ID = 25
+GROUP_AUTHORIZATION_FAILED = 30
+# In a broker's answer to what we may do (KIP-430): codes of ACL operations.
+OPERATIONS = {3: "READ", 6: "DELETE", 8: "DESCRIBE"}
 SETTLE_SECONDS = 5.0
 PAUSE_SECONDS = 0.1
 # Groups in one OffsetFetch; and requests that wait for answers at a time on one connection.
 FETCHED, PIPELINED = 200, 50
 
-T = TypeVar("T")
-Messages = Callable[[list[str]], Iterator[tuple[list[str], Any]]]
+Questions = Callable[[list[str]], Iterator["Question"]]
+Read = Callable[["Question", memoryview], "Answers"]
+
+
+__all__ = ["Commit", "Commits", "GroupClient", "ListedGroup"]
 
 
 class ListedGroup(NamedTuple):
@@ -41,14 +50,16 @@ class ListedGroup(NamedTuple):
     kind: str
 
 
-class Commit(NamedTuple):
-    """A committed offset, the next one to read, with the metadata string that the consumer left with it."""
+class Question(NamedTuple):
+    """A request about some groups, encoded; all of one call are of the same kind."""
 
-    offset: int
-    metadata: str = ""
+    names: list[str]
+    api: Api
+    body: bytes
 
 
-Commits = dict[TopicPartition, Commit]
+# Throttle time in milliseconds, and (group, error code, what was asked for) of each group.
+Answers = tuple[int, list[tuple[str, int, Any]]]
 
 
 @dataclass(slots=True)
@@ -92,24 +103,17 @@ class GroupClient:
             ClusterUnreachable: no broker answers.
         """
 
-        def messages(names: list[str]) -> Iterator[tuple[list[str], Any]]:
+        def questions(names: list[str]) -> Iterator[Question]:
             kind = OffsetFetchRequest.OffsetFetchRequestGroup
             for start in range(0, len(names), FETCHED):
                 part = names[start : start + FETCHED]
                 asked = [kind(group_id=name, member_id=None, member_epoch=-1, topics=None) for name in part]
-                yield part, OffsetFetchRequest(groups=asked, require_stable=True)
+                yield _question(part, OffsetFetchRequest(groups=asked, require_stable=True))
 
-        def read(answer: Any) -> Iterator[tuple[str, int, Commits]]:
-            for group in answer.groups:
-                commits = {
-                    TopicPartition(topic.name, part.partition_index): Commit(part.committed_offset, part.metadata or "")
-                    for topic in group.topics
-                    for part in topic.partitions
-                    if not part.error_code and part.committed_offset >= 0
-                }
-                yield group.group_id, group.error_code, commits
+        def read(_: Question, body: memoryview) -> Answers:
+            return fetched_offsets(body)
 
-        return self._ask(groups, messages, read, lambda code: {}, "committed offsets")
+        return self._ask(groups, questions, read, "committed offsets")
 
     def commit(self, commits: Mapping[str, Commits]) -> dict[str, dict[TopicPartition, int] | BrokerError]:
         """Write offsets of groups; the coordinator refuses (25) while a group has members. Error codes by partition, 0 for written.
@@ -118,28 +122,58 @@ class GroupClient:
             ClusterUnreachable: no broker answers.
         """
 
-        def messages(names: list[str]) -> Iterator[tuple[list[str], Any]]:
-            for name in names:
-                yield [name], _commit_request(name, commits[name])
+        def questions(names: list[str]) -> Iterator[Question]:
+            return (Question([name], Api.OFFSET_COMMIT, commit_body(name, commits[name])) for name in names)
 
-        def read(name: str, answer: Any) -> tuple[str, int, dict[TopicPartition, int]]:
-            codes = {TopicPartition(t.name, p.partition_index): int(p.error_code) for t in answer.topics for p in t.partitions}
+        def read(question: Question, body: memoryview) -> Answers:
+            throttle, codes = commit_codes(body)
             moving = next((code for code in codes.values() if code in MOVING), 0)
-            return name, moving, codes
+            return throttle, [(question.names[0], moving, codes)]
 
-        return self._ask(sorted(commits), messages, read, lambda code: {}, "commit")
+        return self._ask(sorted(commits), questions, read, "commit")
 
-    def _ask(
-        self, names: Sequence[str], messages: Messages, read: Callable[..., Any], empty: Callable[[int], T], what: str
-    ) -> dict[str, T | BrokerError]:
+    def hidden(self, groups: Collection[str]) -> set[str]:
+        """Those that this principal may not describe; they need not exist. Any broker knows, so no coordinator has to be found.
+
+        Raises:
+            ClusterUnreachable: no broker answers.
+            ConnectionLost: the one that was asked does not.
+        """
+        node = min(self.client.metadata(()).brokers)
+        answer = self.client.connection(node).request(DescribeGroupsRequest(groups=sorted(groups), include_authorized_operations=False))
+        return {group.group_id for group in answer.groups if group.error_code == GROUP_AUTHORIZATION_FAILED}
+
+    def operations(self, groups: Collection[str]) -> dict[str, frozenset[str] | BrokerError]:
+        """What this principal may do with groups, which need not exist, or the error of a group (30: not even describe it).
+
+        Raises:
+            ClusterUnreachable: no broker answers.
+        """
+
+        def questions(names: list[str]) -> Iterator[Question]:
+            for start in range(0, len(names), FETCHED):
+                part = names[start : start + FETCHED]
+                yield _question(part, DescribeGroupsRequest(groups=part, include_authorized_operations=True))
+
+        def read(question: Question, body: memoryview) -> Answers:
+            answer = messages.decode(question.api, SPOKEN[question.api].highest, body)
+            allowed = {
+                group.group_id: frozenset(name for code, name in OPERATIONS.items() if code in (group.authorized_operations or ()))
+                for group in answer.groups
+            }
+            return answer.throttle_time_ms, [(group.group_id, group.error_code, allowed[group.group_id]) for group in answer.groups]
+
+        return self._ask(sorted(groups), questions, read, "rights")
+
+    def _ask(self, names: Sequence[str], questions: Questions, read: Read, what: str) -> dict[str, Any | BrokerError]:
         """Ask each group's coordinator; requests that a moving coordinator refuses are sent again for five seconds."""
         deadline = time.monotonic() + SETTLE_SECONDS
-        answers: dict[str, T | BrokerError] = {}
+        answers: dict[str, Any | BrokerError] = {}
         left = list(names)
         while left:
             codes = self._find([name for name in left if name not in self._coordinators])
             known = [name for name in left if name in self._coordinators]
-            for name, code, found in self._round(known, messages, read):
+            for name, code, found in self._round(known, questions, read):
                 codes[name] = code
                 answers[name] = found
             for name, code in codes.items():
@@ -172,46 +206,30 @@ class GroupClient:
                 self._coordinators[found.key] = found.node_id
         return codes
 
-    def _round(self, names: list[str], messages: Messages, read: Callable[..., Any]) -> Iterator[tuple[str, int, Any]]:
+    def _round(self, names: list[str], questions: Questions, read: Read) -> Iterator[tuple[str, int, Any]]:
         by_node = sorted(names, key=lambda name: (self._coordinators[name], name))
         for node, own in groupby(by_node, key=lambda name: self._coordinators[name]):
             mine = list(own)
             done: set[str] = set()
             try:
-                for name, code, found in self._node(node, list(messages(mine)), read):
+                for name, code, found in self._node(node, list(questions(mine)), read):
                     done.add(name)
                     yield name, code, found
             except ConnectionLost:
                 yield from ((name, NETWORK_EXCEPTION, {}) for name in mine if name not in done)
 
-    def _node(self, node: int, asked: list[tuple[list[str], Any]], read: Callable[..., Any]) -> Iterator[tuple[str, int, Any]]:
+    def _node(self, node: int, asked: list[Question], read: Read) -> Iterator[tuple[str, int, Any]]:
         connection = self.client.connection(node)
         for start in range(0, len(asked), PIPELINED):
             part = asked[start : start + PIPELINED]
-            for (names, message), sent in [((names, message), connection.post(message)) for names, message in part]:
-                answer = connection.answer(sent)
-                if isinstance(message, OffsetCommitRequest):
-                    yield read(names[0], answer)
-                else:
-                    yield from read(answer)
+            for question in part:
+                connection.send(question.api, connection.version(question.api), (question.body,))
+            for question in part:
+                throttle, found = read(question, connection.receive().body)
+                connection.throttled(throttle)
+                yield from found
 
 
-def _commit_request(group: str, commits: Commits) -> Any:
-    kind = OffsetCommitRequest.OffsetCommitRequestTopic
-    part = kind.OffsetCommitRequestPartition
-    topics = [
-        kind(
-            name=name,
-            partitions=[
-                part(
-                    partition_index=tp.partition, committed_offset=commits[tp].offset, committed_leader_epoch=-1,
-                    committed_metadata=commits[tp].metadata,
-                )
-                for tp in own
-            ],
-        )
-        for name, own in groupby(sorted(commits), key=lambda tp: tp.topic)
-    ]  # fmt: skip
-    return OffsetCommitRequest(
-        group_id=group, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None, retention_time_ms=-1, topics=topics
-    )
+def _question(names: list[str], message: Any) -> Question:
+    api = Api(int(message.API_KEY))
+    return Question(names, api, messages.encode(message, SPOKEN[api].highest))

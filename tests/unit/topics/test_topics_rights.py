@@ -34,6 +34,16 @@ def test_one_command_grants_all_that_is_lacking_on_a_topic() -> None:
     assert "User:<principal>" in rights.grant(OPEN, ["READ"], "orders")
 
 
+def test_rights_on_groups_are_asked_for_by_their_regex() -> None:
+    assert rights.lacking(refusal(30), rights.GROUPS_SOURCE) == ("DESCRIBE",)
+    assert rights.lacking(frozenset({"DESCRIBE"}), rights.GROUPS_TARGET) == ("READ",)
+    assert rights.groups_sentence(EAST, "shop-.*", rights.GROUPS_TARGET) == (
+        "no right to READ groups shop-.* on cluster east; grant it: kafka-acls.sh --bootstrap-server ... --add --allow-principal"
+        " User:mirror --operation Read --resource-pattern-type prefixed --group shop-"
+    )
+    assert rights.groups_sentence(EAST, ".*", rights.GROUPS_SOURCE).endswith("--operation Describe --group '*'")
+
+
 @pytest.mark.parametrize(
     ("pattern", "asked"),
     [

@@ -10,6 +10,9 @@ from pyspark.sql import SparkSession
 
 from mirror_pipeline.config import EngineConfig
 from mirror_pipeline.execution.spark import build_session
+from tests.integration.secured import Secured, secured
+from tests.integration.worlds import NAMES, SECURED, World
+from tests.integration.worlds import world as make_world
 
 _HERE = Path(__file__).parent
 
@@ -26,3 +29,18 @@ def spark() -> Iterator[SparkSession]:
     session = build_session(EngineConfig(spark_master="local[4]"), app_name="mirror-tests", with_delta=True)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def secured_clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """Two clusters with TLS, SASL and an authorizer, for the whole session; the mirror's principal begins without rights."""
+    with secured(tmp_path_factory.mktemp("secured")) as made:
+        yield made
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[] if name == "prefix" else pytest.mark.long) for name in NAMES])
+def world(request: pytest.FixtureRequest) -> World:
+    """Each set-up under which MirrorMaker's cases run."""
+    if request.param in SECURED:
+        return make_world(request.param, None, request.getfixturevalue("secured_clusters"))
+    return make_world(request.param, request.getfixturevalue("clusters"), None)

@@ -1,7 +1,7 @@
 """The cases of MirrorMaker 2's own tests of offsets and groups, held to exact offsets; and rounds that are killed.
 
 Where the mechanism differs the case is adapted: there is no topic of checkpoints to look into, so the target's committed offsets are
-compared; a group at the end of an empty partition is carried over too.
+compared. The table of all cases is in test_mm2_cases.py.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition as Place
 
-from mirror_pipeline import Mirror
 from mirror_pipeline.buffer.ledger.group_offsets import GroupOffsets
 from mirror_pipeline.buffer.place.place import find_lanes
 from tests.integration.processes import start_mirror
-from tests.support.groups import IN_PROCESS, carry, commit, committed, consumer, mirror_of, rows
+from tests.integration.worlds import World
+from tests.support.groups import IN_PROCESS, carry, commit, committed, consumer, rows
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, make_mirror, produce, write_config
 
@@ -44,73 +44,68 @@ def read(servers: str, group: str, topic: str, count: int) -> int:
     return got
 
 
-def target_offsets(mirror: Mirror, group: str) -> dict[tuple[str, int], int]:
-    return {place: offset for place, (offset, _) in committed(mirror.flow.target.bootstrap_servers[0], group).items()}
-
-
-def test_a_group_is_carried_exactly_and_reads_nothing_again(clusters: ClusterPair, tmp_path: Path, prefix: str) -> None:
-    """One way, with a second topic made later, over two lanes, and restarted between: the target's group reads what is new only."""
-    east, west = (cluster.bootstrap_servers for cluster in clusters)
+def test_a_group_is_carried_exactly_and_reads_nothing_again(world: World, tmp_path: Path, prefix: str) -> None:
+    """A3, A4, A8: one way, with a second topic made later, over two lanes, and restarted between: the target's group reads what is new."""
     first, second, group = f"{prefix}1", f"{prefix}2", f"{prefix}g"
-    mirror = mirror_of(clusters, tmp_path, prefix, lanes=2)
+    mirror = world.mirror(tmp_path, prefix, lanes=2)
     for topic in (first, second):
-        create_topic(east, topic, 10)
-        produce(east, topic, 100, partitions=10)
-        assert read(east, group, topic, 100) == 100
+        world.create(topic, 10)
+        world.produce(topic, 100, partitions=10)
+        assert read(world.east, group, topic, 100) == 100
         mirror.run(once=True)  # each time a new run: MirrorMaker's case restarts its connectors
-        copies = {(f"east.{topic}", number): 10 for number in range(10)}
-        assert copies.items() <= target_offsets(mirror, group).items()
-        assert read(west, group, f"east.{topic}", 1) == 0
-    produce(east, first, 100, partitions=10, start=100)
+        copies = {(world.copy(topic), number): 10 for number in range(10)}
+        assert copies.items() <= world.target_offsets(group).items()
+        assert read(world.west, group, world.copy(topic), 1) == 0
+    world.produce(first, 100, partitions=10, start=100)
     mirror.run(once=True)
-    assert read(west, group, f"east.{first}", 200) == 100
+    assert read(world.west, group, world.copy(first), 200) == 100
 
 
-def test_empty_partitions_and_topics_are_carried_at_their_end(clusters: ClusterPair, tmp_path: Path, prefix: str) -> None:
-    east = clusters[0].bootstrap_servers
+def test_empty_partitions_and_topics_are_carried_at_their_end(world: World, tmp_path: Path, prefix: str) -> None:
+    """A2, A7. MirrorMaker leaves a group of an empty topic out: no record means no translation. Offset 0 of an empty copy is exact."""
     topic, empty, group = f"{prefix}t", f"{prefix}empty", f"{prefix}g"
-    create_topic(east, topic, 10)
-    create_topic(east, empty)
-    produce(east, topic, 90, partitions=9)
-    commit(east, group, {Place(topic, number): 10 if number < 9 else 0 for number in range(10)} | {Place(empty, 0): 0})
-    mirror = mirror_of(clusters, tmp_path, prefix)
+    world.create(topic, 10)
+    world.create(empty)
+    world.produce(topic, 90, partitions=9)
+    ends = {number: 10 if number < 9 else 0 for number in range(10)}
+    world.commit(group, {Place(topic, n): world.at(end) if end else 0 for n, end in ends.items()} | {Place(empty, 0): 0})
+    mirror = world.mirror(tmp_path, prefix)
     mirror.run(once=True)
-    expected = {(f"east.{topic}", number): 10 if number < 9 else 0 for number in range(10)} | {(f"east.{empty}", 0): 0}
-    assert target_offsets(mirror, group) == expected
-    produce(east, empty, 10)
-    commit(east, group, {Place(empty, 0): 10})
+    expected = {(world.copy(topic), n): end for n, end in ends.items()} | {(world.copy(empty), 0): 0}
+    assert world.target_offsets(group) == expected
+    world.produce(empty, 10)
+    world.commit(group, {Place(empty, 0): world.at(10)})
     mirror.run(once=True)
-    assert target_offsets(mirror, group)[f"east.{empty}", 0] == 10
+    assert world.target_offsets(group)[world.copy(empty), 0] == 10
 
 
-def test_a_group_far_behind_the_copy_and_one_that_rewinds(clusters: ClusterPair, tmp_path: Path, prefix: str) -> None:
-    east = clusters[0].bootstrap_servers
+def test_a_group_far_behind_the_copy_and_one_that_rewinds(world: World, tmp_path: Path, prefix: str) -> None:
+    """A9."""
     topic, group = f"{prefix}t", f"{prefix}g"
-    create_topic(east, topic, 10)
-    produce(east, topic, 10_000, partitions=10)
-    mirror = mirror_of(clusters, tmp_path, prefix)
+    world.create(topic, 10)
+    world.produce(topic, 10_000, partitions=10)
+    mirror = world.mirror(tmp_path, prefix)
     mirror.run(once=True)
     for offset in (900, 100, 901):
-        commit(east, group, {Place(topic, number): offset for number in range(10)})
+        world.commit(group, {Place(topic, number): world.at(offset) for number in range(10)})
         report = mirror.carry_groups()
         assert {(row.state, row.behind) for row in report.groups} == {("in_step", 0)}
-        assert target_offsets(mirror, group) == {(f"east.{topic}", number): offset for number in range(10)}
+        assert world.target_offsets(group) == {(world.copy(topic), number): offset for number in range(10)}
 
 
-def test_there_and_back_never_goes_backwards(clusters: ClusterPair, tmp_path: Path, prefix: str) -> None:
-    """The group fails over, continues on the target, and its offsets there translate back to where the source's reader continues."""
-    east, west = (cluster.bootstrap_servers for cluster in clusters)
+def test_there_and_back_never_goes_backwards(world: World, tmp_path: Path, prefix: str) -> None:
+    """A1b: the group fails over, continues on the target, and its offsets there translate back to where the source's reader continues."""
     topic, group = f"{prefix}t", f"{prefix}g"
-    create_topic(east, topic)
-    produce(east, topic, 100)
-    assert read(east, group, topic, 40) == 40
-    mirror = mirror_of(clusters, tmp_path, prefix)
+    world.create(topic)
+    world.produce(topic, 100)
+    assert read(world.east, group, topic, 40) == 40
+    mirror = world.mirror(tmp_path, prefix)
     mirror.run(once=True)
-    assert read(west, group, f"east.{topic}", 25) == 25
+    assert read(world.west, group, world.copy(topic), 25) == 25
     mirror.run(once=True)
     assert rows(mirror, group)[0].state == "moved"
-    (back,) = mirror.translate(topic, offset=target_offsets(mirror, group)[f"east.{topic}", 0], reverse=True)
-    assert back.source_offset == 65
+    (back,) = mirror.translate(topic, offset=world.target_offsets(group)[world.copy(topic), 0], reverse=True)
+    assert back.source_offset == world.at(65)
 
 
 @pytest.mark.parametrize("point", ["groups.named", "groups.written"])
@@ -139,5 +134,5 @@ def test_a_killed_round_is_done_again(
         row = rows(mirror, group)[0]
         assert (row.target_offset, row.state) == (held, "in_step" if held == offset else "pending")
         carry(mirror)
-        assert target_offsets(mirror, group) == {(f"east.{topic}", 0): offset}
+        assert {place: found for place, (found, _) in committed(west, group).items()} == {(f"east.{topic}", 0): offset}
         held = offset

@@ -25,12 +25,12 @@ from tests.support.replicas import replicas_for
 
 
 def write_config(folder: Path, source: str, target: str, include: Iterable[str], **mirror: Any) -> Path:
-    """A mirror.yaml (JSON is YAML) with one mirror ``m``; ``engine`` and ``buffer`` go to their own blocks.
+    """A mirror.yaml (JSON is YAML) with one mirror ``m``; ``engine``, ``buffer`` and ``clusters`` go to their own blocks.
 
     Unless ``engine`` has ``inline_bytes``, the test's name decides whether Spark runs every micro-batch, see ``tests.support.paths``.
     """
     body = {
-        "clusters": {"east": {"bootstrap_servers": source}, "west": {"bootstrap_servers": target}},
+        "clusters": mirror.pop("clusters", {"east": {"bootstrap_servers": source}, "west": {"bootstrap_servers": target}}),
         "buffer": {"uri": "./buffer", **mirror.pop("buffer", {})},
         "engine": {"request_timeout": "10s", "target_wait": "20s", "source_wait": "20s", **path_settings(), **mirror.pop("engine", {})},
         "mirrors": [{"name": "m", "source": "east", "target": "west", "topics": {"include": list(include)}, **mirror}],

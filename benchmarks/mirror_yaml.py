@@ -20,6 +20,7 @@ def write_mirror_yaml(
     engine: Mapping[str, Any] | None = None,
     buffer: Mapping[str, Any] | None = None,
     source: Mapping[str, Any] | None = None,
+    groups: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the file into ``folder`` and return its path.
 
@@ -32,12 +33,13 @@ def write_mirror_yaml(
         engine: settings that differ from the defaults.
         buffer: further settings of the buffer.
         source: further settings of the source cluster, such as security.
+        groups: consumer groups that are carried over.
     """
     mirror: dict[str, Any] = {"name": name, "source": SOURCE, "target": TARGET, "topics": {"include": [topics]}}
     body: dict[str, Any] = {
         "clusters": {SOURCE: dict(source or {}, bootstrap_servers=addresses[0]), TARGET: {"bootstrap_servers": addresses[1]}},
         "buffer": {"uri": str(folder / "buffer"), **(buffer or {})},
-        "mirrors": [{**mirror, **({"naming": naming} if naming else {})}],
+        "mirrors": [{**mirror, **({"naming": naming} if naming else {}), **({"groups": dict(groups)} if groups else {})}],
         **({"engine": dict(engine)} if engine else {}),
     }
     path = folder / "mirror.yaml"

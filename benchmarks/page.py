@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import bars, mm2, results, table
-from benchmarks.page_text import HEAD, HOW, MEANING, NOT_YET, WAN_HEAD, WAN_NOT_YET
+from benchmarks.page_text import GROUP_ROUNDS, GROUPS_HEAD, HEAD, HOW, MEANING, NOT_YET, WAN_HEAD, WAN_NOT_YET
 from benchmarks.sides import TITLES as SIDES
 from mirror_pipeline.execution.placement import WORTH_A_START
 
@@ -26,11 +26,12 @@ PICTURES = {"bulk": ("wall", "cpu", "memory"), "latency": ("latency",), "idle": 
 Document = Mapping[str, Any]
 
 
-def page(versus: Document | None, wan: Document | None) -> str:
+def page(versus: Document | None, wan: Document | None, groups: Document | None = None) -> str:
     """The page's text for these results; None: not measured yet."""
     parts = [HEAD]
     parts += [_machine(versus), *(_kind(kind, versus) for kind in TITLES)] if versus else [NOT_YET]
     parts += [WAN_HEAD, *([_machine(wan), _wan(wan)] if wan else [WAN_NOT_YET])]
+    parts += [GROUPS_HEAD, _groups(groups)] if groups else []
     parts += [MEANING, HOW, _settings((versus or {}).get("mm2") or mm2.reasons())]
     return "\n".join(part.strip("\n") + "\n" for part in parts)
 
@@ -117,6 +118,24 @@ def _wan(document: Document) -> str:
     return "\n".join([f"![{bars.WAN_TITLE}](images/bench-wan.svg)", "", *rows, *failures])
 
 
+def _groups(document: Document) -> str:
+    m, v = document["machine"], document["versions"]
+    lines = [
+        f"Measured {document['started_at'][:10]} on {m['cores']} cores ({m['processor']}), Kafka {v['kafka']}, "
+        f"commit {v['commit'] or 'unknown'}: "
+        f"{document['groups']:,} groups of {document['partitions']} partitions, a round every {document['interval_seconds']:g} s"
+        f"{'; ' + document['note'] if document['note'] else ''}.",
+        "",
+        "| round | rounds | median s | longest s | CPU-s a round | % of a core |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for kind, what in GROUP_ROUNDS.items():
+        r = document["rounds"][kind]
+        figures = f"{r['median_seconds']:.2f} | {r['longest_seconds']:.2f} | {r['cpu_seconds']:.3f} | {r['core_share'] * 100:.1f}"
+        lines.append(f"| {what} | {r['rounds']} | {figures} |")
+    return "\n".join(lines)
+
+
 def _settings(variants: Mapping[str, Mapping[str, Mapping[str, str]]]) -> str:
     lines = ["## MirrorMaker 2's settings", "", "`default` has only the settings that this setup requires; `tuned` has all of them.", ""]
     lines += ["| property | value | side | why |", "|---|---|---|---|"]
@@ -141,9 +160,9 @@ def wan_missing(document: Document) -> list[str]:
 
 def outputs() -> dict[Path, str]:
     """Every generated file with its text, from the committed results."""
-    versus, wan = results.load(KEPT / "versus.json"), results.load(KEPT / "wan.json")
+    versus, wan, groups = (results.load(KEPT / f"{name}.json") for name in ("versus", "wan", "groups"))
     pictures = {**(bars.charts(versus) if versus else {}), **(bars.wan_charts(wan) if wan else {})}
-    return {PAGE: page(versus, wan), **{IMAGES / name: text for name, text in pictures.items()}}
+    return {PAGE: page(versus, wan, groups), **{IMAGES / name: text for name, text in pictures.items()}}
 
 
 def main(files: Sequence[str]) -> int:

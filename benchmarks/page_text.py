@@ -19,6 +19,7 @@ sudo .venv/bin/python -m benchmarks.wan     # over an emulated long link; needs 
 .venv/bin/python -m benchmarks.memory_peak  # peak memory of a copy; --round-trip-ms 200: over such a link
 .venv/bin/python -m benchmarks.trickle      # latency, CPU, memory and commits at a low rate
 .venv/bin/python -m benchmarks.quota_rate   # copy, verify and lag under client quotas, compared with the quotas
+.venv/bin/python -m benchmarks.groups       # what a round over 1,000 consumer groups costs
 ```
 A run prints a table and writes every round, medians and ratios to `build/bench/*.json`, with charts next to them.
 `python -m benchmarks.page build/bench/versus.json` generates this page from a full run.
@@ -48,6 +49,20 @@ delay, fixed rate with a drop-tail queue, random loss in each direction. The emu
 WAN_NOT_YET = """
 **Not measured yet.**
 """
+
+GROUPS_HEAD = """
+## Consumer groups
+
+`benchmarks/groups.py` measures rounds over consumer groups in the mirror's process. A round lists the groups of both clusters, reads what
+the source's have committed, translates it and writes it on the target. CPU-seconds are those of this process (user and system), not of
+the brokers; the share of a core is that of one round in each interval.
+"""
+
+GROUP_ROUNDS = {
+    "new": "first: every group is new",
+    "changing": "every offset has changed",
+    "steady": "no offset has changed; one round in sixty looks at everything",
+}
 
 MEANING = """
 ## What each figure means

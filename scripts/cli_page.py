@@ -68,8 +68,8 @@ SHAPES = {
     "demo": '{"ok", "rows": [{"topic", "target_topic", "partitions", "records", "bytes", "verdict", ...}], "records", "bytes", ...}',
     "resolve": '{"halts": [{"mirror", "lane", "topic", "partition", "code", "reason", "hint", "start", "end", "accept"}]}'
     ' or, with --accept, {"mirror", "topic", "accepted", "meaning", "spans", "decided_by"}',
-    "groups": '{"mirrors": [{"mirror", "last_round", "notes", "groups": [{"group", "topic", "partition", "source_offset", "target_offset", '
-    '"behind", "written_at", "state", "why"}]}]}',
+    "groups": '{"mirrors": [{"mirror", "last_round", "source_down_since", "notes", "groups": [{"group", "topic", "partition", '
+    '"source_offset", "target_offset", "behind", "written_at", "state", "why"}]}]}',
     "offsets translate": '{"offsets": [{"mirror", "topic", "target_topic", "partition", "generation", "source_offset", "target_offset", '
     '"state", "note"}]}',
     "offsets show": '{"partitions": [{"mirror", "topic", "target_topic", "partition", "generation", "current", "bound_at", '

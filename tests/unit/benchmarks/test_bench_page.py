@@ -176,3 +176,15 @@ def test_chart_is_in_proportion_and_escapes() -> None:
     widths = [float(r.get("width", "0")) for r in root.iter() if r.tag.endswith("rect") and r.get("x") == str(bars.LEFT)]
     assert widths[0] == pytest.approx(4 * widths[1])
     assert re.search(r">50<", text) and "a &lt; b" in text
+
+
+def test_rounds_over_groups_have_a_section_once_they_are_measured() -> None:
+    figures = {"rounds": 20, "median_seconds": 2.5568, "longest_seconds": 4.1, "cpu_seconds": 0.40601, "core_share": 0.040601}
+    measured = {
+        **{key: document()[key] for key in ("machine", "versions", "started_at")}, "note": "other programs were running",
+        "groups": 1_000, "partitions": 10, "interval_seconds": 10.0, "rounds": dict.fromkeys(("new", "changing", "steady"), figures),
+    }  # fmt: skip
+    text = page.page(None, None, measured)
+    assert "1,000 groups of 10 partitions, a round every 10 s; other programs were running." in text
+    assert "| every offset has changed | 20 | 2.56 | 4.10 | 0.406 | 4.1 |" in text
+    assert "## Consumer groups" not in page.page(None, None)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
+from mirror_pipeline.config.starts import StartMap
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.longlink.connection_count import is_long
@@ -123,12 +124,15 @@ class TopicStarter:
         self, topics: Sequence[LaneTopic], metadata: ClusterMetadata, known: Mapping[str, Incarnation]
     ) -> list[LaneTopic]:
         """Topics that can begin where ``start`` says; the others halt before anything is created."""
+        start = self._context.mirror.start
+        if not isinstance(start, StartMap):
+            return list(topics)
         fresh = [
             topic.topic for topic in topics
             if topic.ranges is None and topic.topic not in known and not metadata.topics[topic.topic].error
             and self._first_seen.offsets(topic.topic, metadata.topics[topic.topic].topic_id, metadata.cluster_id) != {}
         ]  # fmt: skip
-        wrong = impossible_starts(self._source, self._context.mirror.start, fresh) if self._context.mirror.start != "earliest" else {}
+        wrong = impossible_starts(self._source, start, fresh)
         for name, said in wrong.items():
             self._refuse(name, blocked(name, (said,)))
         return [topic for topic in topics if topic.topic not in wrong]
@@ -157,8 +161,9 @@ class TopicStarter:
             self._targets.refuse_filled(topic, bounds)
         partitions = sorted(topic.ranges) if topic.ranges else sorted(found.partitions)
         new = [number for number in partitions if known is None or number not in known.starts]
-        starts = first_offsets(self._source, topic, new, "earliest") if known is not None else start_offsets(
-            self._source, self._first_seen, topic, self._context.mirror.start, new, topic_id=found.topic_id, cluster_id=metadata.cluster_id
+        start = self._context.mirror.start
+        starts = first_offsets(self._source, topic, new, "earliest") if known is not None or start == "earliest" else start_offsets(
+            self._source, self._first_seen, topic, start, new, topic_id=found.topic_id, cluster_id=metadata.cluster_id
         )  # fmt: skip
         generation = Incarnation(
             topic=topic.topic,

@@ -57,9 +57,9 @@ def test_a_lane_of_little_traffic_needs_no_spark_and_a_busy_one_starts_it(
         wait_until(there("small-1", 1000), SECONDS, "more of small-1 on the target")
         assert process.poll() is None, (tmp_path / "stderr.txt").read_text()[-2000:]
         assert java_below(process.pid) == [], "Spark runs although nothing was large"
-        libraries = {Path(each.path).parts for each in psutil.Process(process.pid).memory_maps()}
-        unneeded = {"pandas", "numba", "llvmlite"} & {part for parts in libraries for part in parts}
-        assert not unneeded, "a trickle needs none of them"
+        libraries = [each.path for each in psutil.Process(process.pid).memory_maps()]
+        assert any("/pyarrow/" in path for path in libraries)
+        assert not [path for path in libraries if "/pandas/" in path], "35 MB that no lane needs"
         records = fill_bulk(source, "bulk", 4, 60_000_000)  # new while the lane runs, and more than 256 times inline_bytes
         wait_until(lambda: process.poll() is not None or bool(java_below(process.pid)), SECONDS, "Spark to start")
         wait_until(there("bulk", records), SECONDS, "the large topic on the target")

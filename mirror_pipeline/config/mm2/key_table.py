@@ -73,7 +73,7 @@ FLOW_RULES = (
     KeyRule("use.defaults.from", CARRIED, "topics.configs.defaults_from", "only as A->B.use.defaults.from, as MirrorMaker reads it"),
     KeyRule("sync.topic.configs.enabled", CARRIED, "topics.configs.sync", ""),
     KeyRule("sync.topic.configs.interval.seconds", CARRIED, "topics.configs.interval", "at most 1 hour"),
-    KeyRule("sync.topic.acls.enabled", REFUSED, "", "true is refused: ACLs are not carried; grant READ on the target's topics"),
+    KeyRule("sync.topic.acls.enabled", CARRIED, "topics.acls.sync", "revocations on the source are followed too"),
     KeyRule("replication.policy.class", CARRIED, "naming", "Default becomes prefix, Identity becomes identity; others are refused"),
     KeyRule("replication.policy.separator", CHANGED, "naming", "another separator than . becomes a template"),
     KeyRule("consumer.auto.offset.reset", CARRIED, "start", "as A.consumer.auto.offset.reset or A->B.consumer.auto.offset.reset"),
@@ -95,7 +95,7 @@ FLOW_RULES = (
 IDLE_RULES = (
     KeyRule("refresh.topics.interval.seconds", NOT_NEEDED, "", "new topics are noticed after 30 s to 2 min"),
     KeyRule("refresh.groups.interval.seconds", NOT_NEEDED, "", "new groups are noticed in the next round"),
-    KeyRule("sync.topic.acls.interval.seconds", NOT_NEEDED, "", "ACLs are not carried"),
+    KeyRule("sync.topic.acls.interval.seconds", NOT_NEEDED, "", "ACLs are compared together with the settings of topics"),
     KeyRule("replication.policy.internal.topic.separator.enabled", NOT_NEEDED, "", "no internal topic is written"),
     KeyRule("emit.checkpoints.enabled", NOT_NEEDED, "", "mirror offsets translate answers what checkpoints did"),
     KeyRule("emit.checkpoints.interval.seconds", NOT_NEEDED, "", "mirror offsets translate answers what checkpoints did"),

@@ -96,8 +96,17 @@ class MirrorBlock:
         else:
             why = "3 replicas, or one for each target broker; write topics.replication_factor for another number"
             self.keys.note(factor[0], CHANGED, why=why)
-        configs = self._configs()
-        return {**block, "configs": configs} if configs else block
+        configs, acls = self._configs(), self._acls()
+        return {**block, **({"configs": configs} if configs else {}), **({"acls": acls} if acls else {})}
+
+    def _acls(self) -> dict[str, Any]:
+        acls = self._flag("sync.topic.acls.enabled")
+        if acls is None:
+            why = "MirrorMaker's default is true; here ACLs are carried only with topics.acls: {sync: true}"
+            self.keys.default("sync.topic.acls.enabled", "", why)
+            return {}
+        self._carry(acls[0], "topics.acls.sync")
+        return {"sync": acls[1]}
 
     def _include(self, key: str, became: str) -> list[str]:
         entry = self.keys.flow(self.flow, key)
@@ -217,15 +226,6 @@ class MirrorBlock:
         return {**block, "interval": seconds} if seconds else block
 
     def _unsupported(self) -> None:
-        acls = self._flag("sync.topic.acls.enabled")
-        if acls is None:
-            self.keys.default(
-                "sync.topic.acls.enabled", "", "MirrorMaker's default is true; ACLs are not carried: grant READ on the target"
-            )
-        elif acls[1]:
-            self.keys.note(acls[0], REFUSED, why="ACLs are not carried; set it to false and grant READ on the target's topics")
-        else:
-            self.keys.note(acls[0], CARRIED, why="ACLs are not carried")
         for key in ("refresh.topics.enabled", "refresh.groups.enabled"):
             flag = self._flag(key)
             if flag is not None and not flag[1]:

@@ -116,6 +116,13 @@ def test_settings_of_topics_follow(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "sync"), [("", False), ("sync.topic.acls.enabled=false\n", False), ("sync.topic.acls.enabled=true\n", True)]
+)
+def test_acls_are_carried_where_the_file_says_so(tmp_path: Path, line: str, sync: bool) -> None:
+    assert imported(tmp_path, BASE + line)[1].mirror("A-to-B").topics.acls.sync is sync
+
+
+@pytest.mark.parametrize(
     ("extra", "naming"),
     [
         ("replication.policy.class=org.apache.kafka.connect.mirror.IdentityReplicationPolicy", "identity"),
@@ -261,7 +268,6 @@ def test_unknown_keys_are_refused_with_the_nearest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("sync.topic.acls.enabled=true", "ACLs are not carried"),
         ("replication.policy.class=com.acme.Policy", "is Java code"),
         ("topic.filter.class=com.acme.Filter", "is Java code"),
         ("A->B.transforms=x", "records are copied unchanged"),
@@ -289,8 +295,8 @@ def test_a_login_without_a_mechanism_is_kerberos(tmp_path: Path) -> None:
 
 
 def test_refused_keys_can_be_left_out_by_name(tmp_path: Path) -> None:
-    report, config = imported(tmp_path, BASE + "zzz=1\nsync.topic.acls.enabled=true\n", without_refused=True)
-    assert [key.key for key in report.refused] == ["zzz", "sync.topic.acls.enabled"]
+    report, config = imported(tmp_path, BASE + "zzz=1\nerrors.tolerance=all\n", without_refused=True)
+    assert [key.key for key in report.refused] == ["zzz", "errors.tolerance"]
     assert config.mirror("A-to-B").naming == "prefix"
 
 

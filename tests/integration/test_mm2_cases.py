@@ -13,14 +13,14 @@ Ours run under the set-ups of ``worlds.py`` where theirs are rerun under B1 (ide
 | A5, A6 | no topic for the offset map on either side | `test_no_topic_but_the_copy_appears_on_either_side` |
 | A9 | a group far behind, and one that rewinds | `test_group_cases.py`: `test_a_group_far_behind_the_copy_and_one_that_rewinds` |
 | A10 to A12 | settings that change on one side | `test_topic_settings.py` |
-| A13 | start at the end | `test_mirror_copy.py`, `test_topics_admin.py` |
+| A13 | start at the end | `test_topic_life.py` |
 | B1, B4, B5, B6 | A1 to A9 under other set-ups | the `world` of each test named above |
 | B2 | exactly once | `test_both_directions_and_topics_made_later` counts; kills are in `test_mirror_kills.py` |
 | B3 | positions set back or lost | `test_what_was_copied_is_copied_again_into_another_topic_only` |
 | C1 | every topic is made with the documented rights | `test_the_printed_rights_suffice_for_topics_and_groups` |
 | C2 | partitions that are added | `test_topics_admin.py` |
 | C3 | compact policy | `test_both_directions_and_topics_made_later` |
-| C4 | ACLs | not carried over yet |
+| C4 | ACLs | `test_topic_acls.py` |
 | D1, D2 | one process with a file only | `test_one_process_copies_a_topic_made_after_its_start` |
 | D3 | three processes, a setting changed one after the other | `test_three_processes_restarted_one_after_the_other` |
 

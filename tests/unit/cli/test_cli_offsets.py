@@ -50,5 +50,5 @@ def test_groups_are_shown(cli: Cli) -> None:
     for said in ("billing", "4,711", "4,600", "90", "active on target", "no round has run yet", "1 of 1 group not in step"):
         assert said in ended.out
     (mirror,) = cli("groups", "--json", mirrors=[FakeMirror()]).json["mirrors"]
-    assert set(mirror) == {"mirror", "groups", "notes", "last_round"}
+    assert set(mirror) == {"mirror", "groups", "notes", "last_round", "source_down_since"}
     assert mirror["groups"][0]["state"] == "active_on_target"

@@ -8,7 +8,7 @@ command; each of them may be repeated.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -231,15 +231,19 @@ class _Work:
             if not done:
                 self._note(table, report, "begun", {"topics": [topic.topic for topic in report.topics], "choice": report.choice})
             self._note(table, report, "tail", {"offsets": [_row(t) for t in report.tail]})
-            self._copy_aside(report, session, observer, stop)
-            self._note(table, report, "copied", {})
+            kept = {name for step in done if step.step == "copied" for name in step.detail.get("aside", ())}
+            self._copy_aside(report, kept, session, observer, stop)
+            self._note(table, report, "copied", {"aside": [topic for topic, _ in report.aside]})
             if any(topic.comes_back for topic in report.topics):
                 self._take_back(table, report, proofs, session, stop)
             opened.add([_open_row(topic) for topic in report.topics])
             self._note(table, report, LAST, {})
 
-    def _copy_aside(self, report: FailbackReport, session: Session, observer: Observer | None, stop: threading.Event) -> None:
-        for topic, into in report.aside:
+    def _copy_aside(
+        self, report: FailbackReport, kept: Collection[str], session: Session, observer: Observer | None, stop: threading.Event
+    ) -> None:
+        """Copy tails to topics of their own; those of ``kept`` are there already, and their old topics may be gone."""
+        for topic, into in [(topic, into) for topic, into in report.aside if topic not in kept]:
             ranges = {t.partition: (t.start + t.lost, t.end) for t in report.tail if t.topic == topic}
             copied = copy_ranges(self.flow, topic, into, ranges, observer=observer, stop=stop, session=session)
             stuck = [row for row in copied.topics if row.state != "ok"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.cli.main import main
 from mirror_pipeline.errors import ProblemFound, UsageError
 from mirror_pipeline.operations.failover.report import FailbackOptions, FailoverOptions
+from tests.integration.processes import wait_until
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, produce, values, write_config
 from tests.support.reverse_pair import IN_PROCESS, pair, states
@@ -70,6 +72,25 @@ def test_the_tail_is_copied_aside(clusters: ClusterPair, tmp_path: Path, topic_n
     assert done.aside == ((topic_name, f"{topic_name}.unreplicated"),)
     aside = [value for part in (0, 1) for value in values(forth, f"{topic_name}.unreplicated", part)]
     assert sorted(aside) == [f"value-{n}".ljust(20, ".") for n in range(500, 520)]
+
+
+def test_a_topic_that_was_recreated_on_the_old_source_never_came_over(
+    clusters: ClusterPair, tmp_path: Path, topic_name: str
+) -> None:
+    east, west = (cluster.bootstrap_servers for cluster in clusters)
+    create_topic(east, topic_name)
+    forth, _ = pair(tmp_path, clusters, topic_name)
+    produce(east, topic_name, 100)
+    forth.run(once=True)
+    forth.failover(FailoverOptions(unplanned=True))
+    create_topic(west, topic_name)
+    admin = AdminClient({"bootstrap.servers": east})
+    admin.delete_topics([topic_name])[topic_name].result(30)
+    wait_until(lambda: topic_name not in admin.list_topics(timeout=10).topics, 30, "the topic is gone")
+    create_topic(east, topic_name)
+    produce(east, topic_name, 7)
+    with pytest.raises(ProblemFound, match=r"from offset 0 to 7; nothing was opened"):
+        forth.failback()
 
 
 def test_without_a_reverse_mirror_there_is_no_way_back(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:

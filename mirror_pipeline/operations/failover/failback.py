@@ -191,19 +191,35 @@ class _Work:
         return OpenedTopic(topic, copied, target, target == topic)
 
     def tail(self, topics: Sequence[str]) -> list[TailPartition]:
-        """Offsets of the old source that never came over. Raises ClusterUnreachable while it does not answer."""
+        """Offsets of the old source that never came over: of a topic that was recreated since, all that it holds.
+
+        Raises:
+            ClusterUnreachable: it does not answer.
+            ProblemFound: a log ends before the offset up to which it was copied.
+        """
         latest = latest_of(self.flow.config.buffer, self.flow.name)
-        reached = {TopicPartition(name, number): row.source_offset for name in topics for number, row in latest[name].items()}
         with self.flow.source_client() as client:
             known = client.metadata(sorted(topics)).topics
+            same = [name for name in topics if _topic_id(latest[name]) in ("", known[name].topic_id)]
+            reached = {TopicPartition(name, number): row.source_offset for name in same for number, row in latest[name].items()}
             asked = [TopicPartition(name, number) for name in topics for number in known[name].partitions]
             starts, ends = (offsets_at(client, asked, at) for at in (EARLIEST, LATEST))
         since = {tp: reached.get(tp, 0) for tp in asked}
+        self._refuse_shorter(since, ends)
         return [
             TailPartition(tp.topic, tp.partition, since[tp], ends[tp], max(0, starts[tp] - since[tp]))
             for tp in sorted(asked)
             if ends[tp] > since[tp]
         ]
+
+    def _refuse_shorter(self, since: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+        shorter = [f"{tp.topic}[{tp.partition}] at offset {count(ends[tp])}" for tp in sorted(since) if ends[tp] < since[tp]]
+        if shorter:
+            raise ProblemFound(
+                f"cluster {self.flow.settings.source} has lost records that were copied: the log ends of {'; '.join(shorter[:SHOWN])},"
+                " before the offsets of the promotion; nothing was opened",
+                hint="look at its brokers: was one started with an older or an empty disk? A topic that you delete there stands in no way",
+            )
 
     def proofs(self, report: FailbackReport, done: Sequence[Step], session: Session, stop: threading.Event) -> dict[str, Proof]:
         """Compare the old topics that come back to their names, all of which must have come over, with the new ones.
@@ -278,6 +294,11 @@ def _is_open(theirs: Mapping[int, Promotion] | None, promoted: Mapping[int, Prom
     if not theirs or is_promoted(theirs):
         return False
     return min(row.at for row in theirs.values()) >= max(row.at for row in promoted.values())
+
+
+def _topic_id(promoted: Mapping[int, Promotion]) -> str:
+    """Kafka's id of the topic that was promoted."""
+    return next((row.generation.partition("/")[0] for row in promoted.values()), "")
 
 
 def _row(tail: TailPartition) -> list[Any]:

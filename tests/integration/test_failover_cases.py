@@ -24,6 +24,8 @@ from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, make_mirror, nowhere, produce, values
 from tests.support.reverse_pair import IN_PROCESS, states
 
+pytestmark = pytest.mark.long
+
 
 def mirror_of(folder: Path, clusters: ClusterPair, *topics: str, **more: Any) -> Mirror:
     east, west = (cluster.bootstrap_servers for cluster in clusters)

@@ -14,6 +14,8 @@ from tests.support.groups import commit, committed, mirror_of, rows
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, nowhere, produce
 
+pytestmark = pytest.mark.long
+
 IMPATIENT = {"inline_bytes": "1GB", "target_wait": "3s", "source_wait": "3s", "request_timeout": "3s"}
 
 

@@ -51,6 +51,8 @@ from tests.support.groups import IN_PROCESS, in_step, running
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce, write_config
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def prefix(topic_name: str) -> str:
@@ -184,7 +186,6 @@ def test_what_was_copied_is_copied_again_into_another_topic_only(clusters: Clust
     assert counted(west, f"east.{topic}") == 190
 
 
-@pytest.mark.long
 def test_the_printed_rights_suffice_for_topics_and_groups(secured_clusters: Secured, tmp_path: Path, prefix: str) -> None:
     """C1. There is no plug-in for administration to watch: with the rights that `mirror check` prints, and no others, all is made."""
     place = make_world("tls", None, secured_clusters)  # its clients; the mirror itself comes in by SASL
@@ -246,7 +247,6 @@ def ends(servers: str, names: Iterable[str]) -> list[int]:
     return found
 
 
-@pytest.mark.long
 def test_three_processes_restarted_one_after_the_other(clusters: ClusterPair, tmp_path: Path, prefix: str) -> None:
     """D3. MirrorMaker's nodes elect a leader that hands tasks out; here each process runs a lane, and a topic's lane follows from its name.
 

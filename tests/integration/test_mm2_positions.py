@@ -15,6 +15,8 @@ from mirror_pipeline.model import TopicPartition
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, make_mirror, produce
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def mirror(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> Mirror:

@@ -21,6 +21,8 @@ from tests.support.mirrors import create_topic, produce
 from tests.support.other_writers import OtherWriter, ours
 from tests.support.three_clusters import Trio, copied, expected, flow, mirrors_of, read_by_regex
 
+pytestmark = pytest.mark.long
+
 RING_SECONDS = float(os.environ.get("MIRROR_RING_SECONDS", "20"))
 """How long the ring is written to; 600 for the long run."""
 

@@ -19,6 +19,8 @@ from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, make_mirror, produce, values
 from tests.support.other_writers import OtherWriter, assert_mapped, ours
 
+pytestmark = pytest.mark.long
+
 SECONDS = 180
 STEPS = {"inline_bytes": "1TB", "micro_batch_bytes": "1MB", "spark_master": "local[2]"}
 POINTS = (
@@ -62,7 +64,6 @@ def assert_whole(mirror: Mirror, topic: str, other: OtherWriter, count: int) -> 
     assert [each["differences"] for each in mirror.evict()] == [0], "what is staged, against the target"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("points", POINTS, ids="+".join)
 def test_killed_at_any_point_beside_another_writer(clusters: ClusterPair, tmp_path: Path, topic_name: str, points: tuple[str, ...]) -> None:
     mirror, other = shared_mirror(tmp_path, clusters, topic_name)

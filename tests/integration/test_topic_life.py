@@ -19,6 +19,8 @@ from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, nowhere, produce, values
 from tests.support.reverse_pair import pair
 
+pytestmark = pytest.mark.long
+
 IN_PROCESS: dict[str, Any] = {"inline_bytes": "1GB", "target_wait": "8s", "source_wait": "8s"}
 
 

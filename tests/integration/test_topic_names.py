@@ -16,6 +16,8 @@ from mirror_pipeline.orchestration.sensors.lane_facts import lane_job_name
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, make_mirror, produce, values, write_config
 
+pytestmark = pytest.mark.long
+
 IN_PROCESS = {"inline_bytes": "1GB"}
 
 

@@ -26,6 +26,8 @@ from tests.support.groups import IN_PROCESS, running
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce
 
+pytestmark = pytest.mark.long
+
 OFTEN = {"interval": "1s"}
 
 

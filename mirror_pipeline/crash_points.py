@@ -21,6 +21,8 @@ GROUP_POINTS = ("groups.named", "groups.written")
 """In a round over consumer groups, which only mirrors that carry groups run."""
 TOPIC_POINTS = ("settings.named", "settings.changed", "acls.named", "acls.changed")
 """In a round over settings and ACLs of target topics that changes some."""
+DELETION_POINTS = ("deletion.named", "deletion.deleted")
+"""Before and after the copy of a topic is deleted, with `topics.on_source_delete: delete`."""
 ARCHIVE_POINTS = ("archive.written", "archive.noted", "archive.added", "archive.removed")
 """In a move of spans into the archive, with `buffer.archive`."""
 FAILOVER_POINTS = (

@@ -52,7 +52,7 @@ STANDBY = "standby"
 DIRECTED = (PROMOTED, STANDBY)
 """Halts that `mirror failback` ends."""
 ENDED = "ended"
-"""The code, and the state in `lag` and `status`, of a topic that was deleted on the source and whose copy is kept."""
+"""The code, and the state in `lag` and `status`, of a topic that was deleted on the source and whose copy is kept, or deleted too."""
 GONE = ("source_gone", ENDED)
 """Codes of topics that were deleted on the source."""
 RECORD_GAP = "with `on_loss: record_gap` the run records the gap and continues"
@@ -167,14 +167,29 @@ def recreated(topic: str, incarnation: str, topic_id: str) -> Halt:
     )
 
 
-def source_gone(topic: str, alias: str) -> Halt:
-    """The source topic was deleted, or is hidden from this user."""
-    return Halt(
-        topic,
-        f"source topic {topic} does not exist any more on cluster {alias}, or this user may not see it",
-        "was it deleted? What was read of it is delivered, and its copy stays; exclude it from the mirror, or create it again",
-        "source_gone",
-    )
+def source_gone(topic: str, alias: str, *, deletes: bool = False, kept: str = "") -> Halt:
+    """The source topic was deleted, or is hidden from this user.
+
+    ``deletes``: a run will delete its copy, if nothing speaks against it (`topics.on_source_delete: delete`); ``kept``: what does.
+    """
+    message = f"source topic {topic} does not exist any more on cluster {alias}, or this user may not see it"
+    if kept:
+        message += f"; its copy is not deleted: {kept}"
+    hint = "was it deleted? What was read of it is delivered, and its copy stays; exclude it from the mirror, or create it again"
+    if deletes or kept:
+        hint = "the next run deletes its copy, if all of it is delivered and verified by then; or exclude the topic from the mirror"
+    return Halt(topic, message, hint, "source_gone")
+
+
+def gone(topic: str, alias: str, policy: str) -> Halt:
+    """What a topic that was deleted on the source halts with, by the mirror's ``topics.on_source_delete``."""
+    return ended(topic, alias) if policy == "keep" else source_gone(topic, alias, deletes=policy == "delete")
+
+
+def copy_deleted(topic: str, target_topic: str, alias: str) -> Halt:
+    """The source topic was deleted, and `topics.on_source_delete` has deleted its copy."""
+    message = f"source topic {topic} was deleted, and its copy {target_topic} on cluster {alias} too (topics.on_source_delete: delete)"
+    return Halt(topic, message, "nothing is to be done; created again, it is copied anew", ENDED)
 
 
 def ended(topic: str, alias: str) -> Halt:

@@ -8,7 +8,7 @@ Over 300 lines: the types that rooms share stand in one file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -216,6 +216,18 @@ class Incarnation:
             return topic_id
         return f"{topic_id}/{int(self.incarnation.partition('/')[2] or 1) + 1}"
 
+    def ended(self) -> Incarnation:
+        """The row that ends the topic in the ledger, because its copy is deleted: a generation without a target topic.
+
+        It follows directly, so that a topic of the same name that begins later is later, also after the clock was set back.
+        """
+        ended = self.next_generation(self.topic_id)
+        nowhere: dict[int, int] = {}
+        return replace(
+            self, incarnation=ended, target_topic="", target_topic_id="", starts=nowhere, target_starts=nowhere, ordinals=nowhere,
+            at=self.at + 1,
+        )  # fmt: skip
+
 
 def topic_id_of(incarnation: str) -> str:
     """The topic id in an incarnation's name."""
@@ -230,6 +242,7 @@ class DecisionKind(StrEnum):
     TRUNCATED = "truncated"
     TARGET = "target"
     SOURCE_GONE = "source_gone"
+    DELETION = "deletion"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +253,8 @@ class Decision:
     topic may continue as ``subject``, its new topic id. ``truncated``: the source's log ended at ``start``, records up
     to ``end`` were copied before; continue at ``start``. ``target``: copy everything again into the target topic whose
     id is ``subject``. ``source_gone``: the source topic was deleted, leave it out; ``[start, end)`` of ``partition`` was
-    never read (``partition`` -1: nothing is known to be lost). ``incarnation`` is the topic generation concerned.
+    never read (``partition`` -1: nothing is known to be lost). ``deletion``: the source topic was deleted, and the mirror is about
+    to delete its copy, the target topic whose id is ``subject``. ``incarnation`` is the topic generation concerned.
     """
 
     topic: str

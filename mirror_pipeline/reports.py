@@ -459,7 +459,10 @@ Observer = Callable[[Progress], None]
 
 @dataclass(slots=True)
 class TopicProgress:
-    """One topic inside a :class:`Progress`; ``marks`` are offset, CRC and leader epoch of the last batches read."""
+    """One topic inside a :class:`Progress`; ``marks`` are offset, CRC and leader epoch of the last batches read.
+
+    ``ends_known``: the source has reported every ``end``.
+    """
 
     target_topic: str
     records: int = 0
@@ -476,3 +479,4 @@ class TopicProgress:
     incarnation: str = ""
     max_batch_bytes: int = 0
     marks: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    ends_known: bool = False

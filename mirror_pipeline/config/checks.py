@@ -131,6 +131,9 @@ def check_mirror(index: int, raw: object, aliases: list[str], problems: Problems
     if name is not None:
         check_name((*base, "name"), name, "mirror name", problems)
     check_options(part_of(raw, ("engine", "spark")), (*base, "engine", "spark"), problems)
+    topics = part_of(raw, ("topics",))
+    if part_of(topics, ("on_source_delete",)) == "delete" and part_of(topics, ("manage",)) is False:
+        problems.add((*base, "topics", "on_source_delete"), "delete: with manage: false the mirror may not change target topics")
 
 
 def check_mirror_names(names: Mapping[int, str], problems: Problems) -> None:
@@ -182,6 +185,8 @@ def check_writers(mirrors: object, problems: Problems) -> None:
             problems.add(path, "shared: a group's offset says nothing about the other writers' records; leave out groups")
         if _synced_acls(raw.get("topics")):
             problems.add(path, "shared: ACLs of several sources cannot be told apart on one topic; leave out topics.acls.sync")
+        if part_of(raw, ("topics", "on_source_delete")) == "delete":
+            problems.add(path, "shared: a topic that others write too must not be deleted; write topics.on_source_delete: halt or keep")
         if raw.get("reverse_of") is not None or raw.get("name") in reversed_names:
             problems.add(path, "shared: a mirror and its reverse need target topics of their own; leave out reverse_of")
 

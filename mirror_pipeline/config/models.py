@@ -154,11 +154,12 @@ class TopicsModel(Section):
         le=100,
         strict=True,
     )
-    on_source_delete: Literal["halt", "keep"] = setting(
+    on_source_delete: Literal["halt", "keep", "delete"] = setting(
         "halt",
         "What a topic does that was deleted on the source, once what was read of it is on the target: `halt` as `source_gone` until a "
-        "person accepts it; `keep` marks it as `ended`, which is no alarm, and its copy stays.",
-        "halt or keep",
+        "person accepts it; `keep` marks it as `ended`, which is no alarm, and its copy stays; `delete` deletes its copy too, once all of "
+        "it is delivered and verified, see [deleted topics](troubleshooting.md#a-source-topic-was-deleted).",
+        "halt, keep or delete",
         example="keep",
     )
     configs: TopicConfigsModel = setting(TopicConfigsModel(), "Settings of target topics, see [configs](#configs).", "section")

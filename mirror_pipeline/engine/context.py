@@ -76,9 +76,14 @@ class LaneContext:
     directions: Directions | None = None
 
     @property
+    def is_mirror(self) -> bool:
+        """Whether this is a lane of the mirror, not of a backfill."""
+        return self.lane.startswith(LANE_PREFIX)
+
+    @property
     def shared(self) -> bool:
         """Whether others may write the lane's target topics too; a backfill has new ones of its own."""
-        return self.mirror.shared and self.lane.startswith(LANE_PREFIX)
+        return self.mirror.shared and self.is_mirror
 
     @property
     def room(self) -> SpaceWatch:

@@ -67,6 +67,7 @@ class LaneRun:
         self._started = time.time()
         self._total = 0
         self._show_at = self._beat_at = 0.0
+        self._over = False
 
     def run(self) -> RunReport:
         """Run to the end.
@@ -118,6 +119,8 @@ class LaneRun:
         if context.state.failure is not None:
             raise context.state.failure
         record_unread(context)
+        if self._over or not context.stop.is_set():  # else a person has ended it, and waits
+            self._maintenance.last_look()
         self._show()
         report = report_of(context, seconds=seconds)
         if context.state.source_lost is not None:
@@ -161,6 +164,7 @@ class LaneRun:
                     preparation.rediscover(self._discover)
                 discover_at = rarely(now, DISCOVER_SECONDS, RAREST_DISCOVER_SECONDS)
             if self._time_is_up(now):
+                self._over = True
                 self._context.stop.set()
 
     def _time_is_up(self, now: float) -> bool:

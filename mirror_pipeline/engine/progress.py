@@ -65,6 +65,7 @@ def _topic_progress(context: LaneContext, run: TopicRun, marks: bool) -> TopicPr
         reason=error,
         incarnation=run.incarnation,
         max_batch_bytes=run.max_batch_bytes,
+        ends_known=all(p.end_known or p.end_was_known for p in run.partitions.values()),
         marks={n: (p.mark.offset, p.mark.crc, p.mark.epoch) for n, p in run.partitions.items() if marks and p.mark is not None},
     )
     if run.halted is not None and run.halted.code == ENDED and any(p.pending for p in run.partitions.values()):

@@ -26,6 +26,7 @@ class PartitionState:
         staged: the next source offset to read.
         end_known: the source has reported ``end``.
         last_end: the end that the last run knew; all that is known of a topic that is gone.
+        end_was_known: the source has reported ``last_end`` to an earlier run.
         position: what the target has.
         mark: the last batch read.
         outcome_unknown: the target's tail must be read before anything is sent.
@@ -44,6 +45,7 @@ class PartitionState:
     end: int = 0
     end_known: bool = False
     last_end: int = 0
+    end_was_known: bool = False
     hard_end: int | None = None
     producer_epoch: int = 0
     suspect: Halt | None = None

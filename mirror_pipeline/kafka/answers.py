@@ -104,6 +104,11 @@ def topic_id_text(topic_id: uuid.UUID | None) -> str:
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
+def topic_uuid(topic_id: str) -> uuid.UUID:
+    """The topic id that :func:`topic_id_text` prints so."""
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "=" * (-len(topic_id) % 4)))
+
+
 def _topic(topic: Any) -> TopicMetadata:
     parts = {
         part.partition_index: PartitionMetadata(

@@ -23,11 +23,12 @@ from mirror_pipeline.kafka.answers import (
     epoch_answers,
     offset_answers,
     producer_answers,
+    topic_uuid,
 )
 from mirror_pipeline.kafka.codes import LEADER_NOT_AVAILABLE, NETWORK_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, lookup
 from mirror_pipeline.kafka.connection import Connection
 from mirror_pipeline.kafka.dial import Dialler
-from mirror_pipeline.kafka.messages import InitProducerIdRequest, MetadataRequest
+from mirror_pipeline.kafka.messages import DeleteTopicsRequest, InitProducerIdRequest, MetadataRequest
 from mirror_pipeline.kafka.needs import Need, require
 from mirror_pipeline.model import Stamp, TopicPartition
 
@@ -264,6 +265,20 @@ class WireClient:
                 raise broker_error(answer.error_code, f"{self.cluster.alias}: new producer id")
             time.sleep(pause)
         raise AssertionError("unreachable")
+
+    def delete_topic(self, topic_id: str, name: str) -> None:
+        """Delete the topic with this id, and no other one that may have its ``name`` by now (KIP-516). It is asked once.
+
+        Raises:
+            BrokerError: e.g. 100 (UNKNOWN_TOPIC_ID) when no topic has this id, 29 without the right, 73 where deletion is disabled.
+            ConnectionLost, ClusterUnreachable: no answer; the topic may be deleted or not.
+        """
+        wanted = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic_uuid(topic_id))
+        message = DeleteTopicsRequest(topics=[wanted], timeout_ms=int(self.timeout * 1000))
+        answer = self.connection(self.metadata([]).controller).request(message, timeout=self.timeout)
+        for row in answer.responses:
+            if row.error_code:
+                raise broker_error(row.error_code, f"{self.cluster.alias}: delete topic {name} ({topic_id})", row.error_message)
 
     def log_ends(self, tps: Collection[TopicPartition], *, within: float | None = None) -> dict[TopicPartition, OffsetAnswer]:
         """The true end of each leader's log, including records that are not replicated yet and that consumers do not see.

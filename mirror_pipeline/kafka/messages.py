@@ -7,6 +7,8 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from kafka.protocol.admin import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
     DescribeAclsResponse,
     DescribeGroupsResponse,
     DescribeProducersRequest,
@@ -35,6 +37,7 @@ __all__ = [
     "SPOKEN",
     "Api",
     "ApiVersionsRequest",
+    "DeleteTopicsRequest",
     "DescribeProducersRequest",
     "InitProducerIdRequest",
     "ListOffsetsRequest",
@@ -64,6 +67,7 @@ class Api(IntEnum):
     LIST_GROUPS = 16
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
+    DELETE_TOPICS = 20
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_ACLS = 29
@@ -93,6 +97,7 @@ SPOKEN: dict[int, Versions] = {
     Api.LIST_GROUPS: Versions(4, 5, 3),  # v4: states; v5: kinds of groups
     Api.SASL_HANDSHAKE: Versions(1, 1, NEVER),  # v1: tokens travel in SaslAuthenticate
     Api.API_VERSIONS: Versions(0, 3, 3),
+    Api.DELETE_TOPICS: Versions(6, 6, 4),  # v6: by topic id
     Api.INIT_PRODUCER_ID: Versions(0, 4, 2),
     Api.OFFSET_FOR_LEADER_EPOCH: Versions(2, 4, 4),  # v2: current leader epoch, allowed to consumers (KIP-320)
     Api.DESCRIBE_ACLS: Versions(1, 3, 2),  # v1: prefixed patterns
@@ -110,6 +115,7 @@ _RESPONSES: dict[int, Any] = {
     Api.LIST_GROUPS: ListGroupsResponse,
     Api.SASL_HANDSHAKE: SaslHandshakeResponse,
     Api.API_VERSIONS: ApiVersionsResponse,
+    Api.DELETE_TOPICS: DeleteTopicsResponse,
     Api.INIT_PRODUCER_ID: InitProducerIdResponse,
     Api.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochResponse,
     Api.DESCRIBE_ACLS: DescribeAclsResponse,

@@ -16,7 +16,7 @@ from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.engine.topics.target import target_changed
 from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.halts import ENDED, GONE, Halt, accept_hint, ended, other_cluster, recreated, renamed, source_gone, trimmed, truncated
+from mirror_pipeline.halts import ENDED, GONE, Halt, accept_hint, gone, other_cluster, recreated, renamed, trimmed, truncated
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
@@ -98,8 +98,8 @@ def run_notes(stores: Iterable[LaneStore]) -> tuple[str, ...]:
 
 def look(flow: Flow, stores: list[LaneStore], targets: Mapping[str, str]) -> Look:
     """What is known of halts among ``targets``, before any cluster is asked. Raises BufferUnusable."""
-    refused, keeps = flow.directions().look().refused(targets), flow.settings.topics.on_source_delete == "keep"
-    return Look(flow.name, stores, targets, passes_gaps=flow.settings.on_loss != "halt", keeps=keeps, refused=refused)
+    refused, policy = flow.directions().look().refused(targets), flow.settings.topics.on_source_delete
+    return Look(flow.name, stores, targets, passes_gaps=flow.settings.on_loss != "halt", on_source_delete=policy, refused=refused)
 
 
 class Look:
@@ -110,22 +110,23 @@ class Look:
         stores: its lanes that have run.
         targets: the target name of each selected topic, those that are gone from the source included.
         passes_gaps: the mirror's ``on_loss`` is ``record_gap``: deleted offsets stop nothing.
-        keeps: its ``topics.on_source_delete`` is ``keep``.
+        on_source_delete: of its ``topics``.
         refused: topics that were promoted, or are copied the other way; nothing else is said of them.
     """
 
     def __init__(
         self, mirror: str, stores: list[LaneStore], targets: Mapping[str, str], *, passes_gaps: bool = False,
-        keeps: bool = False, refused: Mapping[str, Halt] | None = None,
+        on_source_delete: str = "halt", refused: Mapping[str, Halt] | None = None,
     ) -> None:  # fmt: skip
         self._mirror = mirror
         self._stores = stores
         self._targets = targets
         self._passes_gaps = passes_gaps
-        self._keeps = keeps
+        self._on_source_delete = on_source_delete
         out = refused or {}
         self.copied = {name: topic for name, topic in copied_topics(stores).items() if name in targets and name not in out}
-        self.halts = {name: state for name, state in reported(stores).items() if name in targets}
+        said = {name: state for name, state in reported(stores).items() if name in targets}
+        self.halts = {name: state for name, state in said.items() if state.state != ENDED or name in self.copied}  # else it is new
         self.halts |= {name: TopicState(name, h.state, h.message, h.hint, targets[name], code=h.code) for name, h in out.items()}
 
     def source(self, client: WireClient, alias: str) -> None:
@@ -150,7 +151,9 @@ class Look:
                 halt = target_changed(topic.life, found, metadata.cluster_id, alias)
             except BrokerError:
                 continue  # it cannot be looked at now: what the run reported stands
-            seen[name] = None if halt is not None and topic.accepted(DecisionKind.TARGET, found.topic_id) else halt
+            accepted = topic.accepted(DecisionKind.TARGET, found.topic_id)
+            ours = topic.accepted(DecisionKind.DELETION, topic.life.target_topic_id)  # the next run writes that down
+            seen[name] = None if halt is not None and (accepted or ours) else halt
         self._settle(seen, SETTLED_BY_TARGET)
 
     def _on_source(self, topic: Copied, metadata: ClusterMetadata, alias: str) -> Halt | None:
@@ -158,7 +161,7 @@ class Look:
         if life.source_cluster_id != metadata.cluster_id:
             return other_cluster(life.topic, alias, life.source_cluster_id, metadata.cluster_id)
         if found is None or found.error == UNKNOWN_TOPIC_OR_PARTITION:
-            return ended(life.topic, alias) if self._keeps else source_gone(life.topic, alias)
+            return gone(life.topic, alias, self._on_source_delete)
         if found.error:
             return None
         if found.topic_id != life.topic_id:

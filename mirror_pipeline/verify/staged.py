@@ -7,7 +7,7 @@ it was staged. Records are compared only where it does not.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
@@ -87,7 +87,8 @@ class _Work:
 
 
 def verify_staged(
-    *, ledger: Ledger, spans: SpanTable, runner: Runner, target: ClusterSettings, timeout: float, budget_bytes: int, shared: bool = False
+    *, ledger: Ledger, spans: SpanTable, runner: Runner, target: ClusterSettings, timeout: float, budget_bytes: int, shared: bool = False,
+    topics: Collection[str] | None = None,
 ) -> StagedVerdict:
     """Compare produced spans of the buffer with the target and record the outcome. Safe beside a running lane: it only reads.
 
@@ -102,6 +103,7 @@ def verify_staged(
         timeout: seconds a broker may stay silent.
         budget_bytes: at most this many bytes of spans, the oldest first.
         shared: others write the target topics too; only the lane's own records are compared.
+        topics: only these; None: all.
 
     Raises:
         ClusterUnreachable: no broker of the target answers.
@@ -109,7 +111,8 @@ def verify_staged(
     """
     verified, generations = ledger.verified(), ledger.generations()
     work = _Work()
-    chosen, lost = choose_spans(spans.spans(), ledger, generations, verified, budget_bytes)
+    live = [span for span in spans.spans() if topics is None or span.topic in topics]
+    chosen, lost = choose_spans(live, ledger, generations, verified, budget_bytes)
     work.rows += [_row(key, start, end, (), Verdict.NOT_STAGED) for key, start, end in lost]
     for some in _by_generation(chosen):
         _compare(work, some, ledger, generations, runner, target, timeout, producer_ids(ledger) if shared else frozenset())

@@ -56,7 +56,7 @@ CHANGES: dict[str, list[Change]] = {
     "topics.manage": [Change({"topics": {"include": ["TOPIC"], "manage": False}})],
     "topics.configs": [Change({"topics": {"include": ["TOPIC"], "configs": {"defaults_from": "source", "exclude": []}}})],
     "topics.acls": [Change({"topics": {"include": ["TOPIC"], "acls": {"sync": True}}})],
-    "topics.on_source_delete": [Change({"topics": {"include": ["TOPIC"], "on_source_delete": "keep"}})],
+    "topics.on_source_delete": [Change({"topics": {"include": ["TOPIC"], "on_source_delete": choice}}) for choice in ("keep", "delete")],
     "topics.replication_factor": [Change({"topics": {"include": ["TOPIC"], "replication_factor": 3}})],
     "buffer.uri": [Change({"buffer": {"uri": "./elsewhere"}}, "target_filled")],
     "buffer.retention": [Change({"buffer": {"retention": "1h"}})],

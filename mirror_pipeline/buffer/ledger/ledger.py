@@ -168,12 +168,13 @@ class Ledger:
         return rows.to_gaps(read_rows(self._gaps))
 
     def incarnations(self) -> dict[str, Incarnation]:
-        """The present incarnation of each topic: the latest by its time, in its latest form."""
-        return {topic: generation for topic, (_, generation) in rows.latest_incarnations(read_rows(self._incarnations)).items()}
+        """The present incarnation of each topic: the latest by its time, in its latest form; topics whose copy was deleted have none."""
+        latest = rows.latest_incarnations(read_rows(self._incarnations))
+        return {topic: generation for topic, (_, generation) in latest.items() if generation.target_topic}
 
     def generations(self) -> dict[tuple[str, str], Incarnation]:
         """Every generation of every topic, past ones too, by topic and incarnation."""
-        return rows.generations_of(read_rows(self._incarnations))
+        return {key: each for key, each in rows.generations_of(read_rows(self._incarnations)).items() if each.target_topic}
 
     def add_incarnation(self, incarnation: Incarnation) -> None:
         """:meth:`add_incarnations` for one topic."""

@@ -15,6 +15,7 @@ from mirror_pipeline.buffer.place.space import lay_reserved_file
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.maintain.archiving import archiving_of
 from mirror_pipeline.engine.maintain.rounds import Differing, Eviction, Maintenance, Verify, damage, staged_verifier
+from mirror_pipeline.engine.topics.deletion import Deletions
 from mirror_pipeline.errors import BufferUnusable, MirrorError
 from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.execution.runner import OneAtATime
@@ -78,6 +79,18 @@ class MaintenanceThread:
         if (self._thread is None or not self._thread.is_alive()) and self._overdue():
             self._round(excess=0, upkeep=True)
 
+    def delete_copies(self) -> None:
+        """Delete copies of topics that were deleted on the source, as far as the mirror's settings say so."""
+        try:
+            Deletions(self.context).look()
+        except Exception as error:  # noqa: BLE001 - as in a round
+            self._failed(error)
+
+    def last_look(self) -> None:
+        """:meth:`delete_copies` after the run's other threads have ended."""
+        if self._thread is None or not self._thread.is_alive():
+            self.delete_copies()
+
     def _overdue(self) -> bool:
         try:
             kept = last_maintenance(self.context.store)
@@ -112,6 +125,7 @@ class MaintenanceThread:
                 continue
             done = self._run_round_if_needed(regular=regular)
             if regular:
+                self.delete_copies()
                 last = time.monotonic()
             useful = done is not None and (done.freed_bytes or done.verified_bytes)
             pause = URGENT_SECONDS if useful else min(2 * pause, LONGEST_URGENT_SECONDS)

@@ -49,6 +49,7 @@ def _remember(context: LaneContext, runs: Mapping[str, TopicRun]) -> None:
         for number, end in saved.get("end", {}).items():
             if int(number) in run.partitions:
                 run.partitions[int(number)].last_end = int(end)
+                run.partitions[int(number)].end_was_known = bool(saved.get("ends_known"))
         for number, mark in saved.get("marks", {}).items():
             part = run.partitions.get(int(number))
             if part is not None and mark[0] < part.staged:

@@ -16,14 +16,15 @@ from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.state import TopicRun
 from mirror_pipeline.engine.topics.begin import TopicStarter
+from mirror_pipeline.engine.topics.deletion import forget_deleted
 from mirror_pipeline.engine.topics.first_seen import FirstSeen
 from mirror_pipeline.engine.topics.generations import follows
 from mirror_pipeline.engine.topics.join import resumed_runs
 from mirror_pipeline.engine.topics.policies import RulesLook, apply_policy, source_policies
 from mirror_pipeline.engine.topics.successors import Successors
 from mirror_pipeline.engine.topics.target import TargetSide
-from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, LaneBusy, TopicHalted
-from mirror_pipeline.halts import DIRECTED, GONE, Halt, ended, not_begun, other_cluster, recreated, renamed, source_gone, source_missing
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, LaneBusy, NothingSelected, TopicHalted
+from mirror_pipeline.halts import DIRECTED, GONE, Halt, gone, not_begun, other_cluster, recreated, renamed, source_missing
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.answers import ClusterMetadata, TopicMetadata
 from mirror_pipeline.kafka.client import WireClient
@@ -82,7 +83,7 @@ class Preparation:
         """Take in topics and partitions that appeared since; after a cluster error the next call tries again."""
         try:
             self.update(discover())
-        except (ClusterUnreachable, ConnectionLost) as error:
+        except (ClusterUnreachable, ConnectionLost, NothingSelected) as error:  # the last: all topics are gone, and may come back
             log.info("looking for new topics: %s", error.message)
 
     def update(self, topics: Collection[LaneTopic]) -> None:
@@ -97,6 +98,7 @@ class Preparation:
             known = self._context.ledger.incarnations()
             require_topic_ids(self._context.source.alias, metadata.topics.values())
             metadata = self._seen_twice(metadata, known)
+            forget_deleted(self._state, metadata, known)
             fresh = [t for t in topics if t.topic not in self._state.topics and t.topic not in self._state.refused]
             runs = resumed_runs(self._context, {t.topic: known[t.topic] for t in fresh if t.topic in known}, self._wanted)
             if self._context.mirror.start != "earliest":
@@ -244,8 +246,7 @@ class Preparation:
         if found is None or found.error:
             reason = broker_error(found.error, name) if found is not None else None
             if known is not None and reason is not None and reason.code == UNKNOWN_TOPIC_OR_PARTITION:
-                keeps = self._context.mirror.topics.on_source_delete == "keep"
-                self._state.halt(name, ended(name, alias) if keeps else source_gone(name, alias), sendable=True)
+                self._state.halt(name, gone(name, alias, self._context.mirror.topics.on_source_delete), sendable=True)
             elif fresh and not (reason is not None and reason.retryable):
                 self._state.halt(name, not_begun(name, reason) if reason is not None else source_missing(name), sendable=True)
             return
@@ -271,7 +272,8 @@ class Preparation:
     def _check(self, runs: list[TopicRun]) -> None:
         """Check that the target topic of every resumed topic is still the one the copy went to."""
         known = self._context.ledger.incarnations()
-        halts = self._targets.changed([known[run.topic] for run in runs])
+        halts = self._targets.changed([known[run.topic] for run in runs if run.topic in known])
+        runs = [run for run in runs if run.topic in known and not (run.topic in halts and self._targets.settled(run, known[run.topic]))]
         if self._context.drain:
             with self._state.lock:
                 for run in runs:

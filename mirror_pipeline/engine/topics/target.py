@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
+from mirror_pipeline.engine.state import TopicRun
+from mirror_pipeline.engine.topics.deletion import settled
 from mirror_pipeline.engine.topics.policies import SourcePolicy, largest_batches, source_policies
 from mirror_pipeline.errors import BrokerError, MirrorError
 from mirror_pipeline.halts import Halt, other_target_cluster, target_filled, target_gone, target_recreated
@@ -82,6 +84,10 @@ class TargetSide:
         alias = self._context.target.alias
         halts = ((each.topic, target_changed(each, metadata[each.target_topic], self.cluster_id, alias)) for each in generations)
         return {topic: halt for topic, halt in halts if halt is not None}
+
+    def settled(self, run: TopicRun, life: Incarnation) -> bool:
+        """See :func:`mirror_pipeline.engine.topics.deletion.settled`."""
+        return settled(self._context, self._client, run, life)
 
     def plans(self, topics: list[LaneTopic], source_admin: Admin) -> dict[str, TargetPlan]:
         """What to create or change on the target, by source topic; the same rules as ``mirror plan``."""

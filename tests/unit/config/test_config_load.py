@@ -330,6 +330,14 @@ def test_writers_are_sole_unless_the_file_says_otherwise(tmp_path: Path) -> None
     assert any("leave out reverse_of" in each for each in problems(tmp_path, named))
 
 
+def test_copies_are_only_deleted_where_the_mirror_alone_writes_and_may_change_them(tmp_path: Path) -> None:
+    text = GOOD.replace("topics: {", "topics: {on_source_delete: delete, ")
+    assert load_config(write(tmp_path, text)).mirrors[0].topics.on_source_delete == "delete"
+    assert any("must not be deleted" in each for each in problems(tmp_path, text + "    writers: shared\n"))
+    unmanaged = text.replace("on_source_delete: delete, ", "on_source_delete: delete, manage: false, ")
+    assert any("mirrors[0].topics.on_source_delete" in each for each in problems(tmp_path, unmanaged))
+
+
 def test_acls_are_not_kept_in_step_on_topics_with_several_writers(tmp_path: Path) -> None:
     text = GOOD.replace("topics: {", "topics: {acls: {sync: true}, ") + "    writers: shared\n"
     assert any("ACLs of several sources" in each for each in problems(tmp_path, text))

@@ -26,7 +26,7 @@ def test_the_status_names_a_halt_in_plain_fields(context: LaneContext) -> None:
     known, refused = (json.loads(json.dumps(plain(topics[name]))) for name in ("t", "new"))
     assert list(known) == [
         "target_topic", "records", "bytes", "lag_records", "position", "end", "state", "reason", "hint", "code", "halted_partition",
-        "halted_span", "incarnation", "max_batch_bytes", "marks",
+        "halted_span", "incarnation", "max_batch_bytes", "marks", "ends_known",
     ]  # fmt: skip
     hint = (
         "with `on_loss: record_gap` the run records the gap and continues;"

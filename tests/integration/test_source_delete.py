@@ -22,21 +22,11 @@ from mirror_pipeline.errors import BrokerError, ClusterUnreachable, NothingSelec
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_ID
 from mirror_pipeline.operations.failover.report import FailoverOptions
 from tests.integration.processes import wait_until
+from tests.support.deleted_topics import delete_topic, expected
 from tests.support.groups import running
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, make_mirror, nowhere, produce, values
-
-IN_PROCESS: dict[str, Any] = {"inline_bytes": "1GB", "target_wait": "8s", "source_wait": "8s"}
-
-
-def expected(first: int, end: int) -> list[str]:
-    return [f"value-{number}".ljust(20, ".") for number in range(first, end)]
-
-
-def delete_topic(mirror: Mirror, topic: str) -> None:
-    with mirror.flow.source_admin() as admin:
-        admin.delete_topic(topic)
-        wait_until(lambda: topic not in admin.topics([topic]), 30, "the topic to go")
+from tests.support.reverse_pair import IN_PROCESS
 
 
 def target_id(mirror: Mirror, topic: str) -> str:

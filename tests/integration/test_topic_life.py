@@ -5,34 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mirror_pipeline import Mirror
 from mirror_pipeline.cli.main import main
 from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.kafka.admin import Admin
 from tests.integration.processes import wait_until
+from tests.support.deleted_topics import delete_topic, expected
 from tests.support.groups import running
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, nowhere, produce, values
-from tests.support.reverse_pair import pair
+from tests.support.reverse_pair import IN_PROCESS, pair
 
 pytestmark = pytest.mark.long
-
-IN_PROCESS: dict[str, Any] = {"inline_bytes": "1GB", "target_wait": "8s", "source_wait": "8s"}
-
-
-def expected(first: int, end: int) -> list[str]:
-    return [f"value-{number}".ljust(20, ".") for number in range(first, end)]
-
-
-def delete_topic(mirror: Mirror, topic: str) -> None:
-    with mirror.flow.source_admin() as admin:
-        admin.delete_topic(topic)
-        wait_until(lambda: topic not in admin.topics([topic]), 30, "the topic to go")
-
 
 def exists(admin: Admin, topic: str) -> bool:
     return topic in admin.topics([topic])

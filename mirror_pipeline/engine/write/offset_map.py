@@ -17,6 +17,14 @@ Landed = tuple[tuple[int, int], ...]
 """Runs of records on the target, in order: first target offset and number of records."""
 
 
+def append_run(runs: list[tuple[int, int]], start: int, records: int) -> None:
+    """Add records that lie from target offset ``start`` on; what follows the last run directly belongs to it."""
+    if runs and sum(runs[-1]) == start:
+        start, before = runs.pop()
+        records += before
+    runs.append((start, records))
+
+
 def records_before(span: SpanRef, offset: int) -> int:
     """Number of the span's records whose source offset is below ``offset``."""
     offset = min(max(offset, span.start), span.end)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mirror_pipeline.engine.write.offset_map import SEQUENCE_MASK, Landed
+from mirror_pipeline.engine.write.offset_map import SEQUENCE_MASK, Landed, append_run
 from mirror_pipeline.halts import Halt, sequence_gap, tail_deleted
 from mirror_pipeline.kafka.records.batch import BatchHeader
 from mirror_pipeline.model import Position, Stamp, TopicPartition
@@ -103,7 +103,4 @@ class SharedTail:
     def _land(self, start: int, records: int) -> None:
         self.records += records
         self.absent = 0
-        if self._landed and self._end == start:
-            first, before = self._landed.pop()
-            start, records = first, before + records
-        self._landed.append((start, records))
+        append_run(self._landed, start, records)

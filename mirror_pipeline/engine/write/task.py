@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from mirror_pipeline.buffer.spans.span_reader import SpanReader
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.engine.write.messages import PartitionOutcome, PartitionWork, ProduceResult, ProduceTask
-from mirror_pipeline.engine.write.offset_map import records_before
+from mirror_pipeline.engine.write.offset_map import append_run, records_before
 from mirror_pipeline.engine.write.pieces import whole_batches
 from mirror_pipeline.errors import BrokerError, BufferUnusable, ClusterUnreachable, ConnectionLost, CorruptBatch
 from mirror_pipeline.execution import worker_cache
@@ -72,12 +72,6 @@ class _Slot:
         if not self.work.shared:
             return self.work.position.target_next + self.acked
         return max(base_offset, sum(self.landed[-1]) if self.landed else self.work.position.target_next)
-
-    def land(self, base_offset: int, records: int) -> None:
-        """Note where a batch lies in a shared topic."""
-        if self.landed and sum(self.landed[-1]) == base_offset:
-            base_offset, records = self.landed[-1][0], self.landed.pop()[1] + records
-        self.landed.append((base_offset, records))
 
 
 @dataclass(slots=True)
@@ -259,7 +253,7 @@ def _acknowledge(slot: _Slot, answer: ProduceAnswer | None, batch: SequencedBatc
         slot.stop(halt=displaced(slot.work.target, answer.base_offset, expected))
         return
     if slot.work.shared:
-        slot.land(answer.base_offset, batch.records)
+        append_run(slot.landed, answer.base_offset, batch.records)
     slot.acked += batch.records
     slot.acked_bytes += batch.size
     slot.acked_at = time.monotonic()

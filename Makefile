@@ -22,7 +22,7 @@ help:
 	@echo "make faults    hundreds of kills, cuts, pauses and full disks: one to two hours; see docs/faults.md"
 	@echo "make cluster-test  a lane on a Spark cluster of two workers, one of which is killed"
 	@echo "make ci        what CI runs: all of that, both Kafka versions, all long tests, one slow test and a small part of the faults, a different one each day"
-	@echo "make bench     compared with MirrorMaker 2: about 40 minutes and the large copies; BENCH=--quick under 6; see docs/benchmarks.md"
+	@echo "make bench     compared with MirrorMaker 2: about 100 minutes, 55 GB of disk; BENCH=--quick under 6; see docs/benchmarks.md"
 	@echo "make docs      the generated pages of docs/: commands, settings, JSON Schema"
 	@echo "make lock      requirements*.lock from pyproject.toml;   make jar-lock   the pinned jars"
 	@echo "make clean     remove .venv and build folders (fetched jars stay in the user's cache)"

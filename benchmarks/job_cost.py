@@ -1,7 +1,7 @@
 """What a Spark job costs apart from its work: for tasks that do nothing, step by step, and for the read and write tasks of a copy.
 
     python -m benchmarks.job_cost                                        local[3] and local[4]
-    python -m benchmarks.job_cost --master spark://127.0.0.1:7077        a standalone cluster on this machine as well
+    python -m benchmarks.job_cost --master spark://127.0.0.1:7077 --spark spark.driver.host=127.0.0.1    a standalone cluster as well
 
 Steps of a job, in milliseconds (medians): `prepare` is closure pickling and the calls to Java that make the RDD; `hand over` is scheduling,
 and passing the task to a Python worker; `back` is from the task's end to the result in the driver. CPU milliseconds are those of one job in
@@ -29,7 +29,7 @@ from rich.table import Table
 
 from benchmarks.mirror_yaml import write_mirror_yaml
 from mirror_pipeline import Mirror, flow, load_config
-from mirror_pipeline.config import EngineConfig
+from mirror_pipeline.config import EngineConfig, FrozenMap
 from mirror_pipeline.execution.spark import SparkRunner, build_session
 from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
 from mirror_pipeline.local.shapes.bulk import fill_bulk
@@ -44,8 +44,9 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="benchmarks.job_cost", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--master", action="append", default=[], help="a further master, such as spark://host:port; repeatable")
+    parser.add_argument("--spark", action="append", default=[], metavar="KEY=VALUE", help="a property for further masters; repeatable")
     parser.add_argument("--jobs", type=int, default=150, help="jobs without work")
-    parser.add_argument("--gigabytes", type=float, default=1.0, help="that real tasks copy; 0: none")
+    parser.add_argument("--gigabytes", type=float, default=4.0, help="that real tasks copy; 0: none")
     parser.add_argument("--one", nargs=2, metavar=("MASTER", "CONFIG"), help=argparse.SUPPRESS)
     return parser.parse_args(given)
 
@@ -153,9 +154,9 @@ def real(session: Any, config: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def one(master: str, config: str, jobs: int) -> None:
-    """Measure one master in this process; prints a JSON document."""
-    session = build_session(EngineConfig(spark_master=master))
+def one(master: str, config: str, jobs: int, spark: dict[str, str]) -> None:
+    """Measure one master in this process, with these properties of Spark; prints a JSON document."""
+    session = build_session(EngineConfig(spark_master=master, spark=FrozenMap(spark)))
     found: dict[str, Any] = {"master": master, "steps": without_work(session, jobs)}
     if config:
         found["real"] = real(session, Path(config))
@@ -183,7 +184,7 @@ def main(given: Sequence[str] | None = None) -> None:
     options = arguments(given)
     if options.one:
         master, config = options.one
-        one(master, config, options.jobs)
+        one(master, config, options.jobs, dict(pair.split("=", 1) for pair in options.spark))
         return
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # so that brokers are ended
     folder = Path(tempfile.mkdtemp(prefix="job-cost-"))
@@ -199,7 +200,8 @@ def main(given: Sequence[str] | None = None) -> None:
             place.mkdir()
             engine = {"inline_bytes": 0, "spark_master": master}
             path = write_mirror_yaml(place, addresses, "cost", naming=place.name + ".{topic}", engine=engine) if options.gigabytes else ""
-            words = ["--one", master, str(path), "--jobs", str(options.jobs)]
+            own = [word for pair in options.spark if master not in LOCAL for word in ("--spark", pair)]
+            words = ["--one", master, str(path), "--jobs", str(options.jobs), *own]
             done = subprocess.run([sys.executable, "-m", "benchmarks.job_cost", *words], stdout=subprocess.PIPE, text=True, check=True)
             found.append(json.loads(done.stdout.splitlines()[-1]))
             shutil.rmtree(place, ignore_errors=True)

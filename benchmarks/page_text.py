@@ -11,7 +11,7 @@ Pipeline runs with default settings. It stages every byte on disk, flushed, befo
 plain client that fetches and produces with nothing between (`benchmarks/limit.py`): what brokers and the wire allow on the same cores.
 
 ```
-make bench                                  # everything; the large copies need about 50 GB of disk
+make bench                                  # everything; the large copies need about 55 GB of disk
 make bench BENCH=--quick                    # four workloads, smaller, under 6 minutes
 make bench BENCH="--only large"             # copies of which Spark carries most; --scale 0.5 for half the disk
 make bench BENCH="--only 1kb,latency"       # some; --scale, --rounds, --sides, --resume: see --help

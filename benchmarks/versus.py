@@ -1,6 +1,6 @@
 """This tool and MirrorMaker 2, side by side on two embedded clusters of this machine.
 
-    make bench                                     all workloads; the large copies need about 50 GB of disk
+    make bench                                     all workloads; the large copies need about 55 GB of disk
     make bench BENCH=--quick                       four workloads, under 6 minutes
     python -m benchmarks.versus --only 1kb,latency --rounds 5
     python -m benchmarks.versus --only large       copies of which Spark carries most: rate, share of limit, Spark's share, ratios

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mirror_pipeline.config.load import DEFAULT_CONFIG, load_config
+from typing import TYPE_CHECKING, Any
+
 from mirror_pipeline.config.secrets import SecretRef
 from mirror_pipeline.config.settings import (
     BufferConfig,
@@ -18,6 +19,9 @@ from mirror_pipeline.config.settings import (
     nearest,
 )
 from mirror_pipeline.units import format_duration, format_size, parse_duration, parse_size, parse_time
+
+if TYPE_CHECKING:
+    from mirror_pipeline.config.load import DEFAULT_CONFIG, load_config
 
 __all__ = [
     "DEFAULT_CONFIG",
@@ -40,3 +44,12 @@ __all__ = [
     "parse_size",
     "parse_time",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: Spark's workers take settings from here and read no file; the checks' libraries cost them a tenth of a second.
+    if name in ("DEFAULT_CONFIG", "load_config"):
+        from mirror_pipeline.config import load
+
+        return getattr(load, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,12 +10,11 @@ from typing import Any
 from mirror_pipeline.config.models import BufferModel, ClusterModel, SecurityModel
 from mirror_pipeline.config.problems import Problems, part_of
 from mirror_pipeline.config.secrets import HOW, REFERENCE, SECRET_KEY
-from mirror_pipeline.config.settings import nearest
+from mirror_pipeline.config.settings import BATCHES_IN_BUFFER, nearest
 from mirror_pipeline.config.yaml_lines import Path
 from mirror_pipeline.units import format_size, parse_size
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", re.ASCII)
-BATCHES_IN_BUFFER = 4  # one is read while one is written, plus space for those that wait in between
 _REFERENCE_START = re.compile(r"\$\{(env|file):")
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/[A-Za-z0-9._-]+)*/?", re.ASCII)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")

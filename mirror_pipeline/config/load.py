@@ -24,6 +24,7 @@ from mirror_pipeline.config.models import (
 from mirror_pipeline.config.problems import Problems, part_of
 from mirror_pipeline.config.secrets import REFERENCE, SecretRef, secret_ref, substitute
 from mirror_pipeline.config.settings import (
+    BATCHES_IN_BUFFER,
     BufferConfig,
     ClusterSettings,
     Config,
@@ -224,7 +225,7 @@ class _Facts:
             value = getattr(block, field.name)
             values[field.name] = FrozenMap(value) if isinstance(value, Mapping) else value
         if not any(block is not None and "micro_batch_bytes" in block.model_fields_set for block in (override, self._model.engine)):
-            values["micro_batch_bytes"] = min(values["micro_batch_bytes"], self._model.buffer.max_bytes // checks.BATCHES_IN_BUFFER)
+            values["micro_batch_bytes"] = min(values["micro_batch_bytes"], self._model.buffer.max_bytes // BATCHES_IN_BUFFER)
         return EngineConfig(**values)
 
     def _buffer(self, buffer: BufferModel) -> BufferConfig:

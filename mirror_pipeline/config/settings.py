@@ -17,6 +17,8 @@ from mirror_pipeline.errors import UsageError
 
 V = TypeVar("V")
 
+BATCHES_IN_BUFFER = 4  # micro-batches that it must hold: one is read while one is written, plus space for those that wait in between
+
 
 class FrozenMap(Mapping[str, V], Generic[V]):
     """A read-only mapping that can be hashed and pickled."""

@@ -23,7 +23,7 @@ WORTH_A_START = 256
 # How many times the usual size a micro-batch after a full one may have; in Spark for each read task, because each is a job, and a job
 # costs the same whatever its size. Over a long link each micro-batch starts with idle connections where tasks, on a cluster, do not read
 # on into the next one.
-ONWARD_REACH, SPARK_REACH, SPARK_FAR_REACH = 2, 4, 8
+ONWARD_REACH, SPARK_REACH, SPARK_FAR_REACH = 2, 8, 8
 
 
 def inline_bytes(engine: EngineConfig) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config import ClusterSettings
@@ -34,12 +34,16 @@ class Payloads:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
+        self.released: list[SpanRef] = []
 
     def stretches(self, span: SpanRef) -> Iterator[memoryview]:
         yield self.payload(span)
 
     def payload(self, span: SpanRef) -> memoryview:
         return memoryview(self._data)
+
+    def release(self, spans: Iterable[SpanRef]) -> None:
+        self.released += spans
 
 
 def work_of(counts: Sequence[int], *, at: int = 0, ordinal: int = 0) -> PartitionWork:

@@ -69,6 +69,12 @@ class _Part:
         at = self._place(row_group, size)
         return None if at is None else self._bytes(at + start, length)
 
+    def unmap(self, at: int, length: int) -> None:
+        """Drop the whole pages of a stretch from this process's memory; they come back from the file when they are read."""
+        first, end = -(-at // mmap.PAGESIZE) * mmap.PAGESIZE, (at + length) // mmap.PAGESIZE * mmap.PAGESIZE
+        if self.mapped is not None and end > first:
+            self.mapped.madvise(mmap.MADV_DONTNEED, first, end - first)
+
     def _bytes(self, at: int, length: int) -> bytes:
         if self._remote is None:
             return self.mapped[at : at + length] if self.mapped is not None else b""
@@ -183,14 +189,16 @@ class SpanReader:
         """Spans that will not be read soon need not stay in the machine's page cache: they are on the disk.
 
         The next micro-batch is then written into the same memory, and what brokers on this machine keep there stays.
-        Views that were handed out must be gone; the files are let go of.
+        Views that were handed out stay valid: should one be used again, its bytes come from the disk.
         """
-        self.close()
         for ref in refs:
             place = self._places.pop((ref.path, ref.row_group), None)
-            if place is not None and hasattr(os, "posix_fadvise"):
-                with contextlib.suppress(OSError), open(place[0], "rb") as handle:  # a hint: a file that is gone needs none
-                    os.posix_fadvise(handle.fileno(), place[1], ref.bytes, os.POSIX_FADV_DONTNEED)
+            if place is None or not hasattr(os, "posix_fadvise"):
+                continue
+            if (part := self._open.get(ref.path)) is not None:
+                part.unmap(place[1], ref.bytes)  # the cache keeps what a process has mapped
+            with contextlib.suppress(OSError), open(place[0], "rb") as handle:  # a hint: a file that is gone needs none
+                os.posix_fadvise(handle.fileno(), place[1], ref.bytes, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Let go of the files; views handed out stay valid."""

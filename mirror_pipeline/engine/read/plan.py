@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mirror_pipeline.config.checks import BATCHES_IN_BUFFER
+from mirror_pipeline.config.settings import BATCHES_IN_BUFFER
 from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, OffsetRange
 
 T = TypeVar("T")

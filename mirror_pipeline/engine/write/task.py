@@ -95,9 +95,6 @@ def run_produce(task: ProduceTask) -> ProduceResult:
     else:
         silent = _send_all(task, slots, deadline=began + task.lease)
     outcomes = tuple(slot.outcome() for slot in slots)
-    sent = [span for slot in slots if slot.empty and not slot.stopped for span in slot.work.spans]
-    del slots  # the last views into the buffer
-    reader.release(sent)
     return ProduceResult(outcomes, time.monotonic() - began, silent)
 
 
@@ -114,6 +111,7 @@ def _sequenced(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterato
                 yield from assign_sequences(piece, stamp, sequence, skip=known)
                 sequence += records - known
                 skip -= known
+            reader.release([span])  # handed to the kernel: a large task does not have all of its part files in memory at once
 
 
 def _send_all(task: ProduceTask, slots: list[_Slot], *, deadline: float) -> dict[int, str]:

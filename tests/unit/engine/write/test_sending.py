@@ -51,8 +51,10 @@ def test_every_batch_carries_the_number_of_records_before_it() -> None:
 def test_the_numbers_go_on_from_span_to_span() -> None:
     spans = tuple(SpanRef("t", 0, "id", 0, 6 * n, 6 * n + 6, 6, 3, 1, 0, 0, (), "p", n) for n in range(2))
     work = PartitionWork(TARGET, spans, Position(2, 2, 2))
-    lane = _Slot(work, _sequenced(work, Payloads(b"".join(batches([2, 3, 1]))), STAMP))  # type: ignore[arg-type]
+    payloads = Payloads(b"".join(batches([2, 3, 1])))
+    lane = _Slot(work, _sequenced(work, payloads, STAMP))  # type: ignore[arg-type]
     assert [sequence for *_, sequence in stamps(lane)] == [2, 5, 6, 8, 11]
+    assert payloads.released == list(spans), "a span that was sent needs no memory"
 
 
 def test_a_span_that_ends_within_a_batch_is_damaged() -> None:

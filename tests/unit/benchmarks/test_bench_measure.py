@@ -131,7 +131,7 @@ def test_a_disk_that_is_too_small_is_noticed_first(tmp_path: Path, monkeypatch: 
     large = chosen(["large"])
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=25 * GB))
-    with pytest.raises(SystemExit, match=r"1kb-large needs 46 GB of disk, .* has 23; use --folder, or --scale 0.50"):
+    with pytest.raises(SystemExit, match=r"1kb-large needs 53 GB of disk, .* has 23; use --folder, or --scale 0.44"):
         versus.fitting(large, 1.0, tmp_path)
     versus.fitting(large, 0.49, tmp_path)
     versus.fitting([], 1.0, tmp_path)

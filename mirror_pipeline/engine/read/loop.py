@@ -134,11 +134,12 @@ class ReadLoop:
     def _plan(self) -> list[OffsetRange]:
         views = [p.view() for p in self._state.ready()]
         engine, waiting = self._context.mirror.engine, sum(view.wanted_bytes for view in views)
+        surely = int(sum(view.least_bytes for view in views))
         budget = budget_of(engine.micro_batch_bytes, self._reach, self._context.buffer.max_bytes, far=self._far, waiting=waiting)
         ranges = plan_ranges(views, budget_bytes=budget)
         size = planned_bytes(ranges)
         self._far = is_long(self._client.round_trip)
-        self._place = self._context.placement.for_read(size, far=self._far, waiting=int(waiting))
+        self._place = self._context.placement.for_read(size, far=self._far, waiting=surely)
         self._reach = self._place.reach if size >= FULL_SHARE * budget else 1
         return ranges
 

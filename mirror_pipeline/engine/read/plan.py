@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from mirror_pipeline.config.settings import BATCHES_IN_BUFFER
-from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, OffsetRange
+from mirror_pipeline.model import LEAST_BYTES_PER_OFFSET, UNKNOWN_BYTES_PER_OFFSET, OffsetRange
 
 T = TypeVar("T")
 
@@ -42,6 +42,11 @@ class PartitionView:
     def wanted_bytes(self) -> float:
         """Estimated bytes between ``next`` and ``end``."""
         return max(1.0, (self.end - self.next) * self.bytes_per_offset)
+
+    @property
+    def least_bytes(self) -> float:
+        """The same, of a partition that was read before; otherwise only what the smallest records take."""
+        return self.wanted_bytes if self.bytes_per_batch else (self.end - self.next) * LEAST_BYTES_PER_OFFSET
 
 
 def budget_of(usual: int, reach: int, cap: int, *, far: bool, waiting: float) -> int:

@@ -24,7 +24,7 @@ from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.kafka.offsets import offsets_or_errors
-from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, Incarnation, TopicPartition
+from mirror_pipeline.model import LEAST_BYTES_PER_OFFSET, Incarnation, TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic
 from mirror_pipeline.topics.plan import TargetPlan
 
@@ -149,7 +149,7 @@ class TopicStarter:
         begins, ends = (offsets_or_errors(self._source, parts, at) for at in (EARLIEST, LATEST))
         pairs = ((begins[tp], ends[tp]) for tp in parts)
         offsets = sum(end - begin for begin, end in pairs if isinstance(begin, int) and isinstance(end, int))
-        self._context.placement.expect(int(offsets * UNKNOWN_BYTES_PER_OFFSET))
+        self._context.placement.expect(int(offsets * LEAST_BYTES_PER_OFFSET))
 
     def _generation(
         self, topic: LaneTopic, metadata: ClusterMetadata, known: Incarnation | None, target_id: str, bounds: dict[int, tuple[int, int]]

@@ -133,7 +133,7 @@ def test_a_disk_that_is_too_small_is_noticed_first(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=25 * GB))
     with pytest.raises(SystemExit, match=r"1kb-large needs 53 GB of disk, .* has 23; use --folder, or --scale 0.44"):
         versus.fitting(large, 1.0, tmp_path)
-    versus.fitting(large, 0.49, tmp_path)
+    versus.fitting(large, 0.43, tmp_path)
     versus.fitting([], 1.0, tmp_path)
 
 

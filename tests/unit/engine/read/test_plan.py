@@ -15,6 +15,7 @@ from mirror_pipeline.engine.read.plan import (
     plan_ranges,
     turn_seconds,
 )
+from mirror_pipeline.execution.placement import INLINE_BYTES, WORTH_A_START
 
 MB, GB = 10**6, 10**9
 
@@ -104,3 +105,11 @@ def test_micro_batches_become_smaller_towards_the_end_of_a_backlog(waiting: int,
 def test_the_more_a_small_micro_batch_holds_the_sooner_comes_the_next(one: int, other: int) -> None:
     assert SHORT_TURN_SECONDS <= turn_seconds(max(one, other)) <= turn_seconds(min(one, other)) <= TURN_SECONDS
     assert (turn_seconds(0), turn_seconds(SHORT_TURN_BYTES)) == (TURN_SECONDS, SHORT_TURN_SECONDS)
+
+
+def test_what_surely_waits_is_known_of_partitions_that_were_read() -> None:
+    """2.5 million records of 100 bytes are not taken for the 2 GB that are worth a start of Spark."""
+    unread = PartitionView("t", 0, "id", 0, 2_500_000)
+    assert unread.wanted_bytes > WORTH_A_START * INLINE_BYTES > 10 * unread.least_bytes
+    read = PartitionView("t", 0, "id", 0, 2_500_000, 110.0, bytes_per_batch=16_000.0)
+    assert read.least_bytes == read.wanted_bytes == 275_000_000

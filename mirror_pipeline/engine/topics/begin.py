@@ -12,6 +12,7 @@ from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.longlink.connection_count import is_long
 from mirror_pipeline.engine.state import TopicRun
+from mirror_pipeline.engine.topics.backlog import backlog_bytes
 from mirror_pipeline.engine.topics.first_seen import FirstSeen
 from mirror_pipeline.engine.topics.join import Ranges, first_offsets, run_of
 from mirror_pipeline.engine.topics.policies import apply_policy
@@ -24,7 +25,7 @@ from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.kafka.offsets import offsets_or_errors
-from mirror_pipeline.model import LEAST_BYTES_PER_OFFSET, Incarnation, TopicPartition
+from mirror_pipeline.model import Incarnation, TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic
 from mirror_pipeline.topics.plan import TargetPlan
 
@@ -147,9 +148,9 @@ class TopicStarter:
         whole = [found for topic in topics if topic.ranges is None and not (found := metadata.topics[topic.topic]).error]
         parts = [TopicPartition(found.name, number) for found in whole for number, part in found.partitions.items() if part.leader >= 0]
         begins, ends = (offsets_or_errors(self._source, parts, at) for at in (EARLIEST, LATEST))
-        pairs = ((begins[tp], ends[tp]) for tp in parts)
-        offsets = sum(end - begin for begin, end in pairs if isinstance(begin, int) and isinstance(end, int))
-        self._context.placement.expect(int(offsets * LEAST_BYTES_PER_OFFSET))
+        pairs = ((tp, begins[tp], ends[tp]) for tp in parts)
+        bounds = {tp: (begin, end) for tp, begin, end in pairs if isinstance(begin, int) and isinstance(end, int)}
+        self._context.placement.expect(int(backlog_bytes(self._source, bounds)))
 
     def _generation(
         self, topic: LaneTopic, metadata: ClusterMetadata, known: Incarnation | None, target_id: str, bounds: dict[int, tuple[int, int]]

@@ -99,7 +99,7 @@ def missing(document: Mapping[str, Any]) -> list[str]:
         elif entry["scale"] != 1.0 or entry["workload"]["seconds"] != workload.seconds:
             found.append(f"{workload.name} was measured at a smaller scale")
         else:
-            enough = ENOUGH_ROUNDS if workload.kind == "bulk" else 1
+            enough = ENOUGH_ROUNDS if workload.core else 1
             for side in (name for name in workload.sides if not (old and name == LIMIT)):
                 if entry["medians"].get(side, {}).get("rounds", 0) < enough:
                     found.append(f"{workload.name}: {side} has fewer than {enough} good rounds")

@@ -109,7 +109,7 @@ class Placement:
         Args:
             size: of the micro-batch.
             far: over a long link, which this process can fill alone.
-            waiting: bytes that the whole backlog has at least.
+            waiting: bytes of the whole backlog; of partitions that were not read yet only what they have at least.
 
         Raises what Spark's start raised.
         """

@@ -20,6 +20,7 @@ from tests.support.reverse_pair import IN_PROCESS, pair
 
 pytestmark = pytest.mark.long
 
+
 def exists(admin: Admin, topic: str) -> bool:
     return topic in admin.topics([topic])
 

@@ -16,7 +16,9 @@ WORTH_A_LOOK = 1_000_000
 
 
 def backlog_bytes(source: WireClient, bounds: Mapping[TopicPartition, tuple[int, int]]) -> float:
-    """Bytes between the bounds, at least: the first batches of the partition with most offsets are looked at, the others taken for alike.
+    """About how many bytes lie between the bounds: as many an offset as in the first batches of the partition with most offsets.
+
+    Of few offsets, and where that partition cannot be read, it is what the smallest records take.
 
     Args:
         source: the cluster.

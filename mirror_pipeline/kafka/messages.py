@@ -71,6 +71,7 @@ class Api(IntEnum):
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_ACLS = 29
+    DESCRIBE_CONFIGS = 32
     SASL_AUTHENTICATE = 36
     DESCRIBE_PRODUCERS = 61
 
@@ -101,6 +102,7 @@ SPOKEN: dict[int, Versions] = {
     Api.INIT_PRODUCER_ID: Versions(0, 4, 2),
     Api.OFFSET_FOR_LEADER_EPOCH: Versions(2, 4, 4),  # v2: current leader epoch, allowed to consumers (KIP-320)
     Api.DESCRIBE_ACLS: Versions(1, 3, 2),  # v1: prefixed patterns
+    Api.DESCRIBE_CONFIGS: Versions(1, 2, 4),  # v1: where a value comes from; from v3 with its type and a text; written by hand
     Api.SASL_AUTHENTICATE: Versions(0, 2, 2),  # v1: session lifetime
     Api.DESCRIBE_PRODUCERS: Versions(0, 0, 0),
 }

@@ -18,7 +18,10 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, A
 from mirror_pipeline.config import BufferConfig, ClusterSettings, Config, FrozenMap, MirrorConfig, SecretRef, Security, TopicSelection
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, TopicHalted
 from mirror_pipeline.kafka.admin import FIRST_CONTACT_TIMEOUT, REFUSED_GRACE, Admin
+from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.local.shapes.ground import known_everywhere
+from mirror_pipeline.operations.topic_sync.topic_settings import TopicSettings
+from mirror_pipeline.topics.alter import alter_topics
 from mirror_pipeline.topics.catalogue import CatalogueTopic, load_catalogue, refresh_catalogue
 from mirror_pipeline.topics.configs import FOREVER
 from mirror_pipeline.topics.manage import ensure_target_topic, plan_targets
@@ -352,3 +355,25 @@ def test_logins_and_rights(guarded: Any, clusters: Any, monkeypatch: pytest.Monk
         assert caught.value.retryable is False
         assert "clusters.east.security" in caught.value.hint
         assert password not in str(caught.value)
+
+
+def test_settings_read_over_the_wire_are_those_that_librdkafka_reads(versioned_admins: Admins, topic_name: str) -> None:
+    east, _ = versioned_admins
+    east.create_topic(topic_name, 1, 1, {"retention.ms": "86400000", "cleanup.policy": "compact,delete"})
+    explicit(east, topic_name)  # waits until the broker knows the topic
+    settings, missing = TopicSettings(), f"{topic_name}-missing"
+    with WireClient(east.cluster) as client:
+        found = settings.read(client, [topic_name, missing])
+        again = settings.read(client, [topic_name, missing])
+        admin_saw = east.topic_configs([topic_name, missing])
+        assert found[topic_name] == admin_saw[topic_name], "values, where they come from, and flags"
+        assert again[topic_name] is found[topic_name], "the same bytes are not read twice"
+        refused, wanted = found[missing], admin_saw[missing]
+        assert isinstance(refused, BrokerError) and isinstance(wanted, BrokerError)
+        assert (refused.code, refused.name) == (wanted.code, wanted.name)
+        alter_topics(east, {topic_name: {"retention.ms": "90000000"}})
+        deadline = time.monotonic() + 30.0
+        while settings.read(client, [topic_name, missing]) == found and time.monotonic() < deadline:
+            time.sleep(0.1)
+        changed = settings.read(client, [topic_name, missing])[topic_name]
+        assert not isinstance(changed, BrokerError) and changed["retention.ms"].value == "90000000"

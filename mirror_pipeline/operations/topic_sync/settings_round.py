@@ -20,6 +20,7 @@ from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirror_pipeline.kafka.offsets import offsets_or_errors
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.topic_sync.own_copies import OwnCopies
+from mirror_pipeline.operations.topic_sync.topic_settings import TopicSettings
 from mirror_pipeline.topics import rights
 from mirror_pipeline.topics.alter import Changes, alter_topics
 from mirror_pipeline.topics.configs import Settings
@@ -63,13 +64,14 @@ class SettingsRounds:
     Args:
         flow: the mirror.
         table: what it has made on target topics.
-        source, target: its clusters.
+        target: administration of its target.
     """
 
     flow: Flow
     table: TopicChanges
-    source: Admin
     target: Admin
+    _source_settings: TopicSettings = field(default_factory=TopicSettings)
+    _target_settings: TopicSettings = field(default_factory=TopicSettings)
     _floors: dict[str, tuple[tuple[str, ...], dict[TopicPartition, int]]] = field(default_factory=dict)
     _broker: Settings | None = None
 
@@ -81,7 +83,7 @@ class SettingsRounds:
             write: change settings.
 
         Raises:
-            ClusterUnreachable: a cluster does not answer.
+            ClusterUnreachable, ConnectionLost: a cluster does not answer.
             BufferUnusable: a ledger cannot be read, or the table cannot be written.
         """
         outcome = SettingsOutcome()
@@ -106,21 +108,22 @@ class SettingsRounds:
             _note(outcome.drift, topic, [why])
         if not own.copies:
             return {}
-        sources = self.source.topic_configs(list(own.copies))
-        targets = self.target.topic_configs([copy.generation.target_topic for copy in own.copies.values()])
+        with self.flow.source_client() as here, self.flow.target_client() as there:
+            sources = self._source_settings.read(here, list(own.copies))
+            targets = self._target_settings.read(there, [copy.generation.target_topic for copy in own.copies.values()])
         broker, made = broker_defaults(self.target), self._made()
         pairs = {}
         for topic, copy in own.copies.items():
             name = copy.generation.target_topic
-            here, held = sources[topic], targets[name]
-            unread = next((answer for answer in (here, held) if isinstance(answer, BrokerError)), None)
-            if isinstance(here, BrokerError) or isinstance(held, BrokerError):
+            wanted, held = sources[topic], targets[name]
+            unread = next((answer for answer in (wanted, held) if isinstance(answer, BrokerError)), None)
+            if isinstance(wanted, BrokerError) or isinstance(held, BrokerError):
                 if unread is not None and unread.code != UNKNOWN_TOPIC_OR_PARTITION:
                     _note(outcome.drift, topic, [f"its settings are not compared: {unread.message}"])
                 continue
             before = made.get(name, {})
-            step = settings_step(here, held, self.flow.settings.topics.configs, before, broker=broker)
-            pairs[topic] = _Pair(copy, here, held, before, step)
+            step = settings_step(wanted, held, self.flow.settings.topics.configs, before, broker=broker)
+            pairs[topic] = _Pair(copy, wanted, held, before, step)
         self._broker = broker
         return pairs
 

@@ -73,7 +73,7 @@ class Rounds:
     acls: AclRounds | None
 
     def run(self, *, write: bool = True) -> tuple[SettingsOutcome, AclOutcome]:
-        """One round; without ``write`` it only says what it would change. Raises ClusterUnreachable, BufferUnusable."""
+        """One round; without ``write`` it only says what it would change. Raises ClusterUnreachable, ConnectionLost, BufferUnusable."""
         own = own_copies(self.flow)
         settings = SettingsOutcome(topics=len(own.copies)) if self.settings is None else self.settings.run(own, write=write)
         return settings, AclOutcome() if self.acls is None else self.acls.run(own, write=write)
@@ -81,9 +81,9 @@ class Rounds:
 
 def open_rounds(flow: Flow, stack: ExitStack, store: LaneStore) -> Rounds:
     """Rounds with connections of their own, which the stack closes."""
-    source, target = stack.enter_context(flow.source_admin()), stack.enter_context(flow.target_admin())
+    target = stack.enter_context(flow.target_admin())
     table, topics = TopicChanges(store, durable=flow.config.buffer.durable), flow.settings.topics
-    settings = SettingsRounds(flow, table, source, target) if topics.configs.sync else None
+    settings = SettingsRounds(flow, table, target) if topics.configs.sync else None
     return Rounds(flow, table, settings, AclRounds(flow, table, target) if topics.acls.sync else None)
 
 

@@ -44,8 +44,17 @@ def _machine(document: Document) -> str:
         f"Measured {document['started_at'][:10]} on {m['cores']} cores ({m['processor']}) with {m['memory_bytes'] / 1e9:.0f} GB of memory, "
         f"{m['system']}; Kafka {v['kafka']}, MirrorMaker {v['mirrormaker']}, Mirror Pipeline {v['mirror_pipeline']} "
         f"(commit {v['commit'] or 'unknown'}), Java {v['java']}, Python {v['python']}, PySpark {v['pyspark']}, deltalake {v['deltalake']}. "
-        f"{rounds}. Both brokers ran on the same cores. {_path(o.get('inline_bytes'))}"
+        f"{rounds}. Both brokers ran on the same cores. {_path(o.get('inline_bytes'))}{_earlier(document)}"
     )
+
+
+def _earlier(document: Document) -> str:
+    """Which rows an earlier run has measured."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for entry in document["workloads"]:
+        if "commit" in entry:
+            rows.setdefault((entry["measured"], entry["commit"] or "unknown"), []).append(f"`{entry['workload']['name']}`")
+    return "".join(f" {', '.join(names)}: measured {day}, commit {commit}." for (day, commit), names in rows.items())
 
 
 def _path(inline_bytes: int | None) -> str:

@@ -101,8 +101,8 @@ HOW = """
 - **Sampling.** The target's end offsets are requested a few times a second over one connection, and CPU times are read at the same
   moments. The JSON has the cost of this as `watch_cpu_seconds`; it is about the same for every side and not included in any.
 - **Memory.** Most of the machine's free memory is written once and released before the first round. In a virtual machine the first use of
-  a page also causes a page fault on the host, which would slow down whichever copy runs first. Before the large copies `limit` makes
-  one that does not count. `--no-touch` skips both.
+  a page also causes a page fault on the host, which would slow down whichever copy runs first. Before the copies of a workload
+  `limit` makes one that does not count, after its source was filled. `--no-touch` skips both.
 - **Records.** Records are unique; each value contains its text twice, so that codecs can compress it. The table shows the size of the
   source's log and of the values. Batch sizes are those of the source; each side writes batches of other sizes.
 - **The limit.** `limit` is one Python process with the wire client of Mirror Pipeline: one thread fetches over two connections, another

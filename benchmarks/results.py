@@ -107,11 +107,18 @@ def missing(document: Mapping[str, Any]) -> list[str]:
 
 
 def merge(before: Mapping[str, Any] | None, now: dict[str, Any]) -> dict[str, Any]:
-    """``now`` with those workloads of ``before`` that it has not measured itself; the order is that of the workloads."""
-    entries = {entry["workload"]["name"]: entry for entry in (before or {}).get("workloads", [])}
+    """``now`` with those workloads of ``before`` that it has not measured itself; the order is that of the workloads.
+
+    What is taken over says by which commit, and on which day, it was measured.
+    """
+    entries = {entry["workload"]["name"]: {**_origin(before), **entry} for entry in before["workloads"]} if before else {}
     entries |= {entry["workload"]["name"]: entry for entry in now["workloads"]}
     order = {workload.name: place for place, workload in enumerate(WORKLOADS)}
     return {**now, "workloads": sorted(entries.values(), key=lambda e: order.get(e["workload"]["name"], len(order)))}
+
+
+def _origin(document: Mapping[str, Any]) -> dict[str, str]:
+    return {"commit": document["versions"]["commit"], "measured": document["started_at"][:10]}
 
 
 def load(path: Path) -> dict[str, Any] | None:

@@ -146,7 +146,7 @@ class Bench:
             latency.prime(self.place.source, names[0], workload)
             entry["floor"] = latency.measure(self.place.source, names[0], self.place.source, names[0], workload, None)
         taking_part = [side for side in self.sides if side.name in workload.sides]
-        if workload.large and not self.options.no_touch:  # memory again: what the first copy writes is new to a virtual machine's host
+        if workload.kind == "bulk" and not self.options.no_touch:  # the first copy after a fill would pay for memory that is new to it
             self._try(Limit(), workload, 0)
         for number in range(self._rounds(workload)):
             turn = number % max(1, len(taking_part))

@@ -91,7 +91,7 @@ WORKLOADS = (
     Workload("1kb-large", "bulk", total_bytes=16 * GB, core=True, large=True),
     Workload("1kb-lz4-large", "bulk", codec="lz4", total_bytes=22 * GB, core=True, large=True),
     Workload("100b-large", "bulk", 100, total_bytes=12 * GB, core=True, large=True),
-    Workload("100b-lz4-large", "bulk", 100, codec="lz4", total_bytes=20 * GB, core=True, large=True),
+    Workload("100b-lz4-large", "bulk", 100, codec="lz4", total_bytes=26 * GB, core=True, large=True),
     Workload("latency", "latency", seconds=20.0, rate_bytes=5 * MB),
     Workload("idle-1000", "idle", 100, partitions=1, topics=1_000, seconds=60.0),
 )

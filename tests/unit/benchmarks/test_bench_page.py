@@ -170,6 +170,18 @@ def test_merging_keeps_workloads_that_were_not_measured_again() -> None:
     assert [e["scale"] for e in merged["workloads"]].count(0.1) == 1
 
 
+def test_the_page_says_which_rows_an_earlier_run_has_measured() -> None:
+    before, now = document(), document()
+    before["versions"]["commit"], before["started_at"] = "abc", "2025-12-31T03:04:05+00:00"
+    now["workloads"] = now["workloads"][2:]
+    merged = results.merge(before, now)
+    first, second = (f"`{workload.name}`" for workload in WORKLOADS[:2])
+    assert f"{first}, {second}: measured 2025-12-31, commit abc." in page.page(merged, None)
+    again = results.merge(merged, {**now, "workloads": merged["workloads"][1:2]})
+    assert f"{first}, {second}: measured 2025-12-31, commit abc." in page.page(again, None), "not the commit of the run in between"
+    assert ": measured" not in page.page(now, None)
+
+
 def test_chart_is_in_proportion_and_escapes() -> None:
     text = bars.chart("a < b", [("one & two", [("ours", 200.0), ("tuned", 50.0)])])
     root = ElementTree.fromstring(text)  # noqa: S314 - our own

@@ -109,9 +109,10 @@ def missing(document: Mapping[str, Any]) -> list[str]:
 def merge(before: Mapping[str, Any] | None, now: dict[str, Any]) -> dict[str, Any]:
     """``now`` with those workloads of ``before`` that it has not measured itself; the order is that of the workloads.
 
-    What is taken over says by which commit, and on which day, it was measured.
+    What is taken over says by which commit, and on which day, it was measured, unless both are the same.
     """
-    entries = {entry["workload"]["name"]: {**_origin(before), **entry} for entry in before["workloads"]} if before else {}
+    origin = _origin(before) if before and _origin(before) != _origin(now) else {}
+    entries = {entry["workload"]["name"]: {**origin, **entry} for entry in (before or {}).get("workloads", [])}
     entries |= {entry["workload"]["name"]: entry for entry in now["workloads"]}
     order = {workload.name: place for place, workload in enumerate(WORKLOADS)}
     return {**now, "workloads": sorted(entries.values(), key=lambda e: order.get(e["workload"]["name"], len(order)))}

@@ -310,8 +310,9 @@ class DeltaLog:
         if not isinstance(self._opened, LocalLog):
             self._checkpoint_quietly()
         elif self._background is None or not self._background.is_alive():
-            # Beside the commits, which would wait for it. Not a daemon: Rust frames must not be cut off when the process ends.
-            self._background = threading.Thread(target=self._checkpoint_quietly, name="checkpoint")
+            # Beside the commits, which would wait for it. Not a daemon, as the thread that commits is: where the process ends, Python cuts
+            # off daemons, and a thread in the middle of Rust code then crashes the process.
+            self._background = threading.Thread(target=self._checkpoint_quietly, name="checkpoint", daemon=False)
             self._background.start()
 
     def _checkpoint_quietly(self) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -244,6 +245,22 @@ def test_checkpoints_and_clean_logs_lose_nothing(store: LaneStore, spans: SpanTa
         assert [ref.micro_batch for ref in table.pending({})] == list(range(commits))
     assert stale.commit(commits - 1, [stage(commits - 1, [draft(0, 1)])]) is False
     assert stale.commit(commits, [stage(commits, [draft(commits, commits + 1)])]) is True
+
+
+def test_the_end_of_the_process_waits_for_a_checkpoint_of_a_daemon_thread(spans: SpanTable, stage: Stage) -> None:
+    """Lanes commit in daemon threads, and a thread is by default what its maker is: cut off in Rust code, it crashed runs at their end."""
+
+    def work() -> None:
+        for number in range(CHECKPOINT_EVERY + 1):
+            spans.commit(number, [stage(number, [draft(number, number + 1)])])
+
+    lane = threading.Thread(target=work, daemon=True)
+    lane.start()
+    lane.join()
+    checkpoint = spans._log._background
+    assert checkpoint is not None
+    checkpoint.join()
+    assert not checkpoint.daemon
 
 
 def test_a_file_rewritten_by_others_is_named(store: LaneStore, spans: SpanTable, stage: Stage) -> None:

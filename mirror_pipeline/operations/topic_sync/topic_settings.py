@@ -7,15 +7,15 @@ over 1,000 idle topics. The layouts are those of DescribeConfigs v1 and v2.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator
+import sys
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.cluster_info import ConfigValue
 from mirror_pipeline.kafka.codes import broker_error
-from mirror_pipeline.kafka.connection import Reply
-from mirror_pipeline.kafka.cursor import Cursor
+from mirror_pipeline.kafka.cursor import INT32, Cursor
 from mirror_pipeline.kafka.messages import Api
 
 TOPICS_A_REQUEST = 1_000
@@ -37,7 +37,7 @@ _SOURCES = {
 class TopicSettings:
     """Settings of one cluster's topics, as last read."""
 
-    _known: dict[bytes, tuple[memoryview, dict[str, dict[str, ConfigValue] | BrokerError]]] = field(default_factory=dict)
+    _known: dict[bytes, dict[str, dict[str, ConfigValue] | BrokerError]] = field(default_factory=dict)  # by the bytes of the answer
 
     def read(self, client: WireClient, names: Collection[str]) -> dict[str, dict[str, ConfigValue] | BrokerError]:
         """Every setting in force of each topic; one topic without access does not hide the others.
@@ -51,13 +51,11 @@ class TopicSettings:
         """
         found: dict[str, dict[str, ConfigValue] | BrokerError] = {}
         known, self._known = self._known, {}
+        nodes = sorted(client.metadata(()).brokers)
         for question in _questions(names):
-            reply = _asked(client, question)
-            body = reply.body[4:]  # after the throttle time
-            before = known.get(question)
-            answers = before[1] if before is not None and before[0] == body else _read(client.cluster.alias, body)
-            self._known[question] = memoryview(bytes(body)), answers
-            found |= answers
+            body = _asked(client, nodes, question)
+            self._known[body] = known[body] if body in known else _read(client.cluster.alias, memoryview(body))
+            found |= self._known[body]
         return found
 
 
@@ -70,10 +68,10 @@ def _questions(names: Collection[str]) -> Iterator[bytes]:
         yield struct.pack(">i", len(part)) + b"".join(resources) + struct.pack(">b", _NO_SYNONYMS)
 
 
-def _asked(client: WireClient, question: bytes) -> Reply:
-    """The answer of any broker."""
+def _asked(client: WireClient, nodes: Sequence[int], question: bytes) -> bytes:
+    """The answer of the first broker that gives one, without its throttle time."""
     lost: ConnectionLost | None = None
-    for node in sorted(client.metadata(()).brokers):
+    for node in nodes:
         try:
             connection = client.connection(node)
             connection.send(Api.DESCRIBE_CONFIGS, connection.version(Api.DESCRIBE_CONFIGS), [question])
@@ -82,7 +80,7 @@ def _asked(client: WireClient, question: bytes) -> Reply:
         except ConnectionLost as error:
             lost = error
             continue
-        return reply
+        return bytes(reply.body[INT32.size :])
     raise lost or ConnectionLost(f"{client.cluster.alias}: no broker is up")
 
 
@@ -97,7 +95,6 @@ def _answers(alias: str, body: memoryview) -> dict[str, dict[str, ConfigValue] |
     """Settings, or the error, of each topic; equal values are one object."""
     cursor, answers = Cursor(body), dict[str, dict[str, ConfigValue] | BrokerError]()
     values: dict[tuple[str | None, int, bool, bool], ConfigValue] = {}
-    names: dict[str, str] = {}
     for _ in range(cursor.count()):
         (code,) = cursor.numbers(_RESULT)
         message = cursor.string()
@@ -112,6 +109,6 @@ def _answers(alias: str, body: memoryview) -> dict[str, dict[str, ConfigValue] |
             facts = value, source, sensitive, read_only
             if facts not in values:
                 values[facts] = ConfigValue(value, _SOURCES.get(source, "UNKNOWN_CONFIG"), sensitive, read_only)
-            configs[names.setdefault(name, name)] = values[facts]
+            configs[sys.intern(name)] = values[facts]
         answers[topic] = broker_error(code, f"cluster {alias}: read the settings of {topic}", message) if code else configs
     return answers

@@ -22,6 +22,9 @@ Force = Annotated[bool, typer.Option("--force", metavar=NO_VALUE, help="Replace 
 Without = Annotated[
     bool, typer.Option("--without-refused", metavar=NO_VALUE, help="Write the file although keys are refused; leave them out.")
 ]
+Naming = Annotated[
+    str, typer.Option("--naming", metavar="RULE", help="Names of target topics in place of the file's: prefix, identity or a template.")
+]
 _COLOURS = {ImportOutcome.CARRIED: "green", ImportOutcome.CHANGED: "cyan", ImportOutcome.REFUSED: "red"}
 
 
@@ -30,17 +33,19 @@ def import_mm2(
     output: Output = DEFAULT_CONFIG,
     force: Force = False,
     without_refused: Without = False,
+    naming: Naming = "",
     as_json: AsJson = False,
 ) -> None:
     """Write the configuration file that does what a property file of MirrorMaker 2 does (dedicated mode).
 
     Lists what becomes of every key: carried, changed, not needed, or refused, with the reason, and which of MirrorMaker's defaults count.
-    When a key is refused nothing is written, unless --without-refused is given. Passwords are not copied: the new file refers to
-    environment variables, which are listed. An existing file is kept unless --force is given. Nothing is contacted.
+    When a key is refused nothing is written, unless --without-refused is given: the file then lists what is left out, and a login that
+    cannot be carried is to be filled in. Passwords are not copied: the new file refers to environment variables, which are listed.
+    An existing file is kept unless --force is given. Nothing is contacted.
 
     Exit code 1 when a key is refused and nothing was written.
     """
-    report = make(properties, output, force=force, without_refused=without_refused)
+    report = make(properties, output, force=force, without_refused=without_refused, naming=naming)
     if as_json:
         print_json(report.to_json())
     else:

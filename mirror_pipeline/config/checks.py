@@ -41,7 +41,8 @@ _OWN_CLIENT_KEYS = {
 def may_hold_reference(path: Path) -> bool:
     """Whether ``${env:..}`` or ``${file:..}`` means something at this key."""
     if path[:1] == ("clusters",):
-        return path[2:] in (("security", "password"), ("security", "key_password")) or path[2:3] in (("client",), ("bootstrap_servers",))
+        login = (("security", "username"), ("security", "password"), ("security", "key_password"))
+        return path[2:] in login or path[2:3] in (("client",), ("bootstrap_servers",))
     return path == ("buffer", "uri")
 
 
@@ -49,7 +50,7 @@ def check_references(data: object, problems: Problems) -> None:
     """A reference at a key where nothing replaces it would silently be taken as text."""
     for path, text in _texts(data, ()):
         if _REFERENCE_START.search(text) and not may_hold_reference(path):
-            problems.add(path, "${...} is not replaced here; it is in passwords, client, bootstrap_servers and buffer.uri")
+            problems.add(path, "${...} is not replaced here; it is in user names, passwords, client, bootstrap_servers and buffer.uri")
 
 
 def _texts(data: object, path: Path) -> Iterator[tuple[Path, str]]:
@@ -92,6 +93,8 @@ def _check_security(security: SecurityModel, base: Path, folder: FilePath, probl
             problems.add((*base, key), f"is missing; protocol {protocol} needs it")
         elif not protocol.startswith("SASL_") and value is not None:
             problems.add((*base, key), _no_effect(protocol, "SASL_SSL" if protocol == "SSL" else "SASL_PLAINTEXT"))
+    if _REFERENCE_START.search(security.username or "") and not REFERENCE.fullmatch(security.username or ""):
+        problems.add((*base, "username"), "a reference must be the whole value")
     if security.mechanism == "PLAIN" and protocol == "SASL_PLAINTEXT":
         problems.add((*base, "mechanism"), "PLAIN would send the password unencrypted; use protocol SASL_SSL, or SCRAM-SHA-512")
     for key, value in {"ca_file": security.ca_file, "cert_file": security.cert_file, "key_file": security.key_file}.items():

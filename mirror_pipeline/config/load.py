@@ -184,7 +184,7 @@ class _Facts:
         return Security(
             protocol=security.protocol,
             mechanism=security.mechanism,
-            username=security.username,
+            username=secret("username", security.username) if REFERENCE.fullmatch(security.username or "") else security.username,
             password=secret("password", security.password),
             ca_file=self._file(security.ca_file),
             cert_file=self._file(security.cert_file),

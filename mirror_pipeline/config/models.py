@@ -34,7 +34,9 @@ class SecurityModel(Section):
         "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
         example="SCRAM-SHA-512",
     )
-    username: Text | None = setting(None, "SASL user name; required with a SASL protocol.", "text", example="mirror")
+    username: Text | None = setting(
+        None, "SASL user name, or a reference to it; required with a SASL protocol.", "text or secret reference", example="mirror"
+    )
     password: Secret | None = setting(
         None, "SASL password, by reference only; required with a SASL protocol.", "secret reference", example="${env:EAST_PASSWORD}"
     )

@@ -56,13 +56,18 @@ class Security:
 
     protocol: str = "PLAINTEXT"
     mechanism: str | None = None
-    username: str | None = None
+    username: str | SecretRef | None = None
     password: SecretRef | None = None
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
     key_password: SecretRef | None = None
     verify_hostname: bool = True
+
+    @property
+    def user(self) -> str:
+        """The user name, read now where it is a reference; empty without one. Raises ConfigError as :meth:`SecretRef.resolve` does."""
+        return self.username.resolve() if isinstance(self.username, SecretRef) else self.username or ""
 
     @property
     def uses_tls(self) -> bool:

@@ -349,7 +349,7 @@ class Connection:
         if handshake.error_code:
             offered = ", ".join(handshake.mechanisms) or "none"
             raise broker_error(handshake.error_code, f"{self.peer}: the broker does not take {name}, it offers {offered}")
-        exchange = sasl.mechanism(name, security.username or "", security.password.resolve() if security.password is not None else "")
+        exchange = sasl.mechanism(name, security.user, security.password.resolve() if security.password is not None else "")
         token: bytes | None = exchange.first()
         version, lifetime = self.version(Api.SASL_AUTHENTICATE), 0
         while token is not None:

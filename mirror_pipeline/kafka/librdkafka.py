@@ -29,6 +29,6 @@ def _security(security: Security) -> dict[str, str]:
         settings["ssl.key.password"] = security.key_password.resolve()
     if security.uses_sasl:
         settings["sasl.mechanism"] = security.mechanism or ""
-        settings["sasl.username"] = security.username or ""
+        settings["sasl.username"] = security.user
         settings["sasl.password"] = security.password.resolve() if security.password else ""
     return settings

@@ -46,7 +46,7 @@ class AclStep:
 
 def own_principals(target: ClusterSettings) -> frozenset[str]:
     """The principals that the mirror is on the target, as far as its settings say: by a certificate it may be any name."""
-    return frozenset({EVERYONE, f"User:{target.security.username or 'ANONYMOUS'}"})
+    return frozenset({EVERYONE, f"User:{target.security.user or 'ANONYMOUS'}"})
 
 
 def carried_acls(

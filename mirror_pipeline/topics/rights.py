@@ -64,7 +64,7 @@ def grant_cluster(cluster: ClusterSettings, rights: Iterable[str]) -> str:
 
 
 def _allow(cluster: ClusterSettings, rights: Iterable[str]) -> str:
-    user = shlex.quote(f"User:{cluster.security.username or '<principal>'}").strip("'")
+    user = shlex.quote(f"User:{cluster.security.user or '<principal>'}").strip("'")
     words = " ".join(f"--operation {''.join(part.capitalize() for part in right.split('_'))}" for right in rights)
     return f"kafka-acls.sh --bootstrap-server ... --add --allow-principal {user} {words}"
 
@@ -75,7 +75,7 @@ def unseen(cluster: ClusterSettings, include: Sequence[str], names: Collection[s
         return ""
     silent = [pattern for pattern in include if not any(re.fullmatch(pattern, name) for name in names)]
     commands = [grant(cluster, SOURCE, topic, prefixed=prefixed) for topic, prefixed in map(resource_of, silent)]
-    user = cluster.security.username or "this principal"
+    user = cluster.security.user or "this principal"
     return f"{user} sees only topics that it may describe; if these exist, grant: {'; '.join(commands)}" if commands else ""
 
 

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mirror_pipeline.config.mm2.file_kind import PLACEHOLDER
 from mirror_pipeline.config.mm2.key_table import CARRIED, CHANGED, CLUSTER_KEYS, CLUSTER_RULES, NOT_NEEDED, REFUSED, KeyRule, rule_of
-from mirror_pipeline.config.mm2.properties_file import Entry
-from mirror_pipeline.config.mm2.scoped_keys import CLIENTS, ScopedKeys
+from mirror_pipeline.config.mm2.properties_file import Entry, trailing
+from mirror_pipeline.config.mm2.scoped_keys import CLIENTS, FLOW_CLIENTS, ScopedKeys
 
+FILL_IN = "CHANGE-ME"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _LOGIN = re.compile(r"\s*[\w.]*\.(PlainLoginModule|ScramLoginModule)\s+required\b(.*?);?\s*", re.DOTALL)
 _OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|'((?:\\.|[^'\\])*)'|([^\s;"']+))""")
 _REFERENCE = re.compile(r"\$\{(\w+):(?:([^}:]*):)?([^}]*)\}")
+_PROTOCOL = re.compile(r"^[0-9a-zA-Z%._-]*://")  # Kafka's clients accept and drop it (ClientUtils, Utils.getHost)
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|\$\{env:[^{}]+\}):([0-9]{1,5})|\$\{env:[^{}]+\}")
 
 
 def alias_in_yaml(alias: str) -> str:
     """The alias as mirror.yaml allows it: letters, digits, ``_`` and ``-``."""
     return re.sub(r"[^A-Za-z0-9_-]", "-", alias).lstrip("_-")[:63] or "cluster"
+
+
+def _not_carried(mechanism: str, protocol: str) -> str:
+    """Why a mechanism is refused; "" when it is carried."""
+    if mechanism not in MECHANISMS:
+        return f"is {mechanism}; supported are {', '.join(MECHANISMS)}"
+    plain = mechanism == "PLAIN" and protocol == "SASL_PLAINTEXT"
+    return "PLAIN would send the password unencrypted; use SASL_SSL or SCRAM-SHA-512" if plain else ""
 
 
 @dataclass(slots=True)
@@ -37,6 +50,8 @@ class ClusterBlock:
     alias: str
     keys: ScopedKeys
     folder: Path
+    open_login: str = field(default="", init=False)
+    """What the file said of a login that is not carried; ``username`` is then FILL_IN."""
 
     def build(self) -> dict[str, Any]:
         """The block; what is wrong with it is noted in the keys."""
@@ -63,10 +78,7 @@ class ClusterBlock:
         """The value that the cluster's clients share; a client with another one contradicts it."""
         own = self.keys.by_cluster.get(self.alias, {})
         shared = own.get(key) or self.keys.top.get(key)
-        for client in CLIENTS:
-            entry = own.get(client + key)
-            if entry is None:
-                continue
+        for entry in self._of_clients(own, key):
             shared = shared or entry
             if entry.value != shared.value:
                 self.keys.problem(entry, f"contradicts {shared.key} in line {shared.line}; a cluster has one way to connect")
@@ -74,14 +86,24 @@ class ClusterBlock:
                 self.keys.note(entry, NOT_NEEDED, why=f"the same as {shared.key}")
         return shared
 
+    def _of_clients(self, own: dict[str, Entry], key: str) -> Iterator[Entry]:
+        """The same key as single clients have it: of the cluster, and of flows on the cluster's side of them."""
+        yield from (own[client + key] for client in CLIENTS if client + key in own)
+        for flow, part in self.keys.by_flow.items():
+            sides = [side for side, alias in (("source", flow.source), ("target", flow.target)) if alias == self.alias]
+            for client in (name for side in sides for name in FLOW_CLIENTS[side]):
+                if client + key in part:
+                    yield part[client + key]
+
     def _at(self, key: str) -> str:
         return f"clusters.{alias_in_yaml(self.alias)}.{key}"
 
     def _servers(self, entry: Entry) -> str:
-        parts = [part.strip() for part in entry.value.split(",") if part.strip()]
+        parts = [_PROTOCOL.sub("", part.strip()) for part in entry.value.split(",") if part.strip()]
         wrong = next((part for part in parts if not _ADDRESS.fullmatch(part)), "" if parts else "an empty text")
         if wrong:
-            self.keys.problem(entry, f"{wrong} is not host:port")
+            template = "; if it is a placeholder, fill the template first" if re.fullmatch(r"[A-Z][A-Z0-9_]*", wrong) else ""
+            self.keys.problem(entry, f"{wrong} is not host:port{template}{trailing(entry)}")
         self.keys.note(entry, CARRIED, self._at("bootstrap_servers"))
         return ",".join(parts)
 
@@ -91,10 +113,10 @@ class ClusterBlock:
         if entry is not None and protocol not in PROTOCOLS:
             self.keys.problem(entry, f"must be one of {', '.join(PROTOCOLS)}")
         block: dict[str, Any] = {"protocol": protocol} if entry is not None else {}
+        if entry is not None and protocol.startswith("SASL_"):
+            block |= self._login(protocol, entry)
         if entry is not None:
             self.keys.note(entry, CARRIED, self._at("security.protocol"))
-        if protocol.startswith("SASL_"):
-            block |= self._login(protocol, entry)
         if protocol.endswith("SSL"):
             block |= self._tls()
         for key in sorted(CLUSTER_KEYS):
@@ -108,45 +130,58 @@ class ClusterBlock:
         family = rule.key.startswith("sasl.") and not protocol.startswith("SASL_")
         return f"has no effect with protocol {protocol}" if family or not protocol.endswith("SSL") else rule.why
 
-    def _login(self, protocol: str, at: Entry | None) -> dict[str, Any]:
+    def _login(self, protocol: str, at: Entry) -> dict[str, Any]:
         mechanism = self._take("sasl.mechanism")
-        if mechanism is None:
-            if at is not None:
-                self.keys.problem(at, "without sasl.mechanism this is Kerberos (GSSAPI), which is not supported; use SCRAM-SHA-512")
-            return {}
-        if mechanism.value not in MECHANISMS:
-            self.keys.note(mechanism, REFUSED, why=f"supported are {', '.join(MECHANISMS)}")
-            return {}
-        if mechanism.value == "PLAIN" and protocol == "SASL_PLAINTEXT":
-            self.keys.note(mechanism, REFUSED, why="PLAIN would send the password unencrypted; use SASL_SSL or SCRAM-SHA-512")
-            return {}
-        self.keys.note(mechanism, CARRIED, self._at("security.mechanism"))
         jaas = self._take("sasl.jaas.config")
-        if jaas is None:
-            self.keys.problem(mechanism, f"needs {self.alias}.sasl.jaas.config with user name and password")
-            return {}
-        return {"mechanism": mechanism.value, **self._jaas(jaas)}
+        if mechanism is None:
+            return self._left_open(at, "without sasl.mechanism is Kerberos (GSSAPI), which is not supported; use SCRAM-SHA-512")
+        why = _not_carried(mechanism.value, protocol)
+        if not why and jaas is None:
+            why = f"needs {self.alias}.sasl.jaas.config; a login in the file of -Djava.security.auth.login.config is not read"
+            return self._left_open(mechanism, why) | {"mechanism": mechanism.value}
+        if why:
+            if jaas is not None:
+                self.keys.note(jaas, REFUSED, why=f"belongs to {mechanism.key}, which is refused")
+            return self._left_open(mechanism, why)
+        assert jaas is not None  # noqa: S101 - left open above
+        self.keys.note(mechanism, CARRIED, self._at("security.mechanism"))
+        return {"mechanism": mechanism.value, **self._jaas(jaas, mechanism.value)}
 
-    def _jaas(self, entry: Entry) -> dict[str, Any]:
+    def _left_open(self, entry: Entry, why: str) -> dict[str, Any]:
+        """A login to be filled in by hand, for a file that is written without what is refused."""
+        self.keys.note(entry, REFUSED, why=why)
+        self.open_login = f"{entry.key} in line {entry.line} {why}"
+        return {"mechanism": "SCRAM-SHA-512", "username": FILL_IN, "password": self._variable("PASSWORD", entry)}
+
+    def _jaas(self, entry: Entry, mechanism: str) -> dict[str, Any]:
         match = _LOGIN.fullmatch(entry.value)
         options = {m[1]: next(v for v in m.groups()[1:] if v is not None) for m in _OPTION.finditer(match[2])} if match else {}
-        name = options.get("username", "")
-        if not match or not name or "password" not in options or _REFERENCE.search(name) or "tokenauth" in options:
-            why = 'must be PlainLoginModule or ScramLoginModule required username="NAME" password="..."; the name is no reference'
-            self.keys.note(entry, REFUSED, why=why)
-            return {}
+        name = options.get("username", "").replace('\\"', '"')
+        if not match or not name or "password" not in options or "tokenauth" in options:
+            why = 'is not PlainLoginModule or ScramLoginModule required username="NAME" password="..."'
+            return self._left_open(entry, why) | {"mechanism": mechanism}
+        if _REFERENCE.search(name):
+            name = self._secret("USERNAME", name, entry)
+        elif PLACEHOLDER.search(name):
+            self.keys.problem(entry, "the user name is a placeholder: fill the template first, e.g. with envsubst")
         reference = self._secret("PASSWORD", options["password"], entry)
         self.keys.note(entry, CHANGED, self._at("security.username, password"), f"the password is read from {reference}")
-        return {"username": name.replace('\\"', '"'), "password": reference}
+        return {"username": name, "password": reference}
 
     def _secret(self, suffix: str, value: str, entry: Entry) -> str:
-        """A reference in place of a secret; one to the environment stays as it is."""
+        """A reference in place of a secret; one to the environment, or to a file with nothing else in it, stays."""
         match = _REFERENCE.fullmatch(value)
         provider = self.keys.top.get(f"config.providers.{match[1]}.class") if match else None
-        if match and provider is not None and provider.value.endswith(".EnvVarConfigProvider"):
-            variable = match[3]
-        else:
-            variable = re.sub(r"\W", "_", f"{self.alias}_{suffix}", flags=re.ASCII).upper()
+        kind = provider.value.rpartition(".")[2] if provider is not None else ""
+        if match and kind == "DirectoryConfigProvider" and match[2]:
+            return f"${{file:{match[2]}/{match[3]}}}"
+        if match and kind == "EnvVarConfigProvider":
+            self.keys.secrets[match[3]] = entry.key
+            return f"${{env:{match[3]}}}"
+        return self._variable(suffix, entry)
+
+    def _variable(self, suffix: str, entry: Entry) -> str:
+        variable = re.sub(r"\W", "_", f"{self.alias}_{suffix}", flags=re.ASCII).upper()
         self.keys.secrets[variable] = entry.key
         return f"${{env:{variable}}}"
 
@@ -173,21 +208,36 @@ class ClusterBlock:
         return block
 
     def _pem(self, kind: str, location: Entry) -> str:
-        """The absolute path of a PEM file; "" when it is refused."""
+        """The absolute path of a PEM file; "" when it is refused or not needed."""
         form = self._take(f"ssl.{kind}.type")
         name = form.value.upper() if form is not None else "JKS"
         path = (self.folder / Path(location.value).expanduser()).resolve()
-        if name != "PEM":
-            how = f'keytool -exportcert -rfc -keystore "{location.value}" -alias NAME > ca.pem'
-            if kind == "keystore":
-                how = f'openssl pkcs12 -in "{location.value}" -out client.pem (of JKS first keytool -importkeystore to PKCS12)'
-            why = f"{name} stores cannot be read: {how}, then ssl.{kind}.type=PEM and ssl.{kind}.location"
-            self.keys.note(location, REFUSED, why=why)
-            return ""
-        if not path.is_file():
+        if name != "PEM" and kind == "truststore" and path.name == "cacerts":
+            self.keys.note(location, CHANGED, why="Java's own authorities; without ca_file those of the system are used")
+        elif name != "PEM":
+            why = f"{name} stores cannot be read; convert it: {self._conversion(kind, name, location.value)}"
+            copy = "; a copy of Java's cacerts needs no file, remove the key" if kind == "truststore" else ""
+            self.keys.note(location, REFUSED, why=f"{why}; then ssl.{kind}.type=PEM and that file as ssl.{kind}.location{copy}")
+        elif not path.is_file():
             self.keys.note(location, REFUSED, why=f"no such file: {path}; a relative path counts from the folder of the property file")
-            return ""
-        return str(path)
+        else:
+            return str(path)
+        password = self._take(f"ssl.{kind}.password")
+        if password is not None:
+            self.keys.note(password, NOT_NEEDED, why="opens the store; the PEM file in its place has no password")
+        return ""
+
+    def _conversion(self, kind: str, form: str, store: str) -> str:
+        """The commands that make one PEM file, named after the cluster, of all that a store holds."""
+        name, quoted = alias_in_yaml(self.alias), shlex.quote(store)
+        if kind == "truststore":
+            return f"STORE_PASSWORD=... keytool -list -rfc -keystore {quoted} -storepass:env STORE_PASSWORD > {name}-ca.pem"
+        exported = f"openssl pkcs12 -in {{}} -passin env:STORE_PASSWORD -nodes -out {name}-client.pem"
+        if form == "PKCS12":
+            return f"STORE_PASSWORD=... {exported.format(quoted)}"
+        passwords = "-srcstorepass:env STORE_PASSWORD -deststorepass:env STORE_PASSWORD"
+        steps = f"keytool -importkeystore -srckeystore {quoted} -destkeystore {name}.p12 -deststoretype PKCS12 {passwords}"
+        return f"export STORE_PASSWORD=...; {steps} && {exported.format(f'{name}.p12')}"
 
     def _rest(self, entry: Entry) -> None:
         name = self._name(entry)

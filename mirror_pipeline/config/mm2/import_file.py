@@ -7,12 +7,13 @@ from pathlib import Path
 
 from mirror_pipeline.config.load import load_config
 from mirror_pipeline.config.mm2.convert import Converted, convert
+from mirror_pipeline.config.naming import template_problem
 from mirror_pipeline.errors import ConfigError, UsageError
 from mirror_pipeline.files import replace_file
 from mirror_pipeline.reports import ImportReport
 
 
-def import_mm2(properties: Path, output: Path, *, force: bool = False, without_refused: bool = False) -> ImportReport:
+def import_mm2(properties: Path, output: Path, *, force: bool = False, without_refused: bool = False, naming: str = "") -> ImportReport:
     """Write the mirror.yaml that does what a property file of MirrorMaker 2 (dedicated mode) does.
 
     The new file is loaded before it takes its name. Nothing is contacted.
@@ -21,7 +22,8 @@ def import_mm2(properties: Path, output: Path, *, force: bool = False, without_r
         properties: the file that ``connect-mirror-maker.sh`` is started with.
         output: where mirror.yaml is written.
         force: replace ``output`` if it exists.
-        without_refused: write it although keys are refused; they are left out.
+        without_refused: write it although keys are refused; they are left out, and listed at the top of the file.
+        naming: ``prefix``, ``identity`` or a template, for names that a Java class of the file's decides.
 
     Returns:
         The outcome of every key; ``path`` is None when keys are refused and nothing was written.
@@ -29,13 +31,19 @@ def import_mm2(properties: Path, output: Path, *, force: bool = False, without_r
     Raises:
         ConfigError: the property file cannot be read, contradicts itself, or copies nothing; or what it describes is no valid
             mirror.yaml. One line for each problem.
-        UsageError: ``output`` exists or cannot be written.
+        UsageError: ``output`` exists or cannot be written; or ``naming`` is neither given nor known.
     """
+    problem = template_problem(naming) if naming else ""
+    if problem:
+        raise UsageError(f"--naming {naming} {problem}")
     shown = str(properties)
-    converted = convert(_read(properties), shown, properties.absolute().parent)
+    converted = convert(_read(properties), shown, properties.absolute().parent, naming)
     report = ImportReport(shown, None, converted.mirrors, converted.keys, converted.secrets)
     if report.refused and not without_refused:
         return report
+    policy = next((key for key in report.refused if key.key.endswith("replication.policy.class")), None)
+    if policy is not None:  # the one key that must not be left out: the default would make other topics
+        raise UsageError(f"{shown}:{policy.line}: {policy.key}: {policy.why}", hint="plan shows the names before anything is copied")
     _write(converted, output, force)
     return ImportReport(shown, str(output), converted.mirrors, converted.keys, converted.secrets)
 

@@ -28,9 +28,9 @@ CLUSTER_RULES = (
     KeyRule("clusters", CARRIED, "clusters", ""),
     KeyRule("bootstrap.servers", CARRIED, "clusters.A.bootstrap_servers", ""),
     KeyRule("security.protocol", CARRIED, "clusters.A.security.protocol", ""),
-    KeyRule("sasl.mechanism", CARRIED, "clusters.A.security.mechanism", "GSSAPI and OAUTHBEARER are refused, PLAIN without TLS too"),
+    KeyRule("sasl.mechanism", CARRIED, "clusters.A.security.mechanism", "others than PLAIN with TLS and SCRAM are refused"),
     KeyRule("sasl.jaas.config", CHANGED, "clusters.A.security.username, password", "the password becomes a reference ${env:A_PASSWORD}"),
-    KeyRule("ssl.truststore.location", CARRIED, "clusters.A.security.ca_file", "PEM; JKS and PKCS12 are refused"),
+    KeyRule("ssl.truststore.location", CARRIED, "clusters.A.security.ca_file", "PEM; JKS and PKCS12 are refused; cacerts is not needed"),
     KeyRule("ssl.truststore.type", NOT_NEEDED, "", "PEM is the only type"),
     KeyRule("ssl.truststore.password", NOT_NEEDED, "", "a PEM file of certificates has no password"),
     KeyRule("ssl.keystore.location", CHANGED, "clusters.A.security.cert_file, key_file", "PEM; JKS and PKCS12 are refused"),
@@ -74,8 +74,10 @@ FLOW_RULES = (
     KeyRule("sync.topic.configs.enabled", CARRIED, "topics.configs.sync", ""),
     KeyRule("sync.topic.configs.interval.seconds", CARRIED, "topics.configs.interval", "at most 1 hour"),
     KeyRule("sync.topic.acls.enabled", CARRIED, "topics.acls.sync", "revocations on the source are followed too"),
-    KeyRule("replication.policy.class", CARRIED, "naming", "Default becomes prefix, Identity becomes identity; others are refused"),
-    KeyRule("replication.policy.separator", CHANGED, "naming", "another separator than . becomes a template"),
+    KeyRule("replication.policy.class", CARRIED, "naming", "prefix or identity; other classes are refused, then --naming says what it is"),
+    KeyRule("replication.policy.separator", CHANGED, "naming", "another separator than . becomes a template; see source.cluster.alias"),
+    KeyRule("source.cluster.alias", CHANGED, "naming", "empty, with an empty separator: identity; another alias stands in the template"),
+    KeyRule("target.cluster.alias", NOT_NEEDED, "", "names of target topics do not depend on it"),
     KeyRule("consumer.auto.offset.reset", CARRIED, "start", "as A.consumer.auto.offset.reset or A->B.consumer.auto.offset.reset"),
     KeyRule("consumer.isolation.level", CHANGED, "", "always read_committed: records of aborted transactions are never copied"),
     KeyRule("refresh.topics.enabled", NOT_NEEDED, "", "new topics are always noticed; false is refused"),
@@ -158,16 +160,9 @@ IDLE_RULES = (
     KeyRule("rebalance.timeout.ms", NOT_NEEDED, "", "lanes are no Connect group"),
 )
 
-# A file that has these describes one connector of a Connect cluster.
-CONNECT_KEYS = ("connector.class", "source.cluster.alias", "target.cluster.alias")
 CLUSTER_KEYS = frozenset(rule.key for rule in CLUSTER_RULES if "*" not in rule.key)
 
 
 def rule_of(key: str, rules: tuple[KeyRule, ...]) -> KeyRule | None:
     """The first rule that fits a key without its alias or flow."""
     return next((rule for rule in rules if re.fullmatch(re.escape(rule.key).replace(r"\*", ".*"), key)), None)
-
-
-def known_keys() -> list[str]:
-    """All keys, for a suggestion; without those that end in ``*``."""
-    return [rule.key for rules in (CLUSTER_RULES, FLOW_RULES, IDLE_RULES) for rule in rules if "*" not in rule.key]

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 
 from mirror_pipeline.config.mm2.key_table import (
     CLUSTER_RULES,
-    CONNECT_KEYS,
     FLOW_RULES,
     IDLE_RULES,
     NOT_NEEDED,
     REFUSED,
-    known_keys,
     rule_of,
 )
 from mirror_pipeline.config.mm2.properties_file import Entry
 from mirror_pipeline.config.mm2.scoped_keys import FlowName, ScopedKeys
-from mirror_pipeline.config.settings import nearest
 
 _CLIENT = re.compile(r"((source|target)\.)?(consumer|producer|admin|cluster)\.(?=bootstrap|security|sasl|ssl)")
+NEAR = 0.9  # so alike that a slip of the keyboard is likelier than another tool's key
 _CONVERTERS = ("key.converter", "value.converter", "header.converter")
 
 
@@ -50,9 +49,7 @@ def _note(keys: ScopedKeys, entry: Entry, key: str, scope: str) -> None:
     if entry in keys.rows:
         return
     shared = rule_of(_CLIENT.sub("", key), CLUSTER_RULES)
-    if key in CONNECT_KEYS:
-        keys.note(entry, REFUSED, why="belongs to one connector of a Connect cluster; this reads files of MirrorMaker's dedicated mode")
-    elif shared is not None and ("->" in scope or _CLIENT.match(key)):
+    if shared is not None and ("->" in scope or _CLIENT.match(key)):
         keys.note(entry, REFUSED, why=f"a cluster has one way to connect: write it as ALIAS.{shared.key}")
     elif shared is not None:
         keys.note(entry, shared.outcome, why=shared.why)
@@ -72,7 +69,14 @@ def _note_rule(keys: ScopedKeys, entry: Entry, key: str, scope: str) -> None:
         keys.note(entry, NOT_NEEDED, why="the enabled flows have their own")
     elif idle is not None:
         keys.note(entry, NOT_NEEDED, why=idle.why)
+    elif near := difflib.get_close_matches(key, _meant(scope), n=1, cutoff=NEAR):
+        keys.note(entry, REFUSED, why=f"unknown key; did you mean {scope}{near[0]}?")
     else:
-        near = nearest(key, known_keys())
-        meant = f"; did you mean {scope}{near.split(chr(34))[1]}?" if near.startswith("did") else "; MirrorMaker ignores it too, remove it"
-        keys.note(entry, REFUSED, why=f"unknown key{meant}")
+        keys.note(entry, NOT_NEEDED, why="MirrorMaker ignores it: it knows no such key here")
+
+
+def _meant(scope: str) -> list[str]:
+    """Keys that exist in a scope and can be carried, or are known to have no effect."""
+    flow = () if scope and "->" not in scope else FLOW_RULES
+    cluster = () if "->" in scope else CLUSTER_RULES
+    return [rule.key for rule in (*flow, *cluster, *IDLE_RULES) if "*" not in rule.key and rule.outcome is not REFUSED]

@@ -9,7 +9,7 @@ from typing import Any
 from mirror_pipeline.config.mm2.cluster_block import alias_in_yaml
 from mirror_pipeline.config.mm2.key_table import CARRIED, CHANGED, FLOW_RULES, NOT_NEEDED, REFUSED, rule_of
 from mirror_pipeline.config.mm2.name_lists import patterns
-from mirror_pipeline.config.mm2.properties_file import Entry
+from mirror_pipeline.config.mm2.properties_file import Entry, trailing
 from mirror_pipeline.config.mm2.scoped_keys import FlowName, ScopedKeys
 from mirror_pipeline.config.naming import LEGAL_TOPIC
 
@@ -19,11 +19,14 @@ GROUPS_LEFT_OUT = ("console-consumer-.*", "connect-.*", "__.*")
 # It never copies these either, whatever the file says (MirrorSourceConnector, isInternalTopic). ``__.*`` is never copied here.
 NEVER_COPIED = (r"\..*", r".*[\-\.]internal")
 LONGEST_INTERVAL = 3600  # seconds, as mirror.yaml allows
+# By class name, whatever the package: people copy Identity's code under other names, from before Kafka 3.0 had it.
 _POLICIES = {
-    "org.apache.kafka.connect.mirror.DefaultReplicationPolicy": "prefix",
-    "org.apache.kafka.connect.mirror.IdentityReplicationPolicy": "identity",
-    "io.strimzi.kafka.connect.mirror.IdentityReplicationPolicy": "identity",
+    "DefaultReplicationPolicy": "prefix",
+    "IdentityReplicationPolicy": "identity",
+    "CustomMM2ReplicationPolicy": "identity",
+    "PrefixlessReplicationPolicy": "identity",
 }
+_KNOWN_PACKAGES = ("org.apache.kafka.connect.mirror.", "io.strimzi.kafka.connect.mirror.")
 _DEFAULT_CLASSES = {
     "topic.filter.class": "org.apache.kafka.connect.mirror.DefaultTopicFilter",
     "group.filter.class": "org.apache.kafka.connect.mirror.DefaultGroupFilter",
@@ -35,10 +38,17 @@ _DEFAULT_CLASSES = {
 
 @dataclass(slots=True)
 class MirrorBlock:
-    """Converts the settings of one flow; outcomes are noted in ``keys``."""
+    """Converts the settings of one flow; outcomes are noted in ``keys``.
+
+    Args:
+        flow: aliases of its clusters.
+        keys: the file.
+        chosen: names of target topics, given by the user in place of what the file says; "" where the file decides.
+    """
 
     flow: FlowName
     keys: ScopedKeys
+    chosen: str = ""
 
     @property
     def name(self) -> str:
@@ -63,12 +73,26 @@ class MirrorBlock:
     def naming(self) -> str:
         """``prefix``, ``identity`` or a template; "" for a policy that cannot be carried."""
         policy = self.keys.flow(self.flow, "replication.policy.class")
-        kind = "prefix" if policy is None else _POLICIES.get(policy.value, "")
-        separator = self._separator()
-        if kind != "prefix":
-            return kind
-        plain = self.flow.source == alias_in_yaml(self.flow.source)
-        return "prefix" if separator == "." and plain else f"{self.flow.source if not plain else '{source}'}{separator}{{topic}}"
+        kind = "prefix" if policy is None else _POLICIES.get(policy.value.rpartition(".")[2], "")
+        if self.chosen or kind != "prefix":
+            return self.chosen or kind
+        alias, separator = self._alias(), self._separator()
+        if not alias + separator:
+            return "identity"  # how names were kept before Kafka 3.0 had IdentityReplicationPolicy
+        plain = alias == alias_in_yaml(self.flow.source)
+        return "prefix" if separator == "." and plain else f"{'{source}' if plain else alias}{separator}{{topic}}"
+
+    def decides(self) -> Entry:
+        """The entry that names of target topics come from, else the one that enables the flow."""
+        keys = ("replication.policy.class", "replication.policy.separator", "source.cluster.alias", "enabled")
+        found = next((entry for key in keys if (entry := self.keys.flow(self.flow, key)) is not None), None)
+        assert found is not None  # noqa: S101 - only enabled flows become mirrors
+        return found
+
+    def _alias(self) -> str:
+        """What stands before the separator: the source's alias, or what the file puts in its place."""
+        entry = self.keys.flow(self.flow, "source.cluster.alias")
+        return self.flow.source if entry is None else entry.value
 
     def _separator(self) -> str:
         entry = self.keys.flow(self.flow, "replication.policy.separator")
@@ -138,7 +162,7 @@ class MirrorBlock:
         separator = re.escape(self._separator())
         out = [f"(({aliases}){separator})*heartbeats"]
         self.keys.default("heartbeats", self._at("topics.exclude"), "topics that MirrorMaker writes for itself")
-        if self.naming() not in ("identity", ""):
+        if self.naming() not in ("identity", "") and separator:
             target = re.escape(self.flow.target)
             out.append(f"(.*{separator})?{target}{separator}.*")
             self.keys.default(
@@ -171,17 +195,29 @@ class MirrorBlock:
 
     def _naming(self) -> str:
         policy = self.keys.flow(self.flow, "replication.policy.class")
-        separator = self.keys.flow(self.flow, "replication.policy.separator")
         naming = self.naming()
         if policy is not None and not naming:
-            self.keys.note(policy, REFUSED, why="is Java code; write naming yourself: prefix, identity, a template, a map or a regex")
+            why = "is Java code: which names it gives is not known; say so with --naming prefix, identity or a template"
+            self.keys.note(policy, REFUSED, why=why)
         elif policy is not None:
-            self._carry(policy, f"naming: {naming}")
-        if separator is not None and not LEGAL_TOPIC.fullmatch(separator.value):
-            self.keys.problem(separator, "is not made of characters that topic names may have")
-        elif separator is not None:
-            self._carry(separator, f"naming: {naming}", changed=naming not in ("prefix", "identity"))
+            known = policy.value.startswith(_KNOWN_PACKAGES) and not self.chosen
+            why = "--naming" if self.chosen else "" if known else "by the name of the class: check the names with mirror plan"
+            self._carry(policy, f"naming: {naming}", why, changed=not known)
+        self._note_parts(naming)
         return naming or "prefix"
+
+    def _note_parts(self, naming: str) -> None:
+        """The keys of which the default policy makes names; no other one reads them."""
+        policy = self.keys.flow(self.flow, "replication.policy.class")
+        separator, alias = (self.keys.flow(self.flow, key) for key in ("replication.policy.separator", "source.cluster.alias"))
+        reads = not self.chosen and (policy is None or policy.value.endswith(".DefaultReplicationPolicy"))
+        for entry in (separator, alias):
+            if entry is not None and reads and entry.value and not LEGAL_TOPIC.fullmatch(entry.value):
+                self.keys.problem(entry, f"is not made of characters that topic names may have{trailing(entry)}")
+            elif entry is not None and reads:
+                self._carry(entry, f"naming: {naming}", changed=naming != "prefix")
+            elif entry is not None:
+                self._carry(entry, f"naming: {naming}", "without effect on names here")
 
     def _start(self) -> str:
         start = ""
@@ -230,6 +266,8 @@ class MirrorBlock:
             flag = self._flag(key)
             if flag is not None and not flag[1]:
                 self.keys.note(flag[0], REFUSED, why="what matches later is always included; name topics and groups without regexes")
+            elif flag is not None:
+                self.keys.note(flag[0], NOT_NEEDED, why=f"new {key.split('.')[1]} are always noticed")
         for key, default in _DEFAULT_CLASSES.items():
             entry = self.keys.flow(self.flow, key)
             if entry is not None:
@@ -242,7 +280,7 @@ class MirrorBlock:
         if entry is None:
             return None
         if entry.value.lower() not in ("true", "false"):
-            self.keys.problem(entry, "must be true or false")
+            self.keys.problem(entry, f"must be true or false{trailing(entry)}")
         return entry, entry.value.lower() == "true"
 
     def _number(self, key: str, least: int) -> tuple[Entry, int] | None:
@@ -250,7 +288,7 @@ class MirrorBlock:
         if entry is None:
             return None
         if not re.fullmatch(r"-?[0-9]{1,9}", entry.value) or int(entry.value) < least:
-            self.keys.problem(entry, f"must be a whole number from {least} on")
+            self.keys.problem(entry, f"must be a whole number from {least} on{trailing(entry)}")
             return entry, least
         return entry, int(entry.value)
 

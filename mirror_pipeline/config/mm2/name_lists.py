@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 
-from mirror_pipeline.config.mm2.properties_file import Entry
+from mirror_pipeline.config.mm2.properties_file import Entry, trailing
 from mirror_pipeline.config.mm2.scoped_keys import ScopedKeys, split_list
 
 _FLAGS = re.compile(r"\(\?[a-zA-Z]+(-[a-zA-Z]+)?\)")
@@ -13,6 +13,10 @@ _FLAGS = re.compile(r"\(\?[a-zA-Z]+(-[a-zA-Z]+)?\)")
 
 def patterns(entry: Entry, keys: ScopedKeys) -> list[str]:
     """The regexes of a list; what Python does not read as Java does is noted as a problem."""
+    stray = trailing(entry) or _no_name(entry)
+    if stray:
+        keys.problem(entry, f"matches nothing{stray}")
+        return []
     parts = split_list(entry.value)
     for part in parts:
         why = _trouble(part, last=part is parts[-1])
@@ -20,6 +24,12 @@ def patterns(entry: Entry, keys: ScopedKeys) -> list[str]:
             keys.problem(entry, why)
             return []
     return parts
+
+
+def _no_name(entry: Entry) -> str:
+    """A character in a list of topics that no topic name has; groups may have any name."""
+    wrong = re.search(r"[\"'#@/%~`]", entry.value) if "topics" in entry.key else None
+    return f": no topic name holds {wrong[0]}" if wrong else ""
 
 
 def _trouble(part: str, *, last: bool) -> str:

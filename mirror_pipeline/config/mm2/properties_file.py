@@ -22,6 +22,14 @@ class Entry:
     line: int
 
 
+def trailing(entry: Entry) -> str:
+    """What to say of a value that cannot be read and that a comment or quotes surround; "" otherwise."""
+    comment = re.search(r"\s[#!].*", entry.value)
+    if comment:
+        return f'; "{comment[0].strip()[:30]}" belongs to the value: Java property files have no comments at the end of a line'
+    return "; the quotes belong to the value: Java property files have none" if re.fullmatch(r"(['\"]).*\1", entry.value) else ""
+
+
 def parse(text: str) -> list[Entry]:
     r"""Every entry in the order of the file, repeated keys included. Raises ValueError ``line N: ...`` for a broken ``\u`` escape."""
     entries = []

@@ -11,6 +11,11 @@ from mirror_pipeline.config.secrets import SECRET_KEY
 from mirror_pipeline.reports import ImportedKey, ImportOutcome
 
 CLIENTS = ("consumer.", "producer.", "admin.")
+FLOW_CLIENTS = {  # clients of a flow by the cluster that they talk to
+    "source": ("consumer.", "source.consumer.", "source.admin.", "source.cluster."),
+    "target": ("producer.", "target.producer.", "target.admin.", "target.cluster."),
+}
+ALIAS_KEYS = ("source.cluster.alias", "target.cluster.alias")
 _ARROW = re.compile(r"(.+?)->(.+?)\.([a-z].*)")
 _LIST = re.compile(r"\s*,\s*")
 
@@ -37,6 +42,7 @@ class ScopedKeys:
     stray: list[Entry] = field(default_factory=list)
     rows: dict[Entry, ImportedKey] = field(default_factory=dict)
     defaults: list[ImportedKey] = field(default_factory=list)
+    relations: list[ImportedKey] = field(default_factory=list)
     secrets: dict[str, str] = field(default_factory=dict)
     problems: list[tuple[int, str, str]] = field(default_factory=list)
 
@@ -55,6 +61,10 @@ class ScopedKeys:
         if row not in self.defaults:
             self.defaults.append(row)
 
+    def related(self, entry: Entry, became: str, why: str) -> None:
+        """Note a setting that follows from several flows together, beside the key's own outcome."""
+        self.relations.append(ImportedKey(entry.key, entry.line, "", ImportOutcome.CHANGED.value, became, why))
+
     def flow(self, name: FlowName, *keys: str) -> Entry | None:
         """The entry that decides a setting of a flow: its own, else that for all flows; of several names the first that is set."""
         own = self.by_flow.get(name, {})
@@ -69,7 +79,7 @@ class ScopedKeys:
 
 
 def scoped(entries: Iterable[Entry]) -> ScopedKeys:
-    """Sort entries into their scopes; repeated keys with different values and unknown aliases are noted as problems."""
+    """Sort entries into their scopes; unknown aliases are noted as problems."""
     keys = ScopedKeys()
     unique = _unique(entries, keys)
     keys.clusters = split_list(unique["clusters"].value) if "clusters" in unique else []
@@ -81,7 +91,7 @@ def scoped(entries: Iterable[Entry]) -> ScopedKeys:
             keys.by_flow.setdefault(flow, {})[rest] = entry
         elif "->" in entry.key:
             _stray(entry, keys)
-        elif alias is not None:
+        elif alias is not None and entry.key not in ALIAS_KEYS:  # a cluster may be called source
             keys.by_cluster.setdefault(alias, {})[entry.key.removeprefix(f"{alias}.")] = entry
         else:
             keys.top[entry.key] = entry
@@ -94,11 +104,13 @@ def split_list(text: str) -> list[str]:
 
 
 def _unique(entries: Iterable[Entry], keys: ScopedKeys) -> dict[str, Entry]:
+    """The last entry of each key, which is the one that Java takes."""
     unique: dict[str, Entry] = {}
     for entry in entries:
-        first = unique.setdefault(entry.key, entry)
-        if first is not entry and first.value != entry.value:
-            keys.problem(entry, f"contradicts line {first.line}, which sets another value; keep one of the two")
+        earlier = unique.get(entry.key)
+        unique[entry.key] = entry
+        if earlier is not None and earlier.value != entry.value:
+            keys.note(earlier, ImportOutcome.CHANGED, why=f"without effect: line {entry.line} counts, as in Java")
     return unique
 
 

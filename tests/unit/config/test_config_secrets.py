@@ -20,7 +20,7 @@ TEXT = """\
 clusters:
   east:
     bootstrap_servers: h:1
-    security: {protocol: SASL_SSL, mechanism: SCRAM-SHA-512, username: u, password: "%s", ca_file: ca.pem}
+    security: {protocol: SASL_SSL, mechanism: SCRAM-SHA-512, username: "%s", password: "%s", ca_file: ca.pem}
     client: {%s}
   west: {bootstrap_servers: h:2}
 mirrors:
@@ -28,15 +28,15 @@ mirrors:
 """
 
 
-def load(folder: Path, written: str = "${env:CANARY_PW}", client: str = "") -> Config:
+def load(folder: Path, written: str = "${env:CANARY_PW}", client: str = "", username: str = "u") -> Config:
     (folder / "ca.pem").write_text("")
-    (folder / "mirror.yaml").write_text(TEXT % (written, client))
+    (folder / "mirror.yaml").write_text(TEXT % (username, written, client))
     return load_config(folder / "mirror.yaml")
 
 
-def refusal(folder: Path, written: str = "${env:CANARY_PW}", client: str = "") -> str:
+def refusal(folder: Path, written: str = "${env:CANARY_PW}", client: str = "", username: str = "u") -> str:
     with pytest.raises(ConfigError) as caught:
-        load(folder, written, client)
+        load(folder, written, client, username)
     return "".join(traceback.format_exception(caught.value)) + repr(caught.value) + str(caught.value.__dict__)
 
 
@@ -60,7 +60,7 @@ def test_plain_secrets_are_refused_and_not_repeated(tmp_path: Path, password: st
 
 @pytest.mark.parametrize("unquoted", [f"!{CANARY}", f"*{CANARY}", f"&{CANARY} [", f"@{CANARY}", f"'{CANARY}", f"{{{CANARY}"])
 def test_yaml_errors_do_not_quote_the_line(tmp_path: Path, unquoted: str) -> None:
-    (tmp_path / "mirror.yaml").write_text((TEXT % ("PW", "")).replace('"PW"', unquoted))
+    (tmp_path / "mirror.yaml").write_text((TEXT % ("u", "PW", "")).replace('"PW"', unquoted))
     with pytest.raises(ConfigError) as caught:
         load_config(tmp_path / "mirror.yaml")
     text = "".join(traceback.format_exception(caught.value))
@@ -168,3 +168,14 @@ def test_security_blocks_that_do_not_fit(tmp_path: Path, block: str, line: str) 
         load_config(tmp_path / "mirror.yaml")
     (found,) = caught.value.message.splitlines()
     assert f"mirror.yaml:2: clusters.east.security.{line}" in found
+
+
+def test_a_user_name_may_be_a_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """People keep the whole login in their secret store, not the password alone."""
+    (tmp_path / "user").write_text("from-file\n")
+    for text, name in (("mirror", "mirror"), ("${env:EAST_USER}", "from-env"), ("${file:user}", "from-file")):
+        monkeypatch.setenv("EAST_USER", "from-env")
+        monkeypatch.setenv("CANARY_PW", CANARY)
+        cluster = load(tmp_path, username=text).clusters["east"]
+        assert librdkafka_settings(cluster)["sasl.username"] == cluster.security.user == name
+    assert "security.username: a reference must be the whole value" in refusal(tmp_path, username="mirror-${env:EAST_USER}")

@@ -18,10 +18,10 @@ COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no
 help:
 	@echo "make install   .venv/bin/mirror"
 	@echo "make demo      two embedded Kafka clusters, a mirror between them, compared record by record"
-	@echo "make test      lint, types, unit and integration tests with Kafka 4.3.0, without the long ones"
+	@echo "make test      lint, types, unit and integration tests with Kafka 4.4.0, without the long ones"
 	@echo "make faults    hundreds of kills, cuts, pauses and full disks: one to two hours; see docs/faults.md"
 	@echo "make cluster-test  a lane on a Spark cluster of two workers, one of which is killed"
-	@echo "make ci        what CI runs: all of that, both Kafka versions, all long tests, one slow test and a small part of the faults, a different one each day"
+	@echo "make ci        what CI runs: all of that, three Kafka versions, all long tests, one slow test and a small part of the faults, a different one each day"
 	@echo "make bench     compared with MirrorMaker 2: about 100 minutes, 55 GB of disk; BENCH=--quick under 6; see docs/benchmarks.md"
 	@echo "make docs      the generated pages of docs/: commands, settings, JSON Schema"
 	@echo "make lock      requirements*.lock from pyproject.toml;   make jar-lock   the pinned jars"
@@ -55,11 +55,11 @@ java: $(DONE)/venv
 	@$(BIN)/python -m mirror_pipeline.execution.java
 
 jars: java install
-	@$(BIN)/python -m mirror_pipeline.execution.jars kafka-4.3.0 delta
+	@$(BIN)/python -m mirror_pipeline.execution.jars kafka-4.4.0 delta
 	-@$(BIN)/python -m mirror_pipeline.execution.class_archive  # without it Spark only starts slower
 
 test-jars: java install
-	@$(BIN)/python -m mirror_pipeline.execution.jars kafka-4.3.0 kafka-3.9.1 delta
+	@$(BIN)/python -m mirror_pipeline.execution.jars kafka-4.4.0 kafka-4.3.0 kafka-3.9.1 delta
 	-@$(BIN)/python -m mirror_pipeline.execution.class_archive  # without it Spark only starts slower
 
 demo: java install jars
@@ -73,7 +73,7 @@ checks: java dev test-jars
 	@echo "== pytest"
 
 test: checks
-	@$(BIN)/python -m pytest $(PYTEST_ARGS) --long none --kafka 4.3.0
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) --long none --kafka 4.4.0
 
 faults: java dev test-jars
 	@mkdir -p $(dir $(FAULT_REPORT))

@@ -27,13 +27,14 @@ from typing import Any
 import psutil
 
 from benchmarks import bars, latency, machine, results, table
-from benchmarks.mm2 import MirrorMaker, reasons
+from benchmarks.mm2 import JARS, MirrorMaker, reasons
 from benchmarks.rounds import ROUNDS, Place, RoundFailed
 from benchmarks.sides import Limit, Ours, Side
 from benchmarks.workloads import LARGE, QUICK, WORKLOADS, Workload, chosen, fill, remove
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution.jars import ensure_jars, terminal_progress
 from mirror_pipeline.execution.placement import INLINE_BYTES
+from mirror_pipeline.local.embedded.settings import DEFAULT_VERSION
 from mirror_pipeline.local.embedded.start import stop_clusters
 from mirror_pipeline.units import parse_size
 
@@ -222,7 +223,7 @@ def main(given: Sequence[str] | None = None) -> int:
     """Measure, then print the table; 1 when a round failed."""
     options = arguments(given)
     with terminal_progress() as progress:
-        for kind in ("kafka-4.3.0", "mm2-4.3.0"):
+        for kind in (f"kafka-{DEFAULT_VERSION}", JARS):
             ensure_jars(kind, progress)
     folder = options.folder or Path(tempfile.mkdtemp(prefix="mirror-bench-"))
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # so that brokers and mirrors are ended

@@ -19,6 +19,7 @@ PINS = Path(__file__).parent.parent / "mirror_pipeline" / "execution" / "jars.js
 
 _LOG4J2 = ["org.apache.logging.log4j:log4j-slf4j-impl:2.25.4", "org.apache.logging.log4j:log4j-1.2-api:2.25.4"]
 ROOTS = {
+    "kafka-4.4.0": ("Kafka 4.4.0", ["org.apache.kafka:kafka_2.13:4.4.0", *_LOG4J2]),
     "kafka-4.3.0": ("Kafka 4.3.0", ["org.apache.kafka:kafka_2.13:4.3.0", *_LOG4J2]),
     "kafka-3.9.1": ("Kafka 3.9.1", ["org.apache.kafka:kafka_2.13:3.9.1", "org.slf4j:slf4j-reload4j:1.7.36"]),
     "mm2-4.3.0": (

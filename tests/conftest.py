@@ -33,7 +33,7 @@ from tests.support.slow_tests import chosen_slow
 hypothesis_settings.register_profile("mirror", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("mirror")
 
-VERSIONS = ["4.3.0", "3.9.1"]
+VERSIONS = ["4.4.0", "4.3.0", "3.9.1"]
 BROKERS = 3
 """Of each cluster, as production has them; a test with a reason takes a single one by ``cluster_factory(brokers=1)``."""
 
@@ -46,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("mirror")
     group.addoption("--brokers-a", metavar="HOST:PORT,...", help="your own source cluster, in place of an embedded one")
     group.addoption("--brokers-b", metavar="HOST:PORT,...", help="your own target cluster")
-    group.addoption("--kafka", choices=VERSIONS, help="only this Kafka version; by default both where a test asks for versions")
+    group.addoption("--kafka", choices=VERSIONS, help="only this Kafka version; by default all where a test asks for versions")
     sources = ["auto", "containers", "embedded"]
     group.addoption("--kafka-from", choices=sources, default="auto", help="auto: containers where Docker answers")
     group.addoption("--slow", choices=["none", "rotate", "all"], default="none", help="slow tests: none, one a day in turn, all")
@@ -120,7 +120,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """``kafka_version``: both versions, or the one of ``--kafka``; the user's own brokers are what they are."""
+    """``kafka_version``: all versions, or the one of ``--kafka``; the user's own brokers are what they are."""
     if "kafka_version" in metafunc.fixturenames:
         only = metafunc.config.getoption("--kafka")
         versions = ["given"] if metafunc.config.getoption("--brokers-a") else [only] if only else VERSIONS
@@ -167,7 +167,7 @@ def _contained(version: str, started: contextlib.ExitStack) -> ClusterPair | Non
 
 @pytest.fixture(scope="session")
 def clusters(request: pytest.FixtureRequest, cluster_pairs: Callable[[str], ClusterPair]) -> ClusterPair:
-    """Source and target cluster for the whole session (4.3.0, or what ``--kafka`` says): use topics of your own."""
+    """Source and target cluster for the whole session (4.4.0, or what ``--kafka`` says): use topics of your own."""
     return cluster_pairs(request.config.getoption("--kafka") or VERSIONS[0])
 
 

@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import bars, machine, results, table
-from benchmarks.mm2 import reasons
+from benchmarks.mm2 import JARS, reasons
 from benchmarks.versus import now, say
 from benchmarks.wan.far import WORKLOADS
 from benchmarks.wan.link import CONGESTION, Ends, Line, link, needed
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution.jars import ensure_jars, terminal_progress
+from mirror_pipeline.local.embedded.settings import DEFAULT_VERSION
 from mirror_pipeline.units import parse_size
 
 OUTPUT = Path("build/bench/wan.json")
@@ -86,7 +87,7 @@ def main(given: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     with terminal_progress() as progress:
-        for kind in ("kafka-4.3.0", "mm2-4.3.0"):
+        for kind in (f"kafka-{DEFAULT_VERSION}", JARS):
             ensure_jars(kind, progress)
     named = ("rounds", "scale", "sides", "seconds", "inline_bytes")
     document: dict[str, Any] = {

@@ -20,7 +20,7 @@ from mirror_pipeline.errors import UsageError
 if TYPE_CHECKING:
     from mirror_pipeline.local.embedded.start import LocalCluster
 
-KAFKA = "4.3.0"
+KAFKA = "4.4.0"
 
 clusters = typer.Typer(
     name="clusters",
@@ -38,7 +38,7 @@ Names = Annotated[list[str] | None, typer.Option("--name", metavar="NAME", help=
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Only this cluster.")]
 Version = Annotated[
     str | None,
-    typer.Option("--kafka", metavar="VERSION", help="4.3.0 or 3.9.1; default: as created, 4.3.0 for a new cluster."),
+    typer.Option("--kafka", metavar="VERSION", help="4.4.0, 4.3.0 or 3.9.1; default: as created, 4.4.0 for a new cluster."),
 ]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port of the web page.")]
 Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address the web page listens on; loopback by default.")]
@@ -52,7 +52,7 @@ NoToken = Annotated[
 Keep = Annotated[bool, typer.Option("--keep", metavar=NO_VALUE, help="Keep the clusters running and keep the files.")]
 Page = Annotated[bool, typer.Option("--ui", metavar=NO_VALUE, help="Start Dagster's web page at the end; without --keep, until Ctrl-C.")]
 Workplace = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Working folder, instead of a temporary one.")]
-Kafka = Annotated[str, typer.Option("--kafka", metavar="VERSION", help="Version of the embedded clusters: 4.3.0 or 3.9.1.")]
+Kafka = Annotated[str, typer.Option("--kafka", metavar="VERSION", help="Version of the embedded clusters: 4.4.0, 4.3.0 or 3.9.1.")]
 
 
 @clusters.command(cls=PlainCommand)

@@ -28,7 +28,7 @@ FILE_PATTERN = "[artifact]-[revision].[ext]"
 _OWN_FOLDER = "set MIRROR_CACHE to a folder that you own"
 
 Progress = Callable[[str, int, int], None]
-"""Called with a title ("Kafka 4.3.0"), jars present, jars in all."""
+"""Called with a title ("Kafka 4.4.0"), jars present, jars in all."""
 
 
 class WrongChecksum(MirrorError):
@@ -63,7 +63,7 @@ def ensure_jars(kind: str, progress: Progress | None = None) -> Path:
     call of a process, also for jars already in the cache; a folder that does not match is fetched again.
 
     Args:
-        kind: ``kafka-4.3.0``, ``kafka-3.9.1``, ``mm2-4.3.0`` or ``delta``.
+        kind: ``kafka-4.4.0``, ``kafka-4.3.0``, ``kafka-3.9.1``, ``mm2-4.3.0`` or ``delta``.
         progress: called as jars arrive; see :func:`terminal_progress`.
 
     Raises:

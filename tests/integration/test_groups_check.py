@@ -24,7 +24,7 @@ def prefix(topic_name: str) -> str:
 @pytest.fixture
 def new_clusters(cluster_pairs: Callable[[str], ClusterPair]) -> ClusterPair:
     """Kafka 3.9 has no share groups."""
-    return cluster_pairs("4.3.0")
+    return cluster_pairs("4.4.0")
 
 
 def about_groups(findings: list[Finding]) -> Finding:

@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.local.embedded.broker import StartFailed, command_line
+from mirror_pipeline.local.embedded.settings import DEFAULT_VERSION
 from mirror_pipeline.local.embedded.start import LocalCluster, cluster_status, start_clusters, stop_clusters
 
 Factory = Callable[..., list[LocalCluster]]
@@ -105,9 +106,9 @@ def elsewhere(code: str) -> Any:
 def test_start_of_a_running_cluster_changes_nothing(cluster_factory: Factory) -> None:
     (cluster,) = cluster_factory(brokers=1)
     pid = cluster.pid
-    (same,) = cluster_factory(version="4.3.0", brokers=1)
+    (same,) = cluster_factory(version=DEFAULT_VERSION, brokers=1)
     assert (same.pid, same.bootstrap_servers) == (pid, cluster.bootstrap_servers)
-    with pytest.raises(UsageError, match=r"holds a cluster with version 4\.3\.0, not 3\.9\.1"):
+    with pytest.raises(UsageError, match=rf"holds a cluster with version {DEFAULT_VERSION}, not 3\.9\.1"):
         cluster_factory(version="3.9.1", brokers=1)
     assert same.pid == pid
 
@@ -195,7 +196,7 @@ def test_names_that_cannot_be_used(tmp_path: Path, names: list[str]) -> None:
 
 
 def test_unknown_version_and_unknown_cluster(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no embedded Kafka 2\.8\.0 \(one of 4\.3\.0, 3\.9\.1\)"):
+    with pytest.raises(UsageError, match=r"no embedded Kafka 2\.8\.0 \(one of 4\.4\.0, 4\.3\.0, 3\.9\.1\)"):
         start_clusters(tmp_path, version="2.8.0")
     with pytest.raises(UsageError, match="no cluster c9"):
         stop_clusters(tmp_path, "c9")

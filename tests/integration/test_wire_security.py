@@ -18,6 +18,7 @@ from mirror_pipeline.kafka.connection import Connection
 from mirror_pipeline.kafka.fetch import FetchedPartition, arrived_fetch, fetch, receive_fetch, send_fetch
 from mirror_pipeline.kafka.produce import receive_produce, send_produce
 from mirror_pipeline.kafka.security.tls import TlsFailed
+from mirror_pipeline.local.embedded.settings import DEFAULT_VERSION
 from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, stop_clusters
 from mirror_pipeline.model import TopicPartition
 from tests.support.certificates import authority, certificate
@@ -77,7 +78,7 @@ def cluster(kafka_version: str, certificates: Certificates) -> Iterator[LocalClu
     config["listener.name.brief.connections.max.reauth.ms"] = str(SESSION_MS)
     config["listener.name.open.sasl.enabled.mechanisms"] = "PLAIN,SCRAM-SHA-512"
     users = [f for bits in ("256", "512") for f in ("--add-scram", f"SCRAM-SHA-{bits}=[name={USER},password={PASSWORD}]")]
-    version = "4.3.0" if kafka_version == "given" else kafka_version
+    version = DEFAULT_VERSION if kafka_version == "given" else kafka_version
     with tempfile.TemporaryDirectory(prefix="wire-secure-") as folder:
         listeners = {"TLS": "SSL", "MUTUAL": "SSL", "SECURE": "SASL_SSL", "OPEN": "SASL_PLAINTEXT", "BRIEF": "SASL_PLAINTEXT"}
         try:

@@ -334,7 +334,7 @@ SLOW = (
         "kafka/fetch.py",
         "    parts = [_HEAD.pack(CONSUMER, max_wait_ms, min_bytes, max_bytes, isolation)]\n",
         "    parts = [_HEAD.pack(CONSUMER, max_wait_ms, min_bytes, max_bytes, 0)]\n",
-        f"{COPY}::test_all_shapes_are_copied_once[4.3.0]",
+        f"{COPY}::test_all_shapes_are_copied_once[4.4.0]",
     ),
     Mutant(
         "a copy begins in a topic that is not empty",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka_source import choose, docker_answers
+from tests.support.kafka_source import choose, container_settings, docker_answers
 from tests.support.slow_tests import chosen_slow
 
 
@@ -57,3 +57,10 @@ def test_slow_tests_take_turns() -> None:
     assert chosen_slow(names, "all", 1) == names
     assert chosen_slow(names, "none", 1) == []
     assert chosen_slow([], "rotate", 1) == []
+
+
+def test_two_containers_are_two_clusters_reached_by_their_own_ports() -> None:
+    """The image's default cluster id is one for all; a mirror between two such clusters is refused as one onto itself."""
+    one, two = container_settings(1111), container_settings(2222)
+    assert one["CLUSTER_ID"] != two["CLUSTER_ID"] and len(one["CLUSTER_ID"]) == 22
+    assert one["KAFKA_ADVERTISED_LISTENERS"] == "PLAINTEXT://localhost:1111"

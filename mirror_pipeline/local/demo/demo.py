@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mirror_pipeline import Mirror
     from mirror_pipeline.reports import Progress, RunReport
 
-DEFAULT_KAFKA = "4.3.0"
+DEFAULT_KAFKA = "4.4.0"
 DEFAULT_SCALE = 20_000
 LIVE_SECONDS = 10.0
 LIVE_RATE = 500.0

@@ -17,6 +17,8 @@ from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution.java import find_java
 from mirror_pipeline.local.embedded.settings import kafka_uuid, logging_properties
 
+# What formatting writes beside meta.properties: up to Kafka 4.3, and from 4.4 on.
+FORMATTED = ("bootstrap.checkpoint", "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint")
 FORMAT_SECONDS = 90.0  # a JVM that writes two small files: 2 s, longer on a starved machine
 STOP_SECONDS = 30.0  # a clean stop flushes every log; 1-3 s for an embedded broker
 KILL_SECONDS = 10.0  # until the kernel has removed the process
@@ -98,8 +100,9 @@ class LocalBroker:
         """
         if (self.data / "meta.properties").exists():
             return
-        self.data.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(other.data / "bootstrap.checkpoint", self.data / "bootstrap.checkpoint")
+        for formatted in (name for name in FORMATTED if (other.data / name).exists()):
+            (self.data / formatted).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(other.data / formatted, self.data / formatted)
         own = {"node.id": str(self.node), "directory.id": kafka_uuid()}
         lines = (other.data / "meta.properties").read_text().splitlines()
         text = "".join(f"{key}={own.get(key, value)}\n" for key, _, value in (line.partition("=") for line in lines if "=" in line))

@@ -11,7 +11,7 @@ from typing import Any
 
 from mirror_pipeline.local.embedded.ports import HOST
 
-DEFAULT_VERSION = "4.3.0"
+DEFAULT_VERSION = "4.4.0"
 BROKER = "PLAINTEXT"
 CONTROLLER = "CONTROLLER"
 # Suffix of a listener's name: the advertised port, if it differs from the one it listens on (a proxy's port).

@@ -45,7 +45,7 @@ def start_clusters(
     Args:
         directory: created if missing; a cluster that exists there is started with its data.
         count: how many, named c1, c2, ... unless ``names`` says otherwise.
-        version: ``4.3.0`` or ``3.9.1``; default: the version that the cluster was created with, 4.3.0 for a new one.
+        version: ``4.4.0``, ``4.3.0`` or ``3.9.1``; default: the version that the cluster was created with, 4.4.0 for a new one.
         names: one name per cluster.
         brokers: brokers per cluster, each a controller too; 1 for a new one.
         config: broker settings that override the defaults here.

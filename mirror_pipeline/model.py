@@ -257,6 +257,7 @@ class Decision:
     id is ``subject``. ``source_gone``: the source topic was deleted, leave it out; ``[start, end)`` of ``partition`` was
     never read (``partition`` -1: nothing is known to be lost). ``deletion``: the source topic was deleted, and the mirror is about
     to delete its copy, the target topic whose id is ``subject``. ``incarnation`` is the topic generation concerned.
+    ``revision`` orders decisions, whichever host made them (-1: made by an older version, before all others).
     """
 
     topic: str
@@ -268,6 +269,7 @@ class Decision:
     subject: str
     decided_by: str
     at: int
+    revision: int = field(default=-1, compare=False)
 
     def allows(self, topic: str, partition: int, start: int, end: int) -> bool:
         """Whether these source offsets may be missing."""
@@ -311,7 +313,8 @@ class Verification:
     """Source offsets ``[source_start, source_end)`` of one partition were compared with the target.
 
     ``kind`` says against what: ``staged`` digests of the buffer, or the ``source``'s log. ``root`` folds the digests
-    of all ``leaves`` of the range as they were staged or read from the source. ``at`` is milliseconds since the epoch.
+    of all ``leaves`` of the range as they were staged or read from the source. ``at`` is milliseconds since the epoch;
+    ``revision`` orders verifications, whichever host made them (-1: made by an older version, before all others).
     """
 
     topic: str
@@ -325,3 +328,4 @@ class Verification:
     verdict: Verdict
     kind: str
     at: int
+    revision: int = field(default=-1, compare=False)

@@ -204,6 +204,7 @@ class LaneRun:
             "message": message,
             "exit_code": exit_code,
             "heartbeat": time.time(),
+            "decisions": max((decision.revision for decision in self._context.decisions), default=-1),
             "started": self._started,
             "pid": os.getpid(),
             "host": socket.gethostname(),

@@ -16,7 +16,7 @@ from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.engine.topics.target import target_changed
 from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.halts import ENDED, GONE, Halt, accept_hint, gone, other_cluster, recreated, renamed, trimmed, truncated
+from mirror_pipeline.halts import ACCEPTABLE, ENDED, GONE, Halt, accept_hint, gone, other_cluster, recreated, renamed, trimmed, truncated
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
@@ -71,8 +71,9 @@ def reported(stores: Iterable[LaneStore]) -> dict[str, TopicState]:
     found: dict[str, TopicState] = {}
     for store in stores:
         body = read_status(store) or {}
+        accepted = accepted_since(store, body)
         for topic, said in body.get("topics", {}).items():
-            if said["state"] in (HALTED, ENDED) and not accepted_since(store, topic, said.get("code", ""), body["heartbeat"]):
+            if said["state"] in (HALTED, ENDED) and (topic, ACCEPTABLE.get(said.get("code", ""))) not in accepted:
                 found[topic] = TopicState(
                     topic, said["state"], said["reason"], said["hint"], said["target_topic"], said["records"], said["bytes"],
                     said.get("code", ""),

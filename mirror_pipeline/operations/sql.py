@@ -37,7 +37,7 @@ SELECT topic, partition, incarnation, source_start, source_end, target_topic, ta
 FROM sends""",
     "positions": """
 WITH generations AS (
-  SELECT *, row_number() OVER (PARTITION BY topic ORDER BY bound_at DESC, revision DESC) AS age FROM incarnations
+  SELECT *, row_number() OVER (PARTITION BY lane, topic ORDER BY revision DESC) AS age FROM incarnations
 ), present AS (
   SELECT topic, incarnation, target_topic, target_starts, explode(starts) AS (partition, first) FROM generations WHERE age = 1
 )
@@ -125,7 +125,7 @@ def _rows(spark: SparkSession, spec: TableSpec, stores: list[LaneStore]) -> Data
     there = [store.table(spec.name) for store in stores if Path(store.table(spec.name), "_delta_log").is_dir()]
     rows = spark.createDataFrame([], from_arrow_schema(spec.schema))
     for path in there:
-        rows = rows.unionByName(spark.read.format("delta").load(path))
+        rows = rows.unionByName(spark.read.format("delta").load(path), allowMissingColumns=True)
     return rows
 
 

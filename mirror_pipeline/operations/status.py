@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +15,14 @@ from mirror_pipeline.buffer.place.usage import total_bytes
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import ACCEPTABLE, DIRECTED
 from mirror_pipeline.lags import HALTED
-from mirror_pipeline.model import Gap
+from mirror_pipeline.model import DecisionKind, Gap
 from mirror_pipeline.operations.buffer_status import buffer_use, ledger_of
 from mirror_pipeline.operations.standing import standing
 from mirror_pipeline.reports import LaneStatus, MirrorStatus, TopicState
 from mirror_pipeline.topics.directions import Directions
 
 ACCEPTED = "accepted"
+Accepted = tuple[str, DecisionKind | None]
 STALE_SECONDS = 30.0
 """A running lane writes its heartbeat every two seconds."""
 
@@ -69,7 +70,8 @@ def lane_status(store: LaneStore) -> LaneStatus:
     if state == "running" and time.time() - body["heartbeat"] > STALE_SECONDS:
         state = "stale"
     seconds = max(body["seconds"], 0.001)
-    topics = tuple(_topic_state(store, name, t, body["heartbeat"]) for name, t in sorted(body["topics"].items()))
+    accepted = accepted_since(store, body)
+    topics = tuple(_topic_state(name, t, accepted) for name, t in sorted(body["topics"].items()))
     return LaneStatus(
         lane=store.lane,
         state=state,
@@ -106,14 +108,13 @@ def _directed(lane: LaneStatus, directions: Directions) -> LaneStatus:
     return replace(lane, topics=tuple(rows))
 
 
-def _topic_state(store: LaneStore, name: str, said: Mapping[str, Any], at: float) -> TopicState:
+def _topic_state(name: str, said: Mapping[str, Any], accepted: Collection[Accepted]) -> TopicState:
     state, hint, code = said["state"], said["hint"], said.get("code", "")
-    if state == HALTED and accepted_since(store, name, code, at):
+    if state == HALTED and (name, ACCEPTABLE.get(code)) in accepted:
         state, hint = ACCEPTED, "the next run resumes the topic"
     return TopicState(name, state, said["reason"], hint, said["target_topic"], said["records"], said["bytes"], code)
 
 
-def accepted_since(store: LaneStore, topic: str, code: str, at: float) -> bool:
-    """Whether a person has accepted a halt after ``at``, in seconds since the epoch. Raises BufferUnusable."""
-    kind = ACCEPTABLE.get(code)
-    return kind is not None and any(d.kind is kind and d.topic == topic and d.at / 1000 > at for d in Decisions(store).all())
+def accepted_since(store: LaneStore, body: Mapping[str, Any]) -> set[Accepted]:
+    """What a person has accepted that the run of this status did not know: topics with the kind of the halt. Raises BufferUnusable."""
+    return {(d.topic, d.kind) for d in Decisions(store).all() if d.revision > body.get("decisions", -1)}

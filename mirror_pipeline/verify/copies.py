@@ -108,7 +108,7 @@ def _of_lane(store: LaneStore, wanted: Collection[str] | None, *, shared: bool) 
             continue
         known = [generation for (name, _), generation in ledger.generations().items() if name == topic]
         past = [generation for generation in known if _continued_by(generation, present)]
-        for age, generation in enumerate([present, *sorted(past, key=lambda generation: -generation.at)]):
+        for age, generation in enumerate([present, *reversed(past)]):
             mine = [gap for gap in gaps if gap.topic == topic and gap.incarnation == generation.incarnation]
             partitions = {}
             for number in sorted(generation.starts):

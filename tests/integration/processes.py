@@ -18,13 +18,21 @@ from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.execution.spark import DAEMON_MODULE
 
+# The command on a host whose clock is ahead.
+AHEAD = "import runpy, time; now = time.time; time.time = lambda: now() + {seconds}; runpy.run_module('{module}', run_name='__main__')"
 
-def start_mirror(config: Path, *arguments: str) -> subprocess.Popen[str]:
-    """``mirror -c config arguments`` in a session of its own; its output goes to files beside the configuration."""
+
+def start_mirror(config: Path, *arguments: str, ahead: float = 0.0) -> subprocess.Popen[str]:
+    """``mirror -c config arguments`` in a session of its own; its output goes to files beside the configuration.
+
+    ``ahead``: seconds by which its clock is ahead of everybody else's.
+    """
+    module = "mirror_pipeline.cli"
+    python = ["-c", AHEAD.format(seconds=ahead, module=module)] if ahead else ["-m", module]
     out, err = config.parent / "stdout.txt", config.parent / "stderr.txt"
     with out.open("w") as stdout, err.open("a") as stderr:
         return subprocess.Popen(
-            [sys.executable, "-m", "mirror_pipeline.cli", *arguments, "-c", str(config)],
+            [sys.executable, *python, *arguments, "-c", str(config)],
             stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, text=True, start_new_session=True,
         )  # fmt: skip
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.tables import rows
-from mirror_pipeline.buffer.tables.delta import DeltaLog, add_action
-from mirror_pipeline.buffer.tables.files import read_rows, write_rows
+from mirror_pipeline.buffer.tables.delta import DeltaLog
+from mirror_pipeline.buffer.tables.files import append_numbered, read_rows
 from mirror_pipeline.buffer.tables.schema import DECISIONS, QUARANTINE
 from mirror_pipeline.model import Decision, DecisionKind, Incarnation, Quarantined
+
+APP_ID = "mirror-decisions"
 
 
 class Decisions:
@@ -32,10 +35,10 @@ class Decisions:
     def add(self, decided: Sequence[Decision]) -> None:
         """Write decisions down, all or none. Raises BufferUnusable."""
         if decided:
-            self._append(self._decisions, rows.decisions_table(self._store, decided))
+            self._append(self._decisions, lambda number: rows.decisions_table(self._store, [replace(d, revision=number) for d in decided]))
 
     def all(self) -> tuple[Decision, ...]:
-        """Every decision, in order of time."""
+        """Every decision, in order."""
         return rows.to_decisions(read_rows(self._decisions)) if self._decisions.exists() else ()
 
     def left_out(self, generations: Mapping[str, Incarnation]) -> set[str]:
@@ -55,7 +58,7 @@ class Decisions:
         known = self.quarantined_offsets()
         fresh = [q for q in left_out if (q.topic, q.partition, q.incarnation, q.start) not in known]
         if fresh:
-            self._append(self._quarantine, rows.quarantine_table(self._store, fresh, int(time.time() * 1000)))
+            self._append(self._quarantine, lambda _: rows.quarantine_table(self._store, fresh, int(time.time() * 1000)))
 
     def quarantined_offsets(self) -> set[tuple[str, int, str, int]]:
         """Topic, partition, incarnation and first source offset of everything in quarantine."""
@@ -68,7 +71,6 @@ class Decisions:
         """Everything in quarantine, with payloads."""
         return rows.to_quarantined(read_rows(self._quarantine)) if self._quarantine.exists() else []
 
-    def _append(self, log: DeltaLog, table: pa.Table) -> None:
+    def _append(self, log: DeltaLog, table_of: Callable[[int], pa.Table]) -> None:
         log.ensure()
-        path, size, stats = write_rows(log, table, durable=self._durable)
-        log.commit([add_action(path, size, stats, {})])
+        append_numbered(log, APP_ID, table_of, durable=self._durable)

@@ -5,19 +5,29 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mirror_pipeline.buffer.ledger.offset_map import AUDIT_COLUMNS, POSITION_COLUMNS, faults, fold_positions, reached, sends_after, totals
+from mirror_pipeline.buffer.ledger.offset_map import (
+    AUDIT_COLUMNS,
+    POSITION_COLUMNS,
+    faults,
+    fold_positions,
+    last_positions,
+    reached,
+    sends_after,
+    totals,
+)
 from mirror_pipeline.buffer.ledger.thinning import thin
 from mirror_pipeline.buffer.ledger.verified import thinned, verified_ends
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.buffer.tables import rows
 from mirror_pipeline.buffer.tables.delta import DeltaLog, add_action
-from mirror_pipeline.buffer.tables.files import FileTotals, read_rows, write_rows
+from mirror_pipeline.buffer.tables.files import FileTotals, append_numbered, read_rows, write_rows
 from mirror_pipeline.buffer.tables.schema import GAPS, INCARNATIONS, PRODUCERS, SENDS, VERIFICATIONS
 from mirror_pipeline.buffer.tables.upkeep import READER_GRACE, Upkeep, maintain_log
 from mirror_pipeline.errors import BufferUnusable
@@ -126,6 +136,11 @@ class Ledger:
         """Where each partition of every topic's present incarnation stands, by the ledger alone (the target's log may be further)."""
         return fold_positions(self._totals.read(), self.incarnations())
 
+    def put_there(self, generations: Iterable[Incarnation]) -> dict[int, Position]:
+        """Where all that these generations of one target topic put there ends, by partition; source offsets mean nothing."""
+        some = list(generations)
+        return last_positions(self._totals.read(), some) if some else {}
+
     def reached(self) -> dict[SpanKey, int]:
         """Source offset up to which everything is on the target or named as missing, for every generation of every topic."""
         return reached(self._totals.read())
@@ -168,12 +183,12 @@ class Ledger:
         return rows.to_gaps(read_rows(self._gaps))
 
     def incarnations(self) -> dict[str, Incarnation]:
-        """The present incarnation of each topic: the latest by its time, in its latest form; topics whose copy was deleted have none."""
+        """The present incarnation of each topic, in its latest form; topics whose copy was deleted have none."""
         latest = rows.latest_incarnations(read_rows(self._incarnations))
-        return {topic: generation for topic, (_, generation) in latest.items() if generation.target_topic}
+        return {topic: generation for topic, generation in latest.items() if generation.target_topic}
 
     def generations(self) -> dict[tuple[str, str], Incarnation]:
-        """Every generation of every topic, past ones too, by topic and incarnation."""
+        """Every generation of every topic, past ones too, by topic and incarnation; those of a topic oldest first."""
         return {key: each for key, each in rows.generations_of(read_rows(self._incarnations)).items() if each.target_topic}
 
     def add_incarnation(self, incarnation: Incarnation) -> None:
@@ -197,7 +212,7 @@ class Ledger:
             self._take(self._producers, rows.producers_table(self._store, revision, producer, target_cluster_id, _now()), revision)
 
     def verifications(self) -> list[Verification]:
-        """Every verification, in order of time."""
+        """Every verification, in order."""
         return [row for log in self._verification_logs() for row in rows.to_verifications(read_rows(log))]
 
     def verified(self) -> dict[SpanKey, int]:
@@ -209,7 +224,11 @@ class Ledger:
         if done:
             with self._lock:
                 self._verifications.ensure()
-                self._append(self._verifications, rows.verifications_table(self._store, done))
+                append_numbered(
+                    self._verifications, APP_ID,
+                    lambda number: rows.verifications_table(self._store, [replace(each, revision=number) for each in done]),
+                    durable=self._durable,
+                )  # fmt: skip
 
     def _verification_logs(self) -> tuple[DeltaLog, ...]:
         return (self._verifications,) if self._verifications.exists() else ()

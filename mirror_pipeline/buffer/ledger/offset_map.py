@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -75,6 +75,16 @@ def fold_positions(sends: pa.Table, incarnations: Mapping[str, Incarnation]) -> 
             target_next = max(target_end, generation.target_starts.get(partition, 0))
             positions[TopicPartition(topic, partition)] = Position(source_end, target_next, ordinal)
     return positions
+
+
+def last_positions(sends: pa.Table, generations: Iterable[Incarnation]) -> dict[int, Position]:
+    """Where the last of some generations of one target topic ends in each partition; arguments as for :func:`fold_positions`."""
+    found: dict[int, Position] = {}
+    for generation in generations:
+        for tp, at in fold_positions(sends, {generation.topic: generation}).items():
+            known = found.get(tp.partition)
+            found[tp.partition] = at if known is None or known.target_next <= at.target_next else known
+    return found
 
 
 def _rule_breakers(rows: pa.Table) -> list[tuple[pa.Array, str]]:

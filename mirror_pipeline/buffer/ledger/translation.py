@@ -171,15 +171,15 @@ class PartitionMap:
 
 
 def numbered(generations: Iterable[Incarnation]) -> dict[str, list[Incarnation]]:
-    """The generations of each topic, oldest first."""
+    """The generations of each topic; the ledger gives them oldest first."""
     found: dict[str, list[Incarnation]] = {}
-    for generation in sorted(generations, key=lambda g: g.at):
+    for generation in generations:
         found.setdefault(generation.topic, []).append(generation)
     return found
 
 
 def empty_maps(generations: Iterable[Incarnation]) -> dict[TopicPartition, PartitionMap]:
-    """The maps of all partitions before anything was sent."""
+    """The maps of all partitions before anything was sent; the generations of a topic oldest first."""
     maps: dict[TopicPartition, PartitionMap] = {}
     for topic, own in numbered(generations).items():
         for number, generation in enumerate(own, 1):

@@ -18,7 +18,7 @@ def verified_ends(done: Iterable[Verification], incarnations: Mapping[str, Incar
     the buffer before there were digests, counts as verified: it can no longer be compared.
 
     Args:
-        done: verifications in order of time.
+        done: verifications in order.
         incarnations: the present generation of each topic; an earlier generation counts from its first verification.
     """
     covered: dict[SpanKey, Intervals] = {}
@@ -39,7 +39,7 @@ def verified_ends(done: Iterable[Verification], incarnations: Mapping[str, Incar
 
 
 def different_now(done: Iterable[Verification]) -> set[str]:
-    """Topics of which some stretch differed when it was last compared; ``done`` in order of time."""
+    """Topics of which some stretch differed when it was last compared; ``done`` in order."""
     found: dict[SpanKey, Intervals] = {}
     for row in done:
         key = (row.topic, row.partition, row.incarnation)
@@ -50,10 +50,11 @@ def different_now(done: Iterable[Verification]) -> set[str]:
 
 def thinned(done: Iterable[Verification], *, before: int) -> list[Verification]:
     """Fewer rows that prove the same: what one partition's verifications before a time (milliseconds since the epoch) said of
-    adjoining stretches, one directly after the other, becomes one row. Its root is empty: roots cannot be added."""
+    adjoining stretches, one directly after the other, becomes one row. Its root is empty: roots cannot be added.
+    ``done`` in order."""
     kept: list[Verification] = []
     last: dict[SpanKey, int] = {}
-    for row in sorted(done, key=lambda row: row.at):
+    for row in done:
         key = (row.topic, row.partition, row.incarnation)
         at = last.get(key, -1)
         known = kept[at] if at >= 0 else None

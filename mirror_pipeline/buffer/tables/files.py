@@ -18,7 +18,7 @@ from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.place import LaneStore, sync_path
 from mirror_pipeline.buffer.spans.eviction import FoundFile
 from mirror_pipeline.buffer.tables.columns import empty
-from mirror_pipeline.buffer.tables.delta import DeltaLog
+from mirror_pipeline.buffer.tables.delta import DeltaLog, add_action
 from mirror_pipeline.buffer.tables.schema import TableSpec
 from mirror_pipeline.errors import BufferUnusable
 
@@ -89,6 +89,17 @@ def write_rows(log: DeltaLog, table: pa.Table, *, durable: bool = True) -> tuple
             sync_path(os.path.dirname(path))
         size: int = filesystem.get_file_info(path).size
     return name, size, table_statistics(log.spec, table)
+
+
+def append_numbered(log: DeltaLog, app_id: str, table_of: Callable[[int], pa.Table], *, durable: bool = True) -> None:
+    """Append rows under the table's next number. Of processes that append at the same time each gets a number of its own: clocks of
+    several hosts could not order what they wrote. Raises BufferUnusable."""
+    while True:
+        number = log.transaction(app_id) + 1
+        path, size, stats = write_rows(log, table_of(number), durable=durable)
+        if log.commit([add_action(path, size, stats, {})], app_id=app_id, version=number):
+            return
+        remove_files(log.store, log.spec.name, [FoundFile(path, size, 0.0)])
 
 
 def _encodings(schema: pa.Schema) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -127,24 +127,20 @@ def _generation(row: dict[str, Any], at: int) -> Incarnation:
     )
 
 
-def latest_incarnations(table: pa.Table) -> dict[str, tuple[int, Incarnation]]:
-    """The present incarnation of each topic, with its revision: latest time, then latest revision."""
-    latest: dict[str, tuple[int, Incarnation]] = {}
-    for row, at in zip(table.drop_columns(["bound_at"]).to_pylist(), _milliseconds(table["bound_at"]), strict=True):
-        known = latest.get(row["topic"])
-        if known is None or (known[1].at, known[0]) < (at, row["revision"]):
-            latest[row["topic"]] = (row["revision"], _generation(row, at))
-    return latest
+def latest_incarnations(table: pa.Table) -> dict[str, Incarnation]:
+    """The present incarnation of each topic: the one with the greatest revision."""
+    return {generation.topic: generation for generation in _in_order(table)}
 
 
 def generations_of(table: pa.Table) -> dict[tuple[str, str], Incarnation]:
-    """Every generation of every topic by topic and incarnation, in its latest form."""
-    latest: dict[tuple[str, str], tuple[int, Incarnation]] = {}
-    for row, at in zip(table.drop_columns(["bound_at"]).to_pylist(), _milliseconds(table["bound_at"]), strict=True):
-        key = (row["topic"], row["incarnation"])
-        if key not in latest or latest[key][0] < row["revision"]:
-            latest[key] = (row["revision"], _generation(row, at))
-    return {key: generation for key, (_, generation) in latest.items()}
+    """Every generation of every topic by topic and incarnation, in its latest form; those of a topic oldest first."""
+    return {(generation.topic, generation.incarnation): generation for generation in _in_order(table)}
+
+
+def _in_order(table: pa.Table) -> Iterator[Incarnation]:
+    """By revision alone, the ledger's own counter: rows come from hosts whose clocks may differ by hours."""
+    rows = zip(table.drop_columns(["bound_at"]).to_pylist(), _milliseconds(table["bound_at"]), strict=True)
+    return (_generation(row, at) for row, at in sorted(rows, key=lambda each: int(each[0]["revision"])))
 
 
 def producers_table(store: LaneStore, revision: int, producer: Stamp, target_cluster_id: str, at: int) -> pa.Table:
@@ -183,6 +179,7 @@ def verifications_table(store: LaneStore, done: Sequence[Verification]) -> pa.Ta
         columns.strings([v.verdict.value for v in done]),
         columns.strings([v.kind for v in done]),
         columns.times(v.at for v in done),
+        columns.int64s(v.revision for v in done),
     )
 
 
@@ -190,10 +187,15 @@ _VERIFICATION = ("topic", "partition", "incarnation", "source_start", "source_en
 
 
 def to_verifications(table: pa.Table) -> list[Verification]:
-    """The facts in rows of the verifications table, in order of time."""
+    """The facts in rows of the verifications table, in order."""
     *facts, verdicts, kinds = (table[name].to_pylist() for name in _VERIFICATION)
-    found = map(Verification, *facts, map(Verdict, verdicts), kinds, _milliseconds(table["verified_at"]))
-    return sorted(found, key=lambda row: row.at)
+    found = map(Verification, *facts, map(Verdict, verdicts), kinds, _milliseconds(table["verified_at"]), _revisions(table))
+    return sorted(found, key=lambda row: (row.revision, row.at))
+
+
+def _revisions(table: pa.Table) -> list[int]:
+    """Older buffers have rows without a revision: they come first, in order of time."""
+    return [-1 if revision is None else revision for revision in table["revision"].to_pylist()]
 
 
 def decisions_table(store: LaneStore, decided: Sequence[Decision]) -> pa.Table:
@@ -208,15 +210,17 @@ def decisions_table(store: LaneStore, decided: Sequence[Decision]) -> pa.Table:
         columns.strings([d.subject for d in decided]),
         columns.strings([d.decided_by for d in decided]),
         columns.times(d.at for d in decided),
+        columns.int64s(d.revision for d in decided),
     )
 
 
 def to_decisions(table: pa.Table) -> tuple[Decision, ...]:
-    """The facts in rows of the decisions table, in order of time."""
+    """The facts in rows of the decisions table, in order."""
     place, rest = ("topic", "partition", "incarnation"), ("start_offset", "end_offset", "subject", "decided_by")
     facts, others = ([table[name].to_pylist() for name in names] for names in (place, rest))
     kinds = map(DecisionKind, table["kind"].to_pylist())
-    return tuple(sorted(map(Decision, *facts, kinds, *others, _milliseconds(table["decided_at"])), key=lambda d: d.at))
+    found = map(Decision, *facts, kinds, *others, _milliseconds(table["decided_at"]), _revisions(table))
+    return tuple(sorted(found, key=lambda d: (d.revision, d.at)))
 
 
 def quarantine_table(store: LaneStore, left_out: Sequence[Quarantined], at: int) -> pa.Table:

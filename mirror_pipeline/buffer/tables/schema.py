@@ -42,6 +42,8 @@ def _columns(**kinds: pa.DataType) -> pa.Schema:
 
 
 _TEXT, _INT, _LONG = pa.string(), pa.int32(), pa.int64()
+# Nullable: older buffers have rows without it.
+_REVISION = pa.field("revision", _LONG, nullable=True)
 
 SPANS = TableSpec(
     "spans",
@@ -148,7 +150,7 @@ DECISIONS = TableSpec(
         subject=_TEXT,
         decided_by=_TEXT,
         decided_at=TIME,
-    ),
+    ).append(_REVISION),
 )
 
 QUARANTINE = TableSpec(
@@ -188,7 +190,7 @@ VERIFICATIONS = TableSpec(
         verdict=_TEXT,
         kind=_TEXT,
         verified_at=TIME,
-    ),
+    ).append(_REVISION),
     skipping=("topic", "partition", "source_start", "source_end"),
 )
 

@@ -13,6 +13,7 @@ from datetime import datetime
 
 from mirror_pipeline.halts import DIRECTED
 from mirror_pipeline.lags import MirrorLag, TopicLag
+from mirror_pipeline.operations.status import ACCEPTED
 from mirror_pipeline.orchestration.sensors.lane_facts import LaneFacts
 
 FIRST_PAUSE_SECONDS = 30.0
@@ -116,9 +117,8 @@ def _pause(facts: LaneFacts, here: Sequence[TopicLag], now: float, seen: str) ->
                 "stop this sensor to keep the lane stopped"
             )
         return ""
-    decided = facts.status.decided if facts.status is not None else None
     tries = max(facts.failures, facts.halts)
-    if not tries or (decided is not None and decided > facts.ended):
+    if not tries or (facts.status is not None and any(topic.state == ACCEPTED for topic in facts.status.topics)):
         return ""
     halted = facts.halted
     ended_in_order = facts.status is not None and facts.status.state == "finished"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -221,7 +222,7 @@ def test_a_halted_topic_does_not_keep_the_others_waiting() -> None:
 def test_a_halt_that_somebody_accepted_is_tried_again_at_once() -> None:
     now = time.time()
     halt = TopicState("orders", "halted", "gone", "do this", "t", 0, 0)
-    before, after = (lane_status(state="finished", topics=(halt,), decided=at) for at in (now - 60, now - 1))
+    before, after = (lane_status(state="finished", topics=(replace(halt, state=state),)) for state in ("halted", "accepted"))
     assert "orders halted" in why(now, behind=("orders",), failures=9, ended=now - 30, status=before)
     assert why(now, behind=("orders",), failures=9, ended=now - 30, status=after) == ""
 

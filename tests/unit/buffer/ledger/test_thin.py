@@ -94,12 +94,12 @@ proofs = st.lists(
 @given(proofs, st.integers(0, 30))
 def test_thinned_proofs_prove_the_same(found: list[tuple[int, int, int, Verdict, str]], before: int) -> None:
     done = [
-        Verification("orders", partition, LIFE, start, start + length, 1, length, "root", verdict, kind, at)
+        Verification("orders", partition, LIFE, start, start + length, 1, length, "root", verdict, kind, at, revision=at)
         for at, (partition, start, length, verdict, kind) in enumerate(found)
     ]
     small = thinned(done, before=before)
     lives = {"orders": life({0: 0, 1: 3})}
-    assert verified_ends(sorted(small, key=lambda row: row.at), lives) == verified_ends(done, lives)
+    assert verified_ends(sorted(small, key=lambda row: row.revision), lives) == verified_ends(done, lives)
     assert sum(row.records for row in small) == sum(row.records for row in done)
     assert [row for row in small if row.root] == [row for row in done if row in small]
 

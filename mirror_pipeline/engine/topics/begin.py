@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 
 from mirror_pipeline.config.starts import StartMap
@@ -14,6 +14,7 @@ from mirror_pipeline.engine.longlink.connection_count import is_long
 from mirror_pipeline.engine.state import TopicRun
 from mirror_pipeline.engine.topics.backlog import backlog_bytes
 from mirror_pipeline.engine.topics.first_seen import FirstSeen
+from mirror_pipeline.engine.topics.generations import bound_at
 from mirror_pipeline.engine.topics.join import Ranges, first_offsets, run_of
 from mirror_pipeline.engine.topics.policies import apply_policy
 from mirror_pipeline.engine.topics.start_offsets import impossible_starts, start_offsets
@@ -102,6 +103,7 @@ class TopicStarter:
         topics = self._startable(topics, metadata, known)
         self._expect([topic for topic in topics if topic.topic not in known], metadata)
         targets = self._targets.ensure(topics, plans)
+        earlier = self._context.ledger.generations().values()
         generations: list[Incarnation] = []
         new: dict[str, list[int]] = {}
         for topic in topics:
@@ -109,7 +111,7 @@ class TopicStarter:
                 target = targets[topic.topic]
                 if isinstance(target, MirrorError):
                     raise target
-                generation, numbers = self._generation(topic, metadata, known.get(topic.topic), *target)
+                generation, numbers = self._generation(topic, metadata, known.get(topic.topic), *target, earlier)
             except (ClusterUnreachable, ConnectionLost):
                 raise
             except MirrorError as error:
@@ -153,8 +155,9 @@ class TopicStarter:
         self._context.placement.expect(int(backlog_bytes(self._source, bounds)))
 
     def _generation(
-        self, topic: LaneTopic, metadata: ClusterMetadata, known: Incarnation | None, target_id: str, bounds: dict[int, tuple[int, int]]
-    ) -> tuple[Incarnation, list[int]]:
+        self, topic: LaneTopic, metadata: ClusterMetadata, known: Incarnation | None, target_id: str, bounds: dict[int, tuple[int, int]],
+        earlier: Collection[Incarnation],
+    ) -> tuple[Incarnation, list[int]]:  # fmt: skip
         found = metadata.topics[topic.topic]
         if found.error:
             raise broker_error(found.error, topic.topic)
@@ -174,12 +177,12 @@ class TopicStarter:
             target_topic=topic.target_topic,
             target_topic_id=target_id,
             starts=(known.starts if known else {}) | starts,
-            target_starts=(known.target_starts if known else {}) | {number: bounds[number][1] for number in new},
-            at=int(time.time() * 1000),
+            target_starts=known.target_starts if known else {},
+            at=bound_at(known),
             ordinals=known.ordinals if known else {},
             producer_epoch=known.producer_epoch if known else 0,
         )
-        return generation, new
+        return self._targets.continued(generation, {number: end for number, (_, end) in bounds.items()}, earlier), new
 
     def _write_down(self, generations: list[Incarnation], new: dict[str, list[int]], ranges: dict[str, Ranges]) -> None:
         crash_point("begin.before")

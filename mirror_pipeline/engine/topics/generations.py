@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.state import TopicRun
-from mirror_pipeline.model import DecisionKind, Gap, HoleCause, Incarnation
+from mirror_pipeline.model import DecisionKind, Gap, HoleCause, Incarnation, Position, TopicPartition
 
 
 def follows(context: LaneContext, known: Incarnation, found_topic_id: str) -> bool:
@@ -17,15 +17,18 @@ def follows(context: LaneContext, known: Incarnation, found_topic_id: str) -> bo
     return bool(recreated or context.accepted(DecisionKind.TRUNCATED, known.incarnation))
 
 
-def drained(run: TopicRun) -> bool:
-    """Whether everything staged of this generation is known to be on the target."""
-    return not any(part.pending or part.outcome_unknown for part in run.partitions.values())
+def drained(run: TopicRun, recorded: Mapping[TopicPartition, Position]) -> bool:
+    """Whether everything staged of this generation is known to be on the target, and recorded: the next one continues after that."""
+    return not any(
+        part.pending or part.outcome_unknown or recorded[part.source].source_next < part.position.source_next
+        for part in run.partitions.values()
+    )
 
 
 def successor_of(
-    context: LaneContext, known: Incarnation, run: TopicRun, topic_id: str, earliest: Mapping[int, int], ends: Mapping[int, int]
+    context: LaneContext, known: Incarnation, run: TopicRun, topic_id: str, earliest: Mapping[int, int]
 ) -> Incarnation:
-    """The generation that follows a drained one in the same target topic.
+    """The generation that follows a drained one in the same target topic, still without its place there.
 
     Args:
         context: the lane; the gaps of truncated logs are recorded here.
@@ -33,25 +36,23 @@ def successor_of(
         run: its positions.
         topic_id: id of the source topic now.
         earliest: first source offset of each partition as it is now.
-        ends: the target's end offsets.
     """
-    positions = {number: part.position for number, part in run.partitions.items()}
     if topic_id == known.topic_id:
-        starts = {number: position.source_next for number, position in positions.items()} | _cut(context, known)
+        starts = {number: part.position.source_next for number, part in run.partitions.items()} | _cut(context, known)
     else:
         starts = dict(earliest)
     return replace(
         known,
         incarnation=known.next_generation(topic_id),
         starts=starts,
-        target_starts={number: positions[number].target_next if number in positions else ends[number] for number in starts},
-        ordinals={number: positions[number].ordinal for number in starts if number in positions},
-        at=_after(known),
+        target_starts={},
+        ordinals={},
+        at=bound_at(known),
     )
 
 
-def restarted(known: Incarnation, target_topic_id: str, ends: Mapping[int, int]) -> Incarnation:
-    """The generation that starts over in an empty target topic: another one, or the same one emptied.
+def restarted(known: Incarnation, target_topic_id: str) -> Incarnation:
+    """The generation that starts over in an empty target topic, still without its place there: another one, or the same one emptied.
 
     The brokers still know our last sequence in an emptied topic, and a sender of the last generation may be late. The next
     epoch may begin at sequence 0 (KIP-360), and from its first batch on brokers refuse the old epoch (error 47).
@@ -60,10 +61,10 @@ def restarted(known: Incarnation, target_topic_id: str, ends: Mapping[int, int])
         known,
         incarnation=known.next_generation(known.topic_id),
         target_topic_id=target_topic_id,
-        target_starts={number: ends[number] for number in known.starts},
+        target_starts={},
         ordinals={},
         producer_epoch=known.producer_epoch + 1,
-        at=_after(known),
+        at=bound_at(known),
     )
 
 
@@ -81,6 +82,7 @@ def _cut(context: LaneContext, known: Incarnation) -> dict[int, int]:
     return starts
 
 
-def _after(known: Incarnation) -> int:
-    """A time later than the last generation's, even if the clock was set back."""
-    return max(int(time.time() * 1000), known.at + 1)
+def bound_at(known: Incarnation | None) -> int:
+    """The time of a new row, after that of the row before it whatever this host's clock says: older versions order by it."""
+    now = int(time.time() * 1000)
+    return now if known is None else max(now, known.at + 1)

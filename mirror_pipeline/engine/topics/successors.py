@@ -10,7 +10,7 @@ from mirror_pipeline.engine.topics.begin import TopicStarter
 from mirror_pipeline.engine.topics.generations import drained, restarted, successor_of
 from mirror_pipeline.engine.topics.join import first_offsets
 from mirror_pipeline.engine.topics.target import TargetSide
-from mirror_pipeline.errors import BrokerError, MirrorError
+from mirror_pipeline.errors import BrokerError, MirrorError, TopicHalted
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
@@ -53,15 +53,21 @@ class Successors:
 
     def begin(self) -> None:
         """Begin the next generation of topics whose last one is drained. Raises BrokerError where a topic may not wait any longer."""
-        generations = self._context.ledger.incarnations() if self.waiting else {}
+        if not self.waiting:
+            return
+        generations, recorded = self._context.ledger.incarnations(), self._context.ledger.positions()
         for name in sorted(self.waiting):
             with self._state.lock:
                 run = self._state.topics.get(name)
-                ready = run is not None and drained(run)
+                ready = run is not None and drained(run, recorded)
             if run is None or not ready:
                 continue
             try:
                 self._start(self._next_generation(self._wanted[name], generations[name], run))
+            except TopicHalted as error:
+                with self._state.lock:
+                    self._state.unready.pop(name, None)
+                    self._state.halt(name, error.halt)
             except BrokerError as error:
                 if not self._starter.waits(name, error):
                     raise
@@ -76,7 +82,8 @@ class Successors:
             return False
         bounds = self._targets.bounds(known.target_topic)
         self._targets.refuse_filled(self._wanted[known.topic], bounds)
-        self._start(restarted(known, found, {number: end for number, (_, end) in bounds.items()}))
+        again, ends = restarted(known, found), {number: end for number, (_, end) in bounds.items()}
+        self._start(self._targets.continued(again, ends, self._context.ledger.generations().values()))
         return True
 
     def _next_generation(self, topic: LaneTopic, known: Incarnation, run: TopicRun) -> Incarnation:
@@ -88,7 +95,9 @@ class Successors:
             raise target
         ends = {number: end for number, (_, end) in target[1].items()}
         starts = first_offsets(self._source, topic, sorted(found.partitions), "earliest")
-        return successor_of(self._context, known, run, found.topic_id, starts, ends)
+        following = successor_of(self._context, known, run, found.topic_id, starts)
+        earlier = self._context.ledger.generations().values()
+        return self._targets.continued(following, ends, earlier, recorded=run.partitions)
 
     def _start(self, generation: Incarnation) -> None:
         """Record a topic's next generation and replace its run."""

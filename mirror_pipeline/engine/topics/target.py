@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.state import TopicRun
+from mirror_pipeline.engine.topics.continuing import continued
 from mirror_pipeline.engine.topics.deletion import settled
 from mirror_pipeline.engine.topics.policies import SourcePolicy, largest_batches, source_policies
 from mirror_pipeline.errors import BrokerError, MirrorError
@@ -124,6 +125,12 @@ class TargetSide:
             bounds = {tp.partition: (a, z) for tp in numbered if isinstance(a := starts[tp], int) and isinstance(z := ends[tp], int)}
             found[plan.topic] = refusal or (topic_metadata.topic_id, bounds)
         return found
+
+    def continued(
+        self, generation: Incarnation, ends: Mapping[int, int], earlier: Iterable[Incarnation], *, recorded: Collection[int] = ()
+    ) -> Incarnation:
+        """See :func:`mirror_pipeline.engine.topics.continuing.continued`."""
+        return continued(self._context, self._client, generation, ends, earlier, recorded=recorded)
 
     def topic_id(self, target_topic: str) -> str:
         """Id of a target topic; "" if it does not exist."""

@@ -118,9 +118,7 @@ def read_tails(
         if not (late := _open(still)):
             break
         if time.monotonic() >= deadline:
-            for look in late:
-                said = f"{look.target}: the leader holds records that are not replicated yet"
-                look.answer = NotReplicated(said, hint="waits for the in-sync replicas")
+            _give_up(client, late, patience)
             break
         time.sleep(POLL_SECONDS)
     return {target: _answer(client, look) for target, look in looks.items()}
@@ -132,6 +130,21 @@ def read_tail(client: WireClient, target: TopicPartition, position: Position, st
     if isinstance(answer, Tail):
         return answer
     raise answer.error() if isinstance(answer, Halt) else answer
+
+
+def _give_up(client: WireClient, late: Collection[_Look], patience: float) -> None:
+    """Say why tails do not count yet. Where the log was read to the end that the leader names, replicas are not the reason."""
+    ends = client.log_ends([look.target for look in late], within=patience)
+    for look in late:
+        end = ends[look.target]
+        if _refused(look, end.error):
+            continue
+        if look.at < (look.goal if look.sparse is not None else end.offset):
+            said = f"{look.target}: the leader holds records that are not replicated yet"
+            look.answer = NotReplicated(said, hint="waits for the in-sync replicas")
+        else:
+            said = f"{look.target}: the leader remembers sequence {look.known} of this mirror, which its log does not hold"
+            look.answer = ConnectionLost(said, hint="was the buffer restored from a copy? producer.id.expiration.ms ends it")
 
 
 def _stamp(stamp: Stamp | None, epoch: int) -> Stamp | None:

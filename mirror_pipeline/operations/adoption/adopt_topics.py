@@ -15,6 +15,7 @@ from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes, open_lane
 from mirror_pipeline.crash_points import crash_point
+from mirror_pipeline.engine.topics.generations import bound_at
 from mirror_pipeline.errors import ProblemFound, UsageError
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.kafka.offsets import log_range
@@ -140,18 +141,16 @@ def _generation(proof: Proof, before: Incarnation | None) -> Incarnation:
 
     ``before`` is the one that it replaces. The brokers may remember its last sequence, and take sequence 0 under the next epoch (KIP-360).
     """
-    now = time.time()
-    at = int(now * 1000) if before is None else max(int(now * 1000), before.at + 1)
     return Incarnation(
         topic=proof.topic,
-        incarnation=f"{proof.source.topic_id}/{int(now * 1000)}",
+        incarnation=f"{proof.source.topic_id}/{int(time.time() * 1000)}",
         source_cluster_id=proof.source.cluster_id,
         target_cluster_id=proof.target.cluster_id,
         target_topic=proof.target_topic,
         target_topic_id=proof.target.topic_id,
         starts={part.number: part.start for part in proof.partitions},
         target_starts={part.number: part.target_log[1] for part in proof.partitions},
-        at=at,
+        at=bound_at(before),
         producer_epoch=0 if before is None else before.producer_epoch + 1,
     )
 

@@ -24,7 +24,7 @@ from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable
 from mirror_pipeline.execution.placement import Placement
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
-from mirror_pipeline.model import Stamp, TopicPartition
+from mirror_pipeline.model import Incarnation, Stamp, TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic
 from mirror_pipeline.topics.plan import TargetPlan
 
@@ -76,6 +76,9 @@ class Target:
         return {}
 
     def refuse_filled(self, *_: object) -> None: ...
+
+    def continued(self, begun: Incarnation, ends: Mapping[int, int], _: object) -> Incarnation:
+        return replace(begun, target_starts={number: ends[number] for number in begun.starts})
 
 
 @pytest.fixture

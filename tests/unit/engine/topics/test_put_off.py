@@ -19,7 +19,7 @@ from mirror_pipeline.errors import ConnectionLost, MirrorError
 from mirror_pipeline.execution.placement import Placement
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
 from mirror_pipeline.kafka.codes import broker_error
-from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.model import Incarnation, TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic
 from tests.support.lane_context import LIFE, context
 
@@ -49,6 +49,9 @@ class Targets:
         return {source: (1_000_000, SourcePolicy(compacted=False)) for source, _ in pairs}
 
     refuse_filled = staticmethod(TargetSide.refuse_filled)
+
+    def continued(self, begun: Incarnation, ends: Mapping[int, int], _: Any) -> Incarnation:
+        return replace(begun, target_starts=begun.target_starts | {n: ends[n] for n in begun.starts if n not in begun.target_starts})
 
 
 @pytest.fixture
@@ -128,7 +131,7 @@ def test_a_next_generation_waits_by_the_same_rule(context: LaneContext, monkeypa
     def refuse(*_: Any) -> None:
         raise broker_error(NOT_LEADER, "east.t[0]")
 
-    monkeypatch.setattr("mirror_pipeline.engine.topics.successors.drained", lambda run: True)
+    monkeypatch.setattr("mirror_pipeline.engine.topics.successors.drained", lambda *_: True)
     monkeypatch.setattr(made._successors, "_next_generation", refuse)
     made._successors.begin()
     assert made._starter.put_off

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirror_pipeline.engine.write.recovery import NotReplicated, read_tail
-from mirror_pipeline.errors import TopicHalted
+from mirror_pipeline.errors import ConnectionLost, TopicHalted
 from mirror_pipeline.kafka.records.batch import HEADER_BYTES, headers, restamp
 from mirror_pipeline.model import Position, Stamp, TopicPartition
 from tests.model.cluster import ModelClient, ModelCluster
@@ -82,6 +82,14 @@ def test_a_log_that_ends_before_the_position_halts() -> None:
     with pytest.raises(TopicHalted) as found:
         target.records(at=3)
     assert found.value.halt.code == "target_truncated"
+
+
+def test_a_replicated_log_that_lacks_what_the_leader_remembers_is_not_put_down_to_its_replicas() -> None:
+    target = Target()
+    target.put(2, 0)
+    with pytest.raises(ConnectionLost, match="remembers sequence 1 of this mirror, which its log does not hold") as found:
+        target.records(at=2, ordinal=0)
+    assert not isinstance(found.value, NotReplicated)
 
 
 def test_what_is_on_the_leader_alone_is_waited_for() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from mirror_pipeline.errors import BufferUnusable, UsageError
 from mirror_pipeline.files import replace_file
 
 MARKER = "MIRROR_BUFFER.json"
+CLOCK = "clock"
+"""A file of each lane that is written to learn the time of the place."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+://")
 _OURS = json.dumps({"format": FORMAT, "made_by": "mirror-pipeline"}) + "\n"
@@ -102,6 +105,23 @@ class LaneStore:
             return self.file(name).read_bytes()
         except FileNotFoundError:
             return None
+
+    def now(self) -> float:
+        """Now (seconds since the epoch) by the clock that stamps the lane's files: a file server's is not this host's.
+
+        Of an object store this host's clock: its objects count as younger by what the two may differ.
+        """
+        if not self.local:
+            return time.time()
+        try:
+            handle = os.open(self.file(CLOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.pwrite(handle, b"\0", 0)
+            finally:
+                os.close(handle)  # only then does a file server stamp it
+            return self.file(CLOCK).stat().st_mtime
+        except OSError:  # a full disk: what leaves it must not wait for room
+            return time.time()
 
     def write_file(self, name: str, text: str, *, durable: bool = False) -> None:
         """Replace a plain file as a whole: a reader sees the old or the new content. Raises OSError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from mirror_pipeline.model import SpanRef
@@ -96,7 +96,7 @@ def removable_files(
     found: Iterable[FoundFile],
     live: Iterable[str],
     *,
-    now: float,
+    now: Callable[[], float],
     orphan_age: float,
     evicted: Mapping[str, float] | None = None,
     grace: float = 0.0,
@@ -106,17 +106,14 @@ def removable_files(
     Args:
         found: what lay in the folder *before* ``live`` was read, else a commit in between would look like an orphan.
         live: paths the newest table version refers to.
-        now: seconds since the epoch.
+        now: seconds since the epoch, by the clock that stamps the files.
         orphan_age: seconds since an unreferenced file was last written; longer than any task takes to write one.
-        evicted: files known to have been removed from the table, with the time; they leave after ``grace`` seconds, which
+        evicted: files known to have been removed from the table, and for how many seconds; they leave after ``grace`` seconds, which
             gives readers of the version before time to end.
         grace: see ``evicted``.
     """
     alive = set(live)
     known = evicted or {}
-
-    def old(file: FoundFile) -> bool:
-        gone = known.get(file.path)
-        return now - gone >= grace if gone is not None else now - file.modified >= orphan_age
-
-    return [file for file in found if file.path not in alive and old(file)]
+    dead = [file for file in found if file.path not in alive]
+    before = now() - orphan_age if any(file.path not in known for file in dead) else 0.0
+    return [file for file in dead if (known[file.path] >= grace if file.path in known else file.modified <= before)]

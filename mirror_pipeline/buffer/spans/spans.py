@@ -264,7 +264,7 @@ class SpanTable:
     def _gone(self, files: Iterable[LiveFile]) -> None:
         with self._lock:
             for file in files:
-                self._evicted[file.path] = time.time()
+                self._evicted[file.path] = time.monotonic()
                 self._spans.pop(file.path, None)
 
     def join(self, done: Collection[int], *, most: int = JOIN_FILES, space: int = JOINED_BYTES) -> int:
@@ -336,8 +336,8 @@ class SpanTable:
         settled = [file for file in files if _micro_batch(file.path) <= last]
         live = self._log.files()
         with self._lock:
-            evicted = dict(self._evicted)
-        gone = removable_files(settled, live, now=time.time(), orphan_age=orphan_age, evicted=evicted, grace=grace)
+            evicted = {path: time.monotonic() - at for path, at in self._evicted.items()}
+        gone = removable_files(settled, live, now=self._store.now, orphan_age=orphan_age, evicted=evicted, grace=grace)
         freed = remove_files(self._store, SPANS.name, gone)
         with self._lock:
             for file in gone:

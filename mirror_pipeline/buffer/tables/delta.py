@@ -332,7 +332,7 @@ class DeltaLog:
             self._checkpointed = version
             table.cleanup_metadata()
             if self.store.local:
-                sweep(self.uri)
+                sweep(self.uri, self.store.now)
         if not isinstance(self._opened, LocalLog):
             # A handle gets slower with every step it is advanced (measured: 20 ms a commit after 100, 250 ms after 1000).
             self.reopen()

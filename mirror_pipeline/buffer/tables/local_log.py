@@ -15,7 +15,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -211,13 +211,13 @@ class LocalLog:
                 os.fsync(sink.fileno())
 
 
-def sweep(uri: str) -> None:
-    """Remove the entries that killed processes left unfinished in a table's log."""
+def sweep(uri: str, now: Callable[[], float]) -> None:
+    """Remove the entries that killed processes left unfinished in a table's log; ``now`` is the clock that stamps its files."""
     with os.scandir(f"{uri}/_delta_log") as entries:
         for entry in entries:
             if STAGED_MARK in entry.name:
                 with contextlib.suppress(FileNotFoundError):
-                    if time.time() - entry.stat().st_mtime > STAGED_AGE:
+                    if now() - entry.stat().st_mtime > STAGED_AGE:
                         os.unlink(entry.path)
 
 

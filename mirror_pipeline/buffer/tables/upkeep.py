@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -60,7 +59,7 @@ def join_small_files(log: DeltaLog, *, max_files: int, durable: bool = True, shr
 def remove_dead_files(log: DeltaLog, *, orphan_age: float) -> tuple[int, int]:
     """Remove files that the table does not refer to, older than ``orphan_age`` (at least ``MIN_AGE``) seconds: how many, bytes."""
     found = found_files(log.store, log.spec.name)
-    gone = removable_files(found, log.files(), now=time.time(), orphan_age=max(orphan_age, MIN_AGE))
+    gone = removable_files(found, log.files(), now=log.store.now, orphan_age=max(orphan_age, MIN_AGE))
     return len(gone), remove_files(log.store, log.spec.name, gone)
 
 

@@ -77,10 +77,10 @@ names = st.sampled_from("abcdef")
 )
 def test_live_and_young_files_stay(found: dict[str, float], live: set[str], evicted: dict[str, float], orphan: float, grace: float) -> None:
     files = [FoundFile(path, 1, modified) for path, modified in found.items()]
-    gone = {file.path for file in removable_files(files, live, now=100, orphan_age=orphan, evicted=evicted, grace=grace)}
+    gone = {file.path for file in removable_files(files, live, now=lambda: 100, orphan_age=orphan, evicted=evicted, grace=grace)}
     assert not gone & live
     for path in found.keys() - live:
-        waited = 100 - (evicted[path] if path in evicted else found[path])
+        waited = evicted[path] if path in evicted else 100 - found[path]
         assert (path in gone) == (waited >= (grace if path in evicted else orphan))
 
 

@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.spans.part_writer import SpanDraft
 from mirror_pipeline.buffer.spans.spans import SpanTable
@@ -89,6 +90,7 @@ def test_of_two_writers_of_one_micro_batch_one_wins(store: LaneStore, spans: Spa
 KILLED = """
 import os, signal, sys
 from mirror_pipeline.buffer.spans.spans import SpanTable
+from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 store, when = LaneStore(sys.argv[1]), sys.argv[2]
@@ -208,6 +210,24 @@ def test_files_of_tasks_at_work_are_never_removed(store: LaneStore, spans: SpanT
     assert spans.vacuum() == abandoned.size
     assert {at_work.path, late_twin.path} <= on_disk(store)
     assert spans.commit(6, [at_work])
+
+
+def test_files_of_a_commit_in_progress_stay_on_a_server_whose_clock_is_behind_this_host(
+    store: LaneStore, spans: SpanTable, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their age is measured by the clock that stamps them; as seen from here they were written long ago."""
+    spans.commit(1, [stage(1, [draft(0, 10)])])
+    in_progress = stage(0, [draft(10, 20)])
+    log = Ledger(store, durable=False)
+    log.ensure()
+    row = Path(store.table("gaps"), "part-1-in-progress.parquet")
+    row.write_bytes(b"row")
+    monkeypatch.setattr(time, "time", lambda now=time.time: now() + 7200)  # type: ignore[misc]
+    assert spans.vacuum(orphan_age=60) == 0
+    assert log.maintain(orphan_age=60).removed == 0
+    assert row.exists() and in_progress.path in on_disk(store)
+    os.utime(row, (1, 1))
+    assert log.maintain(orphan_age=60).removed == 1
 
 
 def test_a_commit_during_vacuum_is_safe(store: LaneStore, spans: SpanTable, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

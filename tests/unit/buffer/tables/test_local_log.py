@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -140,5 +141,5 @@ def test_unfinished_entries_are_removed_once_they_are_old(log: DeltaLog) -> None
     os.utime(old, (long_ago, long_ago))
     assert put(log, 0)
     assert DeltaTable(log.uri).version() == 1
-    sweep(log.uri)
+    sweep(log.uri, time.time)
     assert (old.exists(), young.exists()) == (False, True)

@@ -258,7 +258,8 @@ class EngineModel(Section):
     )
     target_wait: Duration = setting(
         "5m",
-        "How long `run --once` waits for a target that stopped responding; staging continues. Continuous runs wait without limit.",
+        "How long `run --once` waits for a target that stopped responding, and for each partition of which it takes nothing; staging"
+        " continues. Continuous runs wait without limit.",
         "duration",
         example="1h",
     )

@@ -9,6 +9,9 @@ from mirror_pipeline.engine.state import LaneState, TopicRun
 from mirror_pipeline.halts import ENDED, Halt, accept_hint
 from mirror_pipeline.reports import Progress, RunReport, TopicProgress, TopicState
 
+# Partitions that a reason names.
+SHOWN = 5
+
 
 def progress_of(context: LaneContext, *, seconds: float, marks: bool = False) -> Progress:
     """The lane's progress now; with ``marks`` also the last batches read, which the next run needs."""
@@ -53,7 +56,7 @@ def _lag_seconds(state: LaneState) -> float | None:
 
 def _topic_progress(context: LaneContext, run: TopicRun, marks: bool) -> TopicProgress:
     lag = sum(p.lag for p in run.partitions.values())
-    error = next((p.error for p in run.partitions.values() if p.error), "") or _waits_for(context.state, run, lag)
+    error = _left(run) or next((p.error for p in run.partitions.values() if p.error), "") or _waits_for(context.state, run, lag)
     progress = TopicProgress(
         run.target_topic,
         records=run.records,
@@ -72,6 +75,13 @@ def _topic_progress(context: LaneContext, run: TopicRun, marks: bool) -> TopicPr
         progress.state, progress.reason = ("behind", error) if error else _drained(run)
         return progress
     return _halted(progress, context, run.halted) if run.halted else progress
+
+
+def _left(run: TopicRun) -> str:
+    """Which partitions a ``once`` run has given up, and why; "" if none."""
+    left = [part for part in run.partitions.values() if part.left]
+    names = ", ".join(str(part.target) for part in left[:SHOWN]) + (f" and {len(left) - SHOWN} more" if len(left) > SHOWN else "")
+    return f"{names}: the target took nothing within target_wait, what is staged waits for the next run: {left[0].left}" if left else ""
 
 
 def _waits_for(state: LaneState, run: TopicRun, lag: int) -> str:

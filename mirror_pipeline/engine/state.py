@@ -35,6 +35,9 @@ class PartitionState:
         unread: why the partition cannot be read now; it is not read before ``read_at`` (monotonic seconds).
         producer_epoch: is added to the epoch of the lane's producer.
         suspect: the halt that one answer of the target calls for; the topic halts if a second answer confirms it.
+        reached: the leader has answered the last time that something failed.
+        waits_since: since when (monotonic seconds) the target has taken nothing of it, though it was tried.
+        left: why a ``once`` run has given it up: the target took nothing of it for ``target_wait`` seconds.
     """
 
     source: TopicPartition
@@ -59,6 +62,9 @@ class PartitionState:
     retry_at: float = 0.0
     failures: int = 0
     error: str = ""
+    reached: bool = True
+    waits_since: float | None = None
+    left: str = ""
     unread: str = ""
     read_at: float = 0.0
     read_failures: int = 0
@@ -92,11 +98,13 @@ class PartitionState:
             self.bytes_per_offset = 0.5 * self.bytes_per_offset + 0.5 * each if known else each
             self.bytes_per_batch = span.bytes / max(1, span.batches)
 
-    def failed(self, error: str, *, delay: float) -> None:
-        """Nothing more is sent before ``delay`` seconds have passed and the tail was read."""
-        self.outcome_unknown, self.error = True, error
+    def failed(self, error: str, *, delay: float, reached: bool = True) -> None:
+        """Nothing more is sent before ``delay`` seconds have passed and the tail was read; ``reached``: its leader has answered."""
+        self.outcome_unknown, self.error, self.reached = True, error, reached
         self.failures += 1
-        self.retry_at = time.monotonic() + delay
+        now = time.monotonic()
+        self.retry_at = now + delay
+        self.waits_since = now if self.waits_since is None else self.waits_since
 
     def put_off(self, why: str, *, delay: float) -> None:
         """It cannot be read now: the other partitions continue, and its leader is looked up again after ``delay`` seconds."""
@@ -113,8 +121,8 @@ class PartitionState:
         return not self.end_known or self.staged < self.readable_end
 
     def worked(self) -> None:
-        """The target took records, or its tail matched."""
-        self.failures, self.error, self.retry_at = 0, "", 0.0
+        """The target took records, or nothing waits for it."""
+        self.failures, self.error, self.retry_at, self.waits_since = 0, "", 0.0, None
 
 
 @dataclass(slots=True)
@@ -193,7 +201,17 @@ class LaneState:
 
     def sendable(self) -> list[PartitionState]:
         """Partitions whose staged spans are still sent."""
-        return [p for t in self.topics.values() if t.sendable for p in t.partitions.values()]
+        return [p for t in self.topics.values() if t.sendable for p in t.partitions.values() if not p.left]
+
+    def left(self) -> list[PartitionState]:
+        """Partitions that a ``once`` run has given up."""
+        return [p for t in self.topics.values() if t.sendable for p in t.partitions.values() if p.left]
+
+    def leave(self, part: PartitionState) -> None:
+        """Give a partition up: what is staged of it waits for the next run, and so does its topic's next generation."""
+        part.left = part.error
+        if self.topics[part.source.topic].draining:
+            self.unready.pop(part.source.topic, None)
 
     def halt(self, topic: str, halt: Halt, *, sendable: bool = False) -> None:
         """Halt one topic; the others continue. With ``sendable`` what is staged is still sent."""

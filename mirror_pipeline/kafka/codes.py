@@ -37,6 +37,8 @@ class Code(NamedTuple):
 UNSUPPORTED_VERSION = 35
 NETWORK_EXCEPTION = 13
 LEADER_NOT_AVAILABLE = 5
+UNREACHED = frozenset((LEADER_NOT_AVAILABLE, NETWORK_EXCEPTION))
+"""Errors that say nothing of the partition: its leader has not been asked."""
 UNKNOWN_TOPIC_OR_PARTITION = 3
 UNKNOWN_TOPIC_ID = 100
 THROTTLING_QUOTA_EXCEEDED = 89

@@ -32,6 +32,8 @@ Reconsider = Callable[[Sequence[RangeOutcome]], Sequence[RangeOutcome]]
 log = logging.getLogger(__name__)
 
 FULL_BUFFER_POLL_SECONDS = 0.5
+# How long maintenance may take to make room in a buffer that holds what a ``once`` run has given up.
+LEFT_FULL_SECONDS = 15.0
 PARTITION_FETCH_BYTES = 4 * 2**20
 # A micro-batch filled to this share is full: over a long link the next one may be larger.
 FULL_SHARE = 0.9
@@ -59,6 +61,7 @@ class ReadLoop:
         self._room = context.room
         self._staged = 0
         self._failures = 0
+        self._full_since: float | None = None
         self._commit_unknown: tuple[Sequence[PartFile], Sequence[RangeOutcome], float] | None = None
 
     def run(self) -> None:
@@ -107,7 +110,8 @@ class ReadLoop:
             self.refresh_ends()
         if self._buffer_full():
             context.stop.wait(FULL_BUFFER_POLL_SECONDS)
-            return True
+            return not self._stays_full()
+        self._full_since = None
         with state.lock:
             ranges = self._plan()
             rules = [self._rules_of(r if context.kept is None else context.kept.clipped(r)) for r in ranges]
@@ -115,6 +119,13 @@ class ReadLoop:
             return self._nothing_to_read()
         self._stage(rules)
         return True
+
+    def _stays_full(self) -> bool:
+        """Whether a ``once`` run has waited long enough for room that partitions take up which the target does not take."""
+        now = time.monotonic()
+        self._full_since = now if self._full_since is None else self._full_since
+        with self._state.lock:
+            return bool(self._state.left()) and now - self._full_since > LEFT_FULL_SECONDS
 
     def _nothing_to_read(self) -> bool:
         """Wait until there is; False when a ``once`` run has read all it is to read. Raises ConnectionLost while it cannot tell."""

@@ -3,7 +3,8 @@
     ledger: record what is due -> topics: prepare -> outcomes: recover -> sender: send spans -> ledger ...
 
 One thread runs all steps. Nothing is sent to a topic before it was checked, or to a partition before its outcome is known; and an
-error of any step says the same about the target, so they share one patience and one backoff.
+error of any step says the same about the target, so they share one patience and one backoff. What the target answers about one
+partition is that partition's, with a patience and a backoff of its own.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class WriteLoop:
         self._preparation.finish()
         self._outcomes.recover()
         with self._state.lock:
+            self._health.give_up()
             parts = self._state.sendable()
             skipped = self._outcomes.pass_holes(parts)
             work, over = self._sender.choose(parts), self._over(parts)
@@ -89,14 +91,11 @@ class WriteLoop:
         return state.staging_over and not any(p.pending or p.outcome_unknown for p in parts) and not waiting
 
     def _wait(self, parts: Sequence[PartitionState]) -> None:
-        """Wait until the state changes. Raises ClusterUnreachable once partitions have waited too long for their brokers."""
+        """Wait until the state changes."""
         with self._state.lock:
-            stuck = [p for p in parts if p.pending or p.outcome_unknown]
-            if not stuck:
+            if not any(p.pending or p.outcome_unknown for p in parts):
                 self._health.idle()
             self._state.lock.wait(WAIT_SECONDS)
-        if stuck:
-            self._health.waits(stuck[0].error or f"{stuck[0].target} is not ready")
 
     def _buffer_unusable(self, error: BufferUnusable) -> None:
         """The buffer cannot be read, or may no longer be this run's: wait, as for a full disk."""

@@ -56,7 +56,8 @@ class PartitionOutcome:
     """Records of the work that the target acknowledged, counted from the work's position.
 
     ``outcome_unknown`` says the target's tail must be read before anything is sent again; ``halt`` is final for the topic
-    and names the target's partition. ``landed`` is where the records lie in a shared topic: target offset and count of each run.
+    and names the target's partition. ``answered``: the error is the leader's answer, so the target is there. ``landed`` is where the
+    records lie in a shared topic: target offset and count of each run.
     """
 
     target: TopicPartition
@@ -65,6 +66,7 @@ class PartitionOutcome:
     outcome_unknown: bool = False
     error: str = ""
     halt: Halt | None = None
+    answered: bool = False
     landed: Landed = ()
 
 

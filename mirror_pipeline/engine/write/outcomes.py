@@ -17,12 +17,12 @@ from mirror_pipeline.engine.state import PartitionState
 from mirror_pipeline.engine.write.ledger_writer import LedgerWriter
 from mirror_pipeline.engine.write.messages import PartitionOutcome, PartitionWork, ProduceResult
 from mirror_pipeline.engine.write.offset_map import Landed, advance_over, trailing_holes_only
-from mirror_pipeline.engine.write.recovery import ANSWER_SECONDS, Tail, read_tails
+from mirror_pipeline.engine.write.recovery import ANSWER_SECONDS, NoTailYet, Tail, read_tails
 from mirror_pipeline.engine.write.target_health import TargetHealth
 from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.halts import Halt, buffer_gap, internal, log_internal, refused_by_target
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.codes import Action, lookup
+from mirror_pipeline.kafka.codes import UNREACHED, Action, lookup
 from mirror_pipeline.model import Send
 
 log = logging.getLogger(__name__)
@@ -81,11 +81,11 @@ class Outcomes:
                 except Exception as error:  # noqa: BLE001 - an internal error over one partition: the others continue
                     self._suspect(part, internal(part.target, error))
         self._ledger_writer.add(sends)
-        refusals = [tail for tail in tails.values() if isinstance(tail, BrokerError | ConnectionLost)]
-        if len(refusals) < len(tails):
+        silent = [tail for tail in tails.values() if isinstance(tail, BrokerError | ConnectionLost) and not _answered(tail)]
+        if len(silent) < len(tails):
             self._health.answered()
         elif not self._health.others_well({leaders.get(target) for target in tails}):
-            raise ConnectionLost(refusals[0].message, hint=refusals[0].hint)
+            raise ConnectionLost(silent[0].message, hint=silent[0].hint)
 
     def _apply_tail(self, part: PartitionState, tail: Tail | Halt | BrokerError | ConnectionLost) -> list[Send]:
         topic = part.source.topic
@@ -93,13 +93,13 @@ class Outcomes:
             self._suspect(part, tail)
             return []
         if isinstance(tail, ConnectionLost):
-            part.failed(tail.message, delay=backoff(part.failures))
+            part.failed(tail.message, delay=backoff(part.failures), reached=_answered(tail))
             return []
         if isinstance(tail, BrokerError):
             if lookup(tail.code).action in (Action.HALT, Action.FATAL):
                 self._state.halt(topic, refused_by_target(topic, tail))
             else:
-                part.failed(tail.message, delay=backoff(part.failures))
+                part.failed(tail.message, delay=backoff(part.failures), reached=_answered(tail))
             return []
         if part.suspect is not None and not tail.read:
             self._suspect(part, part.suspect)  # retention has deleted the records that could clear it
@@ -111,8 +111,9 @@ class Outcomes:
         except ValueError as error:
             self._state.halt(topic, buffer_gap(topic, part.target, error))
             return []
-        part.outcome_unknown, part.tail_read, part.suspect = False, True, None
-        part.error, part.retry_at = "", 0.0
+        part.outcome_unknown, part.tail_read, part.suspect, part.retry_at = False, True, None, 0.0
+        if not part.pending:
+            part.worked()
         return sends
 
     def _suspect(self, part: PartitionState, found: Halt) -> None:
@@ -136,7 +137,10 @@ class Outcomes:
     def _account(self, part: PartitionState, records: int, landed: Landed = ()) -> list[Send]:
         """Move the partition's position over ``records`` records that are known to be on the target; ``landed``: not in one run."""
         runs = landed or ((part.position.target_next, records),)
+        before = part.position
         sends, part.position = advance_over(part.pending, part.position, runs, target_topic=part.target.topic)
+        if part.position != before:
+            part.worked()
         while part.pending and part.pending[0].end <= part.position.source_next:
             part.pending.popleft()
         part.staged = max(part.staged, part.position.source_next)
@@ -151,13 +155,13 @@ class Outcomes:
         return sends
 
     def apply_results(self, work: Sequence[PartitionWork], results: Sequence[ProduceResult], began: float) -> None:
-        """Account for what produce tasks have sent. Raises ConnectionLost when no broker took anything."""
+        """Account for what produce tasks have sent. Raises ConnectionLost when no broker answered."""
         for node, why in (item for result in results for item in result.silent.items()):
             self._health.silent.lost(node, why)
         by_target = {w.target: w.spans[0].source for w in work}
         sends: list[Send] = []
         errors: list[str] = []
-        acked, failed = 0, set()
+        acked, failed, answered = 0, set(), False
         with self._state.lock:
             for outcome in (o for result in results for o in result.outcomes):
                 source = by_target[outcome.target]
@@ -175,12 +179,15 @@ class Outcomes:
                 self._state.bytes += outcome.bytes
                 self._apply_outcome(part, outcome, errors)
                 failed |= {outcome.target} if outcome.error else set()
+                answered = answered or outcome.answered
             self._state.seconds_producing += time.monotonic() - began
             self._state.micro_batches += 1
             self._state.active()
         self._ledger_writer.add(sends)
         if acked:
             self._health.acknowledged()
+        elif answered:
+            self._health.answered()
         elif errors and not self._health.others_well({self._client.known_leader(target) for target in failed}):
             raise ConnectionLost(errors[0])
 
@@ -195,6 +202,11 @@ class Outcomes:
         elif outcome.error:
             log.info("producing to %s: %s", outcome.target, outcome.error)
             errors.append(outcome.error)
-            part.failed(outcome.error, delay=backoff(part.failures))
+            part.failed(outcome.error, delay=backoff(part.failures), reached=outcome.answered)
         else:
             part.worked()
+
+
+def _answered(error: BrokerError | ConnectionLost) -> bool:
+    """Whether the partition's leader has answered, if only by refusing."""
+    return error.code not in UNREACHED if isinstance(error, BrokerError) else isinstance(error, NoTailYet)

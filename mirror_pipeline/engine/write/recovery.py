@@ -36,7 +36,7 @@ from mirror_pipeline.kafka.fetch import FetchedPartition, fetch
 from mirror_pipeline.kafka.records.batch import BatchHeader, headers
 from mirror_pipeline.model import Position, Stamp, TopicPartition
 
-__all__ = ["ANSWER_SECONDS", "NotReplicated", "Tail", "read_tail", "read_tails"]
+__all__ = ["ANSWER_SECONDS", "NoTailYet", "NotReplicated", "Tail", "read_tail", "read_tails"]
 
 FETCH_BYTES = 8 * 1024 * 1024
 POLL_SECONDS = 0.05
@@ -46,7 +46,11 @@ ANSWER_SECONDS = 3.0
 Failure = Halt | BrokerError | ConnectionLost
 
 
-class NotReplicated(ConnectionLost):
+class NoTailYet(ConnectionLost):
+    """The leader answers, but what its log and its memory of our producer say does not agree yet."""
+
+
+class NotReplicated(NoTailYet):
     """The leader has appended records that its replicas do not have yet: whether they stay is unknown."""
 
 
@@ -102,7 +106,7 @@ def read_tails(
     Returns:
         For each partition its tail, or why there is none: a Halt when the log ends before the position or holds
         records behind it that are not the lane's next ones (one answer's word: look again before you believe it),
-        NotReplicated when the end of the log stayed invisible, ConnectionLost or BrokerError when it cannot be asked now.
+        NoTailYet when the end of the log stayed invisible, ConnectionLost or BrokerError when it cannot be asked now.
 
     Raises:
         ClusterUnreachable: no broker of the target answers.
@@ -144,7 +148,7 @@ def _give_up(client: WireClient, late: Collection[_Look], patience: float) -> No
             look.answer = NotReplicated(said, hint="waits for the in-sync replicas")
         else:
             said = f"{look.target}: the leader remembers sequence {look.known} of this mirror, which its log does not hold"
-            look.answer = ConnectionLost(said, hint="was the buffer restored from a copy? producer.id.expiration.ms ends it")
+            look.answer = NoTailYet(said, hint="was the buffer restored from a copy? producer.id.expiration.ms ends it")
 
 
 def _stamp(stamp: Stamp | None, epoch: int) -> Stamp | None:

@@ -20,7 +20,7 @@ from mirror_pipeline.errors import BrokerError, BufferUnusable, ClusterUnreachab
 from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.halts import Halt, buffer_damaged, displaced, internal, refused_by_target
 from mirror_pipeline.kafka.client import OPEN_TIMEOUT, WireClient
-from mirror_pipeline.kafka.codes import Action, after_produce, broker_error
+from mirror_pipeline.kafka.codes import UNREACHED, Action, after_produce, broker_error
 from mirror_pipeline.kafka.connection import Connection
 from mirror_pipeline.kafka.produce import ProduceAnswer, receive_produce, send_produce
 from mirror_pipeline.kafka.records.restamp import SequencedBatch, assign_sequences
@@ -48,6 +48,7 @@ class _Slot:
     outcome_unknown: bool = False
     error: str = ""
     halt: Halt | None = None
+    answered: bool = False
     landed: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -57,15 +58,16 @@ class _Slot:
         producers by the time of their records: of old records only a single batch is ever in flight."""
         return REQUESTS_IN_FLIGHT if self.remembered and time.monotonic() - self.acked_at < MEMORY_SECONDS else 1
 
-    def stop(self, *, error: str = "", halt: Halt | None = None, outcome_unknown: bool = True) -> None:
+    def stop(self, *, error: str = "", halt: Halt | None = None, outcome_unknown: bool = True, answered: bool = False) -> None:
         if not self.stopped:
-            self.error, self.halt = error, halt
+            self.error, self.halt, self.answered = error, halt, answered
         self.stopped = True
         self.outcome_unknown = self.outcome_unknown or outcome_unknown
 
     def outcome(self) -> PartitionOutcome:
         landed = tuple(self.landed)
-        return PartitionOutcome(self.work.target, self.acked, self.acked_bytes, self.outcome_unknown, self.error, self.halt, landed)
+        unknown = self.outcome_unknown
+        return PartitionOutcome(self.work.target, self.acked, self.acked_bytes, unknown, self.error, self.halt, self.answered, landed)
 
     def expected(self, base_offset: int) -> int:
         """Where the next batch must lie, given where the broker put it: in a shared topic anywhere behind our last one."""
@@ -261,6 +263,6 @@ def _acknowledge(slot: _Slot, answer: ProduceAnswer | None, batch: SequencedBatc
 def _refuse(slot: _Slot, error: BrokerError) -> None:
     action = after_produce(error.code)
     if action in (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME):
-        slot.stop(error=error.message)
+        slot.stop(error=error.message, answered=error.code not in UNREACHED)
     else:
         slot.stop(halt=refused_by_target(slot.work.target.topic, error))

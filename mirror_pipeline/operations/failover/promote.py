@@ -19,7 +19,7 @@ from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.kafka.answers import LATEST
 from mirror_pipeline.kafka.offsets import offsets_or_errors
-from mirror_pipeline.lags import HALTED
+from mirror_pipeline.lags import BEHIND, HALTED
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.failover.look import SHOWN, Situation, hold_lanes, pending, still_written
 from mirror_pipeline.reports import Observer, RunReport
@@ -96,11 +96,12 @@ def _runs(found: Situation, session: Session, observer: Observer | None, stop: t
 
 
 def _refuse_halted(found: Situation, report: RunReport) -> None:
-    halted = [row for row in report.topics if row.state == HALTED and row.topic in found.copies]
-    if halted:
-        row = halted[0]
-        hint = f"{row.hint}; or leave the topic out with --topic, or promote what is there with --unplanned"
-        raise ProblemFound(f"{row.topic} is halted ({row.code or 'no code'}): {row.reason}; nothing was promoted", hint=hint)
+    stopped = [row for row in report.topics if row.state in (HALTED, BEHIND) and row.topic in found.copies]
+    if stopped:
+        row = stopped[0]
+        hint = "; ".join(part for part in (row.hint, "leave the topic out with --topic, or promote what is there with --unplanned") if part)
+        state = f"halted ({row.code or 'no code'})" if row.state == HALTED else row.state
+        raise ProblemFound(f"{row.topic} is {state}: {row.reason}; nothing was promoted", hint=hint)
 
 
 def verify_rest(found: Situation, session: Session, stop: threading.Event) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.context import LaneContext, Losses
+from mirror_pipeline.engine.progress import report_of
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.state import PartitionState, TopicRun
 from mirror_pipeline.engine.topics.join import resumed_runs
@@ -131,6 +132,65 @@ def test_partitions_of_one_broker_wait_alone(context: LaneContext) -> None:
     assert not outcomes._health.others_well({1})
     part.outcome_unknown = True
     assert not outcomes._health.others_well({2})
+
+
+def failing(context: LaneContext, outcomes: Outcomes, part: PartitionState, *, answered: bool) -> None:
+    """A produce task comes back with an error of the one partition that it was given."""
+    if not part.pending:
+        stage(context, 0, 10, 20, "now")
+        part.pending.extend(context.spans.pending({part.source: 10}))
+    work = PartitionWork(TARGET, tuple(part.pending), part.position)
+    outcome = PartitionOutcome(TARGET, 0, 0, outcome_unknown=True, error="east.t[0]: NOT_ENOUGH_REPLICAS", answered=answered)
+    outcomes.apply_results([work], [ProduceResult((outcome,), 0.1)], time.monotonic())
+
+
+def test_what_a_broker_answers_about_one_topic_is_not_the_loss_of_the_target(context: LaneContext) -> None:
+    outcomes, part = lane(context, Client(**{"east.t": 1}))
+    failing(context, outcomes, part, answered=True)
+    assert (context.state.target_down, part.outcome_unknown) == ("", True)
+    with pytest.raises(ConnectionLost):
+        failing(context, outcomes, part, answered=False)
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_partition_that_the_target_does_not_take_is_left_by_a_run_that_ends(context: LaneContext, once: bool) -> None:
+    """Its tail is read well each time, which is no progress: only records that land end its patience."""
+    context.once = once
+    context.mirror = replace(context.mirror, engine=replace(context.mirror.engine, target_wait=0.05))
+    outcomes, part = lane(context, Client(**{"east.t": 1}))
+    failing(context, outcomes, part, answered=True)
+    outcomes._health.give_up()
+    assert context.state.sendable() == [part]
+    time.sleep(0.1)
+    outcomes._apply_tail(part, Tail(TARGET, 0, 0))
+    assert part.error and not part.outcome_unknown
+    outcomes._health.give_up()
+    assert context.state.left() == ([part] if once else [])
+    assert (report_of(context, seconds=1.0).topics[0].state, "NOT_ENOUGH_REPLICAS" in report_of(context, seconds=1.0).topics[0].reason) == (
+        "behind", True
+    )  # fmt: skip
+
+
+def test_the_patience_of_a_partition_begins_anew_with_records_that_land_and_with_a_target_that_was_gone(context: LaneContext) -> None:
+    outcomes, part = lane(context, Client(**{"east.t": 1}))
+    failing(context, outcomes, part, answered=True)
+    assert part.waits_since is not None
+    outcomes._apply_tail(part, Tail(TARGET, 5, 5))
+    assert (part.waits_since, part.error) == (None, "")
+    failing(context, outcomes, part, answered=True)
+    context.state.target_lost("nobody answers")
+    outcomes._health.give_up()
+    assert context.state.left() == []
+    outcomes._health.answered()
+    assert (part.waits_since, context.state.target_down) == (None, "")
+
+
+def test_what_is_given_up_does_not_keep_a_next_generation_waited_for(context: LaneContext) -> None:
+    _, part = lane(context)
+    context.state.topics["t"].draining, context.state.unready["t"] = True, "begins later"
+    part.failed("refused", delay=0.0)
+    context.state.leave(part)
+    assert (context.state.unready, context.state.sendable()) == ({}, [])
 
 
 def test_a_broker_may_be_silent_for_a_short_time_only_where_others_have_work(context: LaneContext) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.place.place import LaneStore
@@ -35,7 +36,8 @@ class ProduceTask:
     """Everything one produce task needs; picklable, free of secrets.
 
     ``lease`` is how many seconds after its start the task may still send (a process that is stopped and resumes
-    later sends nothing); ``issued`` is the driver's wall clock: a task that starts too late sends nothing.
+    later sends nothing); ``issued`` is the driver's wall clock: a task that starts too late sends nothing. ``ahead`` is by how many
+    seconds the clocks of hosts that have run tasks are ahead of the driver's.
     After ``silence`` seconds without a byte from a broker the task gives up on it, and the outcome of its requests is unknown.
     """
 
@@ -49,6 +51,7 @@ class ProduceTask:
     request_bytes: int
     forgotten_before: int = 0
     silence: float | None = None
+    ahead: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,13 @@ class PartitionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ProduceResult:
-    """One outcome for each partition of the task; ``silent`` maps brokers that let a request time out to the error."""
+    """One outcome for each partition of the task; ``silent`` maps brokers that let a request time out to the error.
+
+    ``host`` and ``ahead``: whose clock was by how many seconds ahead of the driver's, as far as the task's own start tells.
+    """
 
     outcomes: tuple[PartitionOutcome, ...]
     seconds: float
     silent: dict[int, str] = field(default_factory=dict)
+    host: str = ""
+    ahead: float = 0.0

@@ -36,6 +36,7 @@ class Sender:
         self._outcomes = outcomes
         self._losses = losses
         self._rate = 0.0  # bytes a second that the target last took
+        self._ahead: dict[str, float] = {}  # by how much other hosts' clocks are ahead of this one's
 
     def choose(self, parts: Sequence[PartitionState]) -> list[PartitionWork]:
         """Spans to send next: oldest first from every partition in turn, about one micro-batch of bytes together."""
@@ -58,41 +59,45 @@ class Sender:
             BufferUnusable: spans cannot be read.
             TaskLost: workers keep dying without progress.
         """
-        assert self._context.stamp is not None  # noqa: S101 - set before the first span can be sent
         began = time.monotonic()
-        engine = self._context.mirror.engine
         place = self._context.placement.for_write(_size(work))
-        runner = place.runner
-        shares = assign([(w, float(w.bytes)) for w in work], runner.tasks)
-        tasks = [
-            ProduceTask(
-                store=self._context.store,
-                cluster=self._context.target,
-                stamp=self._context.stamp,
-                work=tuple(share),
-                timeout=engine.request_timeout,
-                lease=min(engine.lease, self._context.hold.left),
-                issued=time.time(),
-                request_bytes=REQUEST_BYTES,
-                forgotten_before=int((time.time() - self._context.memory_seconds / 2) * 1000),
-                silence=self._silence(share),
-            )
-            for share in shares
-        ]
+        shares = assign([(w, float(w.bytes)) for w in work], place.runner.tasks)
+        tasks = [self._task(share) for share in shares]
         try:
-            answers = runner.run_each(run_produce, tasks, name="produce")
+            answers = place.runner.run_each(run_produce, tasks, name="produce")
             self._state.ran(tasks, place)
         except BufferUnusable:  # in the middle of its spans: others may be on their way, or there
             with self._state.lock:
                 self._set_unknown(work)
             raise
         lost = self._mark_unknown([(share, answer) for share, answer in zip(shares, answers, strict=True) if isinstance(answer, TaskLost)])
-        self._outcomes.apply_results(work, [answer for answer in answers if not isinstance(answer, TaskLost)], began)
+        results = [answer for answer in answers if not isinstance(answer, TaskLost)]
+        # Within the lease it may as well be a start that took long.
+        lease = self._context.mirror.engine.lease
+        self._ahead |= {result.host: result.ahead if abs(result.ahead) > lease else 0.0 for result in results}
+        self._outcomes.apply_results(work, results, began)
         if lost is not None:
             self._context.stop.wait(self._losses.lost(lost))
         else:
             self._losses.done()
             self._rate = _size(work) / max(time.monotonic() - began, 1e-6)
+
+    def _task(self, share: Sequence[PartitionWork]) -> ProduceTask:
+        assert self._context.stamp is not None  # noqa: S101 - set before the first span can be sent
+        engine = self._context.mirror.engine
+        return ProduceTask(
+            store=self._context.store,
+            cluster=self._context.target,
+            stamp=self._context.stamp,
+            work=tuple(share),
+            timeout=engine.request_timeout,
+            lease=min(engine.lease, self._context.hold.left),
+            issued=time.time(),
+            request_bytes=REQUEST_BYTES,
+            forgotten_before=int((time.time() - self._context.memory_seconds / 2) * 1000),
+            silence=self._silence(share),
+            ahead=dict(self._ahead),
+        )
 
     def _silence(self, share: Sequence[PartitionWork]) -> float | None:
         """Seconds that a broker may be silent in a task; None, so long as a request may take, where no other broker has anything to do."""

@@ -18,6 +18,7 @@ from mirror_pipeline.engine.write.offset_map import append_run, records_before
 from mirror_pipeline.engine.write.pieces import whole_batches
 from mirror_pipeline.errors import BrokerError, BufferUnusable, ClusterUnreachable, ConnectionLost, CorruptBatch
 from mirror_pipeline.execution import worker_cache
+from mirror_pipeline.files import host_clock
 from mirror_pipeline.halts import Halt, buffer_damaged, displaced, internal, refused_by_target
 from mirror_pipeline.kafka.client import OPEN_TIMEOUT, WireClient
 from mirror_pipeline.kafka.codes import UNREACHED, Action, after_produce, broker_error
@@ -92,12 +93,14 @@ def run_produce(task: ProduceTask) -> ProduceResult:
     reader = SpanReader(task.store)
     slots = [_Slot(w, _sequenced(w, reader, task.stamp)) for w in task.work]
     silent: dict[int, str] = {}
-    if time.time() - task.issued > task.lease:
-        _stop_all(slots, "the task started after its lease was over")
+    host, ahead = host_clock(), time.time() - task.issued
+    if ahead - task.ahead.get(host, 0.0) > task.lease:
+        for slot in slots:
+            slot.stop(error="the task started after its lease was over, by this host's clock", answered=True)
     else:
         silent = _send_all(task, slots, deadline=began + task.lease)
     outcomes = tuple(slot.outcome() for slot in slots)
-    return ProduceResult(outcomes, time.monotonic() - began, silent)
+    return ProduceResult(outcomes, time.monotonic() - began, silent, host, ahead)
 
 
 def _sequenced(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterator[SequencedBatch]:

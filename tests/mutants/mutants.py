@@ -7,6 +7,7 @@ from dataclasses import dataclass
 UNIT = "tests/unit"
 SENDING, TAIL, MAPPING, SHARED = (f"{UNIT}/engine/write/test_{name}.py" for name in ("sending", "tail", "mapping", "shared_tail"))
 TAKING, JOINING = f"{UNIT}/engine/read/test_taking.py", f"{UNIT}/engine/topics/test_joining.py"
+CONTINUING = f"{UNIT}/engine/topics/test_continuing.py"
 HOUSE = f"{UNIT}/engine/maintain/test_housekeeping.py"
 LEASE, BUCKET = (f"{UNIT}/buffer/place/test_{name}.py" for name in ("lease", "bucket"))
 MODEL = "tests/model/test_model_search.py::test_no_long_story_breaks_the_lane"
@@ -37,6 +38,33 @@ FAST = (
         "progress from the ledger alone",
         "engine/state.py", "    outcome_unknown: bool = True\n", "    outcome_unknown: bool = False\n",
         f"{JOINING}::test_a_topic_goes_on_behind_its_ledger_and_its_buffer",
+    ),
+    Mutant(
+        "ordinals come from the present generation only",
+        "engine/topics/continuing.py",
+        "    known = context.ledger.put_there(each for each in earlier if (each.target_topic_id, each.producer_epoch) == same)\n",
+        "    known = context.ledger.put_there([each for each in earlier if (each.target_topic_id, each.producer_epoch) == same][-1:])\n",
+        CONTINUING,
+    ),
+    Mutant(
+        "what a killed run sent beyond the ledger is forgotten when its partition joins again",
+        "engine/topics/continuing.py", "    begins |= _after_tails(", "    _ = lambda: _after_tails(",
+        f"{CONTINUING}::test_the_tail_of_the_log_counts_beyond_the_ledger",
+    ),
+    Mutant(
+        "the ledger is ordered by its hosts' clocks",
+        "buffer/tables/rows.py", "key=lambda each: int(each[0][\"revision\"]))", "key=lambda each: each[1])",
+        f"{UNIT}/buffer/ledger/test_order.py",
+    ),
+    Mutant(
+        "reading a tail well ends a partition's patience",
+        "engine/write/outcomes.py", "        if not part.pending:\n            part.worked()\n", "        part.worked()\n",
+        f"{UNIT}/engine/write/test_target_looks.py::test_a_partition_that_the_target_does_not_take_is_left_by_a_run_that_ends",
+    ),
+    Mutant(
+        "one topic's refusal is the loss of the target",
+        "engine/write/outcomes.py", "        elif answered:\n            self._health.answered()\n", "",
+        f"{UNIT}/engine/write/test_target_looks.py::test_what_a_broker_answers_about_one_topic_is_not_the_loss_of_the_target",
     ),
     Mutant(
         "what was read of another topic of that name is committed",

@@ -20,7 +20,7 @@ def follows(context: LaneContext, known: Incarnation, found_topic_id: str) -> bo
 def drained(run: TopicRun, recorded: Mapping[TopicPartition, Position]) -> bool:
     """Whether everything staged of this generation is known to be on the target, and recorded: the next one continues after that."""
     return not any(
-        part.pending or part.outcome_unknown or recorded[part.source].source_next < part.position.source_next
+        part.pending or part.outcome_unknown or recorded.get(part.source, part.position).source_next < part.position.source_next
         for part in run.partitions.values()
     )
 

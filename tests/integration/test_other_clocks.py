@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.local.shapes.ground import known_everywhere, local_settings
-from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.failover.report import FailoverOptions
 from tests.integration.processes import kill_tree, start_mirror, wait_until
 from tests.support.groups import IN_PROCESS, carry, commit, committed
@@ -64,7 +64,7 @@ def test_partitions_added_after_a_run_on_a_fast_host_are_known_to_all(
     assert run(tmp_path, ahead=HOURS) == 0
     grow(east, topic_name, 4)
     produce(east, topic_name, 200, partitions=4, start=100)
-    commit(east, topic_name, {TopicPartition(topic_name, number): 10 for number in range(4)})
+    commit(east, topic_name, {Place(topic_name, number): 10 for number in range(4)})
     assert mirror.run(once=True).records == 200
     assert mirror.run(once=True).records == 0
     carry(mirror)

@@ -222,7 +222,7 @@ def test_files_of_a_commit_in_progress_stay_on_a_server_whose_clock_is_behind_th
     log.ensure()
     row = Path(store.table("gaps"), "part-1-in-progress.parquet")
     row.write_bytes(b"row")
-    monkeypatch.setattr(time, "time", lambda now=time.time: now() + 7200)  # type: ignore[misc]
+    monkeypatch.setattr(time, "time", lambda now=time.time: now() + 7200)
     assert spans.vacuum(orphan_age=60) == 0
     assert log.maintain(orphan_age=60).removed == 0
     assert row.exists() and in_progress.path in on_disk(store)

@@ -15,7 +15,8 @@ MirrorError                 everything this project raises on purpose
 ├── ClusterUnreachable      no broker of a cluster answers in time                      (exit 3)
 ├── WireError               one request to a broker failed; `retryable` says whether asking again can help
 │   ├── ConnectionLost      outcome unknown
-│   │   └── NotReplicated   the leader has the records, its replicas not yet: they may still be lost
+│   │   └── NoTailYet       the leader answers, but its log and its memory of our producer do not agree yet
+│   │       └── NotReplicated  the leader has the records, its replicas not yet: they may still be lost
 │   ├── BrokerError         the broker answered with an error code
 │   ├── CorruptBatch        bytes that are not a valid RecordBatch
 │   │   └── RecordTooLarge  a single record is larger than a batch may be

@@ -55,6 +55,10 @@ ENDED = "ended"
 """The code, and the state in `lag` and `status`, of a topic that was deleted on the source and whose copy is kept, or deleted too."""
 GONE = ("source_gone", ENDED)
 """Codes of topics that were deleted on the source."""
+OF_LOG = frozenset({"trimmed", "unexplained_hole", "oversize", "corrupt", "truncated"})
+"""Codes of halts for what the source's log holds: they end where the topic turns out to be another one, or gone."""
+OF_TOPIC = frozenset({"recreated", "other_cluster", *GONE})
+"""Codes of halts for what the source topic is."""
 RECORD_GAP = "with `on_loss: record_gap` the run records the gap and continues"
 FILLED_HINT = (
     "was the buffer moved or deleted? It holds the ledger: point buffer.uri at it again, or restore it as it was after the last run;"

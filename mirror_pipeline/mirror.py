@@ -360,7 +360,10 @@ class Mirror:
         return [asdict(done) for done in evict(self.flow)]
 
     def halts(self) -> list[HaltedTopic]:
-        """Halted topics, each with the command that accepts the halt where that is possible; contacts no cluster."""
+        """Halted topics as :meth:`lag` and :meth:`plan` show them, each with the command that accepts the halt where that is possible.
+
+        Of a cluster that does not answer, what the last run of each lane reported.
+        """
         return resolving.halts(self.flow)
 
     def resolve(self, topic: str, accept: str) -> Resolution:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from mirror_pipeline.engine.read.plan import PartitionView
 from mirror_pipeline.errors import ClusterUnreachable, MirrorError
 from mirror_pipeline.execution.placement import Place
-from mirror_pipeline.halts import Halt
+from mirror_pipeline.halts import OF_LOG, OF_TOPIC, Halt
 from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, BatchMark, Position, SpanRef, TopicPartition
 
 # Kafka's default of message.max.bytes; assumed while the target topic's own value is not known.
@@ -214,12 +214,14 @@ class LaneState:
             self.unready.pop(part.source.topic, None)
 
     def halt(self, topic: str, halt: Halt, *, sendable: bool = False) -> None:
-        """Halt one topic; the others continue. With ``sendable`` what is staged is still sent."""
+        """Halt one topic; the others continue. With ``sendable`` what is staged is still sent. The first cause counts, unless it was
+        found in the log of what turns out to be another topic."""
         run = self.topics.get(topic)
         if run is None:
             self.refused[topic] = halt
             return
-        run.halted = run.halted or halt
+        if run.halted is None or (run.halted.code in OF_LOG and halt.code in OF_TOPIC):
+            run.halted = halt
         run.sendable = run.sendable and sendable
 
     def active(self) -> None:

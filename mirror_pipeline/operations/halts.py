@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.place.status import read_status
+from mirror_pipeline.engine.read.divergence import of_same_topic
 from mirror_pipeline.engine.topics.target import target_changed
 from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.flow import Flow
@@ -113,6 +114,8 @@ class Look:
         passes_gaps: the mirror's ``on_loss`` is ``record_gap``: deleted offsets stop nothing.
         on_source_delete: of its ``topics``.
         refused: topics that were promoted, or are copied the other way; nothing else is said of them.
+
+    ``halts`` has all of them, ``seen`` those that only the clusters show.
     """
 
     def __init__(
@@ -129,6 +132,7 @@ class Look:
         said = {name: state for name, state in reported(stores).items() if name in targets}
         self.halts = {name: state for name, state in said.items() if state.state != ENDED or name in self.copied}  # else it is new
         self.halts |= {name: TopicState(name, h.state, h.message, h.hint, targets[name], code=h.code) for name, h in out.items()}
+        self.seen: dict[str, Halt] = {}
 
     def source(self, client: WireClient, alias: str) -> None:
         """Compare the source's topics with the ledgers. Raises ClusterUnreachable, BrokerError."""
@@ -136,7 +140,8 @@ class Look:
             return
         metadata = client.metadata(sorted(self.copied))
         seen = {name: self._on_source(topic, metadata, alias) for name, topic in self.copied.items()}
-        whole = [name for name, halt in seen.items() if halt is None and not metadata.topics[name].error]
+        found = {name: metadata.topics[name] for name, halt in seen.items() if halt is None}
+        whole = [name for name, topic in found.items() if not topic.error and topic.topic_id == self.copied[name].life.topic_id]
         seen |= self._offsets(client, whole)
         self._settle(seen, SETTLED_BY_SOURCE)
 
@@ -184,12 +189,9 @@ class Look:
             client.forget(tp)
         ends |= offsets_or_errors(client, odd, LATEST, isolation=0)  # once more, of the leader that there is now
         nexts = _next_offsets(idle, standing(self._stores))  # a lane may have been started and have read on meanwhile
-        found: dict[str, Halt | None] = {}
-        for tp in odd:
-            halt = self._of_bounds(tp, nexts[tp], starts[tp], ends[tp])
-            if halt is not None:
-                found.setdefault(tp.topic, halt)
-        return found
+        outside = (self._of_bounds(tp, nexts[tp], starts[tp], ends[tp]) for tp in reversed(odd))  # the first partition's counts
+        known = {name: topic.life.incarnation for name, topic in self.copied.items()}
+        return {halt.topic: halt for halt in of_same_topic(client, known, [halt for halt in outside if halt is not None])}
 
     def _of_bounds(self, tp: TopicPartition, at: int, start: int | BrokerError, end: int | BrokerError) -> Halt | None:
         topic = self.copied[tp.topic]
@@ -204,7 +206,7 @@ class Look:
         for name, halt in seen.items():
             known = self.halts.get(name)
             if halt is not None and (known is None or known.code != halt.code):
-                self.halts[name] = self._state(name, halt)
+                self.halts[name], self.seen[name] = self._state(name, halt), halt
             elif halt is None and known is not None and known.code in settled:
                 del self.halts[name]
 

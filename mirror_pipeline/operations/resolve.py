@@ -5,8 +5,10 @@ from __future__ import annotations
 import getpass
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.ledger import Ledger
@@ -14,44 +16,74 @@ from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
 from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.engine.read.divergence import diverged
 from mirror_pipeline.engine.topics.policies import source_policies
-from mirror_pipeline.errors import UsageError
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, UsageError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import ACCEPTABLE, MEANING, accept_command
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
 from mirror_pipeline.kafka.offsets import offsets_at
+from mirror_pipeline.lags import HALTED
 from mirror_pipeline.model import BatchMark, Decision, DecisionKind, Gap, HoleCause, Incarnation, TopicPartition
+from mirror_pipeline.operations.halts import Look, kept_topics
+from mirror_pipeline.operations.halts import look as look_at
 from mirror_pipeline.operations.standing import standing
 from mirror_pipeline.reports import HaltedTopic, Resolution
+from mirror_pipeline.topics.lanes import select_topics
 
 Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Halted:
-    """A halt as the lane's last run reported it, and its lane."""
+    """A halt, and the lane that copies its topic."""
 
     store: LaneStore
     halt: HaltedTopic
 
 
 def halts(flow: Flow) -> list[HaltedTopic]:
-    """The halts that the last run of each lane reported, with the command that accepts each. Contacts no cluster."""
+    """The halts that `lag` and `plan` show, with the command that accepts each.
+
+    What the clusters show now, as far as they answer, else what the last run of each lane reported.
+    """
     return [found.halt for found in _halted(flow)]
 
 
 def _halted(flow: Flow) -> list[_Halted]:
-    found = []
-    for store in find_lanes(flow.config.buffer, flow.name):
-        status = read_status(store) or {}
-        for topic, entry in sorted(status.get("topics", {}).items()):
-            if entry["state"] == "halted":
-                found.append(_Halted(store, _halt(flow.name, store.lane, topic, entry)))
-    return found
+    """Those of the lanes by a look at the clusters, those of backfills as reported."""
+    lanes = flow.lane_stores()
+    others = [store for store in find_lanes(flow.config.buffer, flow.name) if store.lane not in {lane.lane for lane in lanes}]
+    reports = _reports(lanes)
+    look = _look(flow, lanes, reports)
+    rows = []
+    for name, state in sorted(look.halts.items()):
+        if state.state == HALTED:
+            store, entry = reports.get(name) or (look.copied[name].store, {})
+            seen = look.seen.get(name)
+            spot = {"halted_partition": seen.partition, "halted_span": seen.span} if seen is not None else entry
+            said = {"code": state.code, "reason": state.reason, "hint": state.hint}
+            rows.append(_Halted(store, _halt(flow.name, store.lane, name, {**spot, **said})))
+    return [*rows, *(_Halted(s, _halt(flow.name, s.lane, name, entry)) for name, (s, entry) in sorted(_reports(others).items()))]
 
 
-def _halt(mirror: str, lane: str, topic: str, entry: dict[str, object]) -> HaltedTopic:
+def _reports(stores: Iterable[LaneStore]) -> dict[str, tuple[LaneStore, dict[str, Any]]]:
+    """The topics that the last run of each lane left halted."""
+    topics = ((store, name, entry) for store in stores for name, entry in (read_status(store) or {}).get("topics", {}).items())
+    return {name: (store, entry) for store, name, entry in topics if entry["state"] == HALTED}
+
+
+def _look(flow: Flow, stores: list[LaneStore], reported: Iterable[str]) -> Look:
+    look = look_at(flow, stores, select_topics(flow.config, flow.settings, {*kept_topics(stores), *reported}).topics)
+    for client, ask, alias in (
+        (flow.source_client(), look.source, flow.settings.source), (flow.target_client(), look.target, flow.settings.target),
+    ):  # fmt: skip
+        with client, suppress(ClusterUnreachable, ConnectionLost, BrokerError):
+            ask(client, alias)
+    return look
+
+
+def _halt(mirror: str, lane: str, topic: str, entry: Mapping[str, Any]) -> HaltedTopic:
     code, span = str(entry.get("code") or ""), entry.get("halted_span")
     partition = entry.get("halted_partition")
     return HaltedTopic(
@@ -62,8 +94,8 @@ def _halt(mirror: str, lane: str, topic: str, entry: dict[str, object]) -> Halte
         code=code,
         reason=str(entry["reason"]),
         hint=str(entry["hint"]),
-        start=span[0] if isinstance(span, list) else None,
-        end=span[1] if isinstance(span, list) else None,
+        start=span[0] if span else None,
+        end=span[1] if span else None,
         accept=accept_command(mirror, topic, code),
     )
 
@@ -73,7 +105,7 @@ def resolve(flow: Flow, topic: str, accept: str) -> Resolution:
     mine = [found for found in _halted(flow) if found.halt.topic == topic]
     found = next((f for f in mine if f.halt.code == accept), None)
     if found is None:
-        raise UsageError(f"topic {topic} of mirror {flow.name} is not halted for {accept!r}", hint=_instead(flow, mine))
+        raise _refusal(flow, topic, accept, mine)
     kind = ACCEPTABLE.get(accept)
     if kind is None:
         raise UsageError(f"{accept} cannot be accepted; fix its cause: {found.halt.reason}", hint=found.halt.hint)
@@ -88,10 +120,17 @@ def resolve(flow: Flow, topic: str, accept: str) -> Resolution:
     return Resolution(flow.name, topic, accept, MEANING[accept], spans, decided[0].decided_by)
 
 
-def _instead(flow: Flow, mine: list[_Halted]) -> str:
+def _refusal(flow: Flow, topic: str, accept: str, mine: list[_Halted]) -> UsageError:
+    """Why a topic's halt is not accepted under this code."""
+    said = f"topic {topic} of mirror {flow.name} is not halted for {accept!r}"
     if mine:
-        return f"it is halted for {mine[0].halt.code or 'another reason'}: {mine[0].halt.reason}"
-    return f"`mirror resolve --mirror {flow.name}` lists what is halted"
+        halt = mine[0].halt
+        command = f"; accept that with: {halt.accept}" if halt.accept else ""
+        return UsageError(said, hint=f"it is halted for {halt.code or 'another reason'}: {halt.reason}{command}")
+    (_, entry) = _reports(flow.lane_stores()).get(topic, (None, {}))
+    if entry.get("code") == accept:
+        return _not_so(f"{said} any more")
+    return UsageError(said, hint=f"`mirror resolve --mirror {flow.name}` lists what is halted")
 
 
 def _decide(flow: Flow, found: _Halted, kind: DecisionKind, life: Incarnation) -> list[Decision]:
@@ -199,6 +238,12 @@ def _truncated(flow: Flow, client: WireClient, found: _Halted, life: Incarnation
     named = _named_spans(found.halt)
     spans = {n: named.get(n, (ends[n], at)) for n, at in nexts.items() if ends[n] < at}
     spans |= {n: span for n, span in named.items() if n not in spans and n in nexts and _diverged(flow, client, found, life, n, nexts[n])}
+    same = client.metadata([life.topic]).topics[life.topic]  # after its log: an id never comes back
+    if same.error or same.topic_id != life.topic_id:
+        raise UsageError(
+            f"source topic {life.topic} is not the one any more that was copied, but {same.topic_id or 'gone'}: nothing was changed",
+            hint=f"`mirror resolve --mirror {flow.name}` shows what it is halted for now",
+        )
     if not spans:
         number = found.halt.partition if found.halt.partition in nexts else min(nexts)
         seen = f"{life.topic}[{number}] ends at offset {ends[number]}, which is not before the next offset to copy ({nexts[number]})"

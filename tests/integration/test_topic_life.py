@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from mirror_pipeline import Mirror
+from mirror_pipeline.buffer.ledger.decisions import Decisions
+from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.cli.main import main
 from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.kafka.admin import Admin
+from mirror_pipeline.model import Decision, DecisionKind
 from tests.integration.processes import wait_until
 from tests.support.deleted_topics import delete_topic, expected
 from tests.support.groups import running
@@ -199,3 +203,75 @@ def test_more_partitions_on_the_target_block_a_pair_that_can_fail_over(clusters:
     produce(east, topic_name, 6, partitions=3, start=10)
     assert mirror.run(once=True).records == 16
     assert_identical(mirror, [topic_name])
+
+
+# recreated on the source
+
+
+def test_a_topic_recreated_under_a_running_lane_has_one_diagnosis_everywhere(
+    clusters: ClusterPair, tmp_path: Path, topic_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The new log ends before the position: by its offsets alone it looks truncated."""
+    east, west = (cluster.bootstrap_servers for cluster in clusters)
+    mirror = make_mirror(tmp_path, east, west, [topic_name], engine=IN_PROCESS)
+    create_topic(east, topic_name)
+    produce(east, topic_name, 200)
+    with running(mirror):
+        wait_until(lambda: end_offsets(mirror, f"east.{topic_name}", target=True) == {0: 200}, 60, "the copy")
+        delete_topic(mirror, topic_name)
+        create_topic(east, topic_name)
+        produce(east, topic_name, 50, start=1000)
+        wait_until(lambda: _reported(mirror, topic_name)[1] not in ("", "source_gone"), 60, "a diagnosis")
+    assert _reported(mirror, topic_name) == ("halted", "recreated")
+    (lag,), (plan,), (halt,) = mirror.lag().topics, mirror.plan().topics, mirror.halts()
+    assert (lag.code, plan.code, halt.code) == ("recreated",) * 3
+    assert halt.accept and halt.accept in lag.hint and halt.accept in plan.hint
+    config = ["-c", str(tmp_path / "mirror.yaml")]
+    assert main(["resolve", *config, "--topic", topic_name, "--accept", "truncated"]) == 2
+    assert "halted for recreated" in capsys.readouterr().err
+    assert main([*halt.accept.split()[1:], *config]) == 0
+    assert mirror.run(once=True).state == "ok"
+    assert values(mirror, f"east.{topic_name}") == [*expected(0, 200), *expected(1000, 1050)]
+
+
+def test_accepting_a_truncation_never_joins_two_topics(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
+    """The topic is recreated after the decision and before it is acted on."""
+    east, west = (cluster.bootstrap_servers for cluster in clusters)
+    mirror = make_mirror(tmp_path, east, west, [topic_name], engine=IN_PROCESS)
+    create_topic(east, topic_name)
+    produce(east, topic_name, 30)
+    assert mirror.run(once=True).state == "ok"
+    (store,) = mirror.flow.lane_stores()
+    life = Ledger(store).incarnations()[topic_name]
+    Decisions(store).add([Decision(topic_name, 0, life.incarnation, DecisionKind.TRUNCATED, 20, 30, "", "me", 1)])
+    delete_topic(mirror, topic_name)
+    create_topic(east, topic_name)
+    produce(east, topic_name, 50, start=1000)
+    (row,) = mirror.run(once=True).topics
+    assert (row.state, row.code) == ("halted", "recreated")
+    assert values(mirror, f"east.{topic_name}") == expected(0, 30) and mirror.gaps() == []
+    assert mirror.resolve(topic_name, "recreated").accepted == "recreated"
+
+
+def test_what_lag_prints_of_a_recreated_topic_is_accepted_before_any_run_stops(
+    clusters: ClusterPair, tmp_path: Path, topic_name: str
+) -> None:
+    east, west = (cluster.bootstrap_servers for cluster in clusters)
+    mirror = make_mirror(tmp_path, east, west, [topic_name], engine=IN_PROCESS)
+    create_topic(east, topic_name)
+    produce(east, topic_name, 30)
+    assert mirror.run(once=True).state == "ok"
+    delete_topic(mirror, topic_name)
+    create_topic(east, topic_name)
+    produce(east, topic_name, 5, start=1000)
+    (halt,) = mirror.halts()
+    assert halt.accept and halt.accept in mirror.lag().topics[0].hint
+    assert mirror.resolve(topic_name, halt.code).accepted == "recreated"
+    assert (mirror.halts(), mirror.lag().halted) == ([], ())
+    assert mirror.run(once=True).state == "ok"
+    assert values(mirror, f"east.{topic_name}") == [*expected(0, 30), *expected(1000, 1005)]
+
+
+def _reported(mirror: Mirror, topic: str) -> tuple[str, str]:
+    """State and code of a topic, as its lane reports them."""
+    return next(((t.state, t.code) for lane in mirror.status().lanes for t in lane.topics if t.topic == topic), ("", ""))

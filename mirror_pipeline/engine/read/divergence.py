@@ -10,9 +10,9 @@ early, or another topic id, waits ``SECOND_LOOK_SECONDS``, forgets the leaders i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from mirror_pipeline.halts import Halt, rewritten, truncated
+from mirror_pipeline.halts import Halt, recreated, rewritten, truncated
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
@@ -26,8 +26,12 @@ LOOK_BYTES = 64 * 1024
 SECOND_LOOK_SECONDS = 1.5
 
 
-def cut_off(client: WireClient, staged: Mapping[TopicPartition, int], *, within: float | None = None) -> list[Halt]:
+def cut_off(
+    client: WireClient, staged: Mapping[TopicPartition, int], known: Mapping[str, str], *, within: float | None = None
+) -> list[Halt]:
     """The second look at logs that seemed to end before ``staged``: the halts of those that do, by answers asked for now.
+
+    ``known`` are the incarnations that were read: a topic that was recreated since is said to be that.
 
     Only ListOffsets can tell: after a leader change it is refused until the new leader knows how far its replicas are
     (KIP-207), while a fetch names an end that lags. A partition that cannot be asked is left for another time.
@@ -39,7 +43,22 @@ def cut_off(client: WireClient, staged: Mapping[TopicPartition, int], *, within:
         client.forget(source)
     answers = client.list_offsets(dict.fromkeys(staged, LATEST), isolation=1, within=within)
     below = {tp: answer.offset for tp, answer in answers.items() if not answer.error and 0 <= answer.offset < staged[tp]}
-    return [truncated(tp, end, staged[tp]) for tp, end in below.items()]
+    return of_same_topic(client, known, [truncated(tp, end, staged[tp]) for tp, end in below.items()])
+
+
+def of_same_topic(client: WireClient, known: Mapping[str, str], halts: Iterable[Halt]) -> list[Halt]:
+    """Halts for what a log holds, with one for each recreated topic in place of its own: another topic's log proves nothing.
+
+    The ids are asked for after the log, because an id never comes back. Halts of topics that cannot be asked are left out.
+
+    Raises:
+        ClusterUnreachable: no broker answers.
+    """
+    found = list(halts)
+    ids = _topic_ids(client, {halt.topic for halt in found})
+    other = _others(known, ids)
+    same = [halt for halt in found if halt.topic in ids and halt.topic not in other]
+    return [*(recreated(name, known[name], topic_id) for name, topic_id in other.items()), *same]
 
 
 def other_ids(client: WireClient, known: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
@@ -48,9 +67,16 @@ def other_ids(client: WireClient, known: Mapping[str, str], names: Collection[st
     Raises:
         ClusterUnreachable: no broker answers.
     """
-    found = client.metadata(sorted(names)).topics if names else {}
-    ids = {name: found[name].topic_id for name in names if name in found and not found[name].error}
+    return _others(known, _topic_ids(client, names))
+
+
+def _others(known: Mapping[str, str], ids: Mapping[str, str]) -> dict[str, str]:
     return {name: topic_id for name, topic_id in ids.items() if topic_id != topic_id_of(known[name])}
+
+
+def _topic_ids(client: WireClient, names: Collection[str]) -> dict[str, str]:
+    found = client.metadata(sorted(names)).topics if names else {}
+    return {name: found[name].topic_id for name in names if name in found and not found[name].error}
 
 
 def diverged(

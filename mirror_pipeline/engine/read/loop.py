@@ -212,7 +212,7 @@ class ReadLoop:
         refused = self._source.another_log(outcomes)
         # A file with another log's records in it must never become visible; what else is in it is read again.
         parts = [r.part for r in results if r.part is not None and not {span.topic for span in r.part.spans} & refused]
-        outcomes = [o for r in results if r.part is None or r.part in parts for o in r.outcomes]
+        outcomes = [o for r in results if r.part is None or r.part in parts for o in r.outcomes if o.topic not in refused]
         if parts:
             self._context.hold.check()
             crash_point("commit.before")

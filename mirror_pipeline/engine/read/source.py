@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from mirror_pipeline.engine.context import LaneContext, backoff
 from mirror_pipeline.engine.read import divergence
-from mirror_pipeline.engine.read.divergence import cut_off, diverged, other_ids
+from mirror_pipeline.engine.read.divergence import cut_off, diverged, of_same_topic, other_ids
 from mirror_pipeline.engine.read.messages import RangeOutcome, ReadResult
 from mirror_pipeline.engine.read.source_watch import SourceWatch
 from mirror_pipeline.engine.silent_brokers import PATIENT_ROUND_TRIPS, SilentBrokers, prober
@@ -204,7 +204,7 @@ class SourceSide:
         Raises:
             ClusterUnreachable: no broker answers.
         """
-        names = {outcome.topic for outcome in outcomes if outcome.mark is not None or outcome.quarantined}
+        names = {outcome.topic for outcome in outcomes if outcome.mark is not None or outcome.quarantined or outcome.halt is not None}
         known = {name: self._state.topics[name].incarnation for name in names}
         other = other_ids(self._client, known, names)
         moved = [self._state.topics[o.topic].partitions[o.partition] for o in outcomes if self._other_epoch(o)]
@@ -216,7 +216,8 @@ class SourceSide:
             halts = [recreated(name, known[name], found) for name, found in other_ids(self._client, known, other).items()]
             for part in suspects:
                 self._client.forget(part.source)
-            self._halt([*halts, *(halt for part in suspects if (halt := self._diverged(part)[0]) is not None)])
+            lost = [halt for part in suspects if (halt := self._diverged(part)[0]) is not None]
+            self._halt([*halts, *of_same_topic(self._client, known, lost)])
         return refused
 
     def _other_epoch(self, outcome: RangeOutcome) -> bool:
@@ -244,7 +245,9 @@ class SourceSide:
     def _look_again(self, suspects: Mapping[TopicPartition, int]) -> None:
         """Logs seem to end before what was read of them: ask once more, and halt the topics for which that is so."""
         if suspects and not self._context.stop.wait(divergence.SECOND_LOOK_SECONDS):
-            self._halt(cut_off(self._client, suspects, within=self.within))
+            with self._state.lock:
+                known = {name: run.incarnation for name, run in self._state.topics.items()}
+            self._halt(cut_off(self._client, suspects, known, within=self.within))
 
     def _halt(self, halts: Iterable[Halt]) -> None:
         with self._state.lock:

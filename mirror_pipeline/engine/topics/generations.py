@@ -12,9 +12,13 @@ from mirror_pipeline.model import DecisionKind, Gap, HoleCause, Incarnation, Pos
 
 
 def follows(context: LaneContext, known: Incarnation, found_topic_id: str) -> bool:
-    """Whether an operator has accepted the source topic as it is now as the successor of ``known``."""
-    recreated = known.topic_id != found_topic_id and context.accepted(DecisionKind.RECREATED, known.incarnation, found_topic_id)
-    return bool(recreated or context.accepted(DecisionKind.TRUNCATED, known.incarnation))
+    """Whether an operator has accepted the source topic as it is now as the successor of ``known``.
+
+    A truncation was accepted of the topic that it happened to: it does not join a topic that was created since.
+    """
+    if known.topic_id == found_topic_id:
+        return bool(context.accepted(DecisionKind.TRUNCATED, known.incarnation))
+    return bool(context.accepted(DecisionKind.RECREATED, known.incarnation, found_topic_id))
 
 
 def drained(run: TopicRun, recorded: Mapping[TopicPartition, Position]) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.lane import plain
 from mirror_pipeline.engine.progress import progress_of
 from mirror_pipeline.engine.topics.join import resumed_runs
-from mirror_pipeline.halts import internal, trimmed
+from mirror_pipeline.halts import Halt, internal, recreated, renamed, source_gone, trimmed, truncated
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic
 from tests.support.lane_context import LIFE, context
@@ -37,3 +39,20 @@ def test_the_status_names_a_halt_in_plain_fields(context: LaneContext) -> None:
     assert {name: known[name] for name in FIELDS} == dict(zip(FIELDS, ("halted", reason, hint, "trimmed", 0, [5, 9]), strict=True))
     assert (refused["state"], refused["code"], refused["halted_partition"], refused["halted_span"]) == ("halted", "internal", 1, None)
     assert "Traceback" not in refused["reason"] + refused["hint"]
+
+
+@pytest.mark.parametrize(
+    ("second", "code"),
+    [
+        (recreated("t", "now", "another"), "recreated"),
+        (source_gone("t", "east"), "source_gone"),
+        (trimmed(TopicPartition("t", 0), 1, 2), "truncated"),
+        (renamed("t", "east.t", "t"), "truncated"),
+    ],
+)
+def test_what_was_found_in_the_log_of_another_topic_is_not_the_cause(context: LaneContext, second: Halt, code: str) -> None:
+    context.state.topics |= resumed_runs(context, {"t": LIFE}, {"t": LaneTopic("t", "east.t")})
+    context.state.halt("t", truncated(TopicPartition("t", 0), 5, 9))
+    context.state.halt("t", second)
+    halt = context.state.topics["t"].halted
+    assert halt is not None and halt.code == code

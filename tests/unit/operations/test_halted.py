@@ -126,6 +126,21 @@ def test_a_short_log_is_asked_about_twice(store: LaneStore) -> None:
     assert source.asked.count("forget") == 1
 
 
+@dataclass
+class RecreatedMeanwhile(Cluster):
+    """The topic is recreated after the first question for its id."""
+
+    def metadata(self, topics: Iterable[str]) -> ClusterMetadata:
+        answer = super().metadata(topics)
+        self.topic_id = "other"
+        return answer
+
+
+@pytest.mark.parametrize("log", [{"end": 5}, {"start": 11}])
+def test_another_topics_log_is_neither_truncated_nor_trimmed(store: LaneStore, log: dict[str, int]) -> None:
+    assert look(store, RecreatedMeanwhile(**log))["t"][0] == "recreated"  # type: ignore[arg-type]
+
+
 def test_with_record_gap_deleted_offsets_stop_nothing(store: LaneStore) -> None:
     assert look(store, Cluster(start=50), passes_gaps=True) == {}
 
@@ -143,6 +158,7 @@ def test_a_lane_that_runs_is_not_asked_about_offsets(store: LaneStore) -> None:
         (Cluster(start=50), DecisionKind.GAP, {"start": 10, "end": 50}),
         (Cluster(end=5), DecisionKind.TRUNCATED, {"start": 5, "end": 10}),
         (Cluster(topic_id="other"), DecisionKind.RECREATED, {"subject": "other"}),
+        (Cluster(topic_id="other", end=5), DecisionKind.RECREATED, {"subject": "other"}),
     ],
 )
 def test_what_a_person_has_accepted_is_no_halt(store: LaneStore, source: Cluster, kind: DecisionKind, facts: dict[str, Any]) -> None:

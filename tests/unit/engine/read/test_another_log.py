@@ -13,8 +13,9 @@ from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.read.loop import ReadLoop
 from mirror_pipeline.engine.read.messages import RangeOutcome, ReadResult
 from mirror_pipeline.engine.topics.join import resumed_runs
+from mirror_pipeline.halts import trimmed
 from mirror_pipeline.kafka.answers import ClusterMetadata, TopicMetadata
-from mirror_pipeline.model import BatchMark, Quarantined
+from mirror_pipeline.model import BatchMark, Quarantined, TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic
 from tests.support.lane_context import LIFE, context
 
@@ -60,7 +61,11 @@ def test_a_micro_batch_of_the_topic_as_it_was_is_committed(context: LaneContext)
     assert context.state.topics["t"].partitions[0].staged == 20
 
 
-@pytest.mark.parametrize("outcome", [{"mark": MARK}, {"quarantined": (Quarantined("t", 0, "now", 10, 11, "too large", b""),)}])
+TRIMMED = trimmed(TopicPartition("t", 0), 10, 20)
+QUARANTINED = Quarantined("t", 0, "now", 10, 11, "too large", b"")
+
+
+@pytest.mark.parametrize("outcome", [{"mark": MARK}, {"quarantined": (QUARANTINED,)}, {"halt": TRIMMED}])
 def test_a_micro_batch_of_the_topic_that_took_its_name_is_not(context: LaneContext, outcome: dict[str, Any]) -> None:
     assert staged(context, "another", **outcome) == (0, "recreated")
     assert context.state.topics["t"].partitions[0].staged == 10

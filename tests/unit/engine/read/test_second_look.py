@@ -65,6 +65,12 @@ def test_a_log_that_ends_too_early_twice_was_truncated(context: LaneContext) -> 
     assert halt is not None and (halt.code, halt.span) == ("truncated", (STAGED - 10, STAGED))
 
 
+@pytest.mark.parametrize(("ids", "code"), [(["another"], "recreated"), (["now"], "truncated")])
+def test_a_recreated_topic_is_never_called_truncated(context: LaneContext, ids: list[str], code: str) -> None:
+    lane(context, Source(ends=[STAGED - 9], ids=ids)).refresh_ends()
+    assert halt_code(context) == code
+
+
 def outcome(**more: Any) -> list[ReadResult]:
     return [ReadResult(None, (RangeOutcome("t", 0, STAGED, 0, 0, **more),), 0.0)]
 

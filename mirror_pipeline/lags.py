@@ -35,6 +35,7 @@ class TopicLag:
     ``expires_seconds`` is how soon the source's retention may delete unread records (None: not by time, or nothing is
     unread), ``held_records`` the offsets that an open transaction has held back for ``held_seconds``.
     ``state`` is ``ok`` or ``halted``, the latter with its ``code``, the ``reason`` and, as ``hint``, what ends it.
+    ``lag_seconds_at_least``: not every partition's oldest record is known, and the lag may be longer.
     """
 
     topic: str
@@ -48,6 +49,7 @@ class TopicLag:
     code: str = ""
     reason: str = ""
     hint: str = ""
+    lag_seconds_at_least: bool = False
 
     @property
     def lag_records(self) -> int:
@@ -68,7 +70,8 @@ class TopicLag:
 
 @dataclass(frozen=True, slots=True)
 class MirrorLag:
-    """Lag of one mirror; ``lag_seconds`` is the age of the oldest record not yet on the target, None when unknown.
+    """Lag of one mirror; ``lag_seconds`` is the age of the oldest record not yet on the target, None when unknown, or that it has
+    ``at_least``.
 
     ``notes`` has a line for each lane whose last run failed or was interrupted. ``source_down_since`` (seconds since the epoch) is
     known where the lag is read without the source: no run has reached it since.
@@ -79,6 +82,7 @@ class MirrorLag:
     lag_seconds: float | None
     notes: tuple[str, ...] = ()
     source_down_since: float | None = None
+    lag_seconds_at_least: bool = False
 
     @property
     def lag_records(self) -> int:
@@ -100,6 +104,7 @@ class MirrorLag:
             "mirror": self.mirror,
             "lag_records": self.lag_records,
             "lag_seconds": self.lag_seconds,
+            "lag_seconds_at_least": self.lag_seconds_at_least,
             "halted": len(self.halted),
             "notes": list(self.notes),
             "topics": body["topics"],

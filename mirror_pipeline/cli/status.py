@@ -47,7 +47,8 @@ def lag(
     """Show how far each target lags its source, in records and in time.
 
     Lag counts source offsets between the position and the last stable offset; the staged part of it is already in the
-    buffer. Halted topics are listed with their reason. Exit code 0 even when there is lag or a halt.
+    buffer. `behind by` is the age of the oldest record that is not on the target, or what it is at least (`more than`). Halted topics
+    are listed with their reason. Exit code 0 even when there is lag or a halt.
 
     While the source is unreachable, only the staged records that are not on the target yet are shown; exit code 3.
     """

@@ -119,7 +119,7 @@ def report_of(context: LaneContext, *, seconds: float) -> RunReport:
             state, reason = _drained(context.state.topics[name])
         elif state == "ok" and context.once:
             if topic.lag_records:
-                state, reason = "behind", reason or f"{topic.lag_records} offsets are not on the target yet"
+                state, reason = "behind", reason or f"{topic.lag_records:,} offsets are not on the target yet"
             elif not all(part.end_known for part in context.state.topics[name].partitions.values()):
                 state, reason = "behind", "the source has not reported its end offset yet"
         rows.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 from mirror_pipeline.buffer.place.status import read_status
@@ -20,7 +20,7 @@ from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations import halts
 from mirror_pipeline.operations.standing import Standing, standing
 from mirror_pipeline.operations.topic_sync.sync_state import sync_notes
-from mirror_pipeline.operations.warnings import LogTimes, with_warnings
+from mirror_pipeline.operations.warnings import LogTimes, least_ages, with_warnings
 from mirror_pipeline.topics.lanes import KnownCopy, known_topics, select_topics
 
 NO_RECORD = -1
@@ -82,13 +82,12 @@ def lag_of(
             continue
         staged = max(position, stand.staged.get(tp, position))
         rows[tp.topic].append(PartitionLag(tp.partition, position, end, staged, max(0, end - position)))
-    found = _ages(times or LogTimes(client), rows) if ages else {}
-    topics = tuple(
-        TopicLag(name, targets[name], tuple(partitions), _oldest(found, name, partitions)) for name, partitions in sorted(rows.items())
-    )
+    found = _ages(times or LogTimes(client), client, rows) if ages else _Ages({}, {})
+    topics = tuple(_topic(name, targets[name], tuple(partitions), found) for name, partitions in sorted(rows.items()))
     behind = [topic for topic in topics if topic.lag_records]
     known = [topic.lag_seconds for topic in behind if topic.lag_seconds is not None]
-    return MirrorLag(mirror, topics, max(known) if known else None if behind else 0.0, _short(unknown))
+    at_least = bool(known) and any(topic.lag_seconds_at_least or topic.lag_seconds is None for topic in behind)
+    return MirrorLag(mirror, topics, max(known) if known else None if behind else 0.0, _short(unknown), lag_seconds_at_least=at_least)
 
 
 def _first_offsets(
@@ -138,16 +137,31 @@ def staged_lag(mirror: str, known: Mapping[str, KnownCopy], stand: Standing) -> 
     return MirrorLag(mirror, tuple(topics), None)
 
 
-def _oldest(ages: Mapping[TopicPartition, float], name: str, partitions: list[PartitionLag]) -> float | None:
-    if all(p.lag == 0 for p in partitions):
-        return 0.0
-    known = [age for tp, age in ages.items() if tp.topic == name]
-    return max(known) if known else None
+@dataclass(frozen=True, slots=True)
+class _Ages:
+    """Seconds since the time of the first record that is not on the target: as its batch says, and at least."""
+
+    known: Mapping[TopicPartition, float]
+    least: Mapping[TopicPartition, float]
 
 
-def _ages(times: LogTimes, rows: Mapping[str, list[PartitionLag]]) -> dict[TopicPartition, float]:
-    """Seconds since the time of the first record that is not on the target, for the partitions with the most lag."""
-    behind = sorted(((p.lag, name, p) for name, parts in rows.items() for p in parts if p.lag), key=lambda row: -row[0])
-    first = times.first({TopicPartition(name, part.partition): part.position for _, name, part in behind}, isolation=1)
-    now = time.time()
-    return {tp: max(0.0, now - at) for tp, at in first.items()}
+def _topic(name: str, target: str, partitions: tuple[PartitionLag, ...], ages: _Ages) -> TopicLag:
+    behind = [TopicPartition(name, part.partition) for part in partitions if part.lag]
+    if not behind:
+        return TopicLag(name, target, partitions, 0.0)
+    found = [age for tp in behind for age in (ages.known.get(tp), ages.least.get(tp)) if age is not None]
+    at_least = bool(found) and any(tp not in ages.known for tp in behind)
+    return TopicLag(name, target, partitions, max(found, default=None), lag_seconds_at_least=at_least)
+
+
+def _ages(times: LogTimes, client: WireClient, rows: Mapping[str, list[PartitionLag]]) -> _Ages:
+    """The ages of what lags, of the most lagging partition of each topic first."""
+    behind = [
+        (rank, -part.lag, TopicPartition(name, part.partition), part.position)
+        for name, parts in rows.items()
+        for rank, part in enumerate(sorted((p for p in parts if p.lag), key=lambda p: -p.lag))
+    ]
+    asked = {tp: position for _, _, tp, position in sorted(behind)}
+    first, now = times.first(asked, isolation=1), time.time()
+    least = least_ages(client, {tp: position for tp, position in asked.items() if tp not in first})
+    return _Ages({tp: max(0.0, now - at) for tp, at in first.items()}, least)

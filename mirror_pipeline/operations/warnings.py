@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.kafka.admin import Admin
-from mirror_pipeline.kafka.answers import LATEST
+from mirror_pipeline.kafka.answers import LATEST, OffsetAnswer
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.cluster_info import ConfigValue
 from mirror_pipeline.kafka.connection import Connection
@@ -28,6 +28,12 @@ MOST_QUESTIONS = 4
 """Requests to one broker when its partitions begin with batches so large that an answer holds few of them."""
 LOOK_PATIENCE = 5.0
 """Seconds to wait when a client quota throttles the read of a log; after that times are left out."""
+PARTITIONS_SEARCHED = 2_000
+"""An age is searched for in at most this many partitions, in ``SEARCH_SECONDS`` and ``SEARCH_ROUNDS`` requests to each leader."""
+SEARCH_SECONDS = 2.0
+SEARCH_ROUNDS = 8
+OLDEST_EXPONENT = 24.0
+"""Ages are searched for up to 2 ** this many seconds: half a year."""
 
 
 def retention_ms(configs: Mapping[str, ConfigValue] | BrokerError | None) -> int | None:
@@ -128,6 +134,55 @@ def _times_at(connection: Connection, at: Mapping[TopicPartition, int], isolatio
         if not open_questions:
             break
     return times
+
+
+def least_ages(client: WireClient, at: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+    """How old the first record at or after an offset is at least, in seconds; no record is read.
+
+    Searches by ListOffsets for the earliest time whose first record is not before the offset, all partitions of a leader in one
+    request. Partitions that cannot be asked, or whose records have no times, are left out.
+
+    Raises:
+        ClusterUnreachable: no broker answers.
+    """
+    begun, now = time.monotonic(), time.time()
+    searches = {tp: _AgeSearch(offset) for tp, offset in list(at.items())[:PARTITIONS_SEARCHED]}
+    for _ in range(SEARCH_ROUNDS):
+        left = SEARCH_SECONDS - (time.monotonic() - begun)
+        asked = {tp: search.age for tp, search in searches.items() if not search.over}
+        if not asked or left <= 0:
+            break
+        answers = client.list_offsets({tp: int((now - age) * 1000) for tp, age in asked.items()}, isolation=1, within=left)
+        for tp, answer in answers.items():
+            searches[tp].take(answer, now)
+    return {tp: search.least for tp, search in searches.items() if search.timed and search.least > 0}
+
+
+class _AgeSearch:
+    """Bisects the age of the record at ``offset``, by exponents of 2."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+        self._low, self._high = 0.0, OLDEST_EXPONENT
+        self.least = 0.0
+        self.timed = self.over = False
+
+    @property
+    def age(self) -> float:
+        """The age to ask for next."""
+        return float(2 ** ((self._low + self._high) / 2))
+
+    def take(self, answer: OffsetAnswer, now: float) -> None:
+        """Learn from the first record that is not older than ``age``; offset -1 if there is none."""
+        self.over = bool(answer.error) or answer.offset == self._offset
+        self.timed = self.timed or (not answer.error and answer.offset >= 0)
+        if answer.error:
+            return
+        if 0 <= answer.offset < self._offset:
+            self._high = (self._low + self._high) / 2
+            return
+        self.least = max(self.least, self.age if answer.offset < 0 else now - answer.timestamp / 1000)
+        self._low = (self._low + self._high) / 2
 
 
 class LogTimes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,6 +62,19 @@ def test_lag_plan_and_check_know_what_a_run_would_stop_at(mirror: tuple[Mirror, 
     made.resolve(told, "trimmed")
     assert told not in shown(made)[0]
     assert {t.topic: t.state for lane in made.status().lanes for t in lane.topics}[told] == "accepted"
+
+
+def test_lag_knows_how_far_back_every_topic_is(clusters: ClusterPair, tmp_path: Path, new_topic_name: Callable[[], str]) -> None:
+    """Batches larger than a look takes: a broker gives one of them per request."""
+    east, west = (cluster.bootstrap_servers for cluster in clusters)
+    names = sorted(new_topic_name() for _ in range(2))
+    for hours, name in enumerate(names, 2):
+        create_topic(east, name, 20, retention__ms="-1")
+        produce(east, name, 20, partitions=20, size=100_000, at=int((time.time() - hours * 3600) * 1000))
+    answer = make_mirror(tmp_path, east, west, names, engine={"inline_bytes": "16MB"}).lag()
+    seconds = [topic.lag_seconds for topic in answer.topics]
+    assert all(age is not None and 0.9 * hours * 3600 < age < hours * 3600 + 120 for hours, age in enumerate(seconds, 2)), seconds
+    assert answer.lag_seconds == seconds[1]
 
 
 @pytest.mark.long

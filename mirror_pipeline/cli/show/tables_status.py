@@ -74,10 +74,14 @@ def undelivered(answer: MirrorLag, *, partitions: bool = False) -> RenderableTyp
 
 
 def _lag_row(topic: TopicLag) -> list[str | Text]:
-    usual = duration(topic.lag_seconds) if topic.lag_records else ""
+    usual = _behind(topic) if topic.lag_records else ""
     behind = usual if topic.state == "ok" else Text(topic.state, STYLES.get(topic.state, ""))
     partitions, staged = count(len(topic.partitions)), count(_staged(topic))
     return [topic.topic, topic.target_topic, partitions, _lagging(topic.lag_records), staged, behind]
+
+
+def _behind(lag: TopicLag | MirrorLag) -> str:
+    return f"{'more than ' if lag.lag_seconds_at_least else ''}{duration(lag.lag_seconds)}"
 
 
 def _fitted(rows: Sequence[Sequence[str | Text]], width: int) -> tuple[bool, int]:
@@ -125,7 +129,7 @@ def _lag_sum(answer: MirrorLag) -> Text:
     stopped = len(answer.halted)
     if not answer.lag_records and not stopped:
         return Text(f"{answer.mirror}: up to date", "green")
-    behind = f", the oldest {duration(answer.lag_seconds)} old" if answer.lag_seconds is not None else ""
+    behind = f", the oldest {_behind(answer)} old" if answer.lag_seconds is not None else ""
     others = len(answer.topics) - stopped
     togo = f"{plural(answer.lag_records, 'record')} to go{behind}" if answer.lag_records else "the others up to date" if others else ""
     if not stopped:

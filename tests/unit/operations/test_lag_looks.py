@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations import warnings
 from mirror_pipeline.operations.lag import lag_of
 from mirror_pipeline.operations.standing import Standing
-from mirror_pipeline.operations.warnings import LogTimes, first_times
+from mirror_pipeline.operations.warnings import LogTimes, first_times, least_ages
 from tests.support.source_batches import batch
 
 NEW, OLD = TopicPartition("new", 0), TopicPartition("old", 0)
@@ -142,3 +143,59 @@ def test_what_several_parts_of_a_look_ask_for_is_asked_once(asked: list[tuple[in
     assert times.first(few, isolation=1) == first and len(first) == 4 and len(asked) == count
     times.first(few, isolation=0)
     assert len(asked) > count
+
+
+class Timed:
+    """One partition's records, by time in seconds before now and in order; offsets count from 0."""
+
+    def __init__(self, *ages: float) -> None:
+        self.ages, self.rounds = ages, 0
+        self.times: list[int] = []
+
+    def list_offsets(self, at: Mapping[TopicPartition, int], *, within: float, **_: Any) -> dict[TopicPartition, OffsetAnswer]:
+        self.rounds += 1
+        self.times = self.times or [int((time.time() - age) * 1000) for age in self.ages]
+        assert 0 < within <= 2
+        found = {tp: next((n for n, at_ms in enumerate(self.times) if at_ms >= since), None) for tp, since in at.items()}
+        return {tp: OffsetAnswer(-1, -1, 0) if n is None else OffsetAnswer(n, self.times[n], 0) for tp, n in found.items()}
+
+
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("source", "position", "age"),
+    [
+        (Timed(3 * HOUR), 0, 3 * HOUR),
+        (Timed(*(3 * HOUR - n / 100 for n in range(1000))), 500, 3 * HOUR),
+        (Timed(*(3 * HOUR - n for n in range(3 * 3600))), 600, 2 * HOUR + 3000),
+        (Timed(10 * HOUR, 12.0, 4.0), 1, 12.0),
+        (Timed(10 * HOUR, 9 * HOUR, 4.0), 1, 9 * HOUR),
+        (Timed(2000 * HOUR, 1999 * HOUR), 1, 1999 * HOUR),
+    ],
+    ids=["one record", "one burst, nothing newer", "a steady stream", "an idle topic", "an old one before a new one", "months"],
+)
+def test_an_age_is_bounded_without_reading_a_record(source: Timed, position: int, age: float) -> None:
+    least = least_ages(source, {NEW: position})[NEW]  # type: ignore[arg-type]
+    assert 0.9 * age < least <= age + 5
+    assert source.rounds <= 8
+
+
+@pytest.mark.parametrize("source", [Timed(), Source({("new", when) for when in range(10)})], ids=["no times", "no answer"])
+def test_what_has_no_times_has_no_age(source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if isinstance(source, Source):
+        source.list_offsets = lambda at, **_: {tp: OffsetAnswer(-1, -1, 13) for tp in at}  # type: ignore[method-assign]
+    assert least_ages(source, {NEW: 0}) == {}
+
+
+def test_a_topic_is_behind_at_least_by_what_is_known_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirror_pipeline.operations.lag.least_ages", lambda _, at: {tp: 50.0 for tp in at if tp.topic == "new"})
+
+    class Times:
+        def first(self, at: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, float]:
+            return {tp: time.time() - 20 for tp in at if tp.topic == "old"}
+
+    found = lag_of("m", {"new": "east.new", "old": "east.old"}, Source(), NOTHING, times=Times())  # type: ignore[arg-type]
+    rows = {row.topic: (round(row.lag_seconds or 0), row.lag_seconds_at_least) for row in found.topics}
+    assert rows == {"new": (50, True), "old": (20, False)}
+    assert (round(found.lag_seconds or 0), found.lag_seconds_at_least) == (50, True)

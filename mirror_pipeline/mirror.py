@@ -15,6 +15,7 @@ from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.model import Gap, TopicPartition
 from mirror_pipeline.operations import backfill, catalogue, lag, status
+from mirror_pipeline.operations import health as healths
 from mirror_pipeline.operations import resolve as resolving
 from mirror_pipeline.operations import translate as translation
 from mirror_pipeline.operations.adoption import adopt_topics
@@ -143,6 +144,14 @@ class Mirror:
     def lag(self) -> MirrorLag:
         """The lag of each topic and its halt, from ledger, last runs and source. Raises ClusterUnreachable."""
         return lag.lag(self.flow)
+
+    def health(self, max_age: float | None = None) -> healths.Health:
+        """Whether the mirror is healthy; asks the source only where some lane is not running.
+
+        Args:
+            max_age: a mirror whose records have waited for longer than this, in seconds, with nobody at work is stale.
+        """
+        return healths.health(self.flow, max_age)
 
     def status(self) -> MirrorStatus:
         """Lanes, buffer and gaps; contacts no cluster."""

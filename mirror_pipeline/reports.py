@@ -160,7 +160,8 @@ class LaneStatus:
     """A lane as its run last described it (``state``: running, finished, failed, stale, never run).
 
     ``decided`` is when a halt was last accepted by ``mirror resolve``; a topic whose halt was accepted since is ``accepted``.
-    ``exit_code`` is that of the error that ended a failed run.
+    ``exit_code`` is that of the error that ended a failed run. ``lag_records`` are the offsets that were not on the target then, the
+    oldest ``lag_seconds`` old; ``time_up``: the run ended because its time was over, or because it was idle.
     """
 
     lane: str
@@ -181,6 +182,10 @@ class LaneStatus:
     decided: float | None = None
     source_down: str = ""
     exit_code: int = 0
+    source_down_since: float | None = None
+    lag_records: int = 0
+    lag_seconds: float | None = None
+    time_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

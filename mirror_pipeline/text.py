@@ -55,6 +55,12 @@ def instant(milliseconds: int) -> str:
         return f"{milliseconds} ms"
 
 
+def clock(moment: float) -> str:
+    """Seconds since the epoch as local time of day; with the date unless it is today."""
+    at, today = datetime.fromtimestamp(moment).astimezone(), datetime.now().astimezone().date()
+    return f"{at:%H:%M}" if at.date() == today else f"{at:%Y-%m-%d %H:%M}"
+
+
 def sparkline(values: Sequence[float]) -> str:
     """One bar a value, scaled from zero to the greatest; zeros stay on the ground."""
     top = max(values, default=0.0)

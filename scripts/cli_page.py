@@ -49,12 +49,14 @@ SHAPES = {
     '"topics": [{"topic", "state", "reason", "hint", "positions": {PARTITION: OFFSET}, ...}], ...}]}',
     "backfill": '{"mirror", "topic", "target_topic", "from_time", "to_time", "ranges": {PARTITION: [START, END]}, "run": {as in run}, '
     '"from_buffer": {as ranges}}',
-    "lag": '{"mirrors": [{"mirror", "lag_records", "lag_seconds", "lag_seconds_at_least", "halted", "notes", "topics": [{"topic", '
-    '"target_topic", "lag_records", "lag_seconds", "state", "code", "reason", "hint", "partitions": [{"partition", "position", "end", "staged", "lag"}], ...}]}]}',
+    "lag": '{"mirrors": [{"mirror", "lag_records", "lag_seconds", "lag_seconds_at_least", "halted", "notes", '
+    '"topics": [{"topic", "target_topic", "lag_records", "lag_seconds", "state", "code", "reason", "hint", '
+    '"partitions": [{"partition", "position", "end", "staged", "lag"}], ...}]}]}',
     "status": '{"mirrors": [{"mirror", "source", "target", "lanes": [{"lane", "state", "heartbeat", "topics", "records", "bytes", '
     '"buffer": {"spans_bytes", "ledger_bytes", "log_bytes", "live_files", "unverified_bytes", "oldest_staged", "full_since", ...}, ...}], '
     '"buffer_bytes", "buffer_total_bytes", "buffer_max_bytes", "staged_records", "staged_bytes", "gaps", "verified_at", "different"}]}',
-    "health": '{"state", "exit_code", "mirrors": [{"mirror", "state", "exit_code", "problems", "lanes", "topics"}]}',
+    "health": '{"state", "exit_code", "mirrors": [{"mirror", "state", "exit_code", "problems", "lanes", "topics", "copied_to", '
+    '"lag_records", "as_of"}]}',
     "gaps": '{"gaps": [{"mirror", "topic", "partition", "start", "end", "cause", "decided_by", "at"}]}',
     "sql": '{"columns", "rows": [{COLUMN: VALUE}], "more"}',
     "verify": '{"ok", "records", "leaves", "differences": [{"topic", "partition", "source_offset", "target_offset", "kind", '

@@ -17,7 +17,7 @@ from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, Config
 from mirror_pipeline.cli.show import tables, tables_status
 from mirror_pipeline.cli.spark_output import children_unheard
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, MirrorError, UsageError
-from mirror_pipeline.operations.health import EXIT_CODES, health_of, worst
+from mirror_pipeline.operations.health import EXIT_CODES, worst
 from mirror_pipeline.reports import gap_json
 from mirror_pipeline.text import count, parse_duration
 
@@ -28,7 +28,8 @@ Watch = Annotated[bool, typer.Option("--watch", "-w", metavar=NO_VALUE, help="Re
 Every = Annotated[float, typer.Option("--every", min=0.5, metavar="SECONDS", help="Refresh interval of --watch, in seconds.")]
 ExitCode = Annotated[bool, typer.Option("--exit-code", metavar=NO_VALUE, help="Exit with the exit code of `mirror health`.")]
 MaxAge = Annotated[
-    str | None, typer.Option("--max-age", metavar="TIME", help="Report a mirror as stale after this long without a heartbeat, such as 5m.")
+    str | None,
+    typer.Option("--max-age", metavar="TIME", help="Report a mirror as stale when records have waited this long and no lane runs: 5m."),
 ]
 Partitions = Annotated[bool, typer.Option("--partitions", "-p", metavar=NO_VALUE, help="Show one row per partition, with its offsets.")]
 
@@ -118,33 +119,36 @@ def _watch(mirrors: list[Mirror], every: float, partitions: bool) -> None:
 def status(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, exit_code: ExitCode = False, as_json: AsJson = False) -> None:
     """Show the state of each lane, buffer usage, and the number of gaps.
 
-    Contacts no cluster. Exit code 0 in every state; with --exit-code, that of `mirror health`.
+    Contacts no cluster. Exit code 0 in every state; with --exit-code, that of `mirror health`, which may ask the source.
     """
     opened = load.load(config)
-    found = [opened.mirror(name).status() for name in opened.pick(mirror)]
-    now = time.time()
+    mirrors = [opened.mirror(name) for name in opened.pick(mirror)]
+    found, now = [each.status() for each in mirrors], time.time()
     if as_json:
         print_json({"mirrors": [answer.to_json() for answer in found]})
     else:
         answers().print(tables_status.each([tables_status.status(answer, now) for answer in found]))
     if exit_code:
-        raise typer.Exit(max(health_of(answer, now).exit_code for answer in found))
+        raise typer.Exit(max(each.health().exit_code for each in mirrors))
 
 
 def health(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, max_age: MaxAge = None, as_json: AsJson = False) -> None:
-    """One line for probes and alerts: healthy, or what is wrong. Contacts no cluster.
+    """One line for probes and alerts: healthy and up to when everything is copied, or what is wrong.
 
-    Exit code 0: healthy. 1: a topic is halted or behind, or a lane failed. 3: a cluster is unreachable, or a lane is stale because it
-    was interrupted, has never run, or has sent no heartbeat for --max-age.
+    While all lanes run, their reports are enough. Otherwise the source is asked whether records wait: an idle mirror is healthy, one
+    whose records nobody copies is not.
+
+    Exit code 0: healthy. 1: a topic is halted or behind, records wait and no lane is running, or a lane failed. 3: a cluster is
+    unreachable, or a lane is stale because it was interrupted or has never run, or records have waited for --max-age.
     """
     age = parse_duration(max_age) if max_age is not None else None
-    opened, now = load.load(config), time.time()
-    found = [health_of(opened.mirror(name).status(), now, age) for name in opened.pick(mirror)]
+    opened = load.load(config)
+    found = [opened.mirror(name).health(age) for name in opened.pick(mirror)]
     state = worst([answer.state for answer in found])
     if as_json:
         print_json({"state": state, "exit_code": EXIT_CODES[state], "mirrors": [answer.to_json() for answer in found]})
     else:
-        answers().print(tables_status.health(found, state), soft_wrap=True)
+        answers().print(tables_status.health(found, state, time.time()), soft_wrap=True)
     raise typer.Exit(EXIT_CODES[state])
 
 

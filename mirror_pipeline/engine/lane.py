@@ -126,7 +126,7 @@ class LaneRun:
         if context.state.source_lost is not None:
             context.state.source_lost.report = report
             raise context.state.source_lost
-        self._heartbeat("finished", "")
+        self._heartbeat("finished", "", report=report)
         return report
 
     def _works(self, source: WireClient, target: WireClient, preparation: Preparation) -> dict[str, Callable[[], None]]:
@@ -196,10 +196,11 @@ class LaneRun:
             self._observer(self._progress())
             self._show_at = rarely(began, 0.0, math.inf)
 
-    def _heartbeat(self, state: str, message: str, exit_code: int = 0) -> None:
+    def _heartbeat(self, state: str, message: str, exit_code: int = 0, *, report: RunReport | None = None) -> None:
+        """Describe the run to others; at its end as ``report`` does."""
         began = time.monotonic()
         progress = progress_of(self._context, seconds=began - self._began, marks=True)
-        body = {
+        body: dict[str, Any] = {
             "state": state,
             "message": message,
             "exit_code": exit_code,
@@ -214,7 +215,10 @@ class LaneRun:
             "house": self._maintenance.status(),
             **plain(progress),
             "topics": {name: plain(topic) for name, topic in progress.topics.items()},
+            "time_up": self._over,
         }
+        for row in report.topics if report is not None else ():
+            body["topics"][row.topic] |= {"state": row.state, "reason": row.reason}
         with tolerate_buffer_errors(), suppress(LaneLost):  # the status file is the new holder's then
             self._context.hold.check()
             write_status(self._context.store, body)

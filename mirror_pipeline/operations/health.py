@@ -1,28 +1,50 @@
-"""Whether a mirror is healthy, by the status of its lanes: for probes and ``status --exit-code``. Contacts no cluster."""
+"""Whether a mirror is healthy: for probes and ``status --exit-code``.
+
+What the lanes report counts. The source is looked at only where some lane is not at work: then nobody else says whether records wait.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mirror_pipeline.errors import ClusterUnreachable, MirrorError
+from mirror_pipeline.lags import HALTED, MirrorLag, TopicLag
 from mirror_pipeline.reports import LaneStatus, MirrorStatus
+from mirror_pipeline.text import clock, duration, plural
+
+if TYPE_CHECKING:
+    from mirror_pipeline.flow import Flow
 
 FINE, PROBLEM, UNREACHABLE, STALE = "fine", "problem", "unreachable", "stale"
 EXIT_CODES = {FINE: 0, PROBLEM: 1, UNREACHABLE: 3, STALE: 3}
 """As for every command: 1 a problem was found, 3 a cluster is unreachable; also 3 for a stale lane."""
 BY_SEVERITY = (STALE, UNREACHABLE, PROBLEM, FINE)
+UNATTENDED_SECONDS = 120.0
+"""Records may wait this long while no lane runs: Dagster needs a moment to start one."""
+NOBODY = "no lane is running: start one with `mirror run` or `mirror up`"
+
+Finding = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """One mirror's health; ``problems`` has a line for each problem."""
+    """One mirror's health; ``problems`` has a line for each problem.
+
+    ``copied_to`` (seconds since the epoch) is the time up to which everything is on the target, None if that is not known;
+    ``lag_records`` are the offsets that are not. ``as_of`` is when that was so.
+    """
 
     mirror: str
     state: str
     problems: tuple[str, ...]
     lanes: int
     topics: int
+    copied_to: float | None = None
+    lag_records: int = 0
+    as_of: float | None = None
 
     @property
     def exit_code(self) -> int:
@@ -34,47 +56,121 @@ class Health:
         return {**asdict(self), "exit_code": self.exit_code}
 
 
-def health_of(status: MirrorStatus, now: float, max_age: float | None = None) -> Health:
-    """The health of a mirror by its status.
+def health(flow: Flow, max_age: float | None = None) -> Health:
+    """See :meth:`Mirror.health`."""
+    from mirror_pipeline.operations.lag import lag  # the clients of a cluster: not for `--help`
+    from mirror_pipeline.operations.status import status as status_of
+
+    found = status_of(flow)
+    seen: MirrorLag | MirrorError | None = None
+    if any(lane.heartbeat is not None for lane in found.lanes) and not all(lane.state == "running" for lane in found.lanes):
+        try:
+            seen = lag(flow)
+        except MirrorError as error:
+            seen = error
+    return health_of(found, time.time(), max_age, seen)
+
+
+def health_of(status: MirrorStatus, now: float, max_age: float | None = None, seen: MirrorLag | MirrorError | None = None) -> Health:
+    """The health of a mirror.
 
     Args:
         status: from :meth:`Mirror.status`.
         now: seconds since the epoch.
-        max_age: a mirror whose last heartbeat is older than this is stale, in seconds; None: a run that has ended is not stale.
+        max_age: a mirror whose records have waited for longer than this, in seconds, with nobody at work is stale.
+        seen: the lag as just measured, or why that was not possible; None if every lane is running.
     """
-    found = [finding for lane in status.lanes for finding in _of_lane(lane, now)]
+    looked = seen if isinstance(seen, MirrorLag) else None
+    found = [finding for lane in status.lanes for finding in _of_lane(lane, status, looked, now)]
     signs = [lane.heartbeat for lane in status.lanes if lane.heartbeat is not None]
     if not signs:
         found.append((STALE, "it has never run"))
+    elif looked is not None:
+        found += [*_halted(looked.topics), *_unattended(status, looked, max(signs), now, max_age)]
     elif max_age is not None and now - max(signs) > max_age:
-        found.append((STALE, f"no lane has sent a heartbeat for {_age(now - max(signs))}"))
+        found.append((STALE, f"no lane has sent a heartbeat for {duration(now - max(signs))}"))
+    if isinstance(seen, MirrorError):
+        found.append((UNREACHABLE if isinstance(seen, ClusterUnreachable) else PROBLEM, f"its lag cannot be measured: {_cause(str(seen))}"))
+    copied_to, records = _standing(status, looked, now)
     return Health(
-        status.mirror, worst(state for state, _ in found), tuple(text for _, text in found),
-        len(status.lanes), sum(len(lane.topics) for lane in status.lanes),
+        status.mirror, worst(state for state, _ in found), tuple(text for _, text in found), len(status.lanes),
+        sum(len(lane.topics) for lane in status.lanes), copied_to, records, now if looked is not None else max(signs, default=None),
     )  # fmt: skip
 
 
-def worst(states: Iterator[str] | Sequence[str]) -> str:
+def worst(states: Iterable[str] | Sequence[str]) -> str:
     """The most severe of some states."""
     known = set(states)
     return next((state for state in BY_SEVERITY if state in known), FINE)
 
 
-def _of_lane(lane: LaneStatus, now: float) -> Iterator[tuple[str, str]]:
+def _of_lane(lane: LaneStatus, status: MirrorStatus, looked: MirrorLag | None, now: float) -> Iterator[Finding]:
+    """What a lane's last report says; where it has ended, only what a look at the source does not settle."""
     if lane.state == "stale" and lane.heartbeat is not None:
-        yield STALE, f"{lane.lane} has sent no heartbeat for {_age(now - lane.heartbeat)}"
-    if lane.state == "failed":
-        state = UNREACHABLE if lane.exit_code == EXIT_CODES[UNREACHABLE] else PROBLEM
-        yield state, f"{lane.lane} failed: {lane.message or 'no reason given'}"
-    if lane.target_down_since is not None:
-        yield UNREACHABLE, f"{lane.lane}: target down for {_age(now - lane.target_down_since)}"
-    if lane.source_down:
-        yield UNREACHABLE, f"{lane.lane}: source down: {lane.source_down}"
+        yield STALE, f"{lane.lane} was interrupted: it has sent no heartbeat for {duration(now - lane.heartbeat)}"
+    here = {topic.topic for topic in lane.topics}
+    waits = looked is None or any(topic.lag_records for topic in looked.topics if topic.topic in here or not here)
+    down = list(_down(lane, status, now)) if waits or lane.state == "running" else []
+    yield from down
+    unreachable = lane.exit_code == EXIT_CODES[UNREACHABLE]
+    if lane.state == "failed" and not (unreachable and (down or not waits)):
+        yield UNREACHABLE if unreachable else PROBLEM, f"{lane.lane} failed: {lane.message or 'no reason given'}"
     for topic in lane.topics:
-        if topic.state in ("halted", "behind"):
-            code = f" ({topic.code})" if topic.code else ""
-            yield PROBLEM, f"{topic.topic} {topic.state}{code}: {topic.reason or 'no reason given'}"
+        if topic.state == HALTED and looked is None:
+            yield PROBLEM, _halt(topic.topic, topic.code, topic.reason)
+        elif topic.state == "behind" and not down and (looked is None or lane.state == "running"):
+            yield PROBLEM, f"{topic.topic} behind: {topic.reason or 'no reason given'}"
 
 
-def _age(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} m" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+def _down(lane: LaneStatus, status: MirrorStatus, now: float) -> Iterator[Finding]:
+    """A cluster that does not answer: the cause once, not for each topic that waits for it."""
+    target = ("target", status.target, lane.target_down_since, lane.message)
+    clusters = (target, ("source", status.source, lane.source_down_since, lane.source_down))
+    waiting = sum(topic.state == "behind" for topic in lane.topics)
+    for side, alias, since, why in clusters:
+        if since is not None or (side == "source" and lane.source_down):
+            long = f" since {clock(since)} ({duration(max(0.0, now - since))})" if since is not None else ""
+            topics = f"; {plural(waiting, 'topic')} of {lane.lane} wait" + ("s" if waiting == 1 else "") if waiting else ""
+            yield UNREACHABLE, f"{side} {alias} down{long}: {_cause(why) or 'no answer'}{topics}; `mirror check` tests it"
+
+
+def _cause(message: str) -> str:
+    """The first of several brokers' failures; the others are the same as a rule."""
+    return message.split("; ")[0].split(" (")[0]
+
+
+def _halted(topics: Iterable[TopicLag]) -> Iterator[Finding]:
+    for topic in topics:
+        if topic.state == HALTED:
+            yield PROBLEM, _halt(topic.topic, topic.code, topic.reason)
+
+
+def _halt(topic: str, code: str, reason: str) -> str:
+    return f"{topic} halted{f' ({code})' if code else ''}: {reason or 'no reason given'}"
+
+
+def _unattended(status: MirrorStatus, looked: MirrorLag, heard: float, now: float, max_age: float | None) -> Iterator[Finding]:
+    """Records that wait while no lane that copies them is at work. ``heard``: the last heartbeat of any."""
+    attended = {topic.topic for lane in status.lanes if lane.state == "running" for topic in lane.topics}
+    waiting = [topic for topic in looked.topics if topic.lag_records and topic.state == "ok" and topic.topic not in attended]
+    if not waiting:
+        return
+    ages = [topic.lag_seconds for topic in waiting if topic.lag_seconds is not None]
+    idle = min([now - heard, *([max(ages)] if ages else [])])
+    left = any(lane.state == "finished" and not lane.time_up and lane.lag_records for lane in status.lanes)
+    oldest = f", the oldest {duration(max(ages))} old" if ages else ""
+    said = f"behind by {plural(sum(topic.lag_records for topic in waiting), 'record')}{oldest}, as of {clock(now)}, and {NOBODY}"
+    if max_age is not None and idle > max_age:
+        yield STALE, said
+    elif left or (max_age is None and idle > UNATTENDED_SECONDS):
+        yield PROBLEM, said
+
+
+def _standing(status: MirrorStatus, looked: MirrorLag | None, now: float) -> tuple[float | None, int]:
+    """The time up to which everything is on the target, and the offsets that are not: as just measured, else as the lanes report."""
+    facts = [(lane.heartbeat, lane.lag_records, lane.lag_seconds) for lane in status.lanes if lane.heartbeat is not None]
+    if looked is not None:
+        facts = [(now, looked.lag_records, looked.lag_seconds)]
+    times = [at - (seconds or 0.0) if seconds is not None or not records else None for at, records, seconds in facts]
+    known = [moment for moment in times if moment is not None]
+    return (min(known) if known and len(known) == len(times) else None), sum(records for _, records, _ in facts)

@@ -92,6 +92,10 @@ def lane_status(store: LaneStore) -> LaneStatus:
         decided=Decisions(store).latest(),
         source_down=body.get("source_down", ""),
         exit_code=body.get("exit_code", 0),
+        source_down_since=body.get("source_down_since"),
+        lag_records=body.get("lag_records", 0),
+        lag_seconds=body.get("lag_seconds"),
+        time_up=body.get("time_up", False),
     )
 
 

@@ -14,6 +14,7 @@ from mirror_pipeline import Mirror
 from mirror_pipeline.cli.load import LoadedConfig
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Gap, HoleCause
+from mirror_pipeline.operations.health import Health, health_of
 from mirror_pipeline.reports import (
     BackfillReport,
     BufferUse,
@@ -99,6 +100,9 @@ class FakeMirror:
     def undelivered(self) -> MirrorLag:
         self.calls.append(("undelivered", {}))
         return self.the_undelivered
+
+    def health(self, max_age: float | None = None) -> Health:
+        return health_of(self.status(), time.time(), max_age)
 
     def status(self) -> MirrorStatus:
         return self._answer("status", STATUS)

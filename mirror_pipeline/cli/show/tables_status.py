@@ -15,7 +15,7 @@ from mirror_pipeline.cli.show.tables import STYLES, cells, halts, state, table, 
 from mirror_pipeline.lags import MirrorLag, TopicLag
 from mirror_pipeline.operations.health import FINE, PROBLEM, Health
 from mirror_pipeline.reports import BufferUse, LaneStatus, MirrorStatus
-from mirror_pipeline.text import count, duration, instant, plural, rate, size, sparkline
+from mirror_pipeline.text import clock, count, duration, instant, plural, rate, size, sparkline
 
 HISTORY = 20
 """Values kept for the sparkline of ``lag --watch``; a wide terminal has room for twice as many."""
@@ -150,13 +150,25 @@ def status(answer: MirrorStatus, now: float) -> RenderableType:
     return Group(title(f"{answer.mirror}: {answer.source} to {answer.target}"), grid, *lines, *end)
 
 
-def health(found: Sequence[Health], state: str) -> Text:
-    """``health`` in one line."""
+def health(found: Sequence[Health], state: str, now: float) -> Text:
+    """``health`` in one line; ``now`` in seconds since the epoch."""
     style = {FINE: "green", PROBLEM: "red"}.get(state, "yellow")
     if state == FINE:
         lanes, topics = sum(answer.lanes for answer in found), sum(answer.topics for answer in found)
-        return Text(f"{state}: {plural(len(found), 'mirror')}, {plural(lanes, 'lane')}, {plural(topics, 'topic')}", style)
+        what = f"{plural(len(found), 'mirror')}, {plural(lanes, 'lane')}, {plural(topics, 'topic')}"
+        return Text(f"{state}: {what}{_copied(found, now)}", style)
     return Text(f"{state}: " + "; ".join(f"{answer.mirror}: {problem}" for answer in found for problem in answer.problems), style)
+
+
+def _copied(found: Sequence[Health], now: float) -> str:
+    """Up to when everything is copied, in the mirror that is furthest behind."""
+    records = sum(answer.lag_records for answer in found)
+    more = f", {plural(records, 'record')} to go" if records else ""
+    if any(answer.copied_to is None for answer in found):
+        return more
+    moment = min(answer.copied_to for answer in found if answer.copied_to is not None)
+    age = f" ({duration(now - moment)} ago)" if now - moment >= 60 else ""
+    return f", copied up to {clock(moment)}{age}{more}"
 
 
 def _lane_notes(lane: LaneStatus, now: float) -> list[RenderableType]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 
 from mirror_pipeline.halts import DIRECTED
 from mirror_pipeline.lags import MirrorLag, TopicLag
 from mirror_pipeline.operations.status import ACCEPTED
 from mirror_pipeline.orchestration.sensors.lane_facts import LaneFacts
+from mirror_pipeline.text import clock
 
 FIRST_PAUSE_SECONDS = 30.0
 LONGEST_PAUSE_SECONDS = 1800.0
@@ -151,12 +151,6 @@ def _names(topics: Sequence[TopicLag]) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def clock(moment: float) -> str:
-    """Local time of day; with the date unless it is today."""
-    at, today = datetime.fromtimestamp(moment).astimezone(), datetime.now().astimezone().date()
-    return f"{at:%H:%M}" if at.date() == today else f"{at:%Y-%m-%d %H:%M}"
 
 
 @dataclass(slots=True)

@@ -16,8 +16,8 @@ import dagster as dg
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.orchestration import names, step_thread
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
-from mirror_pipeline.orchestration.sensors.lag_decision import clock
 from mirror_pipeline.reports import LaneStatus
+from mirror_pipeline.text import clock
 
 INTERVAL_SECONDS = 15
 STALE_SECONDS = 60.0

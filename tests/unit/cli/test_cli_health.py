@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from mirror_pipeline.errors import ClusterUnreachable
+from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.operations.health import health_of
 from mirror_pipeline.reports import LaneStatus, MirrorStatus, TopicState
+from mirror_pipeline.text import clock
 from tests.support.cli_fakes import Cli, FakeMirror
 
 NOW = 1000.0
@@ -23,6 +26,10 @@ def of(*lanes: LaneStatus) -> MirrorStatus:
     return MirrorStatus("m", "east", "west", lanes, 0, 1, 0, 0, 0)
 
 
+DOWN: dict[str, Any] = {"target_down_since": NOW - 300, "message": "west: no broker answered: b:1: refused; b:2: refused (start it)"}
+RUNNING: dict[str, Any] = {"state": "running", "heartbeat": NOW - 1}
+
+
 @pytest.mark.parametrize(
     ("lane", "state", "code", "said"),
     [
@@ -32,9 +39,8 @@ def of(*lanes: LaneStatus) -> MirrorStatus:
         ({"topics": (GOOD, BEHIND)}, "problem", 1, "pay behind: 500 offsets are not on the target"),
         ({"state": "failed", "message": "disk full", "exit_code": 1}, "problem", 1, "lane-0 failed: disk full"),
         ({"state": "failed", "message": "west is silent", "exit_code": 3}, "unreachable", 3, "lane-0 failed: west is silent"),
-        ({"topics": (BEHIND,), "target_down_since": NOW - 300}, "unreachable", 3, "lane-0: target down for 5 m"),
-        ({"source_down": "east is silent"}, "unreachable", 3, "lane-0: source down: east is silent"),
-        ({"state": "stale"}, "stale", 3, "lane-0 has sent no heartbeat for 100 s"),
+        ({"source_down": "east is silent"}, "unreachable", 3, "source east down: east is silent; `mirror check` tests it"),
+        ({"state": "stale"}, "stale", 3, "lane-0 was interrupted: it has sent no heartbeat for 1 m 40 s"),
         ({"state": "never run", "heartbeat": None}, "stale", 3, "it has never run"),
     ],
 )
@@ -44,7 +50,85 @@ def test_what_a_lane_says_of_itself(lane: dict[str, Any], state: str, code: int,
     assert bool(health.problems) == (state != "fine")
 
 
-def test_an_idle_mirror_is_stale_only_when_that_was_asked_for() -> None:
+@pytest.mark.parametrize("lane", [RUNNING, {"state": "failed", "exit_code": 3}])
+def test_a_cluster_that_is_down_is_one_line_with_its_cause_once(lane: dict[str, Any]) -> None:
+    """Each topic that waits, and the run that gave up, name the same cause."""
+    waits = tuple(replace(BEHIND, topic=name, reason=f"500 offsets are not on the target: {DOWN['message']}") for name in "abc")
+    health = health_of(of(replace(LANE, topics=waits, **{**DOWN, **lane})), NOW)
+    assert health.state == "unreachable"
+    since = f"since {clock(NOW - 300)} (5 m 00 s)"
+    (said,) = health.problems
+    assert said == f"target west down {since}: west: no broker answered: b:1: refused; 3 topics of lane-0 wait; `mirror check` tests it"
+
+
+def measured(records: int, seconds: float | None = None, **topic: Any) -> MirrorLag:
+    row = TopicLag("orders", "east.orders", (PartitionLag(0, 0, records, 0, records),), seconds if records else 0.0, **topic)
+    return MirrorLag("m", (row,), row.lag_seconds)
+
+
+NIGHT: dict[str, Any] = {"heartbeat": NOW - 40_000, "time_up": True}
+STOPPED: dict[str, Any] = {"heartbeat": NOW - 2, "lag_records": 500}
+REPORTED: dict[str, Any] = {"topics": (replace(BEHIND, topic="orders"),)}
+
+
+@pytest.mark.parametrize(
+    ("lane", "lag", "max_age", "state"),
+    [
+        (NIGHT, measured(0), None, "fine"),
+        (NIGHT, measured(0), 60.0, "fine"),
+        (NIGHT, measured(9, 20.0), None, "fine"),  # Dagster is about to start a run
+        (NIGHT, measured(9, 20.0), 60.0, "fine"),
+        (NIGHT, measured(9, 70.0), 60.0, "stale"),
+        (NIGHT, measured(9, 700.0), None, "problem"),
+        (NIGHT, measured(9, 700.0), 3600.0, "fine"),
+        (NIGHT, measured(9), None, "problem"),
+        ({"heartbeat": NOW - 20, "time_up": True, "lag_records": 9}, measured(9, 700.0), None, "fine"),  # between two runs
+        (STOPPED, measured(500, 1.0), None, "problem"),
+        (STOPPED | {"time_up": True}, measured(500, 1.0), None, "fine"),
+        (STOPPED, measured(0), None, "fine"),
+        (REPORTED, measured(0), None, "fine"),
+        (NIGHT, measured(9, 70.0, state="halted", code="recreated", reason="r"), 60.0, "problem"),
+        (RUNNING, measured(9, 700.0), 60.0, "fine"),
+        (DOWN | NIGHT, measured(0), None, "fine"),
+        (DOWN | NIGHT, measured(9, 20.0), None, "unreachable"),
+        ({"state": "failed", "exit_code": 3, "message": "west is silent"}, measured(0), None, "fine"),
+        ({"state": "failed", "exit_code": 1, "message": "disk full"}, measured(0), None, "problem"),
+    ],
+)
+def test_where_a_lane_has_ended_a_look_at_the_source_decides(
+    lane: dict[str, Any], lag: MirrorLag, max_age: float | None, state: str
+) -> None:
+    health = health_of(of(replace(LANE, **lane)), NOW, max_age, lag)
+    assert (health.state, bool(health.problems)) == (state, state != "fine")
+
+
+def test_records_that_nobody_copies_are_named() -> None:
+    (said,) = health_of(of(replace(LANE, **NIGHT)), NOW, None, measured(73_439, 660.0)).problems
+    assert said.startswith(f"behind by 73,439 records, the oldest 11 m 00 s old, as of {clock(NOW)}, and no lane is running")
+
+
+def test_a_source_that_cannot_be_looked_at_is_unreachable() -> None:
+    health = health_of(of(LANE), NOW, None, ClusterUnreachable("east", "east: no broker answered: a:1: refused; a:2: refused"))
+    assert (health.state, health.problems) == ("unreachable", ("its lag cannot be measured: east: no broker answered: a:1: refused",))
+
+
+@pytest.mark.parametrize(
+    ("lane", "lag", "copied_to", "records"),
+    [
+        (NIGHT, measured(0), NOW, 0),
+        (NIGHT, measured(9, 20.0), NOW - 20, 9),
+        (NIGHT, measured(9), None, 9),
+        (RUNNING, None, NOW - 1, 0),
+        (RUNNING | {"lag_records": 9, "lag_seconds": 5.0}, None, NOW - 6, 9),
+        (RUNNING | {"lag_records": 9}, None, None, 9),
+    ],
+)
+def test_up_to_when_everything_is_copied(lane: dict[str, Any], lag: MirrorLag | None, copied_to: float | None, records: int) -> None:
+    health = health_of(of(replace(LANE, **lane)), NOW, None, lag)
+    assert (health.copied_to, health.lag_records) == (copied_to, records)
+
+
+def test_without_a_look_only_heartbeats_tell() -> None:
     assert health_of(of(LANE), NOW, 101.0).state == "fine"
     assert health_of(of(LANE), NOW, 99.0).state == "stale"
     assert health_of(of(), NOW).state == "stale"
@@ -62,7 +146,8 @@ class Well(FakeMirror):
 
 def test_health_is_one_line(cli: Cli) -> None:
     ended = cli("health", mirrors=[Well(name="a"), Well(name="b")])
-    assert (ended.code, ended.out, ended.err) == (0, "fine: 2 mirrors, 2 lanes, 2 topics\n", "")
+    copied = f"copied up to {clock(time.time())}"
+    assert (ended.code, ended.out, ended.err) == (0, f"fine: 2 mirrors, 2 lanes, 2 topics, {copied}\n", "")
     ended = cli("health", mirrors=[Well(name="a"), Sick(name="b")])
     assert (ended.code, ended.out) == (1, "problem: b: pay halted (trimmed): offsets are gone\n")
     assert cli("health", "--mirror", "a", mirrors=[Well(name="a"), Sick(name="b")]).code == 0
@@ -75,6 +160,7 @@ def test_health_for_programs(cli: Cli) -> None:
     (mirror,) = ended.json["mirrors"]
     assert mirror == {
         "mirror": "m", "state": "problem", "exit_code": 1, "lanes": 1, "topics": 2, "problems": ["pay halted (trimmed): offsets are gone"],
+        "copied_to": mirror["as_of"], "lag_records": 0, "as_of": mirror["as_of"],
     }  # fmt: skip
 
 

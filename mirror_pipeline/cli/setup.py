@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,12 +13,17 @@ from mirror_pipeline.cli.errors import PROBLEM, answers, note, print_json
 from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors
 from mirror_pipeline.cli.show import tables
 from mirror_pipeline.cli.show.tables_status import each
+from mirror_pipeline.config.checks import NAME
 from mirror_pipeline.config.template import template
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.lags import HALTED
 
-Source = Annotated[str | None, typer.Option("--source", metavar="HOST:PORT", help="Bootstrap address of the cluster to copy from.")]
-Target = Annotated[str | None, typer.Option("--target", metavar="HOST:PORT", help="Bootstrap address of the cluster to copy to.")]
+Source = Annotated[
+    str | None, typer.Option("--source", metavar="[NAME=]HOST:PORT", help="Name and bootstrap address of the cluster to copy from.")
+]
+Target = Annotated[
+    str | None, typer.Option("--target", metavar="[NAME=]HOST:PORT", help="Name and bootstrap address of the cluster to copy to.")
+]
 Force = Annotated[bool, typer.Option("--force", metavar=NO_VALUE, help="Replace the file if it exists.")]
 
 
@@ -30,9 +34,9 @@ def init(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a starter configuration file with every setting explained.
+    """Write a starter configuration file with the most important settings explained.
 
-    An existing file is kept unless --force is given.
+    Without names the clusters are called east and west. An existing file is kept unless --force is given.
     """
     text = filled_template(source, target)
     _write(config, text, force)
@@ -93,17 +97,27 @@ _SERVER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
 
 
 def filled_template(source: str | None, target: str | None) -> str:
-    """The template with ``source`` and ``target`` as the addresses of its two clusters.
+    """The template with ``source`` and ``target``, each ``[NAME=]HOST:PORT``, as its two clusters.
 
     Raises:
-        UsageError: an address is not ``host:port`` or a comma-separated list of them.
+        UsageError: a name cannot be one, or an address is not ``host:port`` or a comma-separated list of them.
     """
-    fill = template
-    if source is not None:
-        fill = partial(fill, source_servers=_servers(source))
-    if target is not None:
-        fill = partial(fill, target_servers=_servers(target))
-    return fill()
+    facts: dict[str, str] = {}
+    for side, given in (("source", source), ("target", target)):
+        if given is not None:
+            name, facts[f"{side}_servers"] = _cluster(given)
+            facts |= {side: name} if name else {}
+    if facts.get("source", "east") == facts.get("target", "west"):
+        raise UsageError("source and target have the same name", hint="give each its own, such as --source berlin=host:9092")
+    return template(**facts)  # type: ignore[arg-type]
+
+
+def _cluster(text: str) -> tuple[str, str]:
+    """Name, "" if none is given, and addresses."""
+    name, given, address = text.rpartition("=")
+    if given and not NAME.fullmatch(name):
+        raise UsageError(f"'{name}' cannot be a cluster's name", hint="use letters, digits, - and _, such as --source berlin=host:9092")
+    return name, _servers(address)
 
 
 def _servers(address: str) -> str:

@@ -176,7 +176,7 @@ def evict(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: 
     if as_json:
         print_json({"mirrors": [{"mirror": name, "lanes": answer} for name, answer in done]})
     else:
-        answers().print(tables.evicted(done))
+        answers().print(tables.evicted(done, time.time()))
     if any(row.get("differences") for _, answer in done for row in answer):
         raise typer.Exit(PROBLEM)
 

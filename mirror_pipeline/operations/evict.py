@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
@@ -38,4 +39,7 @@ def _keep(flow: Flow, store: LaneStore) -> Eviction:
     room = SpaceWatch(store, cap=buffer.max_bytes, micro_batch=engine.micro_batch_bytes).measure()
     archiving = archiving_of(store, spans, buffer)
     maintenance = Maintenance(store, spans, ledger, buffer.retention, buffer.max_bytes, verify=verify, archiving=archiving)
-    return maintenance.run_round(excess=room.excess, disk=room.disk_excess, seconds=VERIFY_SECONDS, patience=PATIENCE_SECONDS)
+    done = maintenance.run_round(excess=room.excess, disk=room.disk_excess, seconds=VERIFY_SECONDS, patience=PATIENCE_SECONDS)
+    oldest = spans.oldest()
+    until = None if oldest is None else oldest + buffer.retention
+    return replace(done, staying_bytes=spans.bytes(), stays_until=until, retention=buffer.retention)

@@ -22,6 +22,7 @@ from mirror_pipeline.operations.standing import Standing, standing
 from mirror_pipeline.operations.topic_sync.sync_state import sync_notes
 from mirror_pipeline.operations.warnings import LogTimes, least_ages, with_warnings
 from mirror_pipeline.topics.lanes import KnownCopy, known_topics, select_topics
+from mirror_pipeline.topics.select import unmatched
 
 NO_RECORD = -1
 """ListOffsets' answer for a time that no record has yet."""
@@ -32,13 +33,15 @@ def lag(flow: Flow) -> MirrorLag:
     """See ``Mirror.lag``."""
     with flow.source_client() as client:
         admin, stores = flow.source_admin(), flow.lane_stores()
-        targets = select_topics(flow.config, flow.settings, {*admin.topics(), *halts.kept_topics(stores)}).topics
+        names = {*admin.topics(), *halts.kept_topics(stores)}
+        targets = select_topics(flow.config, flow.settings, names).topics
         look, stand = halts.look(flow, stores, targets), standing(stores)
         times = LogTimes(client)
         found = lag_of(flow.name, targets, client, stand, start=flow.settings.start, times=times)
         found = with_warnings(found, client, admin, times)
         look.source(client, flow.settings.source)
-        return halts.with_halts(found, look, stand, (*halts.run_notes(stores), *sync_notes(flow)))
+        silent = () if targets else unmatched(names, flow.settings.topics.include)
+        return halts.with_halts(found, look, stand, (*silent, *halts.run_notes(stores), *sync_notes(flow)))
 
 
 def undelivered(flow: Flow) -> MirrorLag:

@@ -75,6 +75,16 @@ def unmatched(names: Collection[str], include: Sequence[str]) -> list[str]:
             near = nearest(pattern, [name for name in names if not name.startswith("__")])
             part = next((name for name in sorted(names) if compiled.search(name) and not name.startswith("__")), None)
             whole = f'it matches only part of "{part}"; a regex must match the whole name'
-            hint = whole if part else near if near.startswith("did") else ""
+            hint = _doubled(pattern, names) or (whole if part else near if near.startswith("did") else "")
             lines.append(f'include "{pattern}" matches no topic' + (f": {hint}" if hint else ""))
     return lines
+
+
+def _doubled(pattern: str, names: Collection[str]) -> str:
+    """What to write instead of a regex whose backslashes were doubled in single quotes; "" if that is not the cause."""
+    single = pattern.replace("\\\\", "\\")
+    try:
+        hit = single != pattern and any(re.fullmatch(single, name) for name in names)
+    except re.error:
+        return ""
+    return f"backslashes are doubled in double quotes only, '{single}' in single quotes matches" if hit else ""

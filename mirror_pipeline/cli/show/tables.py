@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -14,9 +15,14 @@ from rich.text import Text
 from mirror_pipeline.lags import HALTED
 from mirror_pipeline.model import Gap
 from mirror_pipeline.reports import BackfillReport, Excluded, Finding, MirrorPlan, RunReport, TopicPlan
-from mirror_pipeline.text import count, duration, instant, plural, rate, size
+from mirror_pipeline.text import clock, count, duration, instant, plural, rate, size
+from mirror_pipeline.units import format_duration
+
+Row = TypeVar("Row")
 
 SHOWN_EXCLUDED = 20
+SHOWN_ALIKE = 3
+"""Topics of which the same is said are named one by one up to this many."""
 WORTH_SAYING = 100_000.0
 """Bytes per second below which a speed would be shown as ``0.0 MB/s``."""
 STYLES = {
@@ -53,14 +59,51 @@ def state(word: str) -> Text:
 
 
 def findings(found: Sequence[tuple[str, Finding]]) -> RenderableType:
-    """``check``: the findings of each mirror, with hints for those that are wrong."""
+    """``check``: the findings of each mirror, with hints for those that are wrong; topics of which the same is said share a row."""
     grid = table(["mirror", "check", ""], last=["finding"])
-    for mirror, finding in found:
-        detail = f"{finding.detail}\n{finding.hint}" if finding.hint and not finding.ok else finding.detail
-        grid.add_row(*cells(mirror, finding.what, Text("ok", "green") if finding.ok else Text("wrong", "red"), detail))
+    for (mirror, finding), others in _alike(found, _finding_kind):
+        what = f"{finding.what}{_and_more([_topic(row[1]) for row in others])}"
+        detail = f"{finding.detail}; the others likewise, --json lists each" if others else finding.detail
+        detail = f"{detail}\n{finding.hint}" if finding.hint and not finding.ok else detail
+        grid.add_row(*cells(mirror, what, Text("ok", "green") if finding.ok else Text("wrong", "red"), detail))
     wrong = sum(1 for _, finding in found if not finding.ok)
-    end = Text(f"{wrong} of {plural(len(found), 'finding')} wrong", "red") if wrong else Text("everything is in order", "green")
+    end = Text(f"{count(wrong)} of {plural(len(found), 'finding')} wrong", "red") if wrong else Text("everything is in order", "green")
     return Group(grid, end)
+
+
+def _finding_kind(row: tuple[str, Finding]) -> Hashable:
+    """Findings on topics that differ in names and numbers only are of one kind; every other finding is its own."""
+    mirror, finding = row
+    name = _topic(finding)
+    return (mirror, finding.ok, re.sub(r"\d[\d,.]*", "#", _unnamed(finding.detail, name)), finding.hint) if name else row
+
+
+def _topic(finding: Finding) -> str:
+    """The topic that a finding is about; "" for others."""
+    return finding.what.removeprefix("topic ") if finding.what.startswith("topic ") else ""
+
+
+def _unnamed(text: str, *names: str) -> str:
+    """A text without topic names, and words that end in one, such as a target topic's name."""
+    for name in sorted(names, key=len, reverse=True):
+        text = re.sub(rf"(?<![\w.-])(?:[\w.-]*[._-])?{re.escape(name)}(?![\w.-]*\w)", "?", text)
+    return text
+
+
+def _alike(rows: Sequence[Row], key: Callable[[Row], Hashable]) -> list[tuple[Row, list[Row]]]:
+    """The first row of each kind, with the others of that kind if they are so many that saying it once is better."""
+    kinds: dict[Hashable, list[Row]] = {}
+    for row in rows:
+        kinds.setdefault(key(row), []).append(row)
+    joined = {id(row): same[1:] for same in kinds.values() if len(same) > SHOWN_ALIKE for row in same[:1]}
+    left_out = {id(row) for same in joined.values() for row in same}
+    return [(row, joined.get(id(row), [])) for row in rows if id(row) not in left_out]
+
+
+def _and_more(names: Sequence[str]) -> str:
+    """``, b, c and 7 more topics``."""
+    shown, more = names[: SHOWN_ALIKE - 1], len(names) - SHOWN_ALIKE + 1
+    return "".join(f", {name}" for name in shown) + (f" and {plural(more, 'more topic')}" if more > 0 else "")
 
 
 def plan(answer: MirrorPlan) -> RenderableType:
@@ -73,7 +116,7 @@ def plan(answer: MirrorPlan) -> RenderableType:
             amounts = [count(topic.partitions), count(topic.records), *([size(topic.bytes)] if sized else [])]
             grid.add_row(*cells(topic.topic, topic.target_topic, *amounts))
         parts += [grid, *halts(answer.topics), Text(_plan_sum(answer.topics))]
-        parts += [*(Padding(line, (0, 0, 0, 2)) for topic in answer.topics for line in _todo(topic))]
+        parts += [Padding(line, (0, 0, 0, 2)) for topic, others in _alike(answer.topics, _todo_kind) for line in _todo(topic, others)]
     else:
         parts.append(Text("the selection matches no topic", "red"))
     return Group(*parts, *(Text(note, "yellow") for note in answer.notes), *_excluded(answer.excluded))
@@ -106,11 +149,21 @@ def halts(topics: Iterable[_Stated]) -> list[Text]:
     return lines
 
 
-def _todo(topic: TopicPlan) -> list[Text]:
+def _todo_kind(topic: TopicPlan) -> Hashable:
+    """Topics of one kind are to be created with the same settings, or have the same trouble; every topic without either is its own."""
+    texts = (topic.blockers, topic.warnings, topic.actions)
+    said = tuple(tuple(_unnamed(text, topic.topic, topic.target_topic) for text in group) for group in texts)
+    return said if any(said) else topic.topic
+
+
+def _todo(topic: TopicPlan, others: Sequence[TopicPlan]) -> list[Text]:
     """Blockers, warnings and actions of a topic; Kafka's largest number is shown as unlimited."""
     lines = [Text(f"{topic.topic} blocked: {text}", "red") for text in topic.blockers]
     lines += [Text(f"{topic.topic} warning: {text}", "yellow") for text in topic.warnings]
-    return lines + [Text(text.replace(str(2**63 - 1), "unlimited"), "dim") for text in topic.actions]
+    lines += [Text(text.replace(str(2**63 - 1), "unlimited"), "dim") for text in topic.actions]
+    if others:
+        lines.append(Text(f"  the same for {_and_more([other.topic for other in others]).removeprefix(', ')}", "dim"))
+    return lines
 
 
 def _plan_sum(topics: Sequence[TopicPlan]) -> str:
@@ -203,19 +256,26 @@ def gaps(found: Sequence[Gap]) -> RenderableType:
     return Group(grid, Text(f"{plural(len(found), 'gap')}, {plural(sum(g.end - g.start for g in found), 'source offset')}"))
 
 
-def evicted(rows: Sequence[tuple[str, list[dict[str, Any]]]]) -> RenderableType:
-    """``evict``: what each lane of each mirror evicted."""
+def evicted(rows: Sequence[tuple[str, list[dict[str, Any]]]], now: float) -> RenderableType:
+    """``evict``: what each lane of each mirror freed, and what stays; ``now`` in seconds since the epoch."""
     lines = []
     for mirror, lanes in rows:
-        for answer in lanes:
-            facts = [f"{key.replace('_', ' ')} {_fact(key, value)}" for key, value in answer.items() if key != "lane" and value != ""]
-            lines.append(Text(f"{mirror}, {answer.get('lane', '?')}: {', '.join(facts)}"))
+        lines += [Text(f"{mirror}, {answer.get('lane', '?')}: {'; '.join(_eviction(answer, now))}") for answer in lanes]
         if not lanes:
             lines.append(Text(f"{mirror}: nothing has been copied yet, so there is nothing to remove"))
     return Group(*lines)
 
 
-def _fact(key: str, value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return size(value) if "bytes" in key else count(value)
-    return str(value)
+def _eviction(answer: Mapping[str, Any], now: float) -> list[str]:
+    said = [f"freed {size(answer['freed_bytes'])}" if answer.get("freed_bytes") else "nothing to free"]
+    if answer.get("verified_records"):
+        said.append(f"verified {plural(answer['verified_records'], 'record')}")
+    if answer.get("kept_bytes"):
+        said.append(f"{size(answer['kept_bytes'])} are due and not verified yet")
+    if answer.get("unarchived_bytes"):
+        said.append(f"{size(answer['unarchived_bytes'])} left without a copy in the archive")
+    if answer.get("staying_bytes"):
+        until = answer.get("stays_until") or 0.0
+        rule = f", the oldest until {clock(until)} (buffer.retention {format_duration(answer['retention'])})" if until > now else ""
+        said.append(f"{size(answer['staying_bytes'])} stay{rule}")
+    return [*said, answer["note"]] if answer.get("note") else said

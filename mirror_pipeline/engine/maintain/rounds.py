@@ -96,7 +96,8 @@ class Eviction:
     """What one maintenance round did in one lane; bytes on disk.
 
     ``kept_bytes`` are due for eviction but not verified yet; ``note`` says why, or that another process runs maintenance now.
-    ``unarchived_bytes`` left without a copy in the archive, for which the disk had no space.
+    ``unarchived_bytes`` left without a copy in the archive, for which the disk had no space. ``staying_bytes`` are still in the
+    buffer, the oldest at least until ``stays_until`` (seconds since the epoch) by its ``retention`` in seconds.
     """
 
     lane: str
@@ -110,6 +111,9 @@ class Eviction:
     differences: int = 0
     note: str = ""
     unarchived_bytes: int = 0
+    staying_bytes: int = 0
+    stays_until: float | None = None
+    retention: float = 0.0
 
 
 @dataclass(slots=True)

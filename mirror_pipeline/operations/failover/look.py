@@ -206,7 +206,8 @@ def _written(tp: TopicPartition, position: int, end: int | BrokerError, known: l
     states = [] if isinstance(known, BrokerError) else sorted(known, key=lambda state: -state.last_timestamp)
     names = [f"{state.producer_id} (last at {instant(state.last_timestamp)})" for state in states[:SHOWN]]
     opened = any(state.current_txn_start >= 0 for state in states)
-    said = f"; producer ids: {', '.join(names)}" if names else "; its producers are not idempotent: brokers do not know them"
+    unknown = "; whether someone still writes there cannot be told: brokers know idempotent producers only"
+    said = f"; producer ids: {', '.join(names)}" if names else unknown
     return f"{tp}: {count(end - position)} offsets up to {end} are not on the target{said}{'; a transaction is open' if opened else ''}"
 
 

@@ -20,7 +20,8 @@ from mirror_pipeline.text import instant
 def groups(flow: Flow) -> GroupsReport:
     """See ``Mirror.groups``."""
     if flow.settings.groups is None or not flow.settings.groups.include:
-        raise UsageError(f"mirror {flow.name} carries no consumer groups", hint="select some with groups: {include: [...]} in mirror.yaml")
+        hint = f"select some in mirror.yaml, below `- name: {flow.name}` and in line with `topics:`: groups: {{include: ['.*']}}"
+        raise UsageError(f"mirror {flow.name} carries no consumer groups", hint=hint)
     return _answer(flow, None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,7 +133,7 @@ def test_gaps(cli: Cli) -> None:
 
 
 def test_evict(cli: Cli) -> None:
-    assert "m, 0: micro batches 3, freed bytes 1.5 MB" in cli("evict", mirrors=[FakeMirror()]).out
+    assert "m, 0: freed 1.5 MB" in cli("evict", mirrors=[FakeMirror()]).out
     answer = cli("evict", "--json", mirrors=[FakeMirror()]).json
     assert answer == {"mirrors": [{"mirror": "m", "lanes": [{"lane": "0", "micro_batches": 3, "freed_bytes": 1_500_000}]}]}
 
@@ -168,6 +169,24 @@ def test_init_writes_what_can_be_loaded(cli: Cli, tmp_path: Path) -> None:
     assert config.clusters[mirror.target].bootstrap_servers == ("127.0.0.1:29092",)
 
 
+def test_init_names_the_clusters(cli: Cli, tmp_path: Path) -> None:
+    from mirror_pipeline import load_config
+
+    path = tmp_path / "mirror.yaml"
+    assert cli("init", "-c", str(path), "--source", "berlin=a.example:9092", "--target", "[::1]:29092").code == 0
+    (mirror,) = load_config(path).mirrors
+    assert (mirror.name, mirror.source, mirror.target) == ("berlin-to-west", "berlin", "west")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("--source", "a b=c:1"), "'a b' cannot be a cluster's name"), (("--source", "west=c:1"), "source and target have the same name")],
+)
+def test_init_refuses_what_is_no_name(cli: Cli, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    ended = cli("init", "-c", str(tmp_path / "mirror.yaml"), *words)
+    assert ended.code == 2 and said in ended.err and not (tmp_path / "mirror.yaml").exists()
+
+
 def test_init_leaves_a_file_alone_unless_forced(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "mirror.yaml"
     path.write_text("mine")
@@ -189,3 +208,42 @@ def test_init_refuses_what_is_no_address(cli: Cli, tmp_path: Path, address: str)
 def test_init_where_nothing_can_be_written(cli: Cli, tmp_path: Path) -> None:
     ended = cli("init", "-c", str(tmp_path / "missing" / "mirror.yaml"))
     assert ended.code == 2 and "cannot be written" in ended.err
+
+
+def test_what_is_said_of_many_topics_is_said_once(cli: Cli) -> None:
+    names = [f"t{number}" for number in range(1000)]
+    filled = [Finding(f"topic {n}", False, f"target topic east.{n} already holds {len(n)} records: adopt them") for n in names]
+    well = [Finding(f"topic {n}", True, f"to east.{n}") for n in ("fine", "good")]
+    other = Finding("topic pay", False, "may not write east.pay", "grant WRITE")
+    ended = cli("check", mirrors=[FakeMirror(findings=[Finding("java", True, "17"), *filled, *well, other])])
+    assert ended.code == 1 and "1,001 of 1,004 findings wrong" in ended.out
+    assert len(ended.out.splitlines()) < 20
+    for said in ("topic t0, t1, t2 and 997 more topics", "to east.fine", "to east.good", "grant WRITE", "the others likewise"):
+        assert said in " ".join(ended.out.split()), said
+
+
+def test_a_plan_says_equal_settings_once(cli: Cli) -> None:
+    def new(name: str, days: int) -> TopicPlan:
+        actions = (f"create east.{name} with 3 partitions", f"set retention.ms={days} on east.{name}")
+        return TopicPlan(name, f"east.{name}", 3, 1, None, actions)
+
+    rows = tuple(new(f"t{number}", 7 if number < 50 else 1) for number in range(51))
+    ended = cli("plan", mirrors=[FakeMirror(the_plan=replace(PLAN, topics=rows))])
+    assert ended.out.count("with 3 partitions") == 2, "another retention is not the same"
+    assert "the same for t1, t2 and 47 more topics" in ended.out and "set retention.ms=1 on east.t50" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"staying_bytes": 22_900_000, "stays_until": 4e9, "retention": 86400}, "nothing to free; 22.9 MB stay, the oldest until 2096-"),
+        ({"freed_bytes": 1_500_000, "staying_bytes": 5_000, "stays_until": 1.0}, "freed 1.5 MB; 5.0 kB stay\n"),
+        ({"kept_bytes": 7_000_000, "note": "not verified: no broker"}, "7.0 MB are due and not verified yet; not verified: no broker"),
+    ],
+)
+def test_evict_says_what_stays_and_why(cli: Cli, facts: dict[str, Any], said: str) -> None:
+    class Evicting(FakeMirror):
+        def evict(self) -> list[dict[str, Any]]:
+            return [{"lane": "lane-0", "micro_batches": 0, "freed_bytes": 0, "note": "", **facts}]
+
+    assert said in cli("evict", mirrors=[Evicting()]).out

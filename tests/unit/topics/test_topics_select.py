@@ -195,3 +195,9 @@ def test_originals_only_leaves_out_what_the_ledgers_name_and_breaks_no_circle_by
 def test_a_ring_of_originals_ends_after_one_step() -> None:
     ring = [originals(name, source, target) for name, source, target in (("1", "a", "b"), ("2", "b", "c"), ("3", "c", "a"))]
     assert choose(ring, ring[1], ["a.t", "c.a.t", "t"], {"a", "b", "c"})[0] == ["t"]
+
+
+def test_backslashes_that_were_doubled_in_single_quotes_get_a_hint() -> None:
+    (line,) = unmatched(["east.pay", "orders"], [r"east\\.pay.*"])
+    assert line.endswith(r"'east\.pay.*' in single quotes matches")
+    assert unmatched(["orders"], [r"zzz\\(x)"]) == [r'include "zzz\\(x)" matches no topic']

@@ -85,11 +85,11 @@ def failback(
     """After a failover of this mirror, open the mirror of the other direction, which is declared with `reverse_of`.
 
     The old source must answer. Offsets there that never came over are listed; while there are some, --tail says what becomes of them. The
-    same command continues a failback that was cut off.
+    same command continues a failback that was cut off; another choice is followed.
 
     Where names come back to the same topic, such as `naming: identity`, the other mirror continues in the old topic. Both are compared
-    first: all that the old topic holds must have come over. Otherwise --tail rebuild copies what did not to <topic>.unreplicated, deletes
-    the old topic and copies it afresh.
+    first: all that the old topic holds must have come over. Otherwise --tail rebuild copies what did not to <topic>.unreplicated, empties
+    the old topic and copies it afresh. It deletes nothing that was not copied, and refuses while producers go on writing there.
     """
     if tail is not None and tail not in TAILS:
         raise UsageError(f"--tail {tail}: no such choice", hint=f"choose one of {', '.join(TAILS)}")
@@ -119,7 +119,7 @@ def _watched(name: str, starting: str, work: Callable[[Observer, threading.Event
 def _opened(report: FailbackReport) -> RenderableType:
     grid = table(["topic", "copied", "to"], [], ["how"])
     for topic in report.topics:
-        how = "copied afresh: the old topic is deleted" if topic.rebuilt else "continued in the old topic" if topic.comes_back else "copied"
+        how = "copied afresh: the old topic is emptied" if topic.rebuilt else "continued in the old topic" if topic.comes_back else "copied"
         grid.add_row(*cells(topic.topic, topic.copied, topic.target_topic, how))
     parts: list[RenderableType] = [title(f"{report.mirror}: failback by mirror {report.reverse}"), grid]
     for row in report.tail:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import (
     ConfigResource,
     ConfigSource,
@@ -30,6 +31,7 @@ from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, MirrorError
 from mirror_pipeline.kafka.admin_client import Session, answering
 from mirror_pipeline.kafka.cluster_info import ClusterInfo, ConfigValue, TopicInfo
+from mirror_pipeline.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -190,6 +192,21 @@ class Admin:
     def delete_topic(self, name: str) -> None:
         """Delete a topic. Raises BrokerError."""
         self._one(f"delete topic {name}", lambda client, t: client.delete_topics([name], request_timeout=t)[name])
+
+    def delete_records(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Delete the records of partitions before these offsets, and no others. Raises BrokerError."""
+        places = [Place(tp.topic, tp.partition, end) for tp, end in sorted(ends.items())]
+
+        def start(client: Any, timeout: float) -> Mapping[Place, Future[Any]]:
+            futures: Mapping[Place, Future[Any]] = client.delete_records(places, request_timeout=timeout, operation_timeout=timeout)
+            return futures
+
+        def attempt() -> None:
+            for answer in self._many(lambda place: f"delete records of {place.topic}[{place.partition}]", start).values():
+                if isinstance(answer, BrokerError):
+                    raise answer
+
+        self._retrying()(attempt)
 
     def ask(
         self, what: Callable[[K], str], start: Callable[[Any, float], Mapping[K, Future[T]]], *, again: bool = False

@@ -109,14 +109,16 @@ def run(
 
 
 def copy_ranges(
-    flow: Flow, topic: str, into: str, ranges: Ranges, *, observer: Observer | None, stop: threading.Event, session: Session
+    flow: Flow, topic: str, topic_id: str, into: str, ranges: Ranges, *, observer: Observer | None, stop: threading.Event, session: Session
 ) -> RunReport:
     """Copy these source offsets of a topic into another topic, once: a repeated call continues, or finds everything there.
+
+    The same offsets of a topic with another id are other records.
 
     Raises:
         UsageError: ``into`` holds records that no backfill has written.
     """
-    lane = lane_name(topic, into, sum(start for start, _ in ranges.values()), sum(end for _, end in ranges.values()))
+    lane = lane_name(topic, f"{into}|{topic_id}|{sorted(ranges.items())}", 0, 0)
     store = next((s for s in find_lanes(flow.config.buffer, flow.name) if s.lane == lane), None)
     manifest = read_manifest(store) if store is not None else None
     if manifest is None:

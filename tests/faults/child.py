@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -11,9 +12,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from mirror_pipeline.crash_points import CRASH
 from mirror_pipeline.execution.spark import DAEMON_MODULE
 from tests.support.waiting import has_input
 
@@ -179,6 +182,17 @@ class MirrorChild:
         with contextlib.suppress(Stuck):
             self.wait(10)
         return f"all of it: {self.err}\n" + self.err.read_text(errors="replace")[-6000:]
+
+
+def finished(config: Path, *words: str, seconds: float, point: str = "") -> tuple[int, dict[str, Any], str]:
+    """Exit code, document and last words of a command that ends, or is killed at a crash point."""
+    child = MirrorChild(config, *words, "--json", extra={CRASH: point} if point else {})
+    try:
+        code = child.wait(seconds)
+        text = child.out.read_text()
+        return code, json.loads(text) if code == 0 else {}, child.err.read_text(errors="replace")
+    finally:
+        child.close()
 
 
 def connected(pid: int, ports: set[int]) -> bool:

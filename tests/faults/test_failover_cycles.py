@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mirror_pipeline.crash_points import CRASH, FAILOVER_POINTS
+from mirror_pipeline.crash_points import FAILOVER_POINTS
 from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import ENGINE, INLINE
-from tests.faults.child import MirrorChild, wait_for
+from tests.faults.child import MirrorChild, finished, wait_for
 from tests.faults.clients import Log, Writer, log_end, read_as_group, read_log
 from tests.faults.report import CampaignReport
 from tests.support.mirrors import create_topic, write_config
@@ -82,22 +82,15 @@ class Cycles:
         wait_for(f"records of {self.primary} to arrive on {self.other}", arrived, COMMAND_SECONDS, poll=0.5)
 
     def command(self, *words: str, point: str = "") -> tuple[int, dict[str, Any], str]:
-        """Exit code, document and last words of a command that ends, or is killed at a crash point."""
-        child = MirrorChild(self.config, *words, "--json", extra={CRASH: point} if point else {})
-        try:
-            code = child.wait(COMMAND_SECONDS)
-            text = child.out.read_text()
-            return code, json.loads(text) if code == 0 else {}, child.err.read_text(errors="replace")
-        finally:
-            child.close()
+        return finished(self.config, *words, seconds=COMMAND_SECONDS, point=point)
 
-    def until_done(self, point: str, finished: str, *words: str) -> None:
+    def until_done(self, point: str, over: str, *words: str) -> None:
         """Run a command that is killed at a point, then again until it says that it is done."""
         code, _, said = self.command(*words, point=point)
         if code != -signal.SIGKILL:
             raise AssertionError(f"{words} was not killed at {point}: {code} {said[-600:]}")
         code, _, said = self.command(*words)
-        if code and finished not in said:
+        if code and over not in said:
             raise AssertionError(f"{words} after a kill at {point}: {code} {said[-600:]}")
 
     def cycle(self) -> None:

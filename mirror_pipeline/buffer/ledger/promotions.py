@@ -10,8 +10,8 @@ import getpass
 import json
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -42,7 +42,11 @@ class PromotionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """Source and target offset at which the copy of a partition ended; ``at`` in milliseconds since the epoch."""
+    """Source and target offset at which the copy of a partition ended; ``at`` in milliseconds since the epoch.
+
+    ``generation`` is the copy's, or in a row that opens a topic the promotion that it answers (:func:`promotion_name`). ``revision`` is
+    the row's in its table once it is written: rows are ordered by it, never by ``at``, which comes from the clocks of several hosts.
+    """
 
     topic: str
     partition: int
@@ -53,6 +57,7 @@ class Promotion:
     target_topic: str
     by: str
     at: int
+    revision: int = field(default=WHOLE, compare=False)
 
 
 Latest = dict[str, dict[int, Promotion]]
@@ -89,16 +94,25 @@ class Promotions:
         """The last rows of each topic. Raises BufferUnusable."""
         found: Latest = {}
         last: dict[str, int] = {}
-        for revision, row in self._rows():
-            if revision > last.get(row.topic, WHOLE):
+        for row in self.history():
+            if row.revision > last.get(row.topic, WHOLE):
                 found[row.topic] = {}
-                last[row.topic] = revision
+                last[row.topic] = row.revision
             found[row.topic][row.partition] = row
         return found
 
     def history(self) -> list[Promotion]:
         """Every row, in order. Raises BufferUnusable."""
-        return [row for _, row in self._rows()]
+        if not self._promotions.exists():
+            return []
+        table = read_rows(self._promotions).sort_by([("revision", "ascending"), ("topic", "ascending"), ("partition", "ascending")])
+        return [
+            Promotion(
+                row["topic"], row["partition"], row["generation"], PromotionState(row["state"]), row["source_offset"],
+                row["target_offset"], row["target_topic"], row["promoted_by"], at, row["revision"],
+            )
+            for row, at in zip(table.drop_columns(["promoted_at"]).to_pylist(), _milliseconds(table["promoted_at"]), strict=True)
+        ]  # fmt: skip
 
     def add(self, rows: Sequence[Promotion]) -> None:
         """Write rows down, all or none. Raises BufferUnusable, also when another process has written meanwhile."""
@@ -118,21 +132,6 @@ class Promotions:
     def note(self, step: Step) -> None:
         """Write a step down. Raises BufferUnusable."""
         self._append(self._steps, lambda revision: _steps_table(self._store, step, revision))
-
-    def _rows(self) -> Iterable[tuple[int, Promotion]]:
-        if not self._promotions.exists():
-            return []
-        table = read_rows(self._promotions).sort_by([("revision", "ascending"), ("topic", "ascending"), ("partition", "ascending")])
-        return [
-            (
-                row["revision"],
-                Promotion(
-                    row["topic"], row["partition"], row["generation"], PromotionState(row["state"]), row["source_offset"],
-                    row["target_offset"], row["target_topic"], row["promoted_by"], at,
-                ),
-            )
-            for row, at in zip(table.drop_columns(["promoted_at"]).to_pylist(), _milliseconds(table["promoted_at"]), strict=True)
-        ]  # fmt: skip
 
     def _append(self, log: DeltaLog, table_of: Any) -> None:
         log.ensure()
@@ -158,6 +157,11 @@ def latest_of(buffer: BufferConfig, mirror: str) -> Latest:
 def is_promoted(rows: Mapping[int, Promotion] | None) -> bool:
     """Whether the last rows of a topic say that it is promoted."""
     return bool(rows) and all(row.state is PromotionState.PROMOTED for row in (rows or {}).values())
+
+
+def promotion_name(mirror: str, rows: Mapping[int, Promotion]) -> str:
+    """What one promotion of a topic is called in the tables of the other mirror."""
+    return f"{mirror}/{max(row.revision for row in rows.values())}"
 
 
 def promoted_topics(latest: Latest) -> set[str]:

@@ -38,7 +38,7 @@ class Side:
 class ProvenPartition:
     """One partition: the pair with its offset map, the target's whole log, and how many target records the source does not have.
 
-    ``pair`` is None where the target's log is empty and always was: the copy begins at ``start``.
+    ``pair`` is None where the target's log is empty and always was, or was emptied for the copy: it begins at ``start``.
     """
 
     number: int
@@ -75,7 +75,7 @@ class Proof:
 
 def prove(
     flow: Flow, topic: str, target_topic: str, options: AdoptOptions, session: Session, observer: ProofObserver | None,
-    stop: threading.Event, *, may_be_empty: bool = False,
+    stop: threading.Event, *, may_be_empty: bool = False, emptied: bool = False,
 ) -> Proof:  # fmt: skip
     """Compare both sides.
 
@@ -88,6 +88,7 @@ def prove(
         observer: called from this thread as parts are done.
         stop: set it to end early.
         may_be_empty: a target topic without records is no error.
+        emptied: the target's records were deleted so that all of the source is copied anew.
 
     Raises:
         UsageError: a topic does not exist, or the target is empty.
@@ -105,7 +106,8 @@ def prove(
         if not may_be_empty and not any(task.theirs[1] for task in tasks):
             raise UsageError(f"target topic {target_topic} is empty: there is nothing to adopt", hint="`mirror run` copies into it")
         begin = Beginning(left, right, options.last is not None or flow.settings.start != "earliest")
-        narrowed = [with_common_start(_asked_for(task, options), begin) for task in tasks if task.theirs[1]]
+        filled = [task for task in tasks if task.theirs[1] > (task.theirs[0] if emptied else 0)]
+        narrowed = [with_common_start(_asked_for(task, options), begin) for task in filled]
     pairs = _Comparison(flow, observer, stop).run([replace(task, prefix=True) for task in narrowed], session)
     _refuse_differences(topic, target_topic, list(pairs.values()), options)
     return Proof(

@@ -2,7 +2,7 @@
 
 First it is settled what becomes of the old source's records that never came over. Where names come back to the same topic, the other
 mirror then adopts the old topics. Every step is written into the ledger, so that a failback that was cut off is continued by the same
-command; each of them may be repeated.
+command; each of them may be repeated. Whatever a step acts on is looked at under the lock, and again after a kill.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from mirror_pipeline.buffer.ledger.promotions import (
     latest_of,
     now,
     operator,
+    promotion_name,
     promotions_of,
 )
 from mirror_pipeline.buffer.place.lock import lane_lock
@@ -30,11 +31,10 @@ from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.errors import ProblemFound, UsageError
 from mirror_pipeline.flow import Flow, Session
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST
-from mirror_pipeline.kafka.offsets import offsets_at
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.adoption.proof import Proof
 from mirror_pipeline.operations.backfill import copy_ranges
+from mirror_pipeline.operations.failover.promote import Patience
 from mirror_pipeline.operations.failover.report import (
     COPY_ASIDE,
     LEAVE,
@@ -44,7 +44,16 @@ from mirror_pipeline.operations.failover.report import (
     OpenedTopic,
     TailPartition,
 )
-from mirror_pipeline.operations.failover.take_back import adopt_old, adopted_since, old_topic_id, proof_of, rebuild_old
+from mirror_pipeline.operations.failover.tails import SHOWN, Look, NotedLook, look_at, merged, noted_looks, still_written
+from mirror_pipeline.operations.failover.take_back import (
+    adopt_old,
+    empty_old,
+    generations,
+    make_old,
+    proof_of,
+    refuse_unfit,
+    restore_settings,
+)
 from mirror_pipeline.reports import Observer
 from mirror_pipeline.text import count, plural
 from mirror_pipeline.topics.directions import counterpart
@@ -53,31 +62,22 @@ from mirror_pipeline.topics.naming import partner_of, target_name
 KIND = "failback"
 LAST = "opened"
 ASIDE = ".unreplicated"
-SHOWN = 5
+# How long the logs of topics that are to be emptied may go on growing, from the second look on.
+REST_SECONDS = 20.0
+AGAIN_SECONDS = 0.5
 
 
 def failback(flow: Flow, options: FailbackOptions, session: Session, observer: Observer | None, stop: threading.Event) -> FailbackReport:
     """See ``Mirror.failback``."""
-    work = _Work(flow, _reverse(flow))
-    done = _cut_off(work.table_or_none())
-    if done:
-        options = replace(options, topics=done[0].detail["topics"], tail=_choice(done, options))
-    topics = work.choose(options)
-    tail = _noted_tail(done) or work.tail([topic.topic for topic in topics])
-    if not options.dry_run:
-        _refuse_undecided(flow, topics, tail, options)
-    topics = _with_rebuilt(topics, tail, options)
-    number = done[0].number if done else 1 + max((s.number for s in work.history()), default=0)
-    kept = options.tail in (COPY_ASIDE, REBUILD)
-    aside = tuple((name, f"{name}{ASIDE}") for name in sorted({t.topic for t in tail})) if kept else ()
-    report = FailbackReport(
-        flow.name, work.reverse.name, number, "ready" if options.dry_run else "open", options.dry_run, tuple(topics), tuple(tail),
-        options.tail, aside, bool(done),
-    )  # fmt: skip
-    proofs = work.proofs(report, done, session, stop)  # before the first step: a copy that differs needs another choice
-    if not options.dry_run:
-        work.run(report, done, proofs, session, observer, stop)
-    return report
+    work = _Work(flow, _reverse(flow), session, observer, stop)
+    plan = work.plan(options)  # refused before anything is created; what counts is the look under the lock
+    if options.dry_run:
+        work.proofs(plan)
+        return plan.report
+    buffer = flow.config.buffer
+    store, theirs = (open_lane(buffer, name, FAILOVER_LANE) for name in (flow.name, work.reverse.name))
+    with lane_lock(store), lane_lock(theirs):
+        return work.run(work.plan(options), *(Promotions(each, durable=buffer.durable) for each in (store, theirs)))
 
 
 def _reverse(flow: Flow) -> Flow:
@@ -90,30 +90,26 @@ def _reverse(flow: Flow) -> Flow:
     return Flow(flow.config, partner.name)
 
 
-def _cut_off(table: Promotions | None) -> list[Step]:
-    """The steps of the failback that was cut off, if the last one was. Raises BufferUnusable."""
-    steps = [] if table is None else table.steps()
+def _cut_off(steps: Sequence[Step], topics: Collection[str]) -> list[Step]:
+    """The steps of the failback that was cut off, if the last one was and is about these topics."""
     if not steps or steps[-1].kind != KIND or steps[-1].step == LAST:
         return []
-    return [step for step in steps if step.number == steps[-1].number]
+    done = [step for step in steps if step.number == steps[-1].number]
+    return done if sorted(done[0].detail["topics"]) == sorted(topics) else []
 
 
-def _choice(done: Sequence[Step], options: FailbackOptions) -> str | None:
-    """The choice of the failback that is continued; topics that differ after all may still be rebuilt."""
-    if options.tail == REBUILD or any(step.step == "rebuilding" for step in done):
-        return REBUILD
-    choice: str | None = done[0].detail["choice"]
-    return choice
-
-
-def _noted_tail(done: Sequence[Step]) -> list[TailPartition]:
-    """The tail as it was when the failback began: a topic that was rebuilt has none any more."""
-    noted = [step.detail["offsets"] for step in done if step.step == "tail"]
-    return [TailPartition(*row) for row in noted[0]] if noted else []
+def _begun(done: Sequence[Step]) -> Mapping[str, Any]:
+    """What the failback that is continued was begun with: a repeated command may have chosen anew."""
+    return next((step.detail for step in reversed(done) if step.step == "begun"), {})
 
 
 def _refuse_undecided(flow: Flow, topics: Sequence[OpenedTopic], tail: Sequence[TailPartition], options: FailbackOptions) -> None:
     back = {topic.topic for topic in topics if topic.comes_back}
+    if options.tail == REBUILD and not options.may_rebuild:
+        raise UsageError(
+            f"--tail {REBUILD} deletes records of cluster {flow.settings.source}: that is left to the command line",
+            hint=f"`mirror failback {flow.name} --tail {REBUILD}`",
+        )
     if options.tail == REBUILD and not back:
         raise UsageError(
             f"--tail {REBUILD}: no topic of this failback comes back to its old name, so none stands in the way",
@@ -126,7 +122,7 @@ def _refuse_undecided(flow: Flow, topics: Sequence[OpenedTopic], tail: Sequence[
     left = len(stays or tail) - SHOWN
     more = f" and {plural(left, 'more partition')}" if left > 0 else ""
     ways = f"`--tail {LEAVE}` records them and leaves them there, `--tail {COPY_ASIDE}` copies them to <topic>{ASIDE}"
-    rebuild = f"`--tail {REBUILD}` copies them to <topic>{ASIDE}, deletes the old topic and copies it afresh"
+    rebuild = f"`--tail {REBUILD}` copies them to <topic>{ASIDE}, empties the old topic and copies it afresh"
     why = ", in topics that would be copied back to the same name" if stays else ""
     raise ProblemFound(
         f"cluster {flow.settings.source} has offsets that never came over{why}: {listed}{more}; nothing was opened",
@@ -134,12 +130,28 @@ def _refuse_undecided(flow: Flow, topics: Sequence[OpenedTopic], tail: Sequence[
     )
 
 
-def _with_rebuilt(topics: Sequence[OpenedTopic], tail: Sequence[TailPartition], options: FailbackOptions) -> list[OpenedTopic]:
+def _with_rebuilt(
+    topics: Sequence[OpenedTopic], tail: Sequence[TailPartition], options: FailbackOptions, before: Collection[str]
+) -> tuple[OpenedTopic, ...]:
     """Which topics ``rebuild`` is about: those with a tail; without any, all that were asked for, because they differ otherwise."""
-    late = {t.topic for t in tail}
+    late = {t.topic for t in tail} | set(before)
     if options.tail != REBUILD:
-        return list(topics)
-    return [replace(topic, rebuilt=topic.comes_back and (not late or topic.topic in late)) for topic in topics]
+        return tuple(topics)
+    return tuple(replace(topic, rebuilt=topic.comes_back and (not late or topic.topic in late)) for topic in topics)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a failback would do now, and the steps of the one that it continues."""
+
+    report: FailbackReport
+    done: list[Step]
+    before: dict[str, str]
+    """The generations that the reverse mirror had when the failback began."""
+
+    @property
+    def rebuilt(self) -> list[OpenedTopic]:
+        return [topic for topic in self.report.topics if topic.rebuilt]
 
 
 @dataclass(slots=True)
@@ -148,21 +160,45 @@ class _Work:
 
     flow: Flow
     reverse: Flow
+    session: Session
+    observer: Observer | None
+    stop: threading.Event
 
-    def table_or_none(self) -> Promotions | None:
-        """The steps of the mirror, if there are any."""
-        return promotions_of(self.flow.config.buffer, self.flow.name)
-
-    def history(self) -> list[Step]:
+    def steps(self) -> list[Step]:
         """All steps of the mirror's failovers and failbacks."""
-        table = self.table_or_none()
+        table = promotions_of(self.flow.config.buffer, self.flow.name)
         return [] if table is None else table.steps()
+
+    def plan(self, options: FailbackOptions) -> _Plan:
+        """Look at both ledgers and the old source; changes nothing.
+
+        Raises:
+            UsageError: there is nothing to fail back, or a choice that cannot be.
+            ProblemFound: nobody has chosen what becomes of records that never came over, or a log has lost records.
+            ClusterUnreachable: the old source does not answer.
+        """
+        chosen = self.choose(options)
+        names = [topic.topic for topic in chosen]
+        steps = self.steps()
+        done = _cut_off(steps, names)
+        begun = _begun(done)
+        options = replace(options, tail=options.tail or begun.get("choice"))
+        number = done[0].number if done else 1 + max((step.number for step in steps), default=0)
+        tail = merged([*self.listed(steps, number), *self.look(steps, names).tail])
+        if not options.dry_run:
+            _refuse_undecided(self.flow, chosen, tail, options)
+        topics = _with_rebuilt(chosen, tail, options, begun.get("rebuilt", ()) if begun.get("choice") == REBUILD else ())
+        report = FailbackReport(
+            self.flow.name, self.reverse.name, number, "ready" if options.dry_run else "open", options.dry_run, topics, tuple(tail),
+            options.tail, _aside(tail, options.tail), bool(done),
+        )  # fmt: skip
+        return _Plan(report, done, dict(begun.get("generations") or generations(self.reverse, topics)))
 
     def choose(self, options: FailbackOptions) -> list[OpenedTopic]:
         """The promoted topics whose other direction is not open yet, or those asked for.
 
         Raises:
-            UsageError: nothing was promoted, everything is open, or a topic is not promoted.
+            UsageError: nothing was promoted, everything is open, or a topic is not promoted, or was promoted by the reverse since.
         """
         promoted = {topic: rows for topic, rows in latest_of(self.flow.config.buffer, self.flow.name).items() if is_promoted(rows)}
         if not promoted:
@@ -174,15 +210,27 @@ class _Work:
         if unknown:
             known = ", ".join(sorted(promoted)[:SHOWN])
             raise UsageError(f"topic {unknown[0]} of mirror {self.flow.name} is not promoted", hint=f"promoted: {known}")
-        theirs = latest_of(self.flow.config.buffer, self.reverse.name)
+        answers = self._answers()
+        names = {topic: promotion_name(self.flow.name, rows) for topic, rows in promoted.items()}
         found = [self._opened(topic) for topic in sorted(options.topics or promoted)]
-        closed = [topic for topic in found if not _is_open(theirs.get(topic.copied), promoted[topic.topic])]
+        closed = [topic for topic in found if not _is_open(answers.get(topic.copied, ()), names[topic.topic])]
         if not closed:
+            over = all(answers[topic.copied][-1].state is PromotionState.PROMOTED for topic in found)
             raise UsageError(
-                f"mirror {self.reverse.name} is open already for every promoted topic of {self.flow.name}",
-                hint=f"`mirror run --mirror {self.reverse.name}` copies; `mirror failover {self.reverse.name}` changes clusters again",
+                f"mirror {self.reverse.name} {'was failed over since' if over else 'is open already'} for every promoted topic of"
+                f" {self.flow.name}",
+                hint=f"`mirror failback {self.reverse.name}` opens {self.flow.name} again" if over
+                else f"`mirror run --mirror {self.reverse.name}` copies; `mirror failover {self.reverse.name}` changes clusters again",
             )
         return closed
+
+    def _answers(self) -> dict[str, list[Promotion]]:
+        """What the reverse mirror's table says of each of its topics, in order."""
+        table = promotions_of(self.flow.config.buffer, self.reverse.name)
+        found: dict[str, list[Promotion]] = {}
+        for row in [] if table is None else table.history():
+            found.setdefault(row.topic, []).append(row)
+        return found
 
     def _opened(self, topic: str) -> OpenedTopic:
         forward, reverse = self.flow.settings, self.reverse.settings
@@ -190,120 +238,157 @@ class _Work:
         target = target_name(reverse.naming, reverse.source, copied)
         return OpenedTopic(topic, copied, target, target == topic)
 
-    def tail(self, topics: Sequence[str]) -> list[TailPartition]:
-        """Offsets of the old source that never came over: of a topic that was recreated since, all that it holds.
+    def look(self, steps: Sequence[Step], topics: Sequence[str]) -> Look:
+        """The old topics now; what was copied aside by this or an earlier failback is not new."""
+        aside = [look for look in noted_looks(steps, KIND) if look.aside]
+        return look_at(self.flow, topics, latest_of(self.flow.config.buffer, self.flow.name), aside)
 
-        Raises:
-            ClusterUnreachable: it does not answer.
-            ProblemFound: a log ends before the offset up to which it was copied.
-        """
-        latest = latest_of(self.flow.config.buffer, self.flow.name)
-        with self.flow.source_client() as client:
-            known = client.metadata(sorted(topics)).topics
-            same = [name for name in topics if _topic_id(latest[name]) in ("", known[name].topic_id)]
-            reached = {TopicPartition(name, number): row.source_offset for name in same for number, row in latest[name].items()}
-            asked = [TopicPartition(name, number) for name in topics for number in known[name].partitions]
-            starts, ends = (offsets_at(client, asked, at) for at in (EARLIEST, LATEST))
-        since = {tp: reached.get(tp, 0) for tp in asked}
-        self._refuse_shorter(since, ends)
-        return [
-            TailPartition(tp.topic, tp.partition, since[tp], ends[tp], max(0, starts[tp] - since[tp]))
-            for tp in sorted(asked)
-            if ends[tp] > since[tp]
-        ]
+    def listed(self, steps: Sequence[Step], number: int) -> list[TailPartition]:
+        """What the looks of one failback have found."""
+        return [row for look in noted_looks(steps, KIND) if look.number == number for row in look.tail]
 
-    def _refuse_shorter(self, since: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
-        shorter = [f"{tp.topic}[{tp.partition}] at offset {count(ends[tp])}" for tp in sorted(since) if ends[tp] < since[tp]]
-        if shorter:
-            raise ProblemFound(
-                f"cluster {self.flow.settings.source} has lost records that were copied: the log ends of {'; '.join(shorter[:SHOWN])},"
-                " before the offsets of the promotion; nothing was opened",
-                hint="look at its brokers: was one started with an older or an empty disk? A topic that you delete there stands in no way",
-            )
-
-    def proofs(self, report: FailbackReport, done: Sequence[Step], session: Session, stop: threading.Event) -> dict[str, Proof]:
+    def proofs(self, plan: _Plan) -> dict[str, Proof]:
         """Compare the old topics that come back to their names, all of which must have come over, with the new ones.
 
         Raises:
-            ProblemFound: one differs.
+            ProblemFound: one differs, or could not be rebuilt.
         """
-        late = {t.topic for t in report.tail}
-        due = [topic for topic in report.topics if topic.comes_back and not topic.rebuilt and topic.topic not in late]
+        refuse_unfit(self.flow, self.reverse, plan.rebuilt)
+        late = {t.topic for t in plan.report.tail}
+        known = generations(self.reverse, plan.report.topics)
         return {
-            topic.topic: proof_of(self.reverse, topic, session, stop)
-            for topic in due
-            if not (done and adopted_since(self.reverse, topic, done[0].at))
+            topic.topic: proof_of(self.reverse, topic, self.session, self.stop)
+            for topic in plan.report.topics
+            if topic.comes_back and not topic.rebuilt and topic.topic not in late and known[topic.copied] == plan.before[topic.copied]
         }
 
-    def run(
-        self, report: FailbackReport, done: Sequence[Step], proofs: Mapping[str, Proof], session: Session, observer: Observer | None,
-        stop: threading.Event,
-    ) -> None:  # fmt: skip
+    def run(self, plan: _Plan, table: Promotions, opened: Promotions) -> FailbackReport:
         """All steps, under the locks of both mirrors' failover folders."""
-        buffer = self.flow.config.buffer
-        store, theirs = (open_lane(buffer, name, FAILOVER_LANE) for name in (self.flow.name, self.reverse.name))
-        with lane_lock(store), lane_lock(theirs):
-            table, opened = (Promotions(each, durable=buffer.durable) for each in (store, theirs))
-            if not done:
-                self._note(table, report, "begun", {"topics": [topic.topic for topic in report.topics], "choice": report.choice})
-            self._note(table, report, "tail", {"offsets": [_row(t) for t in report.tail]})
-            kept = {name for step in done if step.step == "copied" for name in step.detail.get("aside", ())}
-            self._copy_aside(report, kept, session, observer, stop)
-            self._note(table, report, "copied", {"aside": [topic for topic, _ in report.aside]})
-            if any(topic.comes_back for topic in report.topics):
-                self._take_back(table, report, proofs, session, stop)
-            opened.add([_open_row(topic) for topic in report.topics])
-            self._note(table, report, LAST, {})
+        report, latest = plan.report, latest_of(self.flow.config.buffer, self.flow.name)
+        proofs = self.proofs(plan)  # before the first step: a copy that differs needs another choice
+        begun = {
+            "topics": [topic.topic for topic in report.topics], "choice": report.choice, "generations": plan.before,
+            "rebuilt": [topic.topic for topic in plan.rebuilt],
+        }  # fmt: skip
+        if begun != _begun(plan.done):
+            self._note(table, report, "begun", begun)
+        emptied = self._settle(table, plan)
+        if any(topic.comes_back for topic in report.topics):
+            self._take_back(table, plan, proofs, emptied=emptied)
+        names = {topic.topic: promotion_name(self.flow.name, latest[topic.topic]) for topic in report.topics}
+        opened.add([_open_row(topic, names[topic.topic]) for topic in report.topics])
+        self._note(table, report, LAST, {})
+        tail = merged(self.listed(table.steps(), report.number))
+        return replace(report, tail=tuple(tail), aside=_aside(tail, report.choice))
 
-    def _copy_aside(
-        self, report: FailbackReport, kept: Collection[str], session: Session, observer: Observer | None, stop: threading.Event
-    ) -> None:
-        """Copy tails to topics of their own; those of ``kept`` are there already, and their old topics may be gone."""
-        for topic, into in [(topic, into) for topic, into in report.aside if topic not in kept]:
-            ranges = {t.partition: (t.start + t.lost, t.end) for t in report.tail if t.topic == topic}
-            copied = copy_ranges(self.flow, topic, into, ranges, observer=observer, stop=stop, session=session)
-            stuck = [row for row in copied.topics if row.state != "ok"]
-            if stuck:
-                raise ProblemFound(f"{topic} was not copied to {into}: {stuck[0].reason}", hint="repeat the command: it continues")
+    def _settle(self, table: Promotions, plan: _Plan) -> bool:
+        """Note what never came over, and copy it aside if that was chosen; empty the topics to be rebuilt, and whether any was.
 
-    def _take_back(
-        self, table: Promotions, report: FailbackReport, proofs: Mapping[str, Proof], session: Session, stop: threading.Event
-    ) -> None:
-        """Adopt the topics that come back to their old names; those to be rebuilt are made empty first."""
-        own = [step for step in table.steps() if step.number == report.number]
-        ids = next((dict(step.detail["ids"]) for step in own if step.step == "rebuilding"), None)
-        rebuilt = [topic for topic in report.topics if topic.rebuilt]
-        if rebuilt and ids is None:
-            ids = {topic.topic: old_topic_id(self.reverse, topic.target_topic) for topic in rebuilt}
-            self._note(table, report, "rebuilding", {"ids": ids})
-        for topic in rebuilt:
-            rebuild_old(self.reverse, topic, (ids or {}).get(topic.topic, ""))
+        Raises:
+            ProblemFound: their logs do not come to rest, or ``stop`` was set; nothing is deleted that was not copied aside.
+        """
+        report, patience, looks, emptied = plan.report, Patience(REST_SECONDS), 0, False
+        self._finish_copies(table, report)
+        while True:
+            names = [topic.topic for topic in (report.topics if not looks else plan.rebuilt)]
+            found = self.look(table.steps(), names)
+            if not looks or found.tail:
+                self._copy(table, report, found)
+            elif found.undecided:
+                self.stop.wait(AGAIN_SECONDS)
+            elif found.held:
+                self._empty(table, report, found)
+                emptied = True
+            if not plan.rebuilt or (looks and not (found.tail or found.undecided or found.held)):
+                return emptied
+            if self.stop.is_set():
+                raise ProblemFound("stopped before the other direction was opened", hint="the same command continues")
+            if looks > 1 and patience.over():
+                self._refuse_written(found)
+            looks += 1
+
+    def _copy(self, table: Promotions, report: FailbackReport, found: Look) -> None:
+        look = NotedLook(report.number, found.tail, found.ids, report.choice in (COPY_ASIDE, REBUILD))
+        self._note(table, report, "tail", look.detail())
+        self._note(table, report, "copied", {"aside": self._copy_aside(look, found.ids) if look.aside else []})
+
+    def _finish_copies(self, table: Promotions, report: FailbackReport) -> None:
+        """Copy what an earlier look has noted and no command has finished, if its topics are still the same."""
+        if report.choice not in (COPY_ASIDE, REBUILD):
+            return
+        names = [topic.topic for topic in report.topics]
+        steps = table.steps()
+        ids = self.look(steps, names).ids
+        for look in noted_looks(steps, KIND):
+            if look.aside and not look.copied:
+                self._copy_aside(look, ids)
+
+    def _copy_aside(self, look: NotedLook, ids: Mapping[str, str]) -> list[str]:
+        """Copy the offsets of a look to topics of their own."""
+        done = []
+        for topic in sorted({row.topic for row in look.tail}):
+            rows = look.of(topic, ids.get(topic, ""))
+            ranges = {row.partition: (row.start + row.lost, row.end) for row in rows if row.start + row.lost < row.end}
+            if ranges:
+                into = f"{topic}{ASIDE}"
+                copied = copy_ranges(
+                    self.flow, topic, ids[topic], into, ranges, observer=self.observer, stop=self.stop, session=self.session
+                )
+                stuck = [row for row in copied.topics if row.state != "ok"]
+                if stuck:
+                    raise ProblemFound(f"{topic} was not copied to {into}: {stuck[0].reason}", hint="repeat the command: it continues")
+                done.append(topic)
+        return done
+
+    def _empty(self, table: Promotions, report: FailbackReport, found: Look) -> None:
+        """Delete what is copied aside or came over, up to the ends that the look has found."""
+        if all(step.step != "rebuilding" for step in table.steps() if step.number == report.number):
+            self._note(table, report, "rebuilding", {"ids": found.ids})
+        targets = {topic.topic: topic.target_topic for topic in report.topics}
+        ends = {TopicPartition(targets[tp.topic], tp.partition): end for tp, end in found.held.items()}
+        empty_old(self.reverse, ends, lambda step, detail: self._note(table, report, step, detail))
+        crash_point(f"{KIND}.deleted")
+
+    def _refuse_written(self, found: Look) -> None:
+        with self.flow.source_client() as client:
+            said = still_written(client, found)
+        raise ProblemFound(
+            f"cluster {self.flow.settings.source} is still written to: {said}; nothing was opened, and what was copied aside or came over"
+            " is all that was deleted",
+            hint="stop its producers and repeat the command",
+        )
+
+    def _take_back(self, table: Promotions, plan: _Plan, proofs: Mapping[str, Proof], *, emptied: bool) -> None:
+        """Adopt the topics that come back to their old names."""
+        restore_settings(self.reverse, table.steps(), lambda step, detail: self._note(table, plan.report, step, detail))
+        for topic in plan.rebuilt:
+            make_old(self.reverse, topic, self.flow.settings)
             crash_point(f"{KIND}.rebuilt")
-        for topic in report.topics:
-            if topic.comes_back and not adopted_since(self.reverse, topic, own[0].at):
-                adopt_old(self.reverse, topic, proofs.get(topic.topic) or proof_of(self.reverse, topic, session, stop))
-        self._note(table, report, "adopted", {})
+        known = generations(self.reverse, plan.report.topics)
+        for topic in plan.report.topics:
+            adopted = known[topic.copied] != plan.before[topic.copied]
+            if topic.comes_back and (not adopted or (topic.rebuilt and emptied)):
+                adopt_old(self.reverse, topic, proofs.get(topic.topic) or proof_of(self.reverse, topic, self.session, self.stop))
+        self._note(table, plan.report, "adopted", {})
 
     def _note(self, table: Promotions, report: FailbackReport, step: str, detail: Mapping[str, Any]) -> None:
         table.note(Step(report.number, KIND, step, detail, operator(), now()))
         crash_point(f"{KIND}.{step}")
 
 
-def _is_open(theirs: Mapping[int, Promotion] | None, promoted: Mapping[int, Promotion]) -> bool:
-    """Whether the other direction was opened after this promotion."""
-    if not theirs or is_promoted(theirs):
-        return False
-    return min(row.at for row in theirs.values()) >= max(row.at for row in promoted.values())
+def _aside(tail: Sequence[TailPartition], choice: str | None) -> tuple[tuple[str, str], ...]:
+    kept = choice in (COPY_ASIDE, REBUILD)
+    return tuple((name, f"{name}{ASIDE}") for name in sorted({t.topic for t in tail})) if kept else ()
 
 
-def _topic_id(promoted: Mapping[int, Promotion]) -> str:
-    """Kafka's id of the topic that was promoted."""
-    return next((row.generation.partition("/")[0] for row in promoted.values()), "")
+def _is_open(answers: Sequence[Promotion], promotion: str) -> bool:
+    """Whether the other direction was opened for this promotion: its row names it, so that no clock is needed to know.
+
+    Rows that were written before rows named it count while they are the last.
+    """
+    opened = [row for row in answers if row.state is PromotionState.OPEN]
+    return any(row.generation == promotion for row in opened) or (bool(opened) and answers[-1] is opened[-1] and not opened[-1].generation)
 
 
-def _row(tail: TailPartition) -> list[Any]:
-    return [tail.topic, tail.partition, tail.start, tail.end, tail.lost]
-
-
-def _open_row(topic: OpenedTopic) -> Promotion:
-    return Promotion(topic.copied, WHOLE, "", PromotionState.OPEN, WHOLE, WHOLE, topic.target_topic, operator(), now())
+def _open_row(topic: OpenedTopic, promotion: str) -> Promotion:
+    return Promotion(topic.copied, WHOLE, promotion, PromotionState.OPEN, WHOLE, WHOLE, topic.target_topic, operator(), now())

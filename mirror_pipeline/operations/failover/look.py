@@ -203,12 +203,17 @@ def still_written(found: Situation) -> list[tuple[TopicPartition, str]]:
 def _written(tp: TopicPartition, position: int, end: int | BrokerError, known: list[ProducerState] | BrokerError) -> str:
     if isinstance(end, BrokerError):
         return f"{tp} cannot be read: {end.message}"
+    return f"{tp}: {count(end - position)} offsets up to {end} are not on the target; {writers(known)}"
+
+
+def writers(known: list[ProducerState] | BrokerError) -> str:
+    """The producers that a partition's leader remembers, in words."""
     states = [] if isinstance(known, BrokerError) else sorted(known, key=lambda state: -state.last_timestamp)
     names = [f"{state.producer_id} (last at {instant(state.last_timestamp)})" for state in states[:SHOWN]]
     opened = any(state.current_txn_start >= 0 for state in states)
-    unknown = "; whether someone still writes there cannot be told: brokers know idempotent producers only"
-    said = f"; producer ids: {', '.join(names)}" if names else unknown
-    return f"{tp}: {count(end - position)} offsets up to {end} are not on the target{said}{'; a transaction is open' if opened else ''}"
+    unknown = "whether someone still writes there cannot be told: brokers know idempotent producers only"
+    said = f"producer ids: {', '.join(names)}" if names else unknown
+    return f"{said}{'; a transaction is open' if opened else ''}"
 
 
 def last_known_ends(found: Situation) -> dict[TopicPartition, int]:

@@ -102,11 +102,16 @@ TAILS = (LEAVE, COPY_ASIDE, REBUILD)
 
 @dataclass(frozen=True, slots=True)
 class FailbackOptions:
-    """What was asked for: ``topics`` only these promoted topics; ``tail`` one of ``TAILS``, None while there is nothing to decide."""
+    """What was asked for.
+
+    ``topics``: only these promoted topics. ``tail``: one of ``TAILS``, None while there is nothing to decide. ``may_rebuild``: whether
+    records of the old source may be deleted, also by a failback that is only continued.
+    """
 
     topics: Collection[str] | None = None
     dry_run: bool = False
     tail: str | None = None
+    may_rebuild: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,45 +1,57 @@
 """Failback where names come back to the same topic: the old source's topic becomes the copy of the new one.
 
-Either it is adopted, because all it holds came over, or it is rebuilt: deleted and created empty, so that everything is copied afresh.
-Both may be repeated.
+Either it is adopted, because all it holds came over, or it is rebuilt: emptied, so that everything is copied afresh. It is emptied by
+DeleteRecords up to offsets whose records are known to be elsewhere, because a deletion of the topic would also take what arrives in the
+same moment. Both may be repeated.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.ledger.promotions import Step
 from mirror_pipeline.buffer.place.lock import lane_lock
-from mirror_pipeline.buffer.place.place import find_lanes, open_lane
-from mirror_pipeline.crash_points import crash_point
-from mirror_pipeline.errors import ProblemFound
+from mirror_pipeline.buffer.place.place import open_lane
+from mirror_pipeline.config import MirrorConfig
+from mirror_pipeline.errors import BrokerError, ProblemFound
 from mirror_pipeline.flow import Flow, Session
-from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
+from mirror_pipeline.kafka.admin import Admin
+from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.adoption.adopt_topics import record
 from mirror_pipeline.operations.adoption.adoption_report import AdoptOptions
 from mirror_pipeline.operations.adoption.proof import Proof, prove
 from mirror_pipeline.operations.failover.report import REBUILD, OpenedTopic
-from mirror_pipeline.topics.lanes import lane_of
+from mirror_pipeline.topics.alter import alter_topics
+from mirror_pipeline.topics.lanes import lane_of, lane_stores
 from mirror_pipeline.topics.manage import ensure_target_topic, plan_targets
 
-GONE_SECONDS = 30.0
-GONE_POLL_SECONDS = 0.2
+POLICY_VIOLATION = 44
+# A compacted topic takes no DeleteRecords; no other setting may delete from it meanwhile.
+DELETING = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+# Until a topic's leaders know a new setting.
+SETTING_SECONDS, SETTING_POLL_SECONDS = 30.0, 0.2
+SETTINGS, RESTORED = "settings", "restored"
+Note = Callable[[str, Mapping[str, object]], None]
 
 
 def proof_of(reverse: Flow, topic: OpenedTopic, session: Session, stop: threading.Event) -> Proof:
-    """That the old topic is the beginning of the one that applications use now.
+    """That the old topic is the beginning of the one that applications use now; one that was rebuilt is empty.
 
     Raises:
         ProblemFound: it is not; with the first differences by offset.
     """
     try:
-        return prove(reverse, topic.copied, topic.target_topic, AdoptOptions(), session, None, stop, may_be_empty=True)
+        return prove(
+            reverse, topic.copied, topic.target_topic, AdoptOptions(), session, None, stop, may_be_empty=True, emptied=topic.rebuilt
+        )
     except ProblemFound as error:
         raise ProblemFound(
             error.message,
-            hint=f"mirror {reverse.name} cannot continue in this topic; `--topic {topic.topic} --tail {REBUILD}` deletes it on cluster"
-            f" {reverse.settings.target} and copies it afresh",
+            hint=f"mirror {reverse.name} cannot continue in this topic; `--topic {topic.topic} --tail {REBUILD}` copies what never came"
+            f" over aside, empties it on cluster {reverse.settings.target} and copies it afresh",
         ) from error
 
 
@@ -52,40 +64,98 @@ def adopt_old(reverse: Flow, topic: OpenedTopic, proof: Proof) -> None:
         record(reverse, store, proof)
 
 
-def adopted_since(reverse: Flow, topic: OpenedTopic, at: int) -> bool:
-    """Whether the reverse mirror has adopted the topic since a time, in milliseconds since the epoch. Raises BufferUnusable."""
-    ledgers = [Ledger(store) for store in find_lanes(reverse.config.buffer, reverse.name)]
-    known = [ledger.incarnations().get(topic.copied) for ledger in ledgers if ledger.exists()]
-    return any(generation is not None and generation.at >= at for generation in known)
+def generations(reverse: Flow, topics: Iterable[OpenedTopic]) -> dict[str, str]:
+    """The generation that the reverse mirror's ledger has of each topic, "" for none; an adoption makes another one.
+
+    Raises BufferUnusable.
+    """
+    stores = lane_stores(reverse.config.buffer, reverse.settings)
+    known = {name: life for store in stores for name, life in Ledger(store).incarnations().items()}
+    return {topic.copied: known[topic.copied].incarnation if topic.copied in known else "" for topic in topics}
 
 
-def old_topic_id(reverse: Flow, name: str) -> str:
-    """The id of a topic on the old source, "" if it does not exist. Raises BrokerError, ClusterUnreachable."""
-    with reverse.target_client() as client:
-        found = client.metadata([name]).topics[name]
-    if found.error and found.error != UNKNOWN_TOPIC_OR_PARTITION:
-        raise broker_error(found.error, name)
-    return found.topic_id or ""
+def refuse_unfit(flow: Flow, reverse: Flow, topics: Collection[OpenedTopic]) -> None:
+    """Raise ProblemFound for a topic that could not take its copy once it is empty: before anything is deleted."""
+    if not topics:
+        return
+    with reverse.target_admin() as target, reverse.source_admin() as source:
+        names = {topic.copied: topic.target_topic for topic in topics}
+        plans = plan_targets(reverse.settings, source, target, names, partner=flow.settings)
+    blocked = [plan for plan in plans.values() if plan.blockers]
+    if blocked:
+        raise ProblemFound(
+            f"{blocked[0].blockers[0]}; nothing was opened", hint="leave the topic out with --topic, or change it: then repeat the command"
+        )
 
 
-def rebuild_old(reverse: Flow, topic: OpenedTopic, topic_id: str) -> None:
-    """Delete the old topic, if it still is the one with this id, and create it empty, as the reverse mirror would.
+def empty_old(reverse: Flow, ends: Mapping[TopicPartition, int], note: Note) -> None:
+    """Delete records of the old source before these offsets, and no others.
+
+    A compacted topic takes that only after a change of its settings, which is noted before; :func:`restore_settings` ends it.
 
     Raises:
-        ProblemFound: the topic does not go away.
-        TopicHalted, BrokerError: it cannot be deleted or created.
+        BrokerError: they cannot be deleted.
+    """
+    with reverse.target_admin() as target:
+        for name in sorted({tp.topic for tp in ends}):
+            own = {tp: end for tp, end in ends.items() if tp.topic == name}
+            try:
+                target.delete_records(own)
+            except BrokerError as error:
+                if error.code != POLICY_VIOLATION:
+                    raise
+                note(SETTINGS, {"topic": name, "settings": _own_settings(target, name)})
+                _alter(target, name, DELETING)
+                _delete_soon(target, own)
+
+
+def _own_settings(target: Admin, name: str) -> dict[str, str | None]:
+    found = target.topic_configs([name])[name]
+    if isinstance(found, BrokerError):
+        raise found
+    return {key: found[key].value if key in found and found[key].is_explicit else None for key in DELETING}
+
+
+def _alter(target: Admin, name: str, settings: Mapping[str, str | None]) -> None:
+    refused = alter_topics(target, {name: settings})[name]
+    if refused is not None:
+        raise refused
+
+
+def _delete_soon(target: Admin, ends: Mapping[TopicPartition, int]) -> None:
+    """Leaders learn of a new setting a moment later."""
+    deadline = time.monotonic() + SETTING_SECONDS
+    while True:
+        try:
+            return target.delete_records(ends)
+        except BrokerError as error:
+            if error.code != POLICY_VIOLATION or time.monotonic() > deadline:
+                raise
+        time.sleep(SETTING_POLL_SECONDS)
+
+
+def restore_settings(reverse: Flow, steps: Iterable[Step], note: Note) -> None:
+    """Give topics the settings back that they had before they were emptied, also after a kill. Raises BrokerError."""
+    changed: dict[str, dict[str, str | None]] = {}
+    for step in steps:
+        if step.step == SETTINGS:
+            changed.setdefault(step.detail["topic"], step.detail["settings"])
+        elif step.step == RESTORED:
+            changed.pop(step.detail["topic"], None)
+    if not changed:
+        return
+    with reverse.target_admin() as target:
+        for name, settings in sorted(changed.items()):
+            _alter(target, name, settings)
+            note(RESTORED, {"topic": name})
+
+
+def make_old(reverse: Flow, topic: OpenedTopic, partner: MirrorConfig) -> None:
+    """Create the old topic if it is gone, or give it the partitions that it lacks, as the reverse mirror would.
+
+    Raises:
+        TopicHalted, BrokerError: it cannot be made.
     """
     with reverse.target_admin() as target, reverse.source_admin() as source:
-        if topic_id and old_topic_id(reverse, topic.target_topic) == topic_id:
-            target.delete_topic(topic.target_topic)
-            crash_point("failback.deleted")
-        deadline = time.monotonic() + GONE_SECONDS
-        while topic_id and old_topic_id(reverse, topic.target_topic) == topic_id:
-            if time.monotonic() > deadline:
-                raise ProblemFound(
-                    f"topic {topic.target_topic} is still on cluster {reverse.settings.target} after it was deleted",
-                    hint="repeat the command: it continues",
-                )
-            time.sleep(GONE_POLL_SECONDS)
-        plan = plan_targets(reverse.settings, source, target, {topic.copied: topic.target_topic})[topic.copied]
+        plan = plan_targets(reverse.settings, source, target, {topic.copied: topic.target_topic}, partner=partner)[topic.copied]
         ensure_target_topic(target, plan)

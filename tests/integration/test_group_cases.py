@@ -108,6 +108,23 @@ def test_there_and_back_never_goes_backwards(world: World, tmp_path: Path, prefi
     assert back.source_offset == world.at(65)
 
 
+def test_a_reset_on_the_target_to_where_the_group_was_before_stays(world: World, tmp_path: Path, prefix: str) -> None:
+    """To the offset that the mirror wrote before its last one, which is the likely one."""
+    topic, group = f"{prefix}t", f"{prefix}g"
+    world.create(topic)
+    world.produce(topic, 100)
+    mirror = world.mirror(tmp_path, prefix)
+    mirror.run(once=True)
+    for offset in (20, 30):
+        world.commit(group, {Place(topic, 0): world.at(offset)})
+        carry(mirror)
+    commit(world.west, group, {Place(world.copy(topic), 0): 20})
+    for state, offset in (("moved", 30), ("both_sides", 40), ("both_sides", 50)):
+        world.commit(group, {Place(topic, 0): world.at(offset)})
+        carry(mirror)
+        assert (rows(mirror, group)[0].state, world.target_offsets(group)[world.copy(topic), 0]) == (state, 20)
+
+
 @pytest.mark.parametrize("point", ["groups.named", "groups.written"])
 def test_a_killed_round_is_done_again(
     clusters: ClusterPair, tmp_path: Path, prefix: str, point: str, monkeypatch: pytest.MonkeyPatch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -37,8 +37,9 @@ class CarriedOffset:
     """The latest commit seen on the source, and what it means on the target; offsets are ``NONE`` where there is none.
 
     ``target_offset`` is written down before it is committed, together with ``previous_offset``, which the target held then: after a
-    crash the target holds one of the two, and anything else was committed there by somebody else. ``moved_back`` while the target
-    still has to follow a source commit that went back.
+    crash the target holds one of the two, and anything else was committed there by somebody else. Once the write is known to have
+    happened both are the same. ``moved_back`` while the target still has to follow a source commit that went back. ``opened`` is the
+    revision of the promotions table at which the topic was opened last: a topic that is opened again since has another one.
     """
 
     key: GroupPartition
@@ -48,6 +49,11 @@ class CarriedOffset:
     previous_offset: int
     moved_back: bool
     at: int
+    opened: int = NONE
+
+    def settled(self, *, written: bool) -> CarriedOffset:
+        """The row once it is known whether its offset was written: the other one of the two is somebody else's from now on."""
+        return replace(self, previous_offset=self.target_offset) if written else replace(self, target_offset=NONE)
 
 
 class GroupOffsets:
@@ -102,6 +108,7 @@ def _table(store: LaneStore, carried: Sequence[CarriedOffset], revision: int) ->
         columns.int64s(c.previous_offset for c in carried),
         pa.array([c.moved_back for c in carried], pa.bool_()),
         columns.times(c.at for c in carried),
+        columns.int64s(c.opened for c in carried),
     ]
     return pa.Table.from_arrays(arrays, schema=GROUP_OFFSETS.schema)
 
@@ -121,7 +128,7 @@ def _rows(table: pa.Table) -> list[CarriedOffset]:
     return [
         CarriedOffset(
             GroupPartition(row["group"], row["topic"], row["partition"]), row["source_offset"], row["metadata"], row["target_offset"],
-            row["previous_offset"], row["moved_back"], when,
+            row["previous_offset"], row["moved_back"], when, NONE if row["opened"] is None else row["opened"],
         )
         for row, when in zip(table.drop_columns(["written_at"]).to_pylist(), at, strict=True)
     ]  # fmt: skip

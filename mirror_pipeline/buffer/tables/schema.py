@@ -209,7 +209,7 @@ GROUP_OFFSETS = TableSpec(
         previous_offset=_LONG,
         moved_back=pa.bool_(),
         written_at=TIME,
-    ),
+    ).append(pa.field("opened", _LONG, nullable=True)),
 )
 
 PROMOTIONS = TableSpec(

@@ -57,7 +57,7 @@ class Decision:
     why: str = ""
 
 
-def decide(key: GroupPartition, sides: Sides, known: CarriedOffset | None, now: int, *, reopened: bool = False) -> Decision:
+def decide(key: GroupPartition, sides: Sides, known: CarriedOffset | None, now: int, *, opened: int = NONE) -> Decision:
     """Apply the rules.
 
     Args:
@@ -65,26 +65,29 @@ def decide(key: GroupPartition, sides: Sides, known: CarriedOffset | None, now: 
         sides: what both clusters say.
         known: the ledger's row.
         now: milliseconds since the epoch, for a new row.
-        reopened: the topic was promoted, and opened again after ``known``: what the target holds dates from then.
+        opened: the revision at which the topic was opened again after a promotion. Later than that of ``known``, it says that what the
+            target holds dates from the time in between.
     """
     wanted = None if sides.translated.offset is None else max(sides.translated.offset, sides.start)
+    reopened = opened > (NONE if known is None else known.opened)
     onward = reopened and sides.target is not None and wanted is not None and wanted >= sides.target.offset
     if not onward and not _ours(sides.target, known, wanted):
         return _foreign(sides, known, wanted)
     went_back = known is not None and (sides.source.offset < known.source_offset or known.moved_back)
     held = NONE if sides.target is None else sides.target.offset
     if wanted is None or wanted > sides.end:
-        row = _row(key, sides, NONE, held, went_back, known, now)
+        row = _row(key, sides, NONE, held, went_back, known, now, opened)
         why = f"the target's log ends at {sides.end}" if wanted is not None else "its record is not copied yet"
         return Decision(GroupState.NOT_COPIED_YET, None, row, why)
     if sides.target is not None and held == wanted and sides.target.metadata == sides.source.metadata:
-        return Decision(GroupState.IN_STEP, wanted, _row(key, sides, wanted, held, False, known, now))
+        return Decision(GroupState.IN_STEP, wanted, _row(key, sides, wanted, held, False, known, now, opened))
     if wanted < held and not went_back:
         why = f"the target's offset {held} is further, and the source's did not go back"
         return Decision(GroupState.AHEAD, wanted, None, why)
-    row = _row(key, sides, wanted, held, went_back, known, now)
-    if sides.active:
+    if sides.active:  # nothing is written, so nothing is named: what appears there is the members' own
+        row = _row(key, sides, NONE, held, went_back, known, now, opened)
         return Decision(GroupState.ACTIVE, wanted, row, "the group has members on the target; stop them there or on the source")
+    row = _row(key, sides, wanted, held, went_back, known, now, opened)
     return Decision(GroupState.WRITE, wanted, row, "the next round writes it")
 
 
@@ -116,11 +119,8 @@ def _foreign(sides: Sides, known: CarriedOffset | None, wanted: int | None) -> D
 
 
 def _row(
-    key: GroupPartition, sides: Sides, target: int, held: int, back: bool, known: CarriedOffset | None, now: int
+    key: GroupPartition, sides: Sides, target: int, held: int, back: bool, known: CarriedOffset | None, now: int, opened: int
 ) -> CarriedOffset | None:
     """The new row; None where the ledger says so already."""
-    source, facts = sides.source, (sides.source.offset, sides.source.metadata, target, back)
-    same = known is not None and facts == (known.source_offset, known.metadata, known.target_offset, known.moved_back)
-    if same and known is not None and held in (known.target_offset, known.previous_offset):
-        return None
-    return CarriedOffset(key, source.offset, source.metadata, target, held, back, now)
+    row = CarriedOffset(key, sides.source.offset, sides.source.metadata, target, held, back, now, opened)
+    return None if known is not None and replace(known, at=now) == row else row

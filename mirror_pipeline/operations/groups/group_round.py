@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from mirror_pipeline.buffer.ledger.group_offsets import CarriedOffset, GroupOffsets, GroupPartition, now
+from mirror_pipeline.buffer.ledger.group_offsets import NONE, CarriedOffset, GroupOffsets, GroupPartition, now
 from mirror_pipeline.buffer.ledger.promotions import latest_of, promoted_topics
 from mirror_pipeline.buffer.ledger.translation import PartitionMap
 from mirror_pipeline.config import GroupSelection
@@ -122,7 +122,7 @@ class GroupRounds:
         named = {tp.topic for group in seen.values() for tp in group.commits}
         latest = latest_of(self.flow.config.buffer, self.flow.name)
         out = promoted_topics(latest)  # their groups are the applications' own
-        self._opened = {topic: max(row.at for row in rows.values()) for topic, rows in latest.items() if topic not in out}
+        self._opened = {topic: max(row.revision for row in rows.values()) for topic, rows in latest.items() if topic not in out}
         maps = self._maps.refresh(self.flow.lane_stores(), named - out)
         if not write or self._count % WHOLE_EVERY == 0:
             self._settled.clear()
@@ -192,8 +192,7 @@ class GroupRounds:
                 found = maps[tp].to_target(group.commits[tp].offset)
                 sides = Sides(group.commits[tp], there.get(place), found, *bounds[place], active)
                 known = (self._rows or {}).get(key)
-                reopened = tp.topic in self._opened and (known is None or known.at <= self._opened[tp.topic])
-                decision = decide(key, sides, known, moment, reopened=reopened)
+                decision = decide(key, sides, known, moment, opened=self._opened.get(tp.topic, NONE))
                 outcome.decisions[key] = sides, decision
                 if decision.state in SETTLED or found.offset is None:
                     self._settled[key] = sides.source, found.offset
@@ -213,17 +212,39 @@ class GroupRounds:
         self._rows |= {row.key: row for row in rows}
         crash_point("groups.named")
         wanted: dict[str, Commits] = {}
+        places: dict[tuple[str, TopicPartition], GroupPartition] = {}
         for key, (sides, decision) in outcome.decisions.items():
             if decision.state is GroupState.WRITE and decision.offset is not None:
                 place = TopicPartition(maps[TopicPartition(key.topic, key.partition)].target_topic, key.partition)
                 wanted.setdefault(key.group, {})[place] = sides.source._replace(offset=decision.offset)
-        for group, answer in (self.target.commit(wanted) if wanted else {}).items():
-            codes = {} if isinstance(answer, BrokerError) else answer
-            outcome.written += sum(1 for code in codes.values() if not code)
-            code = answer.code if isinstance(answer, BrokerError) else next((code for code in codes.values() if code), 0)
-            if code:
-                log.warning("groups mirror=%s group=%s not written: %s", self.flow.name, group, _refused(code))
+                places[key.group, place] = key
+        codes = _codes(self.target.commit(wanted), places) if wanted else {}
         crash_point("groups.written")
+        self._settle(codes)
+        outcome.written += sum(not code for code in codes.values())
+        for group, code in {key.group: code for key, code in codes.items() if code}.items():
+            log.warning("groups mirror=%s group=%s not written: %s", self.flow.name, group, _refused(code))
+
+    def _settle(self, codes: Mapping[GroupPartition, int]) -> None:
+        """Note what is known to be written, or not: an older offset that appears there later is the group's own commit."""
+        assert self._rows is not None  # noqa: S101 - its rows are named there
+        known = {key: self._rows[key].settled(written=not code) for key, code in codes.items() if code in (0, UNKNOWN_MEMBER_ID)}
+        self.table.add(list(known.values()))
+        self._rows |= known
+
+
+def _codes(
+    answers: Mapping[str, BrokerError | Mapping[TopicPartition, int]], places: Mapping[tuple[str, TopicPartition], GroupPartition]
+) -> dict[GroupPartition, int]:
+    """The coordinators' answers, by what was to be written; 0 for what was."""
+    found = {}
+    for (group, place), key in places.items():
+        answer = answers.get(group)
+        if isinstance(answer, BrokerError):
+            found[key] = answer.code
+        elif answer is not None and place in answer:
+            found[key] = answer[place]
+    return found
 
 
 def _refused(code: int) -> str:

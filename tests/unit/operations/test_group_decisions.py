@@ -43,7 +43,32 @@ def test_a_new_commit_is_written_and_named_before() -> None:
 
 def test_one_that_is_there_is_in_step() -> None:
     assert outcome(sides(20, 1_020)) == (GroupState.IN_STEP, 1_020)
-    assert decide(KEY, sides(20, 1_020), row(20, 1_020, 1_010), 7).row is None
+    assert decide(KEY, sides(20, 1_020), row(20, 1_020, 1_010), 7).row == replace(row(20, 1_020, 1_020), at=7), "known to be written"
+    assert decide(KEY, sides(20, 1_020), row(20, 1_020, 1_020), 8).row is None
+
+
+def test_an_older_offset_is_ours_only_while_the_write_is_unconfirmed() -> None:
+    named = decide(KEY, sides(30, 1_020), row(20, 1_020, 1_020), 7).row
+    assert named == replace(row(30, 1_030, 1_020), at=7)
+    assert outcome(sides(30, 1_020), named) == (GroupState.WRITE, 1_030), "killed between naming and writing"
+    for confirmed in (named.settled(written=True), decide(KEY, sides(30, 1_030), named, 8).row):
+        assert confirmed is not None
+        assert outcome(sides(30, 1_020), confirmed)[0] is GroupState.MOVED, "the group was reset to where it had been"
+        assert outcome(sides(35, 1_020), confirmed)[0] is GroupState.BOTH
+        waits = decide(KEY, sides(51, 1_030), confirmed, 9)
+        assert waits.state is GroupState.NOT_COPIED_YET and waits.row is not None
+        assert outcome(sides(51, 1_020), waits.row)[0] is GroupState.MOVED
+        assert outcome(sides(45, 1_020), waits.row)[0] is GroupState.BOTH
+    refused = named.settled(written=False)
+    assert outcome(sides(40, 1_030), refused)[0] is GroupState.BOTH, "it was not ours"
+    assert outcome(sides(40, 1_020), refused) == (GroupState.WRITE, 1_040)
+
+
+def test_what_members_commit_where_nothing_was_written_is_theirs() -> None:
+    active = decide(KEY, sides(30, 1_020, active=True), row(20, 1_020, 1_020), 7)
+    assert active.state is GroupState.ACTIVE and active.row is not None
+    assert outcome(sides(40, 1_030), active.row)[0] is GroupState.BOTH
+    assert outcome(sides(40, 1_020), active.row) == (GroupState.WRITE, 1_040)
 
 
 def test_one_beyond_the_copy_waits_and_so_does_one_beyond_the_targets_log() -> None:
@@ -86,7 +111,7 @@ def test_a_note_alone_is_carried_too() -> None:
     assert decision.state is GroupState.WRITE and decision.row is not None and decision.row.metadata == "new"
 
 
-ENDS = st.sampled_from(["whole", "killed_before_ledger", "killed_before_write", "active"])
+ENDS = st.sampled_from(["whole", "killed_before_ledger", "killed_before_write", "killed_after_write", "active"])
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), ENDS), max_size=30))
@@ -100,8 +125,9 @@ def test_a_killed_round_never_looks_like_a_commit_of_somebody_else(steps: list[t
         if end == "killed_before_ledger":
             continue
         known = decision.row or known
-        if end == "whole" and decision.state is GroupState.WRITE:
+        if end in ("whole", "killed_after_write") and decision.state is GroupState.WRITE:
             target = decision.offset
+            known = known.settled(written=True) if known is not None and end == "whole" else known
         assert target is None or target <= 1_000 + COPIED
     assert target == 1_030
 
@@ -118,10 +144,13 @@ def test_after_a_failover_and_a_way_back_a_group_is_moved_forward_from_where_it_
     """It committed 1,030 on the target while applications were there; its row is from before."""
 
     def found(source: int) -> Decision:
-        return decide(KEY, sides(source, 1_030), row(20, 1_020), 7, reopened=True)
+        return decide(KEY, sides(source, 1_030), row(20, 1_020), 7, opened=4)
 
     assert (found(40).state, found(40).offset) == (GroupState.WRITE, 1_040)
-    assert found(40).row == CarriedOffset(KEY, 40, "", 1_040, 1_030, False, 7)
+    assert found(40).row == CarriedOffset(KEY, 40, "", 1_040, 1_030, False, 7, 4)
+    in_step = decide(KEY, sides(30, 1_030), row(30, 1_030, 1_030), 7, opened=4)
+    assert in_step.row is not None and in_step.row.opened == 4, "noted, or a later commit on the target would be moved too"
+    assert decide(KEY, sides(40, 1_035), in_step.row, 8, opened=4).state is GroupState.BOTH
     assert found(25).state is GroupState.BOTH, "never back: it has read those records"
     assert found(60).state is GroupState.BOTH, "its record is not copied yet"
     assert decide(KEY, sides(40, 1_030), row(20, 1_020), 7).state is GroupState.BOTH, "without a way back it is a split"
@@ -132,7 +161,7 @@ def test_a_commit_that_is_seen_without_the_target_is_noted_and_what_was_written_
     known = row(20, 1_020, 1_010)
     assert seen_only(KEY, Commit(20), known, 7) is None
     forward = seen_only(KEY, Commit(30), known, 7)
-    assert forward == CarriedOffset(KEY, 30, "", 1_020, 1_010, False, known.at), "a way back is told from a split by the time of the write"
+    assert forward == CarriedOffset(KEY, 30, "", 1_020, 1_010, False, known.at), "what was written stays known"
     assert outcome(sides(30, 1_020), forward) == (GroupState.WRITE, 1_030), "the target's offset is still known as ours"
     back = seen_only(KEY, Commit(10), known, 7)
     assert back is not None and back.moved_back

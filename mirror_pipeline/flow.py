@@ -108,9 +108,9 @@ class Flow:
         return lambda: ledger_topics(self.config, self.settings, lane=lane, only=only)
 
     def claims(self) -> Claims | None:
-        """What other mirrors of the configuration write to the target; None where there is none."""
+        """What other mirrors of the configuration write to the target; None where no other may begin a topic of this one."""
         claims = Claims(self.config, self.settings)
-        return claims if claims.neighbours else None
+        return claims if claims.neighbours or claims.partner is not None else None
 
     def directions(self) -> Directions:
         """Which topics were promoted, or are copied the other way; not read yet."""

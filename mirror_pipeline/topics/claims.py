@@ -23,7 +23,7 @@ from mirror_pipeline.halts import CLAIMED_HINT, Halt, target_claimed
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.topics.catalogue import load_catalogue
 from mirror_pipeline.topics.lanes import known_topics, select_topics
-from mirror_pipeline.topics.naming import telling_sources
+from mirror_pipeline.topics.naming import partner_of, telling_sources
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ class Claims:
         self._list = list_topics or self._ask
         order = [each.name for each in config.mirrors]
         self._rank = {name: order.index(name) for name in order}
+        self.partner = partner_of(config.mirrors, mirror)
         self.neighbours = [other for other in config.mirrors if other.name != mirror.name and self._same_target(other)]
         self.rivals = [other for other in self.neighbours if not (mirror.shared and other.shared)]
         self._wanted: dict[str, dict[str, str]] = {}
@@ -67,8 +68,8 @@ class Claims:
 
     @contextmanager
     def held(self, store: LaneStore) -> Iterator[None]:
-        """Keep other mirrors from beginning a topic meanwhile. Raises LaneBusy, BufferUnusable."""
-        if not self.neighbours:
+        """Keep other mirrors, the reverse one too, from beginning a topic meanwhile. Raises LaneBusy, BufferUnusable."""
+        if not self.neighbours and self.partner is None:
             yield
             return
         with buffer_lock(store, patience=LOCK_SECONDS):

@@ -1,16 +1,19 @@
 """Of a mirror and its reverse only one copies a topic: which topics a mirror must leave alone now, by the ledgers of both.
 
 A topic that was promoted belongs to applications on the target. A topic that the other mirror writes is not copied back. A mirror that
-is declared the reverse of another one stands by until `mirror failback` opens it. Asks no cluster.
+is declared the reverse of another one stands by until `mirror failback` opens it. A topic that neither has begun is the reverse's while
+the reverse is open and all that the other one has begun is promoted, else the other one's: both may find it on both clusters, so a
+topic begins under a lock, and this is looked at again there. Asks no cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.ledger import Ledger
-from mirror_pipeline.buffer.ledger.promotions import Latest, PromotionState, is_promoted, latest_of
+from mirror_pipeline.buffer.ledger.promotions import Latest, Promotion, PromotionState, is_promoted, latest_of
 from mirror_pipeline.config import Config, MirrorConfig
 from mirror_pipeline.halts import Halt, promoted, standing_by, written_by_reverse
 from mirror_pipeline.topics.lanes import lane_stores
@@ -32,6 +35,8 @@ class Directions:
     own: Latest = field(default_factory=dict)
     theirs: Latest = field(default_factory=dict)
     _begun: dict[str, str] = field(default_factory=dict)
+    _own_begun: dict[str, str] = field(default_factory=dict)
+    _reverse_open: bool = False
 
     def __post_init__(self) -> None:
         self.partner = partner_of(self.config.mirrors, self.mirror)
@@ -42,7 +47,18 @@ class Directions:
         if self.partner is not None:
             self.theirs = latest_of(self.config.buffer, self.partner.name)
             self._begun = _targets(self.config, self.partner)
+            self._own_begun = _targets(self.config, self.mirror)
+            self._reverse_open = self._is_reverse_open(self.partner)
         return self
+
+    def _is_reverse_open(self, partner: MirrorConfig) -> bool:
+        """Whether topics that neither mirror knows are the reverse mirror's."""
+        sides = (self.mirror, self.own), (partner, self.theirs)
+        (forward, handed), (_, opened) = reversed(sides) if self.mirror.reverse_of else sides
+        if not any(_is_opened(rows) for rows in opened.values()):
+            return False
+        live = _live(self.config, forward)
+        return bool(live) and all(is_promoted(handed.get(topic)) for topic in live)
 
     def promoted(self) -> set[str]:
         """The topics that are promoted now."""
@@ -61,16 +77,20 @@ class Directions:
             return None
         if any(target == topic and not is_promoted(self.theirs.get(theirs)) for theirs, target in self._begun.items()):
             return written_by_reverse(topic, self.partner.name)
-        return self._stands_by(topic) if self.mirror.reverse_of else None
-
-    def _stands_by(self, topic: str) -> Halt | None:
-        """A reverse mirror copies what was opened; and what the other mirror never knew, once anything was opened."""
-        assert self.partner is not None  # noqa: S101 - the caller knows
-        opened = [name for name, rows in self.own.items() if any(row.state is PromotionState.OPEN for row in rows.values())]
-        if topic in opened:
+        if (rows and _is_opened(rows)) or self._may_copy(topic, self.partner):
             return None
-        known = {*self._begun, *self._begun.values()}
-        return None if opened and topic not in known else standing_by(topic, self.mirror.name, self.partner.name)
+        return standing_by(topic, self.mirror.name, self.partner.name)
+
+    def _may_copy(self, topic: str, partner: MirrorConfig) -> bool:
+        """Whether a topic that was never handed over is this mirror's."""
+        if topic in self._own_begun:
+            return not self.mirror.reverse_of or topic not in {*self._begun, *self._begun.values()}
+        theirs = counterpart(self.mirror, partner, topic)
+        if theirs in self._begun and not is_promoted(self.theirs.get(theirs)):
+            return False
+        if self.mirror.reverse_of:
+            return self._reverse_open and topic not in {*self._begun, *self._begun.values()}
+        return not self._reverse_open
 
 
 def counterpart(forward: MirrorConfig, reverse: MirrorConfig, topic: str) -> str:
@@ -78,6 +98,19 @@ def counterpart(forward: MirrorConfig, reverse: MirrorConfig, topic: str) -> str
     to the same topic (`identity`), else the topic of the same name, into which applications write from then on (`prefix`)."""
     there = target_name(forward.naming, forward.source, topic)
     return there if target_name(reverse.naming, reverse.source, there) == topic else topic
+
+
+def _is_opened(rows: Mapping[int, Promotion]) -> bool:
+    return any(row.state is PromotionState.OPEN for row in rows.values())
+
+
+def _live(config: Config, mirror: MirrorConfig) -> set[str]:
+    """What a mirror has begun and still copies. Raises BufferUnusable."""
+    found: set[str] = set()
+    for store in lane_stores(config.buffer, mirror):
+        here = Ledger(store).incarnations()
+        found |= here.keys() - (Decisions(store).left_out(here) if here else set())
+    return found
 
 
 def _targets(config: Config, mirror: MirrorConfig) -> dict[str, str]:

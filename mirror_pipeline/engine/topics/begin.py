@@ -75,12 +75,14 @@ class TopicStarter:
                 self._begin_some(self._unclaimed([topic for topic in chunk if topic.topic in plans]), plans)
 
     def _unclaimed(self, topics: Sequence[LaneTopic]) -> list[LaneTopic]:
-        """Topics that no other mirror writes; the others halt."""
+        """Topics that no other mirror writes, or copies the other way; the others halt."""
         if self._context.claims is None:
             return list(topics)
         known = self._context.ledger.incarnations()
         fresh = {topic.topic: topic.target_topic for topic in topics if topic.topic not in known}
         refused = self._context.claims.refused(fresh, any_claim={topic.topic for topic in topics if topic.ranges is not None})
+        if self._context.directions is not None:
+            refused |= self._context.directions.look().refused(fresh)
         for name, halt in refused.items():
             self._refuse(name, halt)
         return [topic for topic in topics if topic.topic not in refused]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
@@ -47,8 +48,10 @@ def adopt(
         proof = replace(proof, notes=(*proof.notes, *maker.check(proof)))
     if not options.dry_run:
         store = open_lane(flow.config.buffer, flow.name, lane)
-        with lane_lock(store) as hold:
+        claims = flow.claims()
+        with lane_lock(store) as hold, claims.held(store) if claims is not None else nullcontext():
             _refuse_begun(flow, topic)
+            _refuse_others(flow, topic, target_topic)  # another mirror may have begun it during the comparison
             if maker is not None:
                 maker.keep_groups(proof)  # before the commit: without it these rows concern no topic
             hold.check()

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.lock import HELD, Hold
-from mirror_pipeline.buffer.place.place import LaneStore, open_lane
+from mirror_pipeline.buffer.place.place import LaneStore, open_lane, raise_format
 from mirror_pipeline.buffer.place.space import SpaceWatch
 from mirror_pipeline.buffer.spans.spans import SpanTable
+from mirror_pipeline.buffer.tables.schema import DIRECTED_FORMAT
 from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig
 from mirror_pipeline.engine.state import LaneState
 from mirror_pipeline.errors import MirrorError
@@ -143,6 +144,8 @@ def open_context(
     """Collaborators of one run over one lane of a flow. Raises BufferUnusable."""
     buffer = flow.config.buffer
     store = open_lane(buffer, flow.name, lane)
+    if flow.settings.shared:
+        raise_format(store, DIRECTED_FORMAT)
     return LaneContext(
         mirror=flow.settings,
         lane=lane,

@@ -54,6 +54,38 @@ def test_there_and_back_and_there_again(clusters: ClusterPair, tmp_path: Path, t
         back.failback()
 
 
+@pytest.mark.parametrize("hours", [-1, 2])
+def test_no_clock_decides_what_was_opened_or_adopted(
+    clusters: ClusterPair, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """Each command comes from a host whose clock is further off than that of the one before."""
+    east, west = (cluster.bootstrap_servers for cluster in clusters)
+    create_topic(east, topic_name)
+    forth, back = pair(tmp_path, clusters, topic_name, naming="identity")
+    produce(east, topic_name, 50)
+    forth.run(once=True)
+    true, off = time.time, 0
+
+    def shift() -> None:
+        nonlocal off
+        off += hours * 3600
+        monkeypatch.setattr(time, "time", lambda: true() + off)
+
+    written = 50
+    for here, there, servers in ((forth, back, west), (back, forth, east), (forth, back, west)):
+        shift()
+        here.failover()
+        produce(servers, topic_name, 10, start=written)
+        written += 10
+        shift()
+        here.failback()
+        with pytest.raises(UsageError, match="is open already"):
+            here.failback()
+        monkeypatch.setattr(time, "time", true)
+        assert states(there) == {topic_name: "ok"}
+        assert numbers(there, topic_name) == list(range(written))
+
+
 def test_a_tail_stands_in_the_way_until_the_topic_is_rebuilt(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
     east, west = (cluster.bootstrap_servers for cluster in clusters)
     create_topic(east, topic_name, 2)

@@ -18,11 +18,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
+from mirror_pipeline.buffer.place.place import LaneStore, find_lanes, raise_format
 from mirror_pipeline.buffer.tables import columns
 from mirror_pipeline.buffer.tables.delta import DeltaLog, add_action
 from mirror_pipeline.buffer.tables.files import read_rows, write_rows
-from mirror_pipeline.buffer.tables.schema import FAILOVER_STEPS, PROMOTIONS, TableSpec
+from mirror_pipeline.buffer.tables.schema import DIRECTED_FORMAT, FAILOVER_STEPS, PROMOTIONS, TableSpec
 from mirror_pipeline.config import BufferConfig
 from mirror_pipeline.errors import BufferUnusable
 
@@ -117,6 +117,7 @@ class Promotions:
     def add(self, rows: Sequence[Promotion]) -> None:
         """Write rows down, all or none. Raises BufferUnusable, also when another process has written meanwhile."""
         if rows:
+            raise_format(self._store, DIRECTED_FORMAT)
             self._append(self._promotions, lambda revision: _promotions_table(self._store, rows, revision))
 
     def steps(self) -> list[Step]:

@@ -8,7 +8,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -18,7 +18,7 @@ from pyarrow import fs
 from mirror_pipeline.buffer.place.bucket import Objects, Options, carried_options, delta_options
 from mirror_pipeline.buffer.place.bucket_files import ObjectFileSystem
 from mirror_pipeline.buffer.place.errors import explained
-from mirror_pipeline.buffer.tables.schema import FORMAT
+from mirror_pipeline.buffer.tables.schema import FIRST_FORMAT, FORMAT
 from mirror_pipeline.errors import BufferUnusable, UsageError
 from mirror_pipeline.files import replace_file
 
@@ -27,7 +27,6 @@ CLOCK = "clock"
 """A file of each lane that is written to learn the time of the place."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+://")
-_OURS = json.dumps({"format": FORMAT, "made_by": "mirror-pipeline"}) + "\n"
 _UNREADABLE = re.compile(r"[%\[\]]")
 LEASE_SECONDS = 30.0
 # Periodic work beside the data (status, ledger rows, measuring space, small micro-batches) happens this many times less often in an
@@ -156,16 +155,40 @@ def sync_path(path: str | Path) -> None:
         os.close(handle)
 
 
+def _marker(number: int) -> str:
+    return json.dumps({"format": number, "made_by": "mirror-pipeline"}) + "\n"
+
+
+def raise_format(store: LaneStore, number: int) -> None:
+    """Make versions refuse a lane's buffer that know a lower format only, before something is written that they would ignore.
+
+    Raises:
+        BufferUnusable: the buffer's marker cannot be read or written.
+    """
+    root = replace(store, uri=store.root)
+    with explained(root.uri):
+        text = root.read_file(MARKER)
+        if text is not None and _format(root.uri, text) < number:
+            root.write_file(MARKER, _marker(number), durable=True)
+
+
 def _check_format(root: str, text: bytes) -> None:
     """Make sure that the marker names a format this version knows. Raises BufferUnusable."""
+    number = _format(root, text)
+    if number > FORMAT:
+        raise BufferUnusable(f"buffer {root}: format {number}, this version knows {FORMAT}", hint="upgrade mirror-pipeline")
+
+
+def _format(root: str, text: bytes) -> int:
     try:
         body = json.loads(text)
     except ValueError:
         body = None
     if not isinstance(body, dict) or not isinstance(body.get("format"), int):
-        raise BufferUnusable(f"buffer {root}: {MARKER} is damaged", hint='if this is a mirror buffer, write {"format": 1} into it')
-    if body["format"] > FORMAT:
-        raise BufferUnusable(f"buffer {root}: format {body['format']}, this version knows {FORMAT}", hint="upgrade mirror-pipeline")
+        hint = f'if this is a mirror buffer, write {{"format": {FORMAT}}} into it'
+        raise BufferUnusable(f"buffer {root}: {MARKER} is damaged", hint=hint)
+    number: int = body["format"]
+    return number
 
 
 def _refuse_strangers(root: str, names: Iterable[str]) -> None:
@@ -194,7 +217,7 @@ def _prepare(root: Path, folder: Path) -> None:
     with explained(str(root)):
         root.mkdir(mode=0o700, exist_ok=True)
         if not _check_marker(root):
-            replace_file(root / MARKER, _OURS, durable=True)
+            replace_file(root / MARKER, _marker(FIRST_FORMAT), durable=True)
     with explained(str(folder)):
         folder.parent.mkdir(mode=0o700, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -209,7 +232,7 @@ def _prepare_bucket(root: Objects) -> None:
         if text is None:
             folders, names = root.entries()
             _refuse_strangers(root.uri, [name for name in (*folders, *names) if name != MARKER])
-            root.create(MARKER, _OURS.encode())
+            root.create(MARKER, _marker(FIRST_FORMAT).encode())
             text = root.read(MARKER)
         if text is None:
             lost = f"buffer {root.uri}: an object disappeared after it was written"

@@ -8,8 +8,12 @@ import pyarrow as pa
 
 from mirror_pipeline.buffer.tables.columns import DIGESTS, HOLES, OFFSETS, TIME
 
-# Version of the folder layout and of the tables, written into the marker file of every buffer.
-FORMAT = 1
+# Versions of the folder layout and of the tables, in the marker file of every buffer; a version refuses a buffer whose number it does not
+# know. New buffers have the first one, and get the second with the first promotion or shared topic: a version that does not know these
+# would copy into topics that belong to applications.
+FIRST_FORMAT = 1
+DIRECTED_FORMAT = 2
+FORMAT = DIRECTED_FORMAT
 
 LOG_SETTINGS = {
     # These tables need no time travel: their rows hold the history. Short retention keeps opening and committing cheap.

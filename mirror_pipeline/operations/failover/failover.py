@@ -63,7 +63,8 @@ def failover(flow: Flow, options: FailoverOptions, session: Session, observer: O
     before = unfinished(flow)
     if before is not None and before.promoted:
         return _only_finish(flow, options, before)
-    found = look(flow, None if options.topics is None else sorted(set(options.topics)), unplanned=options.unplanned)
+    wanted = None if options.topics is None else sorted(set(options.topics))
+    found = look(flow, wanted, unplanned=options.unplanned, dry_run=options.dry_run)
     if options.planned and not found.source_there:
         raise ProblemFound(f"a planned failover needs the source: {found.why_not}", hint="an unplanned one does without it")
     if options.dry_run:

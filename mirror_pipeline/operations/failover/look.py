@@ -105,8 +105,8 @@ def choose(flow: Flow, copies: Mapping[str, tuple[LaneStore, Incarnation]], want
     return chosen
 
 
-def look(flow: Flow, wanted: Collection[str] | None, *, unplanned: bool) -> Situation:
-    """Look at both sides; changes nothing.
+def look(flow: Flow, wanted: Collection[str] | None, *, unplanned: bool, dry_run: bool) -> Situation:
+    """Look at both sides; changes nothing. A dry run holds nothing either, and looks beside a run.
 
     Raises:
         UsageError: the mirror never ran, an unknown topic, a second failover.
@@ -119,7 +119,8 @@ def look(flow: Flow, wanted: Collection[str] | None, *, unplanned: bool) -> Situ
     _refuse_missing(flow, [copies[topic][1] for topic in chosen])
     there, why = (False, "--unplanned") if unplanned else _source_there(flow, chosen)
     found = Situation(flow, {topic: copies[topic] for topic in chosen}, there, why)
-    _refuse_running(found)
+    if not dry_run:
+        _refuse_running(found)
     if there:
         _refuse_active_groups(flow, chosen)
         found.producing = [line for _, line in still_written(found)]

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from mirror_pipeline.buffer.place import place
 from mirror_pipeline.buffer.place.errors import explain
 from mirror_pipeline.buffer.place.lock import lane_lock
-from mirror_pipeline.buffer.place.place import MARKER, LaneStore, find_lanes, open_lane
+from mirror_pipeline.buffer.place.place import MARKER, LaneStore, find_lanes, open_lane, raise_format
 from mirror_pipeline.buffer.place.status import read_status, write_status
+from mirror_pipeline.buffer.tables.schema import DIRECTED_FORMAT, FIRST_FORMAT
 from mirror_pipeline.errors import BufferUnusable, LaneBusy, UsageError
 from tests.support.buffer_samples import Settings
 
@@ -84,6 +86,17 @@ def test_a_mount_points_own_entries_are_no_strangers(tmp_path: Path) -> None:
 def test_a_marker_we_cannot_follow_is_refused(tmp_path: Path, text: str, word: str) -> None:
     (tmp_path / MARKER).write_text(text)
     assert word in str(unusable(tmp_path))
+
+
+def test_a_raised_format_is_refused_by_a_version_that_does_not_know_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = Settings(str(tmp_path / "buffer"))
+    store = open_lane(buffer, "m", "lane-0")
+    raise_format(store, DIRECTED_FORMAT)
+    raise_format(store, FIRST_FORMAT)
+    assert json.loads((tmp_path / "buffer" / MARKER).read_text()) == {"format": DIRECTED_FORMAT, "made_by": "mirror-pipeline"}
+    open_lane(buffer, "m", "lane-0")
+    monkeypatch.setattr(place, "FORMAT", FIRST_FORMAT)
+    assert "format 2, this version knows 1" in str(unusable(tmp_path / "buffer"))
 
 
 def test_paths_that_delta_cannot_open_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,8 @@
-"""Failover and failback as jobs: a dry run unless the run's configuration says otherwise; the answer is in the run, as markdown."""
+"""Failover and failback as jobs: a dry run unless the run's configuration says otherwise; the answer is in the run, as markdown.
+
+Whoever has the page's token may launch them with any configuration. So there is no choice that deletes records of a source, and every
+value is checked at the launch: numbers, choices, and names of topics, which choose among those that the mirror has copied.
+"""
 
 # No `from __future__ import annotations`: Dagster reads the annotations of the operations at run time.
 import threading
@@ -9,8 +13,9 @@ import dagster as dg
 
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.operations.failover.report import (
+    COPY_ASIDE,
+    LEAVE,
     PLANNED,
-    TAILS,
     UNPLANNED,
     FailbackOptions,
     FailbackReport,
@@ -23,7 +28,6 @@ from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
 from mirror_pipeline.orchestration.step_thread import SupervisorGone, Worker
 from mirror_pipeline.reports import Observer
-from mirror_pipeline.text import parse_duration
 
 MAX_RUNTIME_SECONDS = 6 * 3600
 LOG_SECONDS = 30.0
@@ -43,7 +47,7 @@ FAILOVER_FIELDS = {
     ),
     "topics": _TOPICS,
     "wait": dg.Field(
-        dg.String, default_value="60s", is_required=False, description="How long to wait for producers on the source to end."
+        dg.Float, default_value=60.0, is_required=False, description="Seconds to wait for producers on the source to end."
     ),
     "accept_differences": dg.Field(
         dg.Bool, default_value=False, is_required=False, description="Promote although the verification has found differences."
@@ -53,10 +57,11 @@ FAILOVER_FIELDS = {
 FAILBACK_FIELDS = {
     "topics": _TOPICS,
     "tail": dg.Field(
-        dg.Enum("FailbackTail", [dg.EnumValue(value) for value in (UNDECIDED, *TAILS)]),
+        dg.Enum("FailbackTail", [dg.EnumValue(value) for value in (UNDECIDED, LEAVE, COPY_ASIDE)]),
         default_value=UNDECIDED,
         is_required=False,
-        description="What becomes of records on the old source that never came over; while there are some, `undecided` is refused.",
+        description="What becomes of records on the old source that never came over; while there are some, `undecided` is refused. "
+        "`rebuild` is left to the command line.",
     ),
     "dry_run": _DRY_RUN,
 }
@@ -73,9 +78,8 @@ def failover_job(mirror: KnownMirror) -> dg.JobDefinition:
         def call(observer: Observer, stop: threading.Event) -> FailoverReport:
             unplanned = config["mode"] == UNPLANNED
             options = FailoverOptions(
-                config["topics"] or None, config["dry_run"], unplanned, not unplanned, parse_duration(config["wait"]),
-                config["accept_differences"],
-            )  # fmt: skip
+                config["topics"] or None, config["dry_run"], unplanned, not unplanned, config["wait"], config["accept_differences"]
+            )
             session = lambda: spark.session_for(mirrors.engine(mirror.name))  # noqa: E731
             return mirrors.mirror(mirror.name).failover(options, observer=observer, stop=stop, session=session)
 
@@ -103,7 +107,8 @@ def failback_job(mirror: KnownMirror) -> dg.JobDefinition:
     @dg.op(name=mirror.called("failback_op"), config_schema=FAILBACK_FIELDS, pool=_pool(mirror))
     def failback_op(context: dg.OpExecutionContext, mirrors: MirrorsResource, spark: SparkSessionResource) -> None:
         config = context.op_config
-        options = FailbackOptions(config["topics"] or None, config["dry_run"], None if config["tail"] == UNDECIDED else config["tail"])
+        tail = None if config["tail"] == UNDECIDED else config["tail"]
+        options = FailbackOptions(config["topics"] or None, config["dry_run"], tail, may_rebuild=False)
 
         def call(observer: Observer, stop: threading.Event) -> FailbackReport:
             session = lambda: spark.session_for(mirrors.engine(mirror.name))  # noqa: E731

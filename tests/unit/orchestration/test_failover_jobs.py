@@ -105,7 +105,7 @@ def test_a_failover_is_a_dry_run_unless_told_otherwise(changing: ChangingMirror,
 
 
 def test_a_failover_says_what_it_promoted_in_the_run_and_on_the_assets(changing: ChangingMirror, instance: dg.DagsterInstance) -> None:
-    config = {"mode": "unplanned", "topics": ["orders"], "wait": "5s", "accept_differences": True, "dry_run": False}
+    config = {"mode": "unplanned", "topics": ["orders"], "wait": 5, "accept_differences": True, "dry_run": False}
     result = run(failover_job(known("orders")), instance, **config)
     assert changing.calls[0]["options"] == FailoverOptions(["orders"], False, unplanned=True, wait=5.0, accept_differences=True)
     facts = output(result)
@@ -126,20 +126,28 @@ def test_a_refusal_is_one_line_with_its_hint(changing: ChangingMirror, instance:
     assert said is not None and said.description == f"failover of {NAME}: cluster east is still written to (stop its producers)"
 
 
-@pytest.mark.parametrize("config", [{"mode": "perhaps"}, {"topics": "orders"}, {"dry_run": "no"}, {"unknown": 1}])
+@pytest.mark.parametrize("config", [{"mode": "perhaps"}, {"topics": "orders"}, {"dry_run": "no"}, {"wait": "1e9h"}, {"unknown": 1}])
 def test_a_wrong_configuration_is_refused_before_the_run(changing: ChangingMirror, instance: dg.DagsterInstance, config: Any) -> None:
     with pytest.raises(dg.DagsterInvalidConfigError):
         run(failover_job(known("orders")), instance, **config)
     assert changing.calls == []
 
 
+def test_a_failback_deletes_nothing_of_a_source(changing: ChangingMirror, instance: dg.DagsterInstance) -> None:
+    with pytest.raises(dg.DagsterInvalidConfigError):
+        run(failback_job(known("orders")), instance, tail="rebuild", dry_run=False)
+    assert changing.calls == []
+    run(failback_job(known("orders")), instance, dry_run=False)
+    assert not changing.calls[0]["options"].may_rebuild, "also one that was begun on the command line"
+
+
 def test_a_failback_takes_the_choice_for_the_tail(changing: ChangingMirror, instance: dg.DagsterInstance) -> None:
     result = run(failback_job(known("orders")), instance, tail="copy-aside", dry_run=False)
-    assert changing.calls[0]["options"] == FailbackOptions(None, dry_run=False, tail="copy-aside")
+    assert changing.calls[0]["options"] == FailbackOptions(None, dry_run=False, tail="copy-aside", may_rebuild=False)
     assert output(result)["state"] == "open"
     assert "| orders | 0 | 120 | 127 | 0 |" in output(result)["report"]
     assert run(failback_job(known("orders")), instance).success
-    assert changing.calls[1]["options"] == FailbackOptions(None, dry_run=True, tail=None)
+    assert changing.calls[1]["options"] == FailbackOptions(None, dry_run=True, tail=None, may_rebuild=False)
 
 
 def project_with_reverse(folder: Path) -> Path:

@@ -32,6 +32,10 @@ class MirrorsResource(BoundResource):
 
         return Mirror(self.config(), name)
 
+    def opened(self, name: str) -> "tuple[Mirror, EngineConfig]":
+        """A mirror and its engine settings, for a run: the file may change, or stop loading, while it runs. Raises as :meth:`mirror`."""
+        return self.mirror(name), self.engine(name)
+
     def lanes_of(self, name: str, topics: Collection[str]) -> dict[str, str]:
         """The lane of each topic of a mirror; asks no cluster. Raises ConfigError, UsageError, BufferUnusable."""
         from mirror_pipeline.topics.lanes import lane_of

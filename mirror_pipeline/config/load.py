@@ -47,17 +47,18 @@ _log = logging.getLogger("mirror_pipeline.config")
 _TOLD: set[str] = set()  # once for each process: Dagster's daemon loads the file every few seconds
 
 
-def load_config(path: str | Path = DEFAULT_CONFIG) -> Config:
+def load_config(path: str | Path = DEFAULT_CONFIG, *, text: str | None = None) -> Config:
     """Read and check a mirror.yaml. Nothing is contacted; secrets stay references.
 
     Args:
         path: the file; relative paths inside it count from its folder.
+        text: its content, if it is not to be read.
 
     Raises:
         ConfigError: with one line for each problem, ``file:line: key: what to write instead``.
     """
     shown = str(path)
-    document = Document(_read(Path(path), shown))
+    document = Document(_read(Path(path), shown) if text is None else text)
     problems = Problems(shown, document)
     for key, line, message in document.problems:
         problems.add(key, message, line)

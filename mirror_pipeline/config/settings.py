@@ -238,7 +238,7 @@ class Config:
     @property
     def state_folder(self) -> Path:
         """Where small files that can be rebuilt are kept, such as catalogues."""
-        return self.folder / ".mirror"
+        return state_folder(self.path)
 
     def mirror(self, name: str) -> MirrorConfig:
         """The mirror of that name.
@@ -250,6 +250,11 @@ class Config:
             if mirror.name == name:
                 return mirror
         raise UsageError(f'{self.path.name} has no mirror "{name}"', hint=nearest(name, [m.name for m in self.mirrors]))
+
+
+def state_folder(path: Path) -> Path:
+    """The state folder of a mirror.yaml, whether it loads or not."""
+    return path.parent / ".mirror"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -17,6 +17,7 @@ from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
 from mirror_pipeline.orchestration.reporting import LaneReporter, TopicReport
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
 from mirror_pipeline.orchestration.run_config import plain_fields, settings_of
+from mirror_pipeline.orchestration.run_tags import run_tags, step_tags, tag_run
 from mirror_pipeline.orchestration.step_thread import SupervisorGone, Worker
 from mirror_pipeline.reports import Observer, Progress, RunReport
 from mirror_pipeline.topics.lanes import lane_number
@@ -112,25 +113,27 @@ def lane_assets(mirror: KnownMirror, lane: str) -> dg.AssetsDefinition:
         can_subset=True,
         check_specs=[copying_spec(mirror, topic) for topic in topics],
         config_schema=plain_fields(LaneConfig),
-        pool=names.lane_pool(mirror.name, lane),
+        pool=names.pool(mirror.project, label),
+        op_tags=step_tags(mirror.project),
     )
     def lane_step(
-        context: dg.AssetExecutionContext, mirrors: MirrorsResource, spark: SparkSessionResource
+        context: dg.AssetExecutionContext, mirror_project: MirrorsResource, mirror_spark: SparkSessionResource
     ) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckResult]:
         config = settings_of(context, LaneConfig)
-        tag_run(context, lane_tags(mirror.name, label, config.budget_seconds))
+        tag_run(context, lane_tags(mirror, label, config.budget_seconds))
         selected = {names.topic_of(key): key for key in context.selected_asset_keys}
         only = None if config.whole_lane or len(selected) == len(topics) else set(selected)
 
         def copy(observer: Observer, stop: threading.Event) -> RunReport:
-            return mirrors.mirror(mirror.name).run(
+            live, engine = mirror_project.opened(mirror.name)
+            return live.run(
                 seconds=config.budget_seconds,
                 idle_seconds=config.idle_seconds,
                 topics=only,
                 lane=number,
                 observer=observer,
                 stop=stop,
-                session=lambda: spark.session_for(mirrors.engine(mirror.name)),
+                session=lambda: mirror_spark.session_for(engine),
             )
 
         yield from run_lane(context, config, mirror.name, label, selected, copy)
@@ -244,16 +247,6 @@ def _failure_of(label: str, report: RunReport, selected: Collection[str]) -> dg.
     )
 
 
-def tag_run(context: dg.AssetExecutionContext, tags: dict[str, str]) -> None:
-    """Tag the run of this step: a run started from an asset's page has none of its job's tags.
-
-    These tags show the lag sensor that a lane is running, and Dagster how long the run may take.
-    """
-    if any(context.run.tags.get(key) != value for key, value in tags.items()):
-        context.instance.add_run_tags(context.run.run_id, tags)
-
-
-def lane_tags(mirror: str, label: str, budget_seconds: float) -> dict[str, str]:
+def lane_tags(mirror: KnownMirror, label: str, budget_seconds: float) -> dict[str, str]:
     """The tags of a lane's run."""
-    limit = int(budget_seconds) + GRACE_SECONDS
-    return {names.MIRROR_TAG: mirror, names.LANE_TAG: label, names.KIND_TAG: names.KIND_LANE, names.MAX_RUNTIME_TAG: str(limit)}
+    return run_tags(mirror.project, names.KIND_LANE, int(budget_seconds) + GRACE_SECONDS, mirror=mirror.name, lane=label)

@@ -12,11 +12,11 @@ from pydantic import Field
 
 from mirror_pipeline.errors import MirrorError, UsageError
 from mirror_pipeline.orchestration import metadata, names
-from mirror_pipeline.orchestration.assets import KINDS, tag_run
 from mirror_pipeline.orchestration.failures import failure
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
 from mirror_pipeline.orchestration.run_config import plain_fields, settings_of
+from mirror_pipeline.orchestration.run_tags import run_tags, step_tags, tag_run
 from mirror_pipeline.orchestration.step_thread import SupervisorGone, Worker
 from mirror_pipeline.reports import BackfillReport, Observer, Progress, RecordSource
 
@@ -74,8 +74,9 @@ def backfill_asset(mirror: KnownMirror, topic: KnownTopic, parts: dg.TimeWindowP
         description=f"Past records of `{topic.topic}`, by record time, copied once into `{topic.target_topic}` on cluster "
         f"`{mirror.config.target}` while that is empty, else into `{topic.target_topic}.backfill`, "
         "or where run config `into` says. Select the time range and materialize.",
-        group_name=names.group(mirror.name, "backfill"),
-        kinds=KINDS,
+        # Apart from the groups of the mirror: they can be hidden together.
+        group_name=names.backfill_group(mirror.name),
+        kinds={"kafka", "backfill"},
         partitions_def=parts,
         metadata={"mirror": mirror.name, metadata.TARGET_TOPIC: topic.target_topic},
     )
@@ -85,10 +86,11 @@ def backfill_asset(mirror: KnownMirror, topic: KnownTopic, parts: dg.TimeWindowP
         specs=[spec],
         backfill_policy=dg.BackfillPolicy.single_run(),
         config_schema=plain_fields(BackfillConfig),
-        pool=f"mirror/{mirror.name}/backfill/{topic.topic}",
+        pool=names.pool(mirror.project, mirror.name, "backfill", topic.topic),
+        op_tags=step_tags(mirror.project),
     )
     def backfill_step(
-        context: dg.AssetExecutionContext, mirrors: MirrorsResource, spark: SparkSessionResource
+        context: dg.AssetExecutionContext, mirror_project: MirrorsResource, mirror_spark: SparkSessionResource
     ) -> Iterator[dg.MaterializeResult[Any]]:
         config = settings_of(context, BackfillConfig)
         tag_run(context, _tags(mirror))
@@ -96,8 +98,8 @@ def backfill_asset(mirror: KnownMirror, topic: KnownTopic, parts: dg.TimeWindowP
         bounds = tuple(int(moment.timestamp() * 1000) for moment in (window.start, window.end))
 
         def copy(observer: Observer, stop: threading.Event) -> BackfillReport:
-            session = spark.session_for(mirrors.engine(mirror.name))
-            live = mirrors.mirror(mirror.name)
+            live, engine = mirror_project.opened(mirror.name)
+            session = mirror_spark.session_for(engine)
             into = config.into or live.backfill_target(topic.topic)
             place = record_source(config.source)
             return live.backfill(topic.topic, *bounds, into=into, source=place, observer=observer, stop=stop, session=session)
@@ -118,7 +120,7 @@ def record_source(name: str) -> RecordSource:
 
 
 def _tags(mirror: KnownMirror) -> dict[str, str]:
-    return {names.MIRROR_TAG: mirror.name, names.KIND_TAG: names.KIND_BACKFILL, names.MAX_RUNTIME_TAG: str(MAX_RUNTIME_SECONDS)}
+    return run_tags(mirror.project, names.KIND_BACKFILL, MAX_RUNTIME_SECONDS, mirror=mirror.name)
 
 
 def _watch(context: dg.AssetExecutionContext, label: str, worker: Worker[BackfillReport]) -> BackfillReport:
@@ -151,4 +153,5 @@ def backfill_job(mirror: KnownMirror) -> Any:
         selection=[names.backfill_key(mirror.name, topic.topic) for topic in mirror.topics or ()],
         description=f"Copies past time ranges of topics of mirror `{mirror.name}`. One run for each range.",
         tags=_tags(mirror),
+        executor_def=dg.in_process_executor,
     )

@@ -8,11 +8,13 @@ from mirror_pipeline.orchestration import metadata, names, step_thread
 from mirror_pipeline.orchestration.failures import failure
 from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
+from mirror_pipeline.orchestration.run_tags import run_tags, step_tags, tag_check_run
 from mirror_pipeline.reports import GroupsReport
 
 INTERVAL_SECONDS = 60
 # Dagster abandons a tick after a minute.
 ROUND_SECONDS = 30.0
+MAX_RUNTIME_SECONDS = 3600
 SHOWN = 5
 # A group in one of these states needs a person; the others end by themselves.
 STUCK = frozenset(("both_sides", "ahead", "not_carried"))
@@ -46,8 +48,8 @@ def groups_sensor(mirror: KnownMirror) -> dg.SensorDefinition:
         default_status=dg.DefaultSensorStatus.RUNNING,
         tags={names.MIRROR_TAG: mirror.name},
     )
-    def carry(mirrors: MirrorsResource) -> dg.SensorResult | dg.SkipReason:
-        return tick(mirror, mirrors)
+    def carry(mirror_project: MirrorsResource) -> dg.SensorResult | dg.SkipReason:
+        return tick(mirror, mirror_project)
 
     return carry
 
@@ -91,10 +93,11 @@ def groups_check(mirror: KnownMirror) -> dg.AssetChecksDefinition:
         description="Every selected group would continue on the target with exactly its next record.",
     )
 
-    @dg.multi_asset_check(name=mirror.called("groups_check"), specs=[spec])
-    def look(mirrors: MirrorsResource) -> dg.AssetCheckResult:
+    @dg.multi_asset_check(name=mirror.called("groups_check"), specs=[spec], op_tags=step_tags(mirror.project))
+    def look(context: dg.AssetCheckExecutionContext, mirror_project: MirrorsResource) -> dg.AssetCheckResult:
+        tag_check_run(context, run_tags(mirror.project, names.KIND_UPKEEP, MAX_RUNTIME_SECONDS, mirror=mirror.name))
         try:
-            return in_step(mirror.name, mirrors.mirror(mirror.name).groups())
+            return in_step(mirror.name, mirror_project.mirror(mirror.name).groups())
         except MirrorError as error:
             raise failure(f"groups of {mirror.name} could not be read: {error.message}", hint=error.hint) from None
 

@@ -18,6 +18,7 @@ from mirror_pipeline.orchestration import metadata, names
 from mirror_pipeline.orchestration.failures import failure
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
+from mirror_pipeline.orchestration.run_tags import run_tags, step_tags, tag_check_run
 from mirror_pipeline.orchestration.step_thread import SupervisorGone, Worker
 from mirror_pipeline.reports import MirrorStatus, Observer, TopicState
 from mirror_pipeline.verdicts import DIFFERENT, VerifyReport
@@ -26,6 +27,8 @@ VERIFY_CRON = "37 * * * *"
 MAX_RUNTIME_SECONDS = 6 * 3600
 NOT_YET = "no record was copied yet"
 HALTED, BEHIND = "halted", "behind"
+# A verification, and the topics that are halted, with their states.
+Compared = tuple[VerifyReport, dict[str, TopicState]]
 
 
 class TopicCheckSpec(dg.AssetCheckSpec):
@@ -91,28 +94,33 @@ def verify_checks(mirror: KnownMirror) -> dg.AssetChecksDefinition:
     ]
 
     @dg.multi_asset_check(
-        name=mirror.called("verify"), specs=specs, can_subset=True, pool=f"mirror/{mirror.name}/verify"
+        name=mirror.called("verify"),
+        specs=specs,
+        can_subset=True,
+        pool=names.pool(mirror.project, mirror.name, "verify"),
+        op_tags=step_tags(mirror.project),
     )
     def verify_step(
-        context: dg.AssetCheckExecutionContext, mirrors: MirrorsResource, spark: SparkSessionResource
+        context: dg.AssetCheckExecutionContext, mirror_project: MirrorsResource, mirror_spark: SparkSessionResource
     ) -> Iterator[dg.AssetCheckResult]:
+        tag_check_run(context, _tags(mirror))
         selected = {names.topic_of(key.asset_key): key.asset_key for key in context.selected_asset_check_keys}
 
-        def compare(_: Observer, stop: threading.Event) -> VerifyReport:
+        def compare(_: Observer, stop: threading.Event) -> Compared:
+            live, engine = mirror_project.opened(mirror.name)
             only = None if len(selected) == len(keys) else sorted(selected)
-            return mirrors.mirror(mirror.name).verify(
-                topics=only, since_verified=True, stop=stop, session=lambda: spark.session_for(mirrors.engine(mirror.name))
-            )
+            session = lambda: mirror_spark.session_for(engine)  # noqa: E731
+            report = live.verify(topics=only, since_verified=True, stop=stop, session=session)
+            return report, halted_topics(live.status())
 
-        report = _wait(mirror.name, Worker(compare, name=f"verify {mirror.name}"))
-        halted = halted_topics(mirrors.mirror(mirror.name).status())
+        report, halted = _wait(mirror.name, Worker(compare, name=f"verify {mirror.name}"))
         for topic, key in sorted(selected.items()):
             yield _result(topic, key, report, halted.get(topic))
 
     return verify_step
 
 
-def _wait(mirror: str, worker: Worker[VerifyReport]) -> VerifyReport:
+def _wait(mirror: str, worker: Worker[Compared]) -> Compared:
     """Wait until the verification ends; terminating the run ends it too."""
     with worker:
         try:
@@ -154,12 +162,13 @@ def verify_job(mirror: KnownMirror, checks: dg.AssetChecksDefinition) -> Any:
         mirror.called("verify_job"),
         selection=dg.AssetSelection.checks(checks),
         description=f"Compares what mirror `{mirror.name}` has copied since the last verification with its source.",
-        tags={
-            names.MIRROR_TAG: mirror.name,
-            names.KIND_TAG: names.KIND_UPKEEP,
-            names.MAX_RUNTIME_TAG: str(MAX_RUNTIME_SECONDS),
-        },
+        tags=_tags(mirror),
+        executor_def=dg.in_process_executor,
     )
+
+
+def _tags(mirror: KnownMirror) -> dict[str, str]:
+    return run_tags(mirror.project, names.KIND_UPKEEP, MAX_RUNTIME_SECONDS, mirror=mirror.name)
 
 
 def verify_schedule(mirror: KnownMirror, job: Any) -> dg.ScheduleDefinition:

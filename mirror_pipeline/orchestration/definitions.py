@@ -19,7 +19,7 @@ from mirror_pipeline.orchestration.failover_jobs import failback_job, failover_j
 from mirror_pipeline.orchestration.maintenance import evict_job, prune_job, schedules
 from mirror_pipeline.orchestration.project import KnownMirror, Project, config_path, joints, read_project
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
-from mirror_pipeline.orchestration.sensors.catalogue_sensor import catalogue_sensor, missing_sensor
+from mirror_pipeline.orchestration.sensors.catalogue_sensor import catalogue_sensor, file_sensor
 from mirror_pipeline.orchestration.sensors.lag_sensor import lag_sensor
 from mirror_pipeline.orchestration.sensors.lane_facts import lane_job_name
 from mirror_pipeline.orchestration.sensors.reaper import reaper
@@ -31,10 +31,13 @@ def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.De
 
     Args:
         project: from :func:`read_project`.
-        resources: replacements for ``mirrors`` and ``spark``; for tests.
+        resources: replacements for the two resources; for tests.
     """
-    bound = {"mirrors": MirrorsResource(config_path=str(project.path)), "spark": SparkSessionResource(), **(resources or {})}
-    evict, prune = evict_job(project), prune_job()
+    bound = {
+        names.MIRRORS_RESOURCE: MirrorsResource(config_path=str(project.path)), names.SPARK_RESOURCE: SparkSessionResource(),
+        **(resources or {}),
+    }  # fmt: skip
+    evict, prune = evict_job(project), prune_job(project)
     assets: list[Any] = []
     jobs: list[Any] = [evict, prune]
     sensors: list[dg.SensorDefinition] = []
@@ -61,7 +64,7 @@ def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.De
             assets.append(groups_spec(mirror))
             checks.append(groups_check(mirror))
             sensors.append(groups_sensor(mirror))
-    sensors.append(reaper() if project.mirrors else missing_sensor(project))
+    sensors += [file_sensor(project), *([reaper(project)] if project.mirrors else [])]
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,
@@ -69,8 +72,6 @@ def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.De
         sensors=sensors,
         schedules=[*schedules(evict, prune), *hourly],
         resources=bound,
-        # One process per run: a step in its own process would start another Python and another JVM, 20 s each.
-        executor=dg.in_process_executor,
     )
 
 
@@ -89,7 +90,9 @@ def lane_job(mirror: KnownMirror, lane: str) -> Any:
         selection=copies | dg.AssetSelection.checks(*(copying_key(mirror.name, topic) for topic in topics)),
         description=f"Runs lane {label}: copies its topics until the time budget ends or no record was copied for a while. "
         "The lag sensor starts it.",
-        tags=lane_tags(mirror.name, label, BUDGET_SECONDS),
+        tags=lane_tags(mirror, label, BUDGET_SECONDS),
+        # One process per run: a step in its own process would start another Python and another JVM, 20 s each.
+        executor_def=dg.in_process_executor,
     )
 
 

@@ -26,6 +26,7 @@ from mirror_pipeline.orchestration import metadata, names
 from mirror_pipeline.orchestration.failures import failure
 from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
+from mirror_pipeline.orchestration.run_tags import run_tags, step_tags
 from mirror_pipeline.orchestration.step_thread import SupervisorGone, Worker
 from mirror_pipeline.reports import Observer
 
@@ -71,8 +72,8 @@ Report = TypeVar("Report")
 def failover_job(mirror: KnownMirror) -> dg.JobDefinition:
     """The job that promotes topics of one mirror."""
 
-    @dg.op(name=mirror.called("failover_op"), config_schema=FAILOVER_FIELDS, pool=_pool(mirror))
-    def failover_op(context: dg.OpExecutionContext, mirrors: MirrorsResource, spark: SparkSessionResource) -> None:
+    @dg.op(name=mirror.called("failover_op"), config_schema=FAILOVER_FIELDS, pool=_pool(mirror), tags=step_tags(mirror.project))
+    def failover_op(context: dg.OpExecutionContext, mirror_project: MirrorsResource, mirror_spark: SparkSessionResource) -> None:
         config = context.op_config
 
         def call(observer: Observer, stop: threading.Event) -> FailoverReport:
@@ -80,8 +81,9 @@ def failover_job(mirror: KnownMirror) -> dg.JobDefinition:
             options = FailoverOptions(
                 config["topics"] or None, config["dry_run"], unplanned, not unplanned, config["wait"], config["accept_differences"]
             )
-            session = lambda: spark.session_for(mirrors.engine(mirror.name))  # noqa: E731
-            return mirrors.mirror(mirror.name).failover(options, observer=observer, stop=stop, session=session)
+            live, engine = mirror_project.opened(mirror.name)
+            session = lambda: mirror_spark.session_for(engine)  # noqa: E731
+            return live.failover(options, observer=observer, stop=stop, session=session)
 
         report = _watch(context, f"failover of {mirror.name}", call)
         context.add_output_metadata(metadata.of_cluster_change(report.state, failover_text(report)))
@@ -94,6 +96,7 @@ def failover_job(mirror: KnownMirror) -> dg.JobDefinition:
         description=f"Hands topics of mirror `{mirror.name}` over to applications on cluster `{mirror.config.target}`. A dry run unless "
         f"`dry_run: false`. Stop the sensor `{mirror.called('lag')}` and the lanes' runs first.",
         tags=_tags(mirror),
+        executor_def=dg.in_process_executor,
     )
     def failover() -> None:
         failover_op()
@@ -104,15 +107,16 @@ def failover_job(mirror: KnownMirror) -> dg.JobDefinition:
 def failback_job(mirror: KnownMirror) -> dg.JobDefinition:
     """The job that opens the reverse of a mirror that was failed over."""
 
-    @dg.op(name=mirror.called("failback_op"), config_schema=FAILBACK_FIELDS, pool=_pool(mirror))
-    def failback_op(context: dg.OpExecutionContext, mirrors: MirrorsResource, spark: SparkSessionResource) -> None:
+    @dg.op(name=mirror.called("failback_op"), config_schema=FAILBACK_FIELDS, pool=_pool(mirror), tags=step_tags(mirror.project))
+    def failback_op(context: dg.OpExecutionContext, mirror_project: MirrorsResource, mirror_spark: SparkSessionResource) -> None:
         config = context.op_config
         tail = None if config["tail"] == UNDECIDED else config["tail"]
         options = FailbackOptions(config["topics"] or None, config["dry_run"], tail, may_rebuild=False)
 
         def call(observer: Observer, stop: threading.Event) -> FailbackReport:
-            session = lambda: spark.session_for(mirrors.engine(mirror.name))  # noqa: E731
-            return mirrors.mirror(mirror.name).failback(options, observer=observer, stop=stop, session=session)
+            live, engine = mirror_project.opened(mirror.name)
+            session = lambda: mirror_spark.session_for(engine)  # noqa: E731
+            return live.failback(options, observer=observer, stop=stop, session=session)
 
         report = _watch(context, f"failback of {mirror.name}", call)
         context.add_output_metadata(metadata.of_cluster_change(report.state, failback_text(report)))
@@ -122,6 +126,7 @@ def failback_job(mirror: KnownMirror) -> dg.JobDefinition:
         description=f"After a failover of mirror `{mirror.name}`, opens the mirror of the other direction. A dry run unless "
         "`dry_run: false`.",
         tags=_tags(mirror),
+        executor_def=dg.in_process_executor,
     )
     def failback() -> None:
         failback_op()
@@ -130,11 +135,11 @@ def failback_job(mirror: KnownMirror) -> dg.JobDefinition:
 
 
 def _pool(mirror: KnownMirror) -> str:
-    return f"mirror/{mirror.name}/failover"
+    return names.pool(mirror.project, mirror.name, "failover")
 
 
 def _tags(mirror: KnownMirror) -> dict[str, str]:
-    return {names.MIRROR_TAG: mirror.name, names.KIND_TAG: names.KIND_FAILOVER, names.MAX_RUNTIME_TAG: str(MAX_RUNTIME_SECONDS)}
+    return run_tags(mirror.project, names.KIND_FAILOVER, MAX_RUNTIME_SECONDS, mirror=mirror.name)
 
 
 def _watch(context: dg.OpExecutionContext, label: str, call: Callable[[Observer, threading.Event], Report]) -> Report:

@@ -20,15 +20,27 @@ KIND_TAG = "mirror/kind"
 MAX_RUNTIME_TAG = "dagster/max_runtime"
 HALTED_TAG = "mirror/halted"
 STATE_TAG = "mirror/state"
+# Which mirror.yaml a run belongs to: an instance may hold runs of other projects, and of other mirror.yaml files.
+PROJECT_TAG = "mirror/project"
+# On a run that also executes steps of others.
+SHARED_TAG = "mirror/shared"
+# The process that executes the run.
+PROCESS_TAG = "mirror/process"
 SAME_CHECK = "same_as_source"
 COPYING_CHECK = "copying"
 GROUPS_CHECK = "groups_in_step"
 KIND_LANE, KIND_BACKFILL, KIND_UPKEEP, KIND_FAILOVER = "lane", "backfill", "upkeep", "failover"
+KINDS = (KIND_LANE, KIND_BACKFILL, KIND_UPKEEP, KIND_FAILOVER)
 
 LONGEST_WORD = 60
 LONGEST_NAME = 90
-# Names that do not belong to one mirror.
-RESERVED = ("evict", "evict_buffers", "evict_hourly", "prune", "prune_runs", "prune_nightly", "reaper", "mirrors_missing")
+# Names that do not belong to one mirror. Their prefix leaves the plain words to projects that these definitions are merged into.
+EVICT_JOB, EVICT_OP, EVICT_SCHEDULE = "mirror_evict", "mirror_evict_buffers", "mirror_evict_hourly"
+PRUNE_JOB, PRUNE_OP, PRUNE_SCHEDULE = "mirror_prune", "mirror_prune_runs", "mirror_prune_nightly"
+REAPER, MIRROR_FILE = "mirror_reaper", "mirror_file"
+RESERVED = (EVICT_JOB, EVICT_OP, EVICT_SCHEDULE, PRUNE_JOB, PRUNE_OP, PRUNE_SCHEDULE, REAPER, MIRROR_FILE)
+# Resource keys, which Dagster shares among all definitions of a code location. They are also parameter names of the steps.
+MIRRORS_RESOURCE, SPARK_RESOURCE = "mirror_project", "mirror_spark"
 
 
 def source_key(mirror: str, topic: str) -> dg.AssetKey:
@@ -80,10 +92,15 @@ def lane_label(mirror: str, lane: str) -> str:
 
 
 def group(mirror: str, part: str) -> str:
-    """Asset group of a lane, or of the backfills of a mirror."""
+    """Asset group of a lane, or of another part of a mirror."""
     return f"{word(mirror)}/{word(part)}"
 
 
-def lane_pool(mirror: str, lane: str) -> str:
-    """The pool whose single slot a lane's run holds."""
-    return f"mirror/{lane_label(mirror, lane)}"
+def backfill_group(mirror: str) -> str:
+    """Asset group of the backfills of a mirror: below one name for all mirrors."""
+    return f"backfill/{word(mirror)}"
+
+
+def pool(project: str, *parts: str) -> str:
+    """A pool of this project; pools belong to the whole instance."""
+    return "/".join(("mirror", project, *parts))

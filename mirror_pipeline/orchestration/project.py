@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mirror_pipeline.config import DEFAULT_CONFIG, Config, MirrorConfig, load_config
+from mirror_pipeline.config.settings import state_folder
 from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.files import replace_file
 from mirror_pipeline.orchestration import names
 from mirror_pipeline.topics.catalogue import load_catalogue
 from mirror_pipeline.topics.directions import Directions
@@ -18,6 +22,7 @@ from mirror_pipeline.topics.lanes import lane_names, lane_of, with_further
 CONFIG_ENV = "MIRROR_CONFIG"
 UP_URL_ENV = "MIRROR_UP_URL"
 UP_PID_ENV = "MIRROR_UP_PID"
+PROJECT_ENV = "MIRROR_PROJECT"
 
 _log = logging.getLogger(__name__)
 
@@ -41,13 +46,14 @@ class KnownMirror:
     """A mirror and its topics; ``topics`` is None while there is no catalogue.
 
     ``words`` are the names of its jobs, sensors and operations, by kind and object; ``since`` is when its first catalogue
-    was saved, in milliseconds since the epoch (0: unknown).
+    was saved, in milliseconds since the epoch (0: unknown). ``project`` is the id of the :class:`Project`.
     """
 
     config: MirrorConfig
     topics: tuple[KnownTopic, ...] | None
     words: Mapping[tuple[str, ...], str] = field(default_factory=dict, compare=False, repr=False)
     since: int = 0
+    project: str = ""
 
     @property
     def name(self) -> str:
@@ -70,11 +76,24 @@ class KnownMirror:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The mirrors of one mirror.yaml, or ``problem``: why there are none."""
+    """The mirrors of one mirror.yaml; ``problem`` is why it does not load, the mirrors are then those of the file that loaded last."""
 
     path: Path
     mirrors: tuple[KnownMirror, ...] = ()
     problem: str = ""
+
+    @property
+    def id(self) -> str:
+        """What its runs are tagged with."""
+        return project_id(self.path)
+
+
+def project_id(path: Path) -> str:
+    """What tells the runs of this mirror.yaml from others in a shared Dagster instance: ``$MIRROR_PROJECT``, else a hash of its path.
+
+    Containers that each have a mirror.yaml at the same path need the variable.
+    """
+    return os.environ.get(PROJECT_ENV) or hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()[:12]
 
 
 def config_path() -> Path:
@@ -83,18 +102,48 @@ def config_path() -> Path:
 
 
 def read_project(path: Path) -> Project:
-    """Read mirror.yaml and the catalogues. An invalid file does not raise: a sensor shows the error."""
+    """Read mirror.yaml and the catalogues. An invalid file does not raise: a sensor shows the error.
+
+    Its mirrors are then those of the file as it loaded last, so that jobs which run, retry or wait in the queue are still found.
+    """
     try:
-        config = load_config(path)
+        config, problem = load_config(path), ""
     except MirrorError as error:
-        _log.warning("definitions without mirrors: %s", error)
-        return Project(path, problem=str(error))
-    return Project(path, with_words(_known(config, mirror) for mirror in config.mirrors))
+        _log.warning("mirror.yaml does not load: %s", error)
+        earlier, problem = _last_loaded(path), str(error)
+        if earlier is None:
+            return Project(path, problem=problem)
+        config = earlier
+    else:
+        _remember(config)
+    return Project(path, with_words(_known(config, mirror) for mirror in config.mirrors), problem)
+
+
+def _copy_of(path: Path) -> Path:
+    """Where the text of the last mirror.yaml that loaded is kept. It names secrets and holds none."""
+    return state_folder(path) / f"{path.name}.loaded"
+
+
+def _remember(config: Config) -> None:
+    copy = _copy_of(config.path)
+    with suppress(OSError, UnicodeDecodeError):  # a read-only folder: an invalid file then has no mirrors
+        text = config.path.read_text(encoding="utf-8-sig")
+        if not copy.exists() or copy.read_text(encoding="utf-8") != text:
+            copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(copy, text)
+
+
+def _last_loaded(path: Path) -> Config | None:
+    try:
+        return load_config(path, text=_copy_of(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, MirrorError):
+        return None
 
 
 def _known(config: Config, mirror: MirrorConfig) -> KnownMirror:
     catalogue = load_catalogue(config, mirror.name)
-    return KnownMirror(mirror, known_topics(config, mirror), since=catalogue.since if catalogue is not None else 0)
+    since = catalogue.since if catalogue is not None else 0
+    return KnownMirror(mirror, known_topics(config, mirror), since=since, project=project_id(config.path))
 
 
 def with_words(mirrors: Iterable[KnownMirror]) -> tuple[KnownMirror, ...]:

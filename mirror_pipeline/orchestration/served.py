@@ -18,8 +18,8 @@ def nothing_stored() -> dg.IOManager:
 
 
 def closed(definitions: dg.Definitions) -> dg.Definitions:
-    """The same definitions with every resource out of reach of run configuration."""
-    return dg.Definitions.merge(definitions, dg.Definitions(resources={"io_manager": nothing_stored}))
+    """The same definitions with every resource out of reach of run configuration, and one process per run, whoever starts it."""
+    return dg.Definitions.merge(definitions, dg.Definitions(resources={"io_manager": nothing_stored}, executor=dg.in_process_executor))
 
 
 keep_pandas_out()

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(900)
 EVIL = "evil.example.com"
 LAUNCH = (
     f'mutation {{ launchRun(executionParams: {{selector: {{repositoryLocationName: "{names.LOCATION}", repositoryName: "__repository__", '
-    'jobName: "evict"}, runConfigData: "{}"}) { __typename ... on LaunchRunSuccess { run { runId } } } }'
+    'jobName: "mirror_evict"}, runConfigData: "{}"}) { __typename ... on LaunchRunSuccess { run { runId } } } }'
 )
 RUNS = "{ runsOrError { ... on Runs { results { runId jobName status } } } }"
 POST = """
@@ -98,7 +98,7 @@ def stranger() -> Iterator[int]:
 
 
 def evictions(up: Up) -> set[str]:
-    return {run["runId"] for run in up.ask(RUNS)["runsOrError"]["results"] if run["jobName"] == "evict"}
+    return {run["runId"] for run in up.ask(RUNS)["runsOrError"]["results"] if run["jobName"] == "mirror_evict"}
 
 
 def enter(browser: Browser, up: Up) -> None:
@@ -178,8 +178,8 @@ def test_what_once_ran_foreign_code_is_refused_by_the_server_itself(up: Up) -> N
 
 def test_a_run_with_resources_of_its_own_is_refused(up: Up) -> None:
     for resources in (
-        {"spark": {"config": {"spark_config": {"spark.jars": "http://127.0.0.1:1/evil.jar"}}}},
-        {"mirrors": {"config": {"config_path": "/tmp/of-mine.yaml"}}},
+        {"mirror_spark": {"config": {"spark_config": {"spark.jars": "http://127.0.0.1:1/evil.jar"}}}},
+        {"mirror_project": {"config": {"config_path": "/tmp/of-mine.yaml"}}},
         {"io_manager": {"config": {"base_dir": "/tmp/of-mine"}}},
     ):
         config = json.dumps({"resources": resources})

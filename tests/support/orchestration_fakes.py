@@ -18,6 +18,7 @@ from mirror_pipeline.reports import BackfillReport, LaneStatus, MirrorStatus, Pr
 from mirror_pipeline.verdicts import Difference, TopicVerdict, VerifyReport
 
 NAME = "east-to-west"
+PROJECT = "this"
 
 
 def topic_lag(topic: str, lag: int, *, position: int = 100, seconds: float | None = 1.5) -> TopicLag:
@@ -38,7 +39,7 @@ def lane_status(**facts: Any) -> LaneStatus:
 
 def known(*topics: str, lanes: int = 1, name: str = NAME) -> KnownMirror:
     config = MirrorConfig(name, "east", "west", TopicSelection((".*",)), lanes=lanes)
-    return KnownMirror(config, tuple(KnownTopic(t, f"east.{t}", f"lane-{n % lanes}", 3) for n, t in enumerate(topics)))
+    return KnownMirror(config, tuple(KnownTopic(t, f"east.{t}", f"lane-{n % lanes}", 3) for n, t in enumerate(topics)), project=PROJECT)
 
 
 @dataclass

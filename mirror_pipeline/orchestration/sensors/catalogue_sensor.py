@@ -8,8 +8,10 @@ import dagster as dg
 
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.orchestration import names, step_thread
+from mirror_pipeline.orchestration.failures import failure
 from mirror_pipeline.orchestration.project import UP_URL_ENV, KnownMirror, Project
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
+from mirror_pipeline.orchestration.up.config_watch import STAYS
 from mirror_pipeline.orchestration.up.graphql import GraphQLError, reload_location
 from mirror_pipeline.orchestration.up.page import known_token
 from mirror_pipeline.topics.catalogue import Catalogue
@@ -18,7 +20,6 @@ INTERVAL_SECONDS = 30
 LOOK_SECONDS = 20.0
 # A reload that did not bring the topics in is requested again after this time.
 RELOAD_AGAIN_SECONDS = 600.0
-NO_MIRRORS = "mirrors_missing"
 
 
 def catalogue_sensor(mirror: KnownMirror) -> dg.SensorDefinition:
@@ -32,29 +33,34 @@ def catalogue_sensor(mirror: KnownMirror) -> dg.SensorDefinition:
         default_status=dg.DefaultSensorStatus.RUNNING,
         tags={names.MIRROR_TAG: mirror.name},
     )
-    def refresh(context: dg.SensorEvaluationContext, mirrors: MirrorsResource) -> dg.SkipReason:
-        return tick(context, mirror, mirrors)
+    def refresh(context: dg.SensorEvaluationContext, mirror_project: MirrorsResource) -> dg.SkipReason:
+        return tick(context, mirror, mirror_project)
 
     return refresh
 
 
-def missing_sensor(project: Project) -> dg.SensorDefinition:
-    """A sensor in place of mirrors that cannot be shown: it says why, and reloads once the file is valid."""
+def file_sensor(project: Project) -> dg.SensorDefinition:
+    """Says whether mirror.yaml loads, and reloads the definitions once a file that did not load does."""
+    description = "Fails while mirror.yaml does not load. Lanes that run keep their settings, no run starts."
+    if project.problem and not project.mirrors:
+        description = f"There are no mirrors to show: {project.problem}. Set MIRROR_CONFIG to a mirror.yaml, then reload."
 
     @dg.sensor(
-        name=NO_MIRRORS,
-        description=f"There are no mirrors to show: {project.problem}. Set MIRROR_CONFIG to a mirror.yaml, then reload.",
+        name=names.MIRROR_FILE,
+        description=description,
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
-    def say_why(mirrors: MirrorsResource) -> dg.SkipReason:
+    def look_at_file(mirror_project: MirrorsResource) -> dg.SkipReason:
         try:
-            mirrors.config()
+            mirror_project.config()
         except MirrorError as error:
-            return dg.SkipReason(str(error))
-        return dg.SkipReason(f"{project.path} is valid now: " + _reload())
+            if not project.mirrors:
+                return dg.SkipReason(str(error))
+            raise failure(f"{error}; {STAYS}") from None
+        return dg.SkipReason(f"{project.path} is valid now: {_reload()}" if project.problem else f"{project.path} loads")
 
-    return say_why
+    return look_at_file
 
 
 def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: MirrorsResource) -> dg.SkipReason:

@@ -8,7 +8,7 @@ import dagster as dg
 from mirror_pipeline.errors import ClusterUnreachable, MirrorError
 from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.orchestration import metadata, names, step_thread
-from mirror_pipeline.orchestration.assets import BUDGET_SECONDS
+from mirror_pipeline.orchestration.assets import BUDGET_SECONDS, lane_tags
 from mirror_pipeline.orchestration.checks import copying_key
 from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
@@ -37,8 +37,8 @@ def lag_sensor(mirror: KnownMirror, jobs: list[dg.JobDefinition]) -> dg.SensorDe
         tags={names.MIRROR_TAG: mirror.name},
         **({"jobs": jobs} if jobs else {}),  # type: ignore[arg-type]
     )
-    def look_at_lag(context: dg.SensorEvaluationContext, mirrors: MirrorsResource) -> dg.SensorResult | dg.SkipReason:
-        return tick(context, mirror, mirrors)
+    def look_at_lag(context: dg.SensorEvaluationContext, mirror_project: MirrorsResource) -> dg.SensorResult | dg.SkipReason:
+        return tick(context, mirror, mirror_project)
 
     return look_at_lag
 
@@ -124,14 +124,15 @@ def _request(mirror: KnownMirror, start: Start) -> dg.RunRequest:
     # No run_key: Dagster never starts a key twice, so a failed run would leave an idle topic waiting forever.
     label = start.facts.label
     op = mirror.called("lane", start.facts.lane)
-    config = {"budget_seconds": budget_of(label), "whole_lane": True}
+    budget = budget_of(label)
+    config = {"budget_seconds": budget, "whole_lane": True}
     return dg.RunRequest(
         job_name=start.facts.job,
         asset_selection=[names.target_key(mirror.name, topic) for topic in start.topics] or None,
         # The default is all checks of the assets, which includes the verification step and blocks its pool while the lane runs.
         asset_check_keys=[copying_key(mirror.name, topic) for topic in start.topics] if start.topics else None,
         run_config={"ops": {op: {"config": config}}},
-        tags={names.MIRROR_TAG: mirror.name, names.LANE_TAG: label, names.KIND_TAG: names.KIND_LANE},
+        tags=lane_tags(mirror, label, budget),
     )
 
 

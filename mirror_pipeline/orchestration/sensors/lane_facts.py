@@ -78,14 +78,15 @@ def gather(instance: dg.DagsterInstance, mirror: KnownMirror, status: MirrorStat
     facts = []
     for lane in mirror.lanes:
         label = names.lane_label(mirror.name, lane)
-        past = _history(instance, label)
+        tags = {names.PROJECT_TAG: mirror.project, names.LANE_TAG: label}
+        past = _history(instance, tags)
         facts.append(
             LaneFacts(
                 lane=lane,
                 label=label,
                 job=lane_job_name(mirror, lane),
                 topics=frozenset(topic.topic for topic in mirror.in_lane(lane)),
-                run=run_in_flight(instance, label),
+                run=run_in_flight(instance, tags),
                 status=described.get(lane),
                 failures=past.failures,
                 halts=past.halts,
@@ -96,17 +97,17 @@ def gather(instance: dg.DagsterInstance, mirror: KnownMirror, status: MirrorStat
     return facts
 
 
-def run_in_flight(instance: dg.DagsterInstance, label: str) -> RunFact | None:
-    """The lane's run that is queued, starting, running or ending."""
-    in_flight = dg.RunsFilter(tags={names.LANE_TAG: label}, statuses=list(IN_FLIGHT))
+def run_in_flight(instance: dg.DagsterInstance, tags: dict[str, str]) -> RunFact | None:
+    """The run with these tags that is queued, starting, running or ending."""
+    in_flight = dg.RunsFilter(tags=tags, statuses=list(IN_FLIGHT))
     for record in instance.get_run_records(in_flight, limit=1):
         since = record.start_time or record.create_timestamp.timestamp()
         return RunFact(record.dagster_run.run_id, record.dagster_run.status.value, since)
     return None
 
 
-def _history(instance: dg.DagsterInstance, label: str) -> _History:
-    records = instance.get_run_records(dg.RunsFilter(tags={names.LANE_TAG: label}), limit=RECENT_RUNS)
+def _history(instance: dg.DagsterInstance, tags: dict[str, str]) -> _History:
+    records = instance.get_run_records(dg.RunsFilter(tags=tags), limit=RECENT_RUNS)
     finished: Sequence[dg.RunRecord] = [r for r in records if r.dagster_run.is_finished]
     runs = [record.dagster_run for record in finished]
     failures = len(list(takewhile(lambda run: run.status is dg.DagsterRunStatus.FAILURE, runs)))

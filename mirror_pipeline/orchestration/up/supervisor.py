@@ -13,16 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from mirror_pipeline.config import Config, load_config
 from mirror_pipeline.errors import MirrorError, UsageError
 from mirror_pipeline.orchestration import names, step_thread
 from mirror_pipeline.orchestration.project import CONFIG_ENV, UP_PID_ENV, UP_URL_ENV
+from mirror_pipeline.orchestration.up.config_watch import ConfigWatch
 from mirror_pipeline.orchestration.up.gate import HEALTH
 from mirror_pipeline.orchestration.up.graphql import GraphQLError, location_problem
 from mirror_pipeline.orchestration.up.home import LOGS, LONGEST_SOCKET_PATH, locked, prepare_home, write_workspace
 from mirror_pipeline.orchestration.up.page import TOKEN_ENV, TOKEN_FILE_ENV, address, make_token, warning, write_token
 from mirror_pipeline.orchestration.up.services import Service, wait_until
+
+if TYPE_CHECKING:
+    from dagster import DagsterRun
 
 DEFAULT_PORT = 3000
 PORTS_TRIED = 20
@@ -125,6 +130,7 @@ class Up:
         self._interrupted = interrupted
         self._socket = _socket_path(home)
         self._workspace = write_workspace(home, self._socket, names.LOCATION)
+        self._file = ConfigWatch(config.path, _say)
         self._code: Service | None = None
         self._web: Service | None = None
         self._daemon: Service | None = None
@@ -163,6 +169,7 @@ class Up:
 
         services = [service for service in (self._code, self._web, self._daemon) if service is not None]
         while not self._interrupted.wait(0.5):
+            self._file.look()
             for service in services:
                 if service.exit_code is not None:
                     _died(service)
@@ -175,7 +182,7 @@ class Up:
             self._daemon.end(SERVICE_END_SECONDS)
         if self._code is not None and self._code.exit_code is None:
             self._interrupted.clear()
-            end_runs(self._home, impatient=self._interrupted)
+            end_runs(self._home, self._socket, impatient=self._interrupted)
         for service in (self._web, self._code):
             if service is not None:
                 service.terminate()
@@ -212,15 +219,19 @@ class Up:
         return error is not None
 
 
-def end_runs(home: Path, *, impatient: threading.Event) -> None:
-    """Terminate the runs of an instance and wait for them; queued ones are cancelled."""
+def end_runs(home: Path, socket: Path, *, impatient: threading.Event) -> None:
+    """Terminate the runs of the code server at this socket and wait for them; queued ones are cancelled. Runs of others go on."""
     import dagster as dg
 
     from mirror_pipeline.orchestration.sensors.lane_facts import IN_FLIGHT
 
     with dg.DagsterInstance.from_config(str(home)) as instance:
         in_flight = dg.RunsFilter(statuses=list(IN_FLIGHT))
-        runs = instance.get_runs(in_flight)
+
+        def ours() -> list[dg.DagsterRun]:
+            return [run for run in instance.get_runs(in_flight) if _served_at(run) == str(socket)]
+
+        runs = ours()
         if not runs:
             return
         _say(f"ending {len(runs)} runs")
@@ -228,8 +239,15 @@ def end_runs(home: Path, *, impatient: threading.Event) -> None:
             # A worker that has died cannot be stopped; the reaper of the next start ends its run.
             with suppress(Exception):
                 instance.run_coordinator.cancel_run(run.run_id)
-        if not wait_until(lambda: not instance.get_runs(in_flight), RUNS_END_SECONDS, give_up=impatient.is_set):
+        if not wait_until(lambda: not ours(), RUNS_END_SECONDS, give_up=impatient.is_set):
             _say("some runs take too long to stop and are killed; the next run continues where they stopped")
+
+
+def _served_at(run: DagsterRun) -> str | None:
+    """The socket of the code server that a run belongs to; None for runs of other places."""
+    origin = run.remote_job_origin
+    location = None if origin is None else origin.repository_origin.code_location_origin
+    return getattr(location, "socket", None)
 
 
 @contextmanager

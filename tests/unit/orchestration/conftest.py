@@ -24,5 +24,5 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 @pytest.fixture(autouse=True)
 def _no_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("UP_PID", "UP_URL", "UP_TOKEN", "UP_TOKEN_FILE", "CONFIG", "BACKFILL_PARTITION", "BACKFILL_START"):
+    for name in ("UP_PID", "UP_URL", "UP_TOKEN", "UP_TOKEN_FILE", "CONFIG", "PROJECT", "BACKFILL_PARTITION", "BACKFILL_START"):
         monkeypatch.delenv(f"MIRROR_{name}", raising=False)

@@ -27,7 +27,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMirror:
 def check(*, raise_on_error: bool = True, selection: dg.AssetSelection | None = None) -> dg.ExecuteInProcessResult:
     checks = verify_checks(known(*TOPICS))
     job = dg.define_asset_job("verify", selection=selection or dg.AssetSelection.checks(checks))
-    defs = dg.Definitions(asset_checks=[checks], jobs=[job], resources={"mirrors": FakeMirrors(), "spark": NoSpark()})
+    defs = dg.Definitions(asset_checks=[checks], jobs=[job], resources={"mirror_project": FakeMirrors(), "mirror_spark": NoSpark()})
     with dg.DagsterInstance.ephemeral() as instance:
         return defs.resolve_job_def("verify").execute_in_process(instance=instance, raise_on_error=raise_on_error)
 

@@ -36,8 +36,8 @@ def test_the_graph_of_a_mirror_with_two_lanes(tmp_path: Path) -> None:
         "east-to-west/source/orders": ("east_to_west/from_east", []),
         "east-to-west/target/a.b": ("east_to_west/lane_1", ["east-to-west/source/a.b"]),
         "east-to-west/target/orders": ("east_to_west/lane_0", ["east-to-west/source/orders"]),
-        "east-to-west/backfill/a.b": ("east_to_west/backfill", ["east-to-west/source/a.b"]),
-        "east-to-west/backfill/orders": ("east_to_west/backfill", ["east-to-west/source/orders"]),
+        "east-to-west/backfill/a.b": ("backfill/east_to_west", ["east-to-west/source/a.b"]),
+        "east-to-west/backfill/orders": ("backfill/east_to_west", ["east-to-west/source/orders"]),
     }
     found = defs.resolve_asset_graph()
     assert found.get(names.source_key(NAME, "orders")).is_external
@@ -71,17 +71,19 @@ def test_jobs_carry_tags_that_bound_and_name_their_runs(tmp_path: Path) -> None:
     assert tags["mirror/name"] == NAME
     backfill = next(job for name, job in jobs.items() if name.startswith("backfill_"))
     assert {**backfill.tags, **backfill.run_tags}["mirror/kind"] == "backfill"
-    assert {"evict", "prune"} <= set(jobs)
-    assert defs.executor is dg.in_process_executor
+    assert {"mirror_evict", "mirror_prune"} <= set(jobs)
+    assert defs.executor is None, "a project that these definitions are merged into keeps its own"
+    assert {job.executor_def for job in jobs.values() if not job.name.startswith("__")} == {dg.in_process_executor}
 
 
 def test_everything_that_must_run_by_itself_is_on(tmp_path: Path) -> None:
     defs = build(write_project(tmp_path, ["orders"]))
     sensors = {sensor.name.rsplit("_east", 1)[0]: sensor for sensor in defs.sensors or ()}
-    assert set(sensors) == {"lag", "catalogue", "reaper"}
+    assert set(sensors) == {"lag", "catalogue", "mirror_reaper", "mirror_file"}
     assert all(sensor.default_status is dg.DefaultSensorStatus.RUNNING for sensor in sensors.values())
     assert all(schedule.default_status is dg.DefaultScheduleStatus.RUNNING for schedule in defs.schedules or ())
-    assert sorted(s.name.rsplit("_east", 1)[0] for s in defs.schedules or ()) == ["evict_hourly", "prune_nightly", "verify_hourly"]
+    schedules = sorted(schedule.name.rsplit("_east", 1)[0] for schedule in defs.schedules or ())
+    assert schedules == ["mirror_evict_hourly", "mirror_prune_nightly", "verify_hourly"]
 
 
 def test_without_a_configuration_a_sensor_says_so(tmp_path: Path) -> None:
@@ -90,7 +92,7 @@ def test_without_a_configuration_a_sensor_says_so(tmp_path: Path) -> None:
     (sensor,) = defs.sensors or ()
     assert isinstance(sensor, dg.SensorDefinition)
     assert "no such file" in (sensor.description or "")
-    result = sensor(**{"mirrors": MirrorsResource(config_path=str(tmp_path / "mirror.yaml"))})
+    result = sensor(**{"mirror_project": MirrorsResource(config_path=str(tmp_path / "mirror.yaml"))})
     assert isinstance(result, dg.SkipReason)
     assert "mirror init" in (result.skip_message or "")
 
@@ -102,7 +104,7 @@ def test_without_a_catalogue_everything_loads_and_the_sensor_says_so(tmp_path: P
     dg.Definitions.validate_loadable(defs)
     lag = next(sensor for sensor in defs.sensors or () if sensor.name.startswith("lag_"))
     with dg.build_sensor_context() as context:
-        result = lag(context, mirrors=MirrorsResource(config_path=str(project.path)))
+        result = lag(context, mirror_project=MirrorsResource(config_path=str(project.path)))
     assert isinstance(result, dg.SkipReason)
     assert "no catalogue of topics yet" in (result.skip_message or "")
 
@@ -132,3 +134,47 @@ def test_workspace_file_names_the_module_and_location() -> None:
     (entry,) = yaml.safe_load((ROOT / "workspace.yaml").read_text())["load_from"]
     module = entry["python_module"]
     assert module == {"module_name": definitions.__name__, "attribute": "defs", "location_name": names.LOCATION}
+
+
+@dg.op
+def _nothing() -> None: ...
+
+
+def _job(name: str) -> dg.JobDefinition:
+    return dg.JobDefinition(name=name, graph_def=dg.GraphDefinition(name=name, node_defs=[_nothing]))
+
+
+def host_project() -> dg.Definitions:
+    """A project of others: its own executor, resources, jobs, schedules and sensors, with the plainest names there are."""
+    jobs = {name: _job(name) for name in ("evict", "prune", "evict_buffers", "prune_runs", "reaper", "copy")}
+
+    @dg.sensor(name="reaper", job=jobs["reaper"])
+    def reaper_of_others() -> None: ...
+
+    @dg.sensor(name="mirrors_missing", job=jobs["reaper"])
+    def missing_of_others() -> None: ...
+
+    schedules = [dg.ScheduleDefinition(name=f"{name}_hourly", job=jobs[name], cron_schedule="1 * * * *") for name in ("evict", "prune")]
+    schedules.append(dg.ScheduleDefinition(name="prune_nightly", job=jobs["prune"], cron_schedule="1 3 * * *"))
+    return dg.Definitions(
+        jobs=list(jobs.values()),
+        sensors=[reaper_of_others, missing_of_others],
+        schedules=schedules,
+        resources={"spark": "their session", "mirrors": "their mirrors", "io_manager": dg.FilesystemIOManager()},
+        executor=dg.multiprocess_executor,
+    )
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["mirrors first", "host first"])
+def test_a_project_that_these_definitions_are_merged_into_keeps_what_it_has(tmp_path: Path, first: bool) -> None:
+    host, ours = host_project(), build(write_project(tmp_path, ["orders"], lanes=2))
+    merged = dg.Definitions.merge(ours, host) if first else dg.Definitions.merge(host, ours)
+    dg.Definitions.validate_loadable(merged)
+    assert merged.executor is host.executor
+    assert {key: (merged.resources or {})[key] for key in host.resources or {}} == host.resources
+    jobs = {job.name: job for job in merged.resolve_all_job_defs()}
+    theirs = {job.name for job in host.jobs or ()}
+    assert {jobs[name].executor_def for name in theirs} == {dg.multiprocess_executor}
+    ours_only = {job.name for job in ours.resolve_all_job_defs() if not job.name.startswith("__")}
+    assert not theirs & ours_only
+    assert {jobs[name].executor_def for name in ours_only} == {dg.in_process_executor}

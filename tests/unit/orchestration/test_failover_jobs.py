@@ -78,7 +78,7 @@ def run(job: dg.JobDefinition, instance: dg.DagsterInstance, **config: Any) -> d
     (node,) = job.nodes
     return job.execute_in_process(
         run_config={"ops": {node.name: {"config": config}}}, instance=instance, raise_on_error=False,
-        resources={"mirrors": FakeMirrors(), "spark": NoSpark()},
+        resources={"mirror_project": FakeMirrors(), "mirror_spark": NoSpark()},
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from mirror_pipeline.orchestration.sensors import lag_sensor as module
 from mirror_pipeline.orchestration.sensors.lag_decision import LONGEST_PAUSE_SECONDS, LagMemory, decide
 from mirror_pipeline.orchestration.sensors.lane_facts import LaneFacts, RunFact
 from mirror_pipeline.reports import TopicState
-from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors, known, lane_status, mirror_lag, topic_lag
+from tests.support.orchestration_fakes import NAME, PROJECT, FakeMirror, FakeMirrors, known, lane_status, mirror_lag, topic_lag
 
 TOPICS = ("orders", "payments", "users")
 
@@ -38,7 +38,7 @@ def skip(instance: dg.DagsterInstance, *topics: str) -> str:
 
 
 def in_flight(instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> dg.DagsterRun:
-    return instance.create_run_for_job(_job(), tags={names.LANE_TAG: "east-to-west/0"}, status=status)
+    return instance.create_run_for_job(_job(), tags={names.PROJECT_TAG: PROJECT, names.LANE_TAG: "east-to-west/0"}, status=status)
 
 
 def _job() -> dg.JobDefinition:
@@ -182,10 +182,10 @@ def test_the_request_is_one_that_dagster_accepts(fake: FakeMirror, instance: dg.
     from tests.support.orchestration_fakes import NoSpark, write_project
 
     fake.lag_answer = mirror_lag(orders=3, payments=0)
-    defs = build(write_project(tmp_path, ["orders", "payments"]), resources={"mirrors": FakeMirrors(), "spark": NoSpark()})
+    defs = build(write_project(tmp_path, ["orders", "payments"]), resources={"mirror_project": FakeMirrors(), "mirror_spark": NoSpark()})
     sensor = next(s for s in defs.sensors or () if s.name.startswith("lag_"))
     assert isinstance(sensor, dg.SensorDefinition)
-    with dg.build_sensor_context(instance=instance, definitions=defs, resources={"mirrors": FakeMirrors()}) as context:
+    with dg.build_sensor_context(instance=instance, definitions=defs, resources={"mirror_project": FakeMirrors()}) as context:
         data = sensor.evaluate_tick(context)
     (request,) = data.run_requests or ()
     job = defs.resolve_job_def(request.job_name or "")

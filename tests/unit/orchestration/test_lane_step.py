@@ -29,7 +29,7 @@ def materialize(
     return dg.materialize(
         [lane],
         selection=[names.target_key(NAME, topic) for topic in select] if select else None,
-        resources={"mirrors": FakeMirrors(), "spark": NoSpark()},
+        resources={"mirror_project": FakeMirrors(), "mirror_spark": NoSpark()},
         instance=instance,
         run_config={"ops": {OP: {"config": config}}},
         raise_on_error=False,

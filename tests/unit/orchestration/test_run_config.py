@@ -28,8 +28,8 @@ DAGSTER = {
 }
 """A word for the event log, what a failed step means for the next one, how much is logged: no file, no address, no code."""
 EVIL: dict[str, dict[str, Any]] = {
-    "spark": {"spark_config": {"spark.jars": "http://127.0.0.1:1/evil.jar", "spark.plugins": "Evil"}},
-    "mirrors": {"config_path": "/tmp/of-mine.yaml"},
+    "mirror_spark": {"spark_config": {"spark.jars": "http://127.0.0.1:1/evil.jar", "spark.plugins": "Evil"}},
+    "mirror_project": {"config_path": "/tmp/of-mine.yaml"},
     "io_manager": {"base_dir": "/tmp/of-mine"},
 }
 
@@ -53,7 +53,7 @@ def leaves(kind: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def test_a_run_may_set_nothing_but_what_is_listed_here(tmp_path: Path) -> None:
     found = {f"{job.name}: {path}": kind for job in jobs(tmp_path) for path, kind in leaves(job.run_config_schema.config_type)}
-    assert {name.split(": ")[0].split("_")[0] for name in found} >= {"lane", "backfill", "verify", "evict", "prune", ""}
+    assert {name.split(": ")[0].split("_")[0] for name in found} >= {"lane", "backfill", "verify", "mirror", ""}
     for name, kind in found.items():
         path = name.split(": ")[1]
         if path.startswith("resources/"):
@@ -76,18 +76,19 @@ def test_no_job_takes_configuration_for_a_resource(tmp_path: Path, resource: str
 
 
 def test_such_a_run_does_not_start(tmp_path: Path, fake: FakeMirror) -> None:
-    lane = next(job for job in jobs(tmp_path, mirrors=FakeMirrors(), spark=NoSpark()) if job.name.startswith("lane_"))
+    lane = next(job for job in jobs(tmp_path, mirror_project=FakeMirrors(), mirror_spark=NoSpark()) if job.name.startswith("lane_"))
     with pytest.raises(dg.DagsterInvalidConfigError):
-        lane.execute_in_process(run_config={"resources": {"spark": {"config": EVIL["spark"]}}})
+        lane.execute_in_process(run_config={"resources": {"mirror_spark": {"config": EVIL["mirror_spark"]}}})
     assert fake.calls == []
 
 
 def test_a_resource_is_bound_wherever_it_is_used(tmp_path: Path) -> None:
     @dg.asset
-    def thing(mirrors: FakeMirrors) -> None: ...
+    def thing(mirror_project: FakeMirrors) -> None: ...
 
     with pytest.raises(dg.DagsterInvalidConfigError):
-        dg.materialize([thing], resources={"mirrors": FakeMirrors()}, run_config={"resources": {"mirrors": {"config": EVIL["mirrors"]}}})
+        config = {"resources": {"mirror_project": {"config": EVIL["mirror_project"]}}}
+        dg.materialize([thing], resources={"mirror_project": FakeMirrors()}, run_config=config)
 
 
 @pytest.mark.parametrize(("name", "config"), [("lane", {"whole_lane": {"env": "SECRET"}}), ("backfill", {"into": {"env": "SECRET"}})])
@@ -103,7 +104,7 @@ def test_a_setting_cannot_be_read_from_the_environment(
 
 
 def test_values_reach_the_step(tmp_path: Path, fake: FakeMirror, instance: dg.DagsterInstance) -> None:
-    lane = next(job for job in jobs(tmp_path, mirrors=FakeMirrors(), spark=NoSpark()) if job.name.startswith("lane_"))
+    lane = next(job for job in jobs(tmp_path, mirror_project=FakeMirrors(), mirror_spark=NoSpark()) if job.name.startswith("lane_"))
     op = next(node.name for node in lane.nodes)
     done = lane.execute_in_process(instance=instance, run_config={"ops": {op: {"config": {"budget_seconds": 7, "whole_lane": True}}}})
     assert done.success

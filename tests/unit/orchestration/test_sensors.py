@@ -14,14 +14,17 @@ from typing import Any, ClassVar
 
 import dagster as dg
 import pytest
+from dagster._core.utils import make_new_run_id
 
-from mirror_pipeline.errors import ClusterUnreachable, UsageError
+from mirror_pipeline.errors import ClusterUnreachable, ConfigError, UsageError
 from mirror_pipeline.orchestration import maintenance, names
 from mirror_pipeline.orchestration.backfill import backfill_asset, partitions
 from mirror_pipeline.orchestration.definitions import build
+from mirror_pipeline.orchestration.run_tags import run_tags
 from mirror_pipeline.orchestration.sensors import catalogue_sensor, reaper
+from mirror_pipeline.reports import LaneStatus
 from mirror_pipeline.topics.catalogue import Catalogue, CatalogueTopic
-from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors, NoSpark, known, lane_status, write_project
+from tests.support.orchestration_fakes import NAME, PROJECT, FakeMirror, FakeMirrors, NoSpark, known, lane_status, write_project
 
 
 def catalogue(*topics: str) -> Catalogue:
@@ -102,70 +105,127 @@ def test_a_source_that_does_not_answer(fake: FakeMirror, instance: dg.DagsterIns
 
 # --- reaper ---------------------------------------------------------------------------------------------------------
 
-HERE = socket.gethostname()
+HERE, ELSEWHERE = socket.gethostname(), "another-host"
 
 
-@pytest.mark.parametrize(
-    ("facts", "verdict", "sure"),
-    [
-        ({"heartbeat": 995.0, "started": 910.0}, "", False),
-        ({"heartbeat": 930.0, "started": 910.0}, "no heartbeat", False),
-        ({"heartbeat": 930.0, "started": 910.0, "state": "finished", "host": HERE, "pid": os.getpid()}, "", False),
-        ({"heartbeat": 995.0, "started": 910.0, "host": HERE, "pid": 2**22 + 1}, "has died", True),
-        ({"heartbeat": 100.0, "started": 90.0, "host": HERE, "pid": 2**22 + 1}, "", False),
-    ],
-    ids=["alive", "silent", "ended", "process gone", "status of an earlier run"],
-)
-def test_when_a_run_is_dead(facts: dict[str, Any], verdict: str, sure: bool) -> None:
-    found, certain = reaper.judge(lane_status(**facts), started=900.0, now=1000.0)
-    assert verdict in found and bool(found) == bool(verdict)
-    assert certain is sure
+def lane_run(instance: dg.DagsterInstance, **tags: str) -> dg.DagsterRun:
+    """A started run of the lane; its process, on another host, has told its number."""
 
-
-def test_a_run_that_never_gave_a_sign() -> None:
-    assert reaper.judge(None, started=900.0, now=1000.0) == ("", False)
-    assert "since its start" in reaper.judge(None, started=100.0, now=1000.0)[0]
-
-
-def _started(instance: dg.DagsterInstance) -> dg.DagsterRun:
     @dg.job
     def nothing() -> None: ...
 
-    tags = {names.KIND_TAG: names.KIND_LANE, names.MIRROR_TAG: NAME, names.LANE_TAG: "east-to-west/0"}
-    return instance.create_run_for_job(nothing, tags=tags, status=dg.DagsterRunStatus.STARTED)
+    run_id = make_new_run_id()
+    ours = run_tags(PROJECT, names.KIND_LANE, 100, mirror=NAME, lane="east-to-west/0")
+    process = {names.PROCESS_TAG: f"{run_id} {ELSEWHERE} 1 pid:[1]"}
+    return instance.create_run_for_job(nothing, run_id=run_id, tags={**ours, **process, **tags}, status=dg.DagsterRunStatus.STARTED)
+
+
+def beating(**facts: Any) -> tuple[LaneStatus, ...]:
+    return (lane_status(**{"host": ELSEWHERE, "pid": 1, **facts}),)
 
 
 def reap(instance: dg.DagsterInstance, cursor: str | None = None) -> tuple[str, str | None]:
     with dg.build_sensor_context(instance=instance, cursor=cursor) as context:
-        reason = reaper.tick(context, FakeMirrors())
+        reason = reaper.tick(context, PROJECT, FakeMirrors())
         return reason.skip_message or "", context.cursor
 
 
+def ticks(instance: dg.DagsterInstance, number: int, cursor: str | None = None) -> tuple[str, str | None]:
+    """What the last of several ticks says."""
+    text = ""
+    for _ in range(number):
+        text, cursor = reap(instance, cursor)
+    return text, cursor
+
+
+def status_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
+    found = instance.get_run_by_id(run.run_id)
+    assert found is not None
+    return found.status.value
+
+
 def test_a_run_whose_process_is_gone_is_failed_at_once(fake: FakeMirror, instance: dg.DagsterInstance) -> None:
-    run = _started(instance)
-    fake.lanes_answer = (lane_status(host=HERE, pid=2**22 + 1),)
-    text, _ = reap(instance)
-    assert "has died" in text
-    failed = instance.get_run_by_id(run.run_id)
-    assert failed is not None and failed.status is dg.DagsterRunStatus.FAILURE
+    run = lane_run(instance)
+    here = f"{run.run_id} {HERE} {2**22 + 1} {os.readlink('/proc/self/ns/pid')}"
+    instance.add_run_tags(run.run_id, {names.PROCESS_TAG: here})
+    assert "has died" in reap(instance)[0]
+    assert status_of(instance, run) == "FAILURE"
 
 
-def test_a_silent_run_is_failed_at_the_second_look(fake: FakeMirror, instance: dg.DagsterInstance) -> None:
-    run = _started(instance)
-    fake.lanes_answer = (lane_status(heartbeat=time.time() - 100),)
-    text, cursor = reap(instance)
-    assert "checking once more" in text
-    assert "failed" in reap(instance, cursor)[0]
-    failed = instance.get_run_by_id(run.run_id)
-    assert failed is not None and failed.status is dg.DagsterRunStatus.FAILURE
+@pytest.mark.parametrize(
+    "process",
+    [f"{{run}} {HERE} {2**22 + 1} pid:[1]", f"parent {HERE} {2**22 + 1} {os.readlink('/proc/self/ns/pid')}"],
+    ids=["a container with this host's name", "the tag of the run that this one retries"],
+)
+def test_a_process_that_cannot_be_seen_from_here_is_not_dead(fake: FakeMirror, instance: dg.DagsterInstance, process: str) -> None:
+    run = lane_run(instance)
+    instance.add_run_tags(run.run_id, {names.PROCESS_TAG: process.format(run=run.run_id)})
+    ticks(instance, reaper.START_TICKS)
+    assert status_of(instance, run) == "STARTED"
 
 
-def test_a_living_run_stays(fake: FakeMirror, instance: dg.DagsterInstance) -> None:
-    run = _started(instance)
-    fake.lanes_answer = (lane_status(),)
-    assert reap(instance) == ("1 lane runs, all with heartbeats", "[]")
-    alive = instance.get_run_by_id(run.run_id)
-    assert alive is not None and alive.status is dg.DagsterRunStatus.STARTED
+@pytest.mark.parametrize("ahead", [0.0, 7200.0, -7200.0], ids=["true", "two hours fast", "two hours slow"])
+def test_a_silent_run_is_failed_after_a_minute_whatever_its_clock_says(
+    fake: FakeMirror, instance: dg.DagsterInstance, ahead: float
+) -> None:
+    run = lane_run(instance)
+    fake.lanes_answer = beating(heartbeat=time.time() + ahead, started=time.time() + ahead)
+    text, cursor = ticks(instance, reaper.SILENT_TICKS)
+    assert "no new heartbeat" in text
+    assert status_of(instance, run) == "STARTED"
+    assert "failed: no heartbeat since" in reap(instance, cursor)[0]
+    assert status_of(instance, run) == "FAILURE"
+
+
+@pytest.mark.parametrize("ahead", [0.0, 7200.0, -7200.0], ids=["true", "two hours fast", "two hours slow"])
+def test_a_run_that_beats_stays_whatever_its_clock_says(fake: FakeMirror, instance: dg.DagsterInstance, ahead: float) -> None:
+    run, cursor = lane_run(instance), None
+    for number in range(reaper.START_TICKS * 2):
+        # "stale" is what a reader whose clock is ahead makes of it
+        fake.lanes_answer = beating(heartbeat=time.time() + ahead + number, started=time.time() + ahead, state="stale")
+        text, cursor = reap(instance, cursor)
+    assert text == "1 lane runs, all with heartbeats"
+    assert status_of(instance, run) == "STARTED"
+
+
+def test_the_status_of_an_earlier_run_counts_for_no_later_one(fake: FakeMirror, instance: dg.DagsterInstance) -> None:
+    run = lane_run(instance)
+    fake.lanes_answer = beating(pid=2, heartbeat=time.time(), started=time.time() + 7200)
+    _, cursor = ticks(instance, reaper.START_TICKS)
+    assert status_of(instance, run) == "STARTED", "Python, Dagster and Spark take their time"
+    assert "no heartbeat since its start" in reap(instance, cursor)[0]
+    assert status_of(instance, run) == "FAILURE"
+
+
+def test_a_run_that_ends_is_left_alone(fake: FakeMirror, instance: dg.DagsterInstance) -> None:
+    run = lane_run(instance)
+    fake.lanes_answer = beating(state="finished")
+    ticks(instance, reaper.START_TICKS + 1)
+    assert status_of(instance, run) == "STARTED"
+
+
+def test_a_file_that_does_not_load_fails_no_run(fake: FakeMirror, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = lane_run(instance)
+    fake.lanes_answer = beating()
+    _, cursor = reap(instance)
+
+    def broken(self: FakeMirrors, name: str) -> Any:
+        raise ConfigError("mirror.yaml:35: mirrors[0].namin: unknown key")
+
+    monkeypatch.setattr(FakeMirrors, "mirror", broken)
+    text, cursor = ticks(instance, reaper.START_TICKS * 2, cursor)
+    assert text == "cannot judge: mirror.yaml:35: mirrors[0].namin: unknown key"
+    assert status_of(instance, run) == "STARTED"
+
+
+@pytest.mark.parametrize(
+    "tags", [{names.PROJECT_TAG: "another"}, {names.SHARED_TAG: "true"}], ids=["another mirror.yaml", "a run that is not ours alone"]
+)
+def test_runs_of_others_are_not_judged(fake: FakeMirror, instance: dg.DagsterInstance, tags: dict[str, str]) -> None:
+    run = lane_run(instance, **tags)
+    fake.lanes_answer = beating()
+    assert ticks(instance, reaper.START_TICKS * 2)[0] == "0 lane runs, all with heartbeats"
+    assert status_of(instance, run) == "STARTED"
 
 
 # --- upkeep ---------------------------------------------------------------------------------------------------------
@@ -173,8 +233,8 @@ def test_a_living_run_stays(fake: FakeMirror, instance: dg.DagsterInstance) -> N
 
 def test_eviction_goes_over_all_mirrors(fake: FakeMirror, instance: dg.DagsterInstance, tmp_path: Path) -> None:
     project = write_project(tmp_path, ["orders"])
-    defs = build(project, resources={"mirrors": FakeMirrors(), "spark": NoSpark()})
-    assert defs.resolve_job_def("evict").execute_in_process(instance=instance).success
+    defs = build(project, resources={"mirror_project": FakeMirrors(), "mirror_spark": NoSpark()})
+    assert defs.resolve_job_def("mirror_evict").execute_in_process(instance=instance).success
     assert fake.calls == [{"call": "evict"}]
 
 
@@ -185,13 +245,31 @@ def test_pruning_spares_runs_at_work_and_the_newest_materializations(instance: d
     @dg.job
     def nothing() -> None: ...
 
-    old, newest = (dg.materialize([thing], instance=instance).run_id for _ in range(2))
-    at_work = instance.create_run_for_job(nothing, status=dg.DagsterRunStatus.STARTED).run_id
-    assert maintenance.prune(instance, 1.0) == 0, "nothing is a day old"
-    assert maintenance.prune(instance, -1.0) == 1
+    tags = run_tags(PROJECT, names.KIND_LANE, 1)
+    old, newest = (dg.materialize([thing], instance=instance, tags=tags).run_id for _ in range(2))
+    at_work = instance.create_run_for_job(nothing, tags=tags, status=dg.DagsterRunStatus.STARTED).run_id
+    assert maintenance.prune(instance, PROJECT, 1.0) == 0, "nothing is a day old"
+    assert maintenance.prune(instance, PROJECT, -1.0) == 1
     left = {run.run_id for run in instance.get_runs()}
     assert left == {newest, at_work}
     assert old not in left
+
+
+def test_pruning_touches_no_run_of_others(instance: dg.DagsterInstance) -> None:
+    @dg.job
+    def nothing() -> None: ...
+
+    def ended(**tags: str) -> str:
+        return nothing.execute_in_process(instance=instance, tags=tags).run_id
+
+    ours = run_tags(PROJECT, names.KIND_UPKEEP, 1)
+    earlier = {names.KIND_TAG: names.KIND_LANE, names.MIRROR_TAG: NAME}
+    gone = {ended(**ours), ended(**earlier)}
+    theirs = {ended(), ended(**ours | {names.PROJECT_TAG: "another"}), ended(**ours | {names.SHARED_TAG: "true"}), ended(team="billing")}
+    assert maintenance.prune(instance, PROJECT, -1.0, kinds=[names.KIND_UPKEEP]) == 1
+    assert maintenance.prune(instance, PROJECT, -1.0) == 1
+    assert {run.run_id for run in instance.get_runs()} == theirs
+    assert not gone & theirs
 
 
 # --- backfill -------------------------------------------------------------------------------------------------------
@@ -203,7 +281,7 @@ def _backfill(instance: dg.DagsterInstance, first: str, last: str, **config: Any
     job = dg.Definitions(
         assets=[asset],
         jobs=[dg.define_asset_job("job", [asset.key])],
-        resources={"mirrors": FakeMirrors(), "spark": NoSpark()},
+        resources={"mirror_project": FakeMirrors(), "mirror_spark": NoSpark()},
         executor=dg.in_process_executor,
     ).resolve_job_def("job")
     return job.execute_in_process(

@@ -21,6 +21,7 @@ from mirror_pipeline.orchestration.sensors.lane_facts import LaneFacts, gather
 from mirror_pipeline.reports import Progress, RunReport, TopicProgress, TopicState
 from tests.support.orchestration_fakes import (
     NAME,
+    PROJECT,
     FakeMirror,
     FakeMirrors,
     NoSpark,
@@ -48,6 +49,7 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMirror:
     made = FakeMirror(records={"a.b": 5, "a_b": 7, "quiet": 0}, halted={"bad": WHY})
     monkeypatch.setattr(FakeMirrors, "fakes", {NAME: made})
+    monkeypatch.setenv("MIRROR_PROJECT", PROJECT)
     return made
 
 
@@ -55,7 +57,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMirror:
 def run(tmp_path: Path, instance: dg.DagsterInstance, fake: FakeMirror) -> Callable[..., dg.ExecuteInProcessResult]:
     """A run of the lane as the lag sensor asks for it when these topics are behind."""
     project = write_project(tmp_path, TOPICS)
-    defs = build(project, resources={"mirrors": FakeMirrors(), "spark": NoSpark()})
+    defs = build(project, resources={"mirror_project": FakeMirrors(), "mirror_spark": NoSpark()})
 
     def start(*behind: str, facts: LaneFacts | None = None) -> dg.ExecuteInProcessResult:
         mirror = project.mirrors[0]
@@ -208,7 +210,7 @@ def test_runs_of_the_lag_sensor_hold_no_verification(tmp_path: Path, instance: d
     subset = job.get_subset(asset_selection=set(request.asset_selection or ()), asset_check_selection=set(request.asset_check_keys))
     assert [node.name for node in subset.nodes] == ["lane_east_to_west_0"]
     pools = {pool for node in subset.nodes for pool in node.definition.pools}
-    assert pools == {names.lane_pool(NAME, "lane-0")}
+    assert pools == {names.pool(mirror.project, NAME, "0")}
 
 
 def test_every_topic_has_its_checks_whatever_its_name(tmp_path: Path) -> None:

@@ -8,17 +8,20 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import dagster as dg
 import pytest
 import yaml
 from dagster import DagsterInstance
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 
 from mirror_pipeline.errors import ConfigError, ProblemFound, UsageError
 from mirror_pipeline.orchestration.up import home as home_module
 from mirror_pipeline.orchestration.up.home import locked, packaged_settings, prepare_home, write_workspace
 from mirror_pipeline.orchestration.up.services import Service, wait_until
-from mirror_pipeline.orchestration.up.supervisor import _socket_path, choose_port, run_up
+from mirror_pipeline.orchestration.up.supervisor import _socket_path, choose_port, end_runs, run_up
 
 
 def test_a_missing_configuration_is_said_before_anything_is_made(tmp_path: Path) -> None:
@@ -184,3 +187,29 @@ def test_the_log_of_the_time_before_is_kept(tmp_path: Path) -> None:
 def test_waiting_has_an_end() -> None:
     assert not wait_until(lambda: False, 0.3)
     assert not wait_until(lambda: False, 3000, give_up=lambda: True)
+
+
+def origin(socket_path: Path) -> RemoteJobOrigin:
+    location = GrpcServerCodeLocationOrigin(host="localhost", socket=str(socket_path), location_name="mirror_pipeline")
+    return RemoteJobOrigin(RemoteRepositoryOrigin(location, "__repository__"), "job")
+
+
+def test_the_end_touches_no_run_of_others(tmp_path: Path) -> None:
+    """Runs in flight without an origin, and of another code server, in the instance whose `mirror up` ends."""
+
+    @dg.job
+    def job() -> None: ...
+
+    home = prepare_home(tmp_path)
+    tags = {"mirror/kind": "lane"}
+    with DagsterInstance.from_config(str(home)) as instance:
+        ours = instance.create_run_for_job(job, status=dg.DagsterRunStatus.QUEUED, remote_job_origin=origin(home / "code.sock"))
+        others = [
+            instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED),
+            instance.create_run_for_job(job, status=dg.DagsterRunStatus.QUEUED, remote_job_origin=origin(tmp_path / "x.sock")),
+            instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags=tags),
+        ]
+        end_runs(home, home / "code.sock", impatient=threading.Event())
+        runs = {run.run_id: run.status.value for run in instance.get_runs()}
+    assert runs.pop(ours.run_id) == "CANCELED"
+    assert runs == {run.run_id: run.status.value for run in others}

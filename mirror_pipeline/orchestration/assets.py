@@ -11,8 +11,10 @@ from pydantic import Field
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.halts import PROMOTED, STANDBY
 from mirror_pipeline.orchestration import metadata, names
-from mirror_pipeline.orchestration.checks import BEHIND, HALTED, copying_spec, evaluation, verdict
+from mirror_pipeline.orchestration.checks import copying_key, copying_spec, evaluation, verdict, waiting_since
 from mirror_pipeline.orchestration.failures import failure
+from mirror_pipeline.orchestration.metadata import BEHIND, HALTED
+from mirror_pipeline.orchestration.outage import Outage
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
 from mirror_pipeline.orchestration.reporting import LaneReporter, TopicReport
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
@@ -136,7 +138,7 @@ def lane_assets(mirror: KnownMirror, lane: str) -> dg.AssetsDefinition:
                 session=lambda: mirror_spark.session_for(engine),
             )
 
-        yield from run_lane(context, config, mirror.name, label, selected, copy)
+        yield from run_lane(context, config, mirror, label, selected, copy)
 
     return lane_step
 
@@ -157,7 +159,7 @@ def _ports(
 def run_lane(
     context: dg.AssetExecutionContext,
     config: LaneConfig,
-    mirror: str,
+    mirror: KnownMirror,
     label: str,
     selected: dict[str, dg.AssetKey],
     copy: Callable[[Observer, threading.Event], RunReport],
@@ -171,18 +173,21 @@ def run_lane(
         dagster.Failure: a selected topic halted, a cluster is unreachable, or the run could not be started. Dagster does not
             retry it; the lag sensor starts the next run.
     """
-    reporter = LaneReporter(config.report_interval)
+    waited = lambda topic: waiting_since(context.instance, copying_key(mirror.name, topic))  # noqa: E731
+    reporter = LaneReporter(config.report_interval, waited=waited)
+    outage = Outage(context, mirror.config.source, mirror.config.target)
     with Worker(copy, name=f"mirror {label}") as worker:
         try:
             for progress in worker.watch():
-                _log(context, mirror, reporter.due(progress))
+                _log(context, mirror.name, reporter.due(progress))
+                outage.see(progress)
             report = worker.report()
         except MirrorError as error:
             raise failure(f"lane {label}: {error.message}", hint=error.hint) from None
         except dg.DagsterExecutionInterruptedError:
             worker.end()
             if worker.last is not None:
-                _log(context, mirror, reporter.final(worker.last))
+                _log(context, mirror.name, reporter.final(worker.last))
             raise
         except SupervisorGone as error:
             worker.end()
@@ -193,7 +198,7 @@ def run_lane(
         tag_run(context, {names.HALTED_TAG: "true"})
     if last is not None:
         each = run_failure is not None or not config.whole_lane
-        yield from _results(context, mirror, selected, _closing(reporter, last, selected, each=each))
+        yield from _results(context, mirror.name, selected, _closing(reporter, last, selected, each=each))
     if run_failure is not None:
         raise run_failure
 
@@ -215,7 +220,8 @@ def _results(
             yield dg.MaterializeResult(asset_key=key, metadata=by_topic[topic].metadata)
     for check in sorted(context.selected_asset_check_keys):
         report = by_topic.get(names.topic_of(check.asset_key))
-        yield verdict(check.asset_key, report.state if report else "ok", report.metadata if report else {})
+        state, facts, lasting = (report.state, report.metadata, report.lasting) if report else ("ok", {}, False)
+        yield verdict(check.asset_key, state, facts, lasting=lasting)
 
 
 def _log(context: dg.AssetExecutionContext, mirror: str, reports: Collection[TopicReport]) -> None:
@@ -225,7 +231,7 @@ def _log(context: dg.AssetExecutionContext, mirror: str, reports: Collection[Top
         event = dg.AssetMaterialization if report.materializes else dg.AssetObservation
         context.log_event(event(key, metadata=report.metadata))
         if report.state_changed:
-            context.log_event(evaluation(key, report.state, report.metadata))
+            context.log_event(evaluation(key, report.state, report.metadata, lasting=report.lasting))
 
 
 def _failure_of(label: str, report: RunReport, selected: Collection[str]) -> dg.Failure | None:

@@ -9,6 +9,7 @@ topic has its own check: a halt fails it at once, with its reason and a hint, an
 # No `from __future__ import annotations`: Dagster reads the annotations of the check at run time.
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import dagster as dg
@@ -16,6 +17,7 @@ import dagster as dg
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.orchestration import metadata, names
 from mirror_pipeline.orchestration.failures import failure
+from mirror_pipeline.orchestration.metadata import BEHIND, HALTED
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
 from mirror_pipeline.orchestration.run_tags import run_tags, step_tags, tag_check_run
@@ -26,7 +28,7 @@ from mirror_pipeline.verdicts import DIFFERENT, VerifyReport
 VERIFY_CRON = "37 * * * *"
 MAX_RUNTIME_SECONDS = 6 * 3600
 NOT_YET = "no record was copied yet"
-HALTED, BEHIND = "halted", "behind"
+_SHOWN = (metadata.STATE, metadata.CODE, metadata.REASON, metadata.HINT, metadata.SINCE)
 # A verification, and the topics that are halted, with their states.
 Compared = tuple[VerifyReport, dict[str, TopicState]]
 
@@ -44,7 +46,8 @@ def copying_spec(mirror: KnownMirror, topic: KnownTopic) -> dg.AssetCheckSpec:
     return TopicCheckSpec(
         names.COPYING_CHECK,
         asset=names.target_key(mirror.name, topic.topic),
-        description=f"`{topic.topic}` is copied: no halt has stopped it (an error), and it does not wait for a cluster (a warning).",
+        description=f"`{topic.topic}` is copied: no halt has stopped it (an error), and it does not wait for a cluster (a warning, and an "
+        "error once it lasts).",
     )
 
 
@@ -53,23 +56,42 @@ def copying_key(mirror: str, topic: str) -> dg.AssetCheckKey:
     return dg.AssetCheckKey(names.target_key(mirror, topic), names.COPYING_CHECK)
 
 
-def verdict(key: dg.AssetKey, state: str, facts: metadata.Metadata) -> dg.AssetCheckResult:
-    """The result of the check for a topic in this state."""
+def verdict(key: dg.AssetKey, state: str, facts: metadata.Metadata, *, lasting: bool = False) -> dg.AssetCheckResult:
+    """The result of the check for a topic in this state. Waiting for a cluster is an error, red in the asset graph, once it lasts."""
     reason, hint = str(facts.get(metadata.REASON, "")), str(facts.get(metadata.HINT, ""))
-    text = f"{state}: {reason}" + (f" ({hint})" if hint else "")
+    since = facts.get(metadata.SINCE)
+    began = f" since {moment(since.value)}" if state == BEHIND and isinstance(since, dg.TimestampMetadataValue) else ""
+    text = f"{state}{began}: {reason}" + (f" ({hint})" if hint else "")
     return dg.AssetCheckResult(
         passed=state not in (HALTED, BEHIND),
         asset_key=key,
         check_name=names.COPYING_CHECK,
-        severity=dg.AssetCheckSeverity.WARN if state == BEHIND else dg.AssetCheckSeverity.ERROR,
+        severity=dg.AssetCheckSeverity.WARN if state == BEHIND and not lasting else dg.AssetCheckSeverity.ERROR,
         description=text if state != "ok" else "",
-        metadata={name: facts[name] for name in (metadata.STATE, metadata.CODE, metadata.REASON, metadata.HINT) if name in facts},
+        metadata={name: facts[name] for name in _SHOWN if name in facts},
     )
 
 
-def evaluation(key: dg.AssetKey, state: str, facts: metadata.Metadata) -> dg.AssetCheckEvaluation:
+def moment(seconds: float) -> str:
+    """Date and time of day, local."""
+    return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S %Z}"
+
+
+def waiting_since(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> float | None:
+    """Since when a topic waits for a cluster by the newest result of its check; None if that says otherwise."""
+    for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=2):  # the present run's has no result yet
+        event = record.event.dagster_event if record.event is not None else None
+        if event is not None and event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            facts = event.asset_check_evaluation_data.metadata
+            state, since = facts.get(metadata.STATE), facts.get(metadata.SINCE)
+            waits = state is not None and state.value == BEHIND
+            return since.value if waits and isinstance(since, dg.TimestampMetadataValue) else None
+    return None
+
+
+def evaluation(key: dg.AssetKey, state: str, facts: metadata.Metadata, *, lasting: bool = False) -> dg.AssetCheckEvaluation:
     """The same result as an event, for topics that the run did not select, and during the run."""
-    result = verdict(key, state, facts)
+    result = verdict(key, state, facts, lasting=lasting)
     return dg.AssetCheckEvaluation(
         asset_key=key,
         check_name=names.COPYING_CHECK,

@@ -43,6 +43,7 @@ REASON = "reason"
 HINT = "hint"
 TARGET_TOPIC = "target_topic"
 TARGET_DOWN = "target_down"
+SINCE = "since"
 FROM_TIME = "from_time"
 TO_TIME = "to_time"
 LEAVES = "leaves"
@@ -54,13 +55,15 @@ GROUPS_NOT_IN_STEP = "groups_not_in_step"
 RECORDS_BEHIND = "records_behind"
 REPORT = "report"
 SHOWN_DIFFERENCES = 20
+# States of a topic that is not copied now, by a halt or because it waits for a cluster.
+HALTED, BEHIND = "halted", "behind"
 
 NAMES = frozenset(
     (
         LAG_RECORDS, LAG_SECONDS, EXPIRES_SECONDS, HELD_RECORDS, RECORDS, BYTES, RECORDS_PER_SECOND, BYTES_PER_SECOND, MICRO_BATCHES,
         SECONDS, SECONDS_STAGING, SECONDS_PRODUCING, STAGED_RECORDS, STAGED_BYTES, SPARK_BYTES, DRIVER_BYTES, SPARK_JOBS,
         GAPS, POSITIONS, END_OFFSETS, OFFSET_RANGES, STATE,
-        CODE, REASON, HINT, TARGET_TOPIC, TARGET_DOWN, FROM_TIME, TO_TIME,
+        CODE, REASON, HINT, SINCE, TARGET_TOPIC, TARGET_DOWN, FROM_TIME, TO_TIME,
         LEAVES, DIFFERENCES, FIRST_DIFFERENCES, EXPIRED, GROUPS, GROUPS_NOT_IN_STEP, RECORDS_BEHIND,
         REPORT,
     )
@@ -72,28 +75,35 @@ def _numbers(values: Mapping[int, int]) -> dg.MetadataValue[Any]:
     return dg.MetadataValue.json({str(number): values[number] for number in sorted(values)})
 
 
+def _tenths(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
+
+
 def _optional(name: str, value: Any) -> Metadata:
     return {} if value in (None, "") else {name: value}
 
 
-def of_topic_progress(progress: Progress, topic: TopicProgress, *, started_at: Mapping[int, int], rates: tuple[float, float]) -> Metadata:
+def of_topic_progress(
+    progress: Progress, topic: TopicProgress, *, started_at: Mapping[int, int], rates: tuple[float, float], since: float
+) -> Metadata:
     """Metadata of a target asset's event while its lane runs.
 
     Records, bytes and positions are the topic's, since the run began; micro-batches, seconds, gaps and what is
-    staged are the lane's. ``started_at`` holds the positions at the run's start, ``rates`` records and bytes a second.
+    staged are the lane's. ``started_at`` holds the positions at the run's start, ``rates`` records and bytes a second, ``since`` when
+    the topic's state began (seconds since the epoch).
     """
     ranges = {str(n): [started_at.get(n, position), position] for n, position in sorted(topic.position.items())}
     return {
         LAG_RECORDS: topic.lag_records,
-        **_optional(LAG_SECONDS, None if progress.lag_seconds is None else progress.lag_seconds if topic.lag_records else 0.0),
+        **_optional(LAG_SECONDS, _tenths(progress.lag_seconds if topic.lag_records or progress.lag_seconds is None else 0.0)),
         RECORDS: topic.records,
         BYTES: topic.bytes,
-        RECORDS_PER_SECOND: round(rates[0], 3),
-        BYTES_PER_SECOND: round(rates[1], 3),
+        RECORDS_PER_SECOND: round(rates[0], 1),
+        BYTES_PER_SECOND: float(round(rates[1])),
         MICRO_BATCHES: progress.micro_batches,
-        SECONDS: round(progress.seconds, 3),
-        SECONDS_STAGING: round(progress.seconds_staging, 3),
-        SECONDS_PRODUCING: round(progress.seconds_producing, 3),
+        SECONDS: round(progress.seconds, 1),
+        SECONDS_STAGING: round(progress.seconds_staging, 1),
+        SECONDS_PRODUCING: round(progress.seconds_producing, 1),
         STAGED_RECORDS: progress.staged_records,
         STAGED_BYTES: progress.staged_bytes,
         SPARK_BYTES: progress.spark_bytes,
@@ -104,18 +114,26 @@ def of_topic_progress(progress: Progress, topic: TopicProgress, *, started_at: M
         STATE: topic.state,
         **_optional(CODE, topic.code),
         **_optional(REASON, topic.reason),
-        **_optional(HINT, topic.hint),
+        **_optional(HINT, topic.hint or (_hint(progress) if topic.state == BEHIND else "")),
+        **_optional(SINCE, None if topic.state == "ok" else dg.MetadataValue.timestamp(since)),
         **_optional(TARGET_TOPIC, topic.target_topic),
         **_optional(TARGET_DOWN, progress.target_down),
     }
+
+
+def _hint(progress: Progress) -> str:
+    """What to do about a topic that waits for a cluster."""
+    side = "target" if progress.target_down else "source" if progress.source_down else "clusters"
+    goes_on = "reading goes on, and " if progress.target_down else ""
+    return f"`mirror check` says what the {side} lacks; {goes_on}the topic is copied by itself once it can be"
 
 
 def of_topic_lag(lag: TopicLag) -> Metadata:
     """Metadata of a source asset's observation."""
     return {
         LAG_RECORDS: lag.lag_records,
-        **_optional(LAG_SECONDS, lag.lag_seconds),
-        **_optional(EXPIRES_SECONDS, lag.expires_seconds),
+        **_optional(LAG_SECONDS, _tenths(lag.lag_seconds)),
+        **_optional(EXPIRES_SECONDS, None if lag.expires_seconds is None else round(lag.expires_seconds)),
         HELD_RECORDS: lag.held_records,
         STAGED_RECORDS: sum(max(0, p.staged - p.position) for p in lag.partitions),
         POSITIONS: _numbers({p.partition: p.position for p in lag.partitions}),
@@ -135,7 +153,7 @@ def of_backfill(report: BackfillReport) -> Metadata:
         RECORDS: run.records,
         BYTES: run.bytes,
         MICRO_BATCHES: run.micro_batches,
-        SECONDS: round(run.seconds, 3),
+        SECONDS: round(run.seconds, 1),
         OFFSET_RANGES: dg.MetadataValue.json({str(n): list(ends) for n, ends in sorted(report.ranges.items())}),
         FROM_TIME: dg.MetadataValue.timestamp(report.from_time / 1000),
         TO_TIME: dg.MetadataValue.timestamp(report.to_time / 1000),
@@ -155,7 +173,7 @@ def of_verification(topic: str, report: VerifyReport) -> Metadata:
         LEAVES: sum(verdict.leaves for verdict in verdicts),
         DIFFERENCES: len(differences),
         EXPIRED: sum(verdict.expired for verdict in verdicts),
-        SECONDS: round(report.seconds, 3),
+        SECONDS: round(report.seconds, 1),
         **_optional(FIRST_DIFFERENCES, dg.MetadataValue.json(shown) if shown else None),
         **_optional(TARGET_TOPIC, ", ".join(sorted({verdict.target_topic for verdict in verdicts}))),
     }

@@ -24,6 +24,8 @@ STATE_TAG = "mirror/state"
 PROJECT_TAG = "mirror/project"
 # On a run that also executes steps of others.
 SHARED_TAG = "mirror/shared"
+# Which cluster the run waits for, and since when.
+DOWN_TAG = "mirror/down"
 # The process that executes the run.
 PROCESS_TAG = "mirror/process"
 SAME_CHECK = "same_as_source"

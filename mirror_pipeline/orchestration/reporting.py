@@ -10,10 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mirror_pipeline.orchestration import metadata
+from mirror_pipeline.orchestration.metadata import BEHIND
 from mirror_pipeline.reports import Progress, TopicProgress
 
 # A topic whose state flickers is reported at most this often.
 STATE_CHANGE_SPACING_SECONDS = 5.0
+# Waiting for a cluster is a warning at first: a broker that restarts takes less.
+LASTING_SECONDS = 30.0
 
 
 @dataclass(slots=True)
@@ -26,17 +29,22 @@ class _LastReport:
     bytes: int = 0
     lag: int = 0
     state: str = "ok"
+    lasting: bool = False
     sent: bool = False
+    # The present state, reported or not, and since when.
+    present: str = "ok"
+    since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
-    """A report on one topic; ``state_changed`` if its state differs from the last report."""
+    """A report on one topic; ``state_changed`` if its state differs from the last report. ``lasting``: it is no short interruption."""
 
     topic: str
     state: str
     metadata: metadata.Metadata = field(hash=False)
     state_changed: bool = False
+    lasting: bool = True
 
     @property
     def materializes(self) -> bool:
@@ -50,11 +58,22 @@ class LaneReporter:
     Args:
         interval: seconds between two reports on one topic.
         clock: monotonic seconds.
+        wall_clock: seconds since the epoch.
+        waited: since when a topic was waiting for a cluster when the last run ended; None if it was not.
     """
 
-    def __init__(self, interval: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        interval: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+        waited: Callable[[str], float | None] = lambda _: None,
+    ) -> None:
         self._interval = interval
         self._clock = clock
+        self._wall_clock = wall_clock
+        self._waited = waited
         self._last: dict[str, _LastReport] = {}
 
     def due(self, progress: Progress) -> list[TopicReport]:
@@ -81,6 +100,9 @@ class LaneReporter:
         if name not in self._last:
             self._last[name] = _LastReport(dict(topic.position), now)
         last = self._last[name]
+        if topic.state != last.present:
+            earlier = self._waited(name) if topic.state == BEHIND and not last.sent else None
+            last.present, last.since = topic.state, self._wall_clock() if earlier is None else earlier
         for number, position in topic.position.items():
             last.started_at.setdefault(number, position)
         return last
@@ -90,6 +112,8 @@ class LaneReporter:
         since = now - last.at
         if topic.state != last.state or (topic.records and not last.records):
             return not last.sent or since >= STATE_CHANGE_SPACING_SECONDS
+        if not last.lasting and self._lasts(last):
+            return True
         changed = (topic.records, topic.lag_records) != (last.records, last.lag)
         return changed and since >= self._interval
 
@@ -100,8 +124,12 @@ class LaneReporter:
             (topic.records - last.records) / seconds if seconds > 0 else 0.0,
             (topic.bytes - last.bytes) / seconds if seconds > 0 else 0.0,
         )
-        facts = metadata.of_topic_progress(progress, topic, started_at=last.started_at, rates=rates)
-        state_changed = topic.state != last.state or not last.sent
+        facts = metadata.of_topic_progress(progress, topic, started_at=last.started_at, rates=rates, since=last.since)
+        lasting = self._lasts(last)
+        state_changed = (topic.state, lasting) != (last.state, last.lasting) or not last.sent
         last.at, last.records, last.bytes, last.lag = now, topic.records, topic.bytes, topic.lag_records
-        last.state, last.sent = topic.state, True
-        return TopicReport(name, topic.state, facts, state_changed)
+        last.state, last.lasting, last.sent = topic.state, lasting, True
+        return TopicReport(name, topic.state, facts, state_changed, lasting)
+
+    def _lasts(self, last: _LastReport) -> bool:
+        return last.present == BEHIND and self._wall_clock() - last.since >= LASTING_SECONDS

@@ -103,12 +103,18 @@ class Up:
 
     def reasons(self, sensor: str) -> list[str]:
         """Skip reasons of the sensors whose name begins so, newest first; an error of a tick fails the test."""
+        errors = self.errors(sensor)
+        assert not errors, errors[0]
+        return [tick["skipReason"] for tick in self._ticks(sensor) if tick["skipReason"]]
+
+    def errors(self, sensor: str) -> list[str]:
+        """What failed ticks of those sensors say, newest first."""
+        return [tick["error"]["message"] for tick in self._ticks(sensor) if tick["error"]]
+
+    def _ticks(self, sensor: str) -> list[dict[str, Any]]:
         at = {"repositoryName": "__repository__", "repositoryLocationName": names.LOCATION}
         found = self.ask(SENSORS, at=at)["sensorsOrError"]["results"]
-        ticks = [tick for s in found if s["name"].startswith(sensor) for tick in s["sensorState"]["ticks"]]
-        errors = [tick["error"]["message"] for tick in ticks if tick["error"]]
-        assert not errors, errors[0]
-        return [tick["skipReason"] for tick in ticks if tick["skipReason"]]
+        return [tick for s in found if s["name"].startswith(sensor) for tick in s["sensorState"]["ticks"]]
 
 
 def until(what: str, condition: Callable[[], Any], seconds: float = WORK_SECONDS) -> Any:

@@ -14,6 +14,7 @@ from mirror_pipeline.halts import DIRECTED
 from mirror_pipeline.lags import MirrorLag, TopicLag
 from mirror_pipeline.operations.status import ACCEPTED
 from mirror_pipeline.orchestration.sensors.lane_facts import LaneFacts
+from mirror_pipeline.reports import LaneStatus
 from mirror_pipeline.text import clock
 
 FIRST_PAUSE_SECONDS = 30.0
@@ -96,7 +97,7 @@ def _why_not(facts: LaneFacts, here: Sequence[TopicLag], now: float, stuck: dict
         since = [max(stuck[t.topic], facts.run.since) for t in here if t.topic in stuck]
         still = [moment for moment in since if now - moment >= STUCK_SECONDS]
         slow = f", {_count(len(still), 'topic')} not moving since {clock(min(still))}" if still else ""
-        return f"lane {facts.label} {_run_word(facts.run.status)} since {clock(facts.run.since)}, {seen}{slow}"
+        return f"lane {facts.label} {_run_word(facts.run.status)} since {clock(facts.run.since)}, {seen}{slow}{_down(facts.status)}"
     status = facts.status
     if status is not None and status.state == "running":
         began = f" since {clock(status.started)}" if status.started else ""
@@ -104,6 +105,13 @@ def _why_not(facts: LaneFacts, here: Sequence[TopicLag], now: float, stuck: dict
     if not facts.topics:
         return f"lane {facts.label}: {seen}, waiting for the definitions to be reloaded with {_names(here)}"
     return _pause(facts, here, now, seen)
+
+
+def _down(status: LaneStatus | None) -> str:
+    """The cluster that the lane waits for, and since when."""
+    if status is None or status.target_down_since is None or status.state != "running":
+        return ""
+    return f", target down since {clock(status.target_down_since)}: {status.message}"
 
 
 def _pause(facts: LaneFacts, here: Sequence[TopicLag], now: float, seen: str) -> str:

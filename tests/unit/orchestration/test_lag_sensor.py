@@ -74,6 +74,12 @@ def test_a_running_lane(fake: FakeMirror, instance: dg.DagsterInstance) -> None:
     assert re.fullmatch(r"lane east-to-west/0 running since \d\d:\d\d, lag 1,204 in 2 topics", skip(instance))
 
 
+def test_a_running_lane_whose_target_is_down() -> None:
+    status = lane_status(target_down_since=time.time(), message="west: no broker answers")
+    text = why(time.time(), run=RunFact("r", "STARTED", time.time()), status=status)
+    assert re.fullmatch(r"lane .* running since \d\d:\d\d, lag 5 in 1 topic, target down since \d\d:\d\d: west: no broker answers", text)
+
+
 @pytest.mark.parametrize(
     ("status", "word"), [("QUEUED", "queued"), ("NOT_STARTED", "starting"), ("STARTING", "starting"), ("CANCELING", "ending")]
 )

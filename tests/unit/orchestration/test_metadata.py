@@ -17,7 +17,7 @@ FIXED = {
     "lag_records", "lag_seconds", "expires_seconds", "held_records", "records", "bytes", "records_per_second", "bytes_per_second",
     "micro_batches", "seconds", "seconds_staging", "seconds_producing", "staged_records", "staged_bytes", "spark_bytes",
     "driver_bytes", "spark_jobs", "gaps", "positions", "end_offsets", "offset_ranges", "state", "code", "reason", "hint",
-    "target_topic", "target_down", "from_time", "to_time", "leaves", "differences", "first_differences", "expired",
+    "since", "target_topic", "target_down", "from_time", "to_time", "leaves", "differences", "first_differences", "expired",
     "groups", "groups_not_in_step", "records_behind", "report",
 }  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirror_pipeline.orchestration.reporting import STATE_CHANGE_SPACING_SECONDS, LaneReporter
+from mirror_pipeline.orchestration.reporting import LASTING_SECONDS, STATE_CHANGE_SPACING_SECONDS, LaneReporter, TopicReport
 from mirror_pipeline.reports import Progress, TopicProgress
 
 
@@ -88,3 +88,30 @@ def test_lag_in_seconds_is_the_lanes_and_zero_for_a_topic_without_lag() -> None:
     progress = picture(a=copied(3, lag=1), b=copied(3))
     progress.lag_seconds = 7.0
     assert [report.metadata["lag_seconds"] for report in LaneReporter(1.0, clock=Clock()).final(progress)] == [7.0, 0.0]
+
+
+def test_what_waits_for_a_cluster_says_since_when_and_becomes_an_error_once_it_lasts() -> None:
+    clock, wall = Clock(), Clock()
+    reporter = LaneReporter(30.0, clock=clock, wall_clock=wall)
+    assert spoken(reporter, picture(a=copied(5))) == ["a"]
+
+    def later(seconds: float, topic: TopicProgress) -> list[TopicReport]:
+        clock.now += seconds
+        wall.now += seconds
+        return reporter.due(picture(a=topic))
+
+    assert later(1, copied(5, 4, "behind", "down")) == [], "the last report is too young"
+    (first,) = later(STATE_CHANGE_SPACING_SECONDS, copied(5, 4, "behind", "down"))
+    assert (first.lasting, first.metadata["since"].value) == (False, 1001.0), "the time of the outage, not of the report"
+    assert "`mirror check`" in first.metadata["hint"]
+    (second,) = later(LASTING_SECONDS, copied(5, 4, "behind", "down"))
+    assert (second.lasting, second.state_changed, second.metadata["since"].value) == (True, True, 1001.0)
+    assert later(LASTING_SECONDS, copied(5, 4, "behind", "down")) == []
+    (back,) = later(1, copied(9))
+    assert (back.state, back.lasting, "since" in back.metadata) == ("ok", False, False)
+
+
+def test_an_outage_is_as_old_as_the_run_before_knew() -> None:
+    reporter = LaneReporter(30.0, clock=Clock(), wall_clock=Clock(), waited={"a": 400.0}.get)
+    (report,) = reporter.due(picture(a=copied(0, 4, "behind", "down"), b=copied(0)))
+    assert (report.lasting, report.metadata["since"].value) == (True, 400.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from mirror_pipeline.orchestration import names
+from mirror_pipeline.orchestration import names, outage, reporting
 from mirror_pipeline.orchestration.checks import copying_key
 from mirror_pipeline.orchestration.definitions import build
 from mirror_pipeline.orchestration.project import with_words
@@ -34,6 +35,7 @@ from tests.support.orchestration_fakes import (
 TOPICS = ("a.b", "a_b", "bad", "quiet")
 WHY = ("the source deleted offsets [3, 9)", "mirror resolve --accept trimmed")
 DOWN = "west: no broker answers"
+SINCE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w+"
 
 
 @pytest.fixture
@@ -161,12 +163,18 @@ def test_a_halt_alone_is_tried_again_more_and_more_rarely(run: Callable[..., Any
 class Down(FakeMirror):
     """A mirror whose target is down: one topic waits, one has nothing to do."""
 
+    reachable = False
+
     def picture(self, *, part: float = 1.0, seconds: float = 2.0) -> Progress:
+        if self.reachable:
+            return super().picture(part=part, seconds=seconds)
         reason = f"500 offsets are not on the target: {DOWN}"
         topics = {"a.b": TopicProgress("east.a.b", 0, 0, 500, {0: 0}, {0: 500}, "behind", reason), "quiet": TopicProgress("east.quiet")}
         return Progress(NAME, "lane-0", target_down=DOWN, topics=topics, lag_records=500)
 
     def report(self) -> RunReport:
+        if self.reachable:
+            return super().report()
         states = tuple(TopicState(name, t.state, t.reason) for name, t in self.picture().topics.items())
         return RunReport(NAME, "behind", 0, 0, 2.0, states, lag_records=500, target_down=DOWN)
 
@@ -180,7 +188,42 @@ def test_with_the_target_down_what_waits_is_not_green(
     assert event.step_failure_data.error is not None
     assert event.step_failure_data.error.message == f"lane {NAME}/0: target down: {DOWN}"
     assert failed(instance) == {"a.b"} and made(instance) == {"quiet"}
-    assert check(instance, "a.b") == (False, "WARN", f"behind: 500 offsets are not on the target: {DOWN}")
+    passed, severity, text = check(instance, "a.b") or (True, "", "")
+    assert (passed, severity) == (False, "WARN")
+    waits = rf"behind since {SINCE}: 500 offsets are not on the target: {re.escape(DOWN)} \(`mirror check` says what the target lacks; .*\)"
+    assert re.fullmatch(waits, text or "")
+
+
+def test_an_outage_that_lasts_is_red_and_is_on_the_run_and_the_next_run_knows_since_when(
+    run: Callable[..., Any], instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    down = Down()
+    seen: list[Any] = []
+
+    def script(observer: Callable[[Progress], None], stop: threading.Event) -> None:
+        for _ in range(200):
+            observer(down.picture())
+            stop.wait(0.05)
+            (now,) = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
+            if names.DOWN_TAG in now.tags and (said := check(instance, "a.b")) is not None and said[1] == "ERROR":
+                seen.append((said, now.tags[names.DOWN_TAG]))
+                return
+
+    down.script = script
+    monkeypatch.setattr(FakeMirrors, "fakes", {NAME: down})
+    monkeypatch.setattr(reporting, "LASTING_SECONDS", 0.5)
+    monkeypatch.setattr(outage, "LASTING_SECONDS", 0.5)
+    run("a.b", "quiet")
+    ((_, _, first), tag) = seen[0]
+    assert re.fullmatch(rf"target west since {SINCE}", tag)
+    began = re.match(rf"behind since ({SINCE})", first or "")
+    run("a.b", "quiet")
+    ((_, _, second), _) = seen[1]
+    assert began is not None and (second or "").startswith(f"behind since {began.group(1)}: ")
+    down.records, down.reachable = {"a.b": 500, "quiet": 0}, True
+    down.script = None
+    run("a.b", "quiet")
+    assert check(instance, "a.b") == (True, "ERROR", "")
 
 
 def test_a_halt_is_said_while_the_run_goes_on(run: Callable[..., Any], instance: dg.DagsterInstance, fake: FakeMirror) -> None:

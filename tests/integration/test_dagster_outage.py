@@ -65,7 +65,7 @@ def test_a_target_that_is_down_is_red_says_since_when_and_is_green_again(up: Up,
     stop_clusters(folder, "west")
     produce(up.east, busy, [f"second {n}" for n in range(30)])
     status, severity, text = until("what waits is red", lambda: (s := shown(up, busy))[:2] == ("FAILED", "ERROR") and s)
-    said = re.match(r"behind since (\S+ \S+) \w+: 30 offsets are not on the target: .*\(`mirror check` says what the target lacks", text)
+    said = re.match(r"behind since (\S+ \S+) \w+: .+ \(`mirror check` says what the target lacks", text)
     assert said is not None, text
     assert began - 5 <= datetime.fromisoformat(said.group(1)).timestamp() <= time.time()
     assert shown(up, idle)[0] == "SUCCEEDED", "nothing of it waits"

@@ -51,14 +51,14 @@ def file_sensor(project: Project) -> dg.SensorDefinition:
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
-    def look_at_file(mirror_project: MirrorsResource) -> dg.SkipReason:
+    def look_at_file(context: dg.SensorEvaluationContext, mirror_project: MirrorsResource) -> dg.SkipReason:
         try:
             mirror_project.config()
         except MirrorError as error:
             if not project.mirrors:
                 return dg.SkipReason(str(error))
             raise failure(f"{error}; {STAYS}") from None
-        return dg.SkipReason(f"{project.path} is valid now: {_reload()}" if project.problem else f"{project.path} loads")
+        return dg.SkipReason(f"{project.path} is valid now: {_reload(context)}" if project.problem else f"{project.path} loads")
 
     return look_at_file
 
@@ -80,7 +80,7 @@ def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: Mirr
     if asked == fingerprint and step_thread.wall_clock() - at < RELOAD_AGAIN_SECONDS:
         return dg.SkipReason(f"{change}: a reload was requested and is in progress")
     context.update_cursor(json.dumps([fingerprint, step_thread.wall_clock()]))
-    return dg.SkipReason(f"{change}: {_reload()}")
+    return dg.SkipReason(f"{change}: {_reload(context)}")
 
 
 def _look(mirror: KnownMirror, mirrors: MirrorsResource) -> tuple[Catalogue, dict[str, str]]:
@@ -102,12 +102,14 @@ def _change(before: set[str], after: set[str]) -> str:
     return f"topics changed ({shown or 'partitions, names or states'})"
 
 
-def _reload() -> str:
+def _reload(context: dg.SensorEvaluationContext) -> str:
     url = os.environ.get(UP_URL_ENV, "")
     if not url:
         return f"reload the code location to see it (`mirror up` does this itself; otherwise set {UP_URL_ENV} to the web server's address)"
+    # In another project the location has that project's name.
+    origin = context.code_location_origin
     try:
-        reload_location(url, names.LOCATION, token=known_token())
+        reload_location(url, origin.location_name if origin is not None else names.LOCATION, token=known_token())
     except GraphQLError as error:
         return f"reload failed: {error}"
     return "code location reloaded"

@@ -92,7 +92,8 @@ def test_without_a_configuration_a_sensor_says_so(tmp_path: Path) -> None:
     (sensor,) = defs.sensors or ()
     assert isinstance(sensor, dg.SensorDefinition)
     assert "no such file" in (sensor.description or "")
-    result = sensor(**{"mirror_project": MirrorsResource(config_path=str(tmp_path / "mirror.yaml"))})
+    with dg.build_sensor_context() as context:
+        result = sensor(context, **{"mirror_project": MirrorsResource(config_path=str(tmp_path / "mirror.yaml"))})
     assert isinstance(result, dg.SkipReason)
     assert "mirror init" in (result.skip_message or "")
 

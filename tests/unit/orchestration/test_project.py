@@ -27,7 +27,8 @@ def jobs(project: Project) -> set[str]:
 
 def look(project: Project) -> dg.SkipReason:
     sensor = next(s for s in build(project).sensors or () if isinstance(s, dg.SensorDefinition) and s.name == names.MIRROR_FILE)
-    result = sensor(**{names.MIRRORS_RESOURCE: MirrorsResource(config_path=str(project.path))})
+    with dg.build_sensor_context() as context:
+        result = sensor(context, **{names.MIRRORS_RESOURCE: MirrorsResource(config_path=str(project.path))})
     assert isinstance(result, dg.SkipReason)
     return result
 

@@ -7,8 +7,8 @@ time; a halted topic does not delay the other topics of its lane.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from mirror_pipeline.halts import DIRECTED
 from mirror_pipeline.lags import MirrorLag, TopicLag
@@ -174,17 +174,27 @@ class TopicMemory:
     directed: str = ""
 
 
+@dataclass(slots=True)
+class EndMemory:
+    """The end of a lane's newest run, and when the sensor first saw it."""
+
+    run: str
+    seen: float
+
+
 class LagMemory:
     """Reads and writes the cursor; a cursor of another version is ignored."""
 
     def __init__(self, cursor: str | None) -> None:
         self._topics: dict[str, TopicMemory] = {}
+        self._ends: dict[str, EndMemory] = {}
         try:
             body = json.loads(cursor or "{}")
             if body.get("version") == VERSION:
                 self._topics = {name: TopicMemory(**row) for name, row in body["topics"].items()}
+                self._ends = {label: EndMemory(**row) for label, row in body.get("ends", {}).items()}
         except (ValueError, TypeError, KeyError, AttributeError):
-            self._topics = {}
+            self._topics, self._ends = {}, {}
 
     def see(self, lag: MirrorLag, now: float) -> list[TopicLag]:
         """Remember a measured lag; return the topics that should be observed now."""
@@ -210,10 +220,25 @@ class LagMemory:
         self._topics = {topic.topic: self._topics[topic.topic] for topic in lag.topics}
         return due
 
+    def pace(self, lanes: Iterable[LaneFacts], now: float) -> list[LaneFacts]:
+        """The facts with the end of each lane's newest run by this host's clock: the run's own may differ from it by hours."""
+        return [self._paced(facts, now) for facts in lanes]
+
+    def _paced(self, facts: LaneFacts, now: float) -> LaneFacts:
+        known = self._ends.get(facts.label)
+        if known is None:  # the first tick: the only clock there is
+            known = EndMemory(facts.newest, now if facts.ended is None else min(facts.ended, now))
+        elif known.run != facts.newest:
+            known = EndMemory(facts.newest, now)
+        self._ends[facts.label] = known
+        return replace(facts, ended=None if facts.ended is None else known.seen)
+
     def stuck(self) -> dict[str, float]:
         """Since when each topic's position has not moved."""
         return {name: memory.moved for name, memory in self._topics.items()}
 
     def cursor(self) -> str:
         """The cursor as text."""
-        return json.dumps({"version": VERSION, "topics": {name: asdict(memory) for name, memory in self._topics.items()}})
+        topics = {name: asdict(memory) for name, memory in self._topics.items()}
+        ends = {label: asdict(end) for label, end in self._ends.items()}
+        return json.dumps({"version": VERSION, "topics": topics, "ends": ends})

@@ -56,7 +56,7 @@ def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: Mirr
     now = step_thread.wall_clock()
     memory = LagMemory(context.cursor)
     due = memory.see(lag, now)
-    facts = gather(context.instance, mirror, status)
+    facts = memory.pace(gather(context.instance, mirror, status), now)
     decision = decide(lag, facts, homes=homes, now=now, stuck=memory.stuck())
     events = [dg.AssetObservation(names.source_key(mirror.name, t.topic), metadata=metadata.of_topic_lag(t)) for t in due]
     return _result(mirror, decision, events, memory.cursor())
@@ -100,9 +100,10 @@ def _without_source(
         return dg.SkipReason(unseen)
     if not lag.lag_records:
         return dg.SkipReason(unseen)
-    decision = decide(lag, gather(context.instance, mirror, status), homes=homes, now=step_thread.wall_clock())
+    now, memory = step_thread.wall_clock(), LagMemory(context.cursor)
+    decision = decide(lag, memory.pace(gather(context.instance, mirror, status), now), homes=homes, now=now)
     drain = Decision(decision.starts, (unseen, *decision.reasons))
-    return _result(mirror, drain, [], context.cursor or "")
+    return _result(mirror, drain, [], memory.cursor())
 
 
 def _unseen(mirror: KnownMirror, error: Exception) -> str:

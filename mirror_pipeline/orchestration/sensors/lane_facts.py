@@ -36,8 +36,8 @@ class LaneFacts:
     """One lane at the time of a tick.
 
     ``failures`` counts the failed runs since the last successful one, ``halts`` the newest ones in a row that left a topic halted,
-    ``ended`` when the newest run ended; ``cancelled`` is True when a user ended it. ``topics`` are those the loaded definitions have
-    assets for.
+    ``ended`` when the newest run (``newest``) ended; ``cancelled`` is True when a user ended it.
+    ``topics`` are those the loaded definitions have assets for.
     """
 
     lane: str
@@ -50,6 +50,7 @@ class LaneFacts:
     halts: int = 0
     cancelled: bool = False
     ended: float | None = None
+    newest: str = ""
 
     @property
     def halted(self) -> dict[str, str]:
@@ -65,6 +66,7 @@ class _History:
     halts: int = 0
     cancelled: bool = False
     ended: float | None = None
+    newest: str = ""
 
 
 def lane_job_name(mirror: KnownMirror, lane: str) -> str:
@@ -92,6 +94,7 @@ def gather(instance: dg.DagsterInstance, mirror: KnownMirror, status: MirrorStat
                 halts=past.halts,
                 cancelled=past.cancelled,
                 ended=past.ended,
+                newest=past.newest,
             )
         )
     return facts
@@ -115,4 +118,4 @@ def _history(instance: dg.DagsterInstance, tags: dict[str, str]) -> _History:
     newest = finished[0] if finished else None
     if newest is None:
         return _History()
-    return _History(failures, halts, newest.dagster_run.status is dg.DagsterRunStatus.CANCELED, newest.end_time)
+    return _History(failures, halts, newest.dagster_run.status is dg.DagsterRunStatus.CANCELED, newest.end_time, newest.dagster_run.run_id)

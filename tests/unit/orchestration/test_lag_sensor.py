@@ -233,6 +233,29 @@ def test_a_halt_that_somebody_accepted_is_tried_again_at_once() -> None:
     assert why(now, behind=("orders",), failures=9, ended=now - 30, status=after) == ""
 
 
+@pytest.mark.parametrize("skew", [0.0, 7200.0, -7200.0], ids=["true", "two hours fast", "two hours slow"])
+def test_pauses_go_by_the_sensors_own_clock(skew: float) -> None:
+    """Workers may have other clocks."""
+    cursor: str | None = None
+
+    def tick(now: float, newest: str, ended: float | None) -> LaneFacts:
+        nonlocal cursor
+        memory = LagMemory(cursor)
+        (paced,) = memory.pace([facts(newest=newest, ended=ended, status=lane_status(state="finished"))], now)
+        cursor = memory.cursor()
+        return paced
+
+    assert tick(1000.0, "", None).ended is None
+    assert tick(1010.0, "run 1", 1005.0 + skew).ended == 1010.0
+    assert tick(1020.0, "run 1", 1005.0 + skew).ended == 1010.0
+    assert tick(1040.0, "run 2", 1035.0 + skew).ended == 1040.0
+
+
+def test_a_sensor_without_memory_goes_by_the_clock_there_is() -> None:
+    (paced,) = LagMemory(None).pace([facts(newest="run 1", ended=1005.0, status=lane_status(state="finished"))], 2000.0)
+    assert paced.ended == 1005.0
+
+
 def test_a_terminated_run_pauses_and_says_how_to_stop_for_good() -> None:
     now = time.time()
     text = why(now, cancelled=True, ended=now - 5)

@@ -31,7 +31,7 @@ def lag_sensor(mirror: KnownMirror, jobs: list[dg.JobDefinition]) -> dg.SensorDe
     @dg.sensor(
         name=mirror.called("lag"),
         description=f"Measures the lag of mirror `{mirror.name}` every {INTERVAL_SECONDS} s and starts the lanes that have lag. "
-        "Stop it to prevent the mirror from running.",
+        "To stop the mirror, stop this sensor, then terminate the lanes' runs.",
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         tags={names.MIRROR_TAG: mirror.name},

@@ -34,6 +34,8 @@ def tag_run(context: StepContext, tags: Mapping[str, str]) -> None:
     that also holds steps of others gets no time limit and is marked as shared.
     """
     wanted = {**tags, names.PROCESS_TAG: _this_process(context.run.run_id)}
+    if names.PROJECT_TAG in context.run.tags:  # as the code server, which looks for it, named it: a worker may have the file elsewhere
+        wanted.pop(names.PROJECT_TAG, None)
     if _is_shared(context):
         wanted[names.SHARED_TAG] = "true"
         wanted.pop(names.MAX_RUNTIME_TAG, None)

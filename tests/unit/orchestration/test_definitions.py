@@ -179,3 +179,14 @@ def test_a_project_that_these_definitions_are_merged_into_keeps_what_it_has(tmp_
     ours_only = {job.name for job in ours.resolve_all_job_defs() if not job.name.startswith("__")}
     assert not theirs & ours_only
     assert {jobs[name].executor_def for name in ours_only} == {dg.in_process_executor}
+
+
+def test_the_mirrors_upkeep_in_a_project_of_others_deletes_none_of_its_runs(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    merged = dg.Definitions.merge(build(write_project(tmp_path, ["orders"])), host_project())
+    theirs = {merged.resolve_job_def(name).execute_in_process(instance=instance).run_id for name in ("prune", "evict", "copy")}
+    theirs.add(instance.create_run_for_job(merged.resolve_job_def("copy"), status=dg.DagsterRunStatus.STARTED).run_id)
+    everything = {"ops": {names.PRUNE_OP: {"config": {"older_than_days": 0.0, "upkeep_older_than_days": 0.0}}}}
+    prune = merged.resolve_job_def(names.PRUNE_JOB)
+    first, second = (prune.execute_in_process(instance=instance, run_config=everything).run_id for _ in range(2))
+    left = {run.run_id for run in instance.get_runs()}
+    assert left == theirs | {second} and first not in left

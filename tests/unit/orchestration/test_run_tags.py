@@ -46,6 +46,15 @@ def test_a_run_from_the_page_says_whose_it_is_and_which_process_executes_it(
     assert process_of(retried) is None
 
 
+def test_a_worker_that_has_the_file_at_another_path_does_not_rename_the_project(
+    tmp_path: Path, fake: FakeMirror, instance: dg.DagsterInstance
+) -> None:
+    job = build(write_project(tmp_path, ["orders"]), resources=FAKES).resolve_job_def("lane_job_east_to_west_0")
+    done = job.execute_in_process(instance=instance, tags={names.PROJECT_TAG: "as the sensor asked for it"})
+    run = instance.get_run_by_id(done.run_id)
+    assert run is not None and run.tags[names.PROJECT_TAG] == "as the sensor asked for it"
+
+
 def test_a_run_that_holds_steps_of_others_is_marked_and_gets_no_time_limit(
     tmp_path: Path, fake: FakeMirror, instance: dg.DagsterInstance
 ) -> None:

@@ -110,7 +110,8 @@ class Dialler:
         if untrusted:
             return TlsFailed(f"{alias}: {causes}", hint=untrusted[0].hint)
         hint = next((failure.hint for failure in failures if failure.hint), UNEXPLAINED)
-        return ClusterUnreachable(alias, f"{alias}: no broker answered, {seconds:.1f} s: {causes}", hint=hint)
+        long = f", {seconds:.1f} s" if seconds >= 1 else ""
+        return ClusterUnreachable(alias, f"{alias}: no broker answered{long}: {causes}", hint=hint)
 
 
 def parse_address(server: str) -> tuple[str, int]:

@@ -90,9 +90,12 @@ def _left(sample: ProgressSample) -> str:
         return f"{duration(left)} left"
     if sample.halts:
         return f"{plural(len(sample.halts), 'topic')} halted"
-    if _troubled(sample) or left is None:
-        return f"{plural(len(sample.waiting), 'topic')} waiting" if sample.waiting else "waiting"
-    return "up to date"
+    if sample.waiting:
+        return f"{plural(len(sample.waiting), 'topic')} waiting"
+    for trouble, what in ((sample.target_down, "the target"), (sample.source_down, "the source"), (sample.buffer_full, "space")):
+        if trouble:
+            return f"waiting for {what}"
+    return "up to date" if left == 0.0 else "sending" if sample.staged_records > sample.records else "reading"
 
 
 def _troubled(sample: ProgressSample) -> bool:

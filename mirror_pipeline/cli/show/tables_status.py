@@ -138,16 +138,20 @@ def _lag_sum(answer: MirrorLag) -> Text:
 
 
 def status(answer: MirrorStatus, now: float) -> RenderableType:
-    """``status`` of one mirror: its lanes, buffer and gaps; ``now`` in seconds since the epoch."""
-    grid = table(["lane", "state"], ["heartbeat", "micro-batches", "records", "size", "speed"])
+    """``status`` of one mirror: its lanes as they last reported, buffer and gaps; ``now`` in seconds since the epoch."""
+    head = title(f"{answer.mirror}: {answer.source} to {answer.target}")
+    if not answer.lanes:
+        return Group(head, Text("it has never run: `mirror run` copies, `mirror plan` shows what", "yellow"), _buffer(answer))
+    grid = table(["lane", "state"], ["heartbeat", "lag", "behind by", "records", "size", "mean speed"])
     for lane in answer.lanes:
         seen = f"{duration(max(0.0, now - lane.heartbeat))} ago" if lane.heartbeat is not None else "never"
         speed = rate(lane.bytes_per_second) if lane.state == "running" else ""
-        numbers = (seen, count(lane.micro_batches), count(lane.records), size(lane.bytes), speed)
+        behind = duration(lane.lag_seconds) if lane.lag_records else ""
+        numbers = (seen, _lagging(lane.lag_records), behind, count(lane.records), size(lane.bytes), speed)
         grid.add_row(*cells(lane.lane, state(lane.state), *numbers))
     lines = [line for lane in answer.lanes for line in _lane_notes(lane, now)]
     end = (_buffer(answer), _verified(answer, now), _gaps(answer.gaps))
-    return Group(title(f"{answer.mirror}: {answer.source} to {answer.target}"), grid, *lines, *end)
+    return Group(head, grid, *lines, *end)
 
 
 def health(found: Sequence[Health], state: str, now: float) -> Text:
@@ -180,8 +184,8 @@ def _lane_notes(lane: LaneStatus, now: float) -> list[RenderableType]:
     if lane.buffer is not None:
         lines += _lane_buffer(lane.lane, lane.buffer, now)
     if lane.target_down_since is not None:
-        down = duration(max(0.0, now - lane.target_down_since))
-        lines.append(Text(f"{lane.lane}: target down for {down}; staging continues", "yellow"))
+        down = f"{clock(lane.target_down_since)} ({duration(max(0.0, now - lane.target_down_since))})"
+        lines.append(Text(f"{lane.lane}: target down since {down}; staging continues", "yellow"))
     return [*lines, *halts(lane.topics)]
 
 

@@ -35,6 +35,8 @@ FULL_BUFFER_POLL_SECONDS = 0.5
 # How long maintenance may take to make room in a buffer that holds what a ``once`` run has given up.
 LEFT_FULL_SECONDS = 15.0
 PARTITION_FETCH_BYTES = 4 * 2**20
+# Until a micro-batch is closed that `bandwidth` slows down: its records arrive meanwhile, and a stop waits for it.
+LIMITED_SECONDS = 2.0
 # A micro-batch filled to this share is full: over a long link the next one may be larger.
 FULL_SHARE = 0.9
 TASK_MEMORY_BYTES = 64 * 2**20
@@ -178,7 +180,7 @@ class ReadLoop:
                 rules=tuple(share),
                 fetch_bytes=engine.fetch_max_bytes, partition_fetch_bytes=PARTITION_FETCH_BYTES, memory_bytes=TASK_MEMORY_BYTES,
                 timeout=engine.request_timeout,
-                seconds=engine.max_batch_age,
+                seconds=min(engine.max_batch_age, LIMITED_SECONDS) if limit else engine.max_batch_age,
                 durable=self._context.buffer.durable,
                 connections=engine.connections,
                 tasks=len(shares),

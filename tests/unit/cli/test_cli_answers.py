@@ -11,8 +11,8 @@ import pytest
 
 from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
-from mirror_pipeline.reports import Excluded, Finding, TopicPlan
-from tests.support.cli_fakes import GAP, PLAN, Cli, FakeMirror
+from mirror_pipeline.reports import Excluded, Finding, MirrorStatus, TopicPlan
+from tests.support.cli_fakes import GAP, LANE, PLAN, STATUS, Cli, FakeMirror
 
 
 def keys(row: dict[str, object]) -> set[str]:
@@ -108,7 +108,8 @@ def test_lag_json_without_the_source_is_the_error_alone(cli: Cli) -> None:
 def test_status(cli: Cli) -> None:
     ended = cli("status", mirrors=[FakeMirror()])
     assert ended.code == 0
-    for said in ("m: east to west", "running", "process 4711 on host", "target down for", "pay halted: record too large", "hint: raise it"):
+    states = ("m: east to west", "running", "process 4711 on host", "target down since", "pay halted: record too large", "hint: raise it")
+    for said in states:
         assert said in ended.out
     assert "45.0 GB of 50.0 GB, 77 records (7.7 kB) not yet on the target" in ended.out
     assert "2 gaps: see 'mirror gaps'" in ended.out
@@ -130,6 +131,23 @@ def test_gaps(cli: Cli) -> None:
     (gap,) = cli("gaps", "--json", mirrors=[FakeMirror(the_gaps=[GAP])]).json["gaps"]
     assert keys(gap) == {"mirror", "topic", "partition", "start", "end", "cause", "decided_by", "at"}
     assert gap["cause"] == "retention"
+
+
+def test_status_says_how_far_each_lane_is_behind(cli: Cli) -> None:
+    class Behind(FakeMirror):
+        def status(self) -> MirrorStatus:
+            return replace(STATUS, lanes=(replace(LANE, lag_records=1204, lag_seconds=75.0),))
+
+    said = cli("status", mirrors=[Behind()]).out
+    assert "1,204" in said and "1 m 15 s" in said
+
+
+def test_status_before_the_first_run(cli: Cli) -> None:
+    class New(FakeMirror):
+        def status(self) -> MirrorStatus:
+            return replace(STATUS, lanes=())
+
+    assert "it has never run" in cli("status", mirrors=[New()]).out
 
 
 def test_evict(cli: Cli) -> None:

@@ -57,8 +57,8 @@ def line(**facts: Any) -> str:
         ({}, "no lag, up to date"),
         ({"topics": {"pay": TopicProgress("east.pay", state="halted", reason="trimmed")}}, "no known lag, 1 topic halted"),
         ({"topics": {"pay": TopicProgress("", state="behind", reason="waits for the target")}}, "no known lag, 1 topic waiting"),
-        ({"target_down": DOWN}, "no known lag, waiting"),
-        ({"source_down": "east is silent"}, "no known lag, waiting"),
+        ({"target_down": DOWN}, "no known lag, waiting for the target"),
+        ({"source_down": "east is silent"}, "no known lag, waiting for the source"),
     ],
 )
 def test_up_to_date_is_said_only_when_all_is_well(facts: dict[str, Any], end: str) -> None:

@@ -73,7 +73,7 @@ def test_lines_are_quiet(paper: Console) -> None:
     lines = written(paper)
     assert lines[0] == "starting"
     assert len(lines) == 1 + 2
-    assert lines[1] == "m: 500 records, 5.0 MB, 0.0 MB/s, lag 500, waiting"
+    assert lines[1] == "m: 500 records, 5.0 MB, 0.0 MB/s, lag 500, reading"
 
 
 def test_lines_say_at_once_what_matters(paper: Console) -> None:
@@ -154,4 +154,4 @@ def test_observers_of_many_threads(terminal: bool) -> None:
     assert failures == []
     if not terminal:
         said = [line for line in written(console) if line]
-        assert len(said) == 1200 and all(line.startswith("m") and line.endswith("waiting") for line in said)
+        assert len(said) == 1200 and all(line.startswith("m") and line.endswith("reading") for line in said)

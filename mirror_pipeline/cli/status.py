@@ -18,6 +18,7 @@ from mirror_pipeline.cli.show import tables, tables_status
 from mirror_pipeline.cli.spark_output import children_unheard
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, MirrorError, UsageError
 from mirror_pipeline.operations.health import EXIT_CODES, worst
+from mirror_pipeline.operations.sql import rows_of
 from mirror_pipeline.reports import gap_json
 from mirror_pipeline.text import count, parse_duration
 
@@ -33,7 +34,7 @@ MaxAge = Annotated[
 ]
 Partitions = Annotated[bool, typer.Option("--partitions", "-p", metavar=NO_VALUE, help="Show one row per partition, with its offsets.")]
 
-Query = Annotated[str, typer.Argument(metavar="QUERY", help="One SQL statement of Spark; - reads it from standard input.")]
+Query = Annotated[str, typer.Argument(metavar="QUERY", help="One query in Spark's SQL; - reads it from standard input.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, metavar="ROWS", help="Print at most this many rows.")]
 
 
@@ -187,15 +188,15 @@ def sql(
     """Ask the buffer and the ledger in SQL: what was copied when, where each partition is, which offset is which, what is missing.
 
     Tables: spans, sends, gaps, incarnations, producers, verifications, decisions, quarantine. Views: copied, positions, offset_map,
-    lag_history, holes, buffered. Reads only the mirror's own tables, of all its lanes; contacts no cluster. Spark with Delta answers,
-    which takes some seconds to start.
+    lag_history, holes, buffered. Runs one query and refuses all else: commands, other tables, files, programs, calls into Java.
+    Reads the mirror's own tables, of all its lanes; contacts no cluster. Spark with Delta answers, which takes some seconds to start.
     """
     opened = load.load(config)
     name = opened.one(mirror)
     text = sys.stdin.read() if query == "-" else query
     with Console(stderr=True).status("starting Spark"), children_unheard():
         answer = opened.mirror(name).sql(text)
-        rows = [row.asDict(recursive=True) for row in answer.limit(limit + 1).collect()]
+        rows = rows_of(answer, limit + 1)
     if as_json:
         shown = [{name: tables_status.plain(value) for name, value in row.items()} for row in rows[:limit]]
         print_json({"columns": answer.columns, "rows": shown, "more": len(rows) > limit})

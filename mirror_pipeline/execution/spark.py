@@ -167,6 +167,7 @@ def _defaults(with_delta: bool) -> dict[str, str]:
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             "spark.sql.session.timeZone": "UTC",
+            "spark.sql.warehouse.dir": f"file://{socket_folder()}/warehouse",  # Spark's default is made in the current folder
             # Ledger and span table are small: Spark's defaults of 200 and 50 tasks would cost minutes.
             "spark.sql.shuffle.partitions": "2",
             "spark.databricks.delta.snapshotPartitions": "1",

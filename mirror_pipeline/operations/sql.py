@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.tables.schema import (
@@ -22,6 +24,7 @@ from mirror_pipeline.buffer.tables.schema import (
 from mirror_pipeline.errors import MirrorError, UsageError
 from mirror_pipeline.execution.spark import build_session
 from mirror_pipeline.flow import Flow, Session
+from mirror_pipeline.operations.sql_query import hint, refuse_outside, refuse_unsafe
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,6 +71,9 @@ WHERE sends.records > 0 AND spans.records > 0 AND spans.min_timestamp > 0
 GROUP BY ALL""",
 }
 """Named answers to the questions of docs/buffer.md, as views over the tables of all lanes."""
+KNOWN = (*(spec.name for spec in TABLES), *VIEWS)
+# Classes of SQLSTATE that are about the query: cardinality, data, syntax, what is not supported, and what it raises itself.
+QUERY_STATES = ("21", "22", "42", "0A", "P0")
 
 
 def open_sql(flow: Flow, session: Session = None) -> SparkSession:
@@ -99,22 +105,40 @@ def open_sql(flow: Flow, session: Session = None) -> SparkSession:
 
 
 def ask(flow: Flow, query: str, session: Session = None) -> DataFrame:
-    """The answer to one query.
+    """The answer to one query, which is not executed yet; commands, other tables, files and programs are refused.
 
     Raises:
         UsageError: the query is wrong; the message is Spark's. Also what :func:`open_sql` raises.
         MirrorError: Spark fails.
     """
-    from pyspark.errors import AnalysisException, ParseException, PySparkException
-
     spark = open_sql(flow, session)
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # pyspark writes each wrong query to standard error, as JSON
+    with _explained():
+        refuse_unsafe(spark, query, KNOWN)
+        frame = spark.sql(query)
+        refuse_outside(frame, KNOWN)
+    return frame
+
+
+def rows_of(frame: DataFrame, limit: int) -> list[dict[str, Any]]:
+    """At most this many rows of an answer. Raises as :func:`ask`."""
+    with _explained():
+        return [row.asDict(recursive=True) for row in frame.limit(limit).collect()]
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Tell a query's own errors, by their SQLSTATE, from those of Spark."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
     try:
-        return spark.sql(query)
-    except (AnalysisException, ParseException) as error:
-        known = ", ".join([*(spec.name for spec in TABLES), *VIEWS])
-        raise UsageError(_first_line(error), hint=f"tables: {known}; `DESCRIBE TABLE` shows the columns of one") from error
+        yield
     except PySparkException as error:
+        if str(error.getSqlState() or "").startswith(QUERY_STATES):
+            raise UsageError(_first_line(error), hint=hint(KNOWN)) from error
+        raise MirrorError(f"Spark cannot answer: {_first_line(error)}") from error
+    except Py4JJavaError as error:
         raise MirrorError(f"Spark cannot answer: {_first_line(error)}") from error
 
 

@@ -36,7 +36,7 @@ class Rebuilds:
         self.servers = {"east": east.bootstrap_servers, "west": west.bootstrap_servers}
         self.primary, self.other = "east", "west"
         engine = {**ENGINE, **INLINE, "target_wait": "20s", "source_wait": "20s"}
-        self.config = write_config(folder, *self.servers.values(), [TOPIC], engine=engine, naming="identity")
+        self.config = write_config(folder, self.servers["east"], self.servers["west"], [TOPIC], engine=engine, naming="identity")
         body = json.loads(self.config.read_text())
         (first,) = body["mirrors"]
         body["mirrors"].append({**first, "name": "back", "source": "west", "target": "east", "reverse_of": "m"})

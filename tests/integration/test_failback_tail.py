@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -54,11 +55,15 @@ def writer(servers: str, topic: str) -> Iterator[list[str]]:
     acked: list[str] = []
     end = threading.Event()
 
+    def told(error: object, message: Any) -> None:
+        if not error:
+            acked.append(message.value().decode())
+
     def write() -> None:
         client, number = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 1}), 0
         while not end.wait(0.005):
             value = f"late-{number}"
-            client.produce(topic, value, on_delivery=lambda error, message: error or acked.append(message.value().decode()))
+            client.produce(topic, value, on_delivery=told)
             client.poll(0)
             number += 1
         client.flush(30)

@@ -1,4 +1,4 @@
-"""The project's own files: the cache folder, atomic writes, locks, and files that no other user can have written."""
+"""The project's own files: atomic writes, locks, and files that no other user can have written."""
 
 from __future__ import annotations
 
@@ -12,22 +12,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from mirror_pipeline.host import cache_folder
+
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Forgeable(PermissionError):
     """Another user could have written a file, or replaced it."""
-
-
-def cache_folder() -> Path:
-    """Where files are kept that can be built or fetched again.
-
-    ``$MIRROR_CACHE``, else ``$XDG_CACHE_HOME/mirror-pipeline``, else ``~/.cache/mirror-pipeline``.
-    """
-    own = os.environ.get("MIRROR_CACHE", "")
-    if own:
-        return Path(own).absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "mirror-pipeline"
 
 
 def replace_file(path: Path, content: str | bytes, *, durable: bool = False, mode: int = 0o600) -> None:

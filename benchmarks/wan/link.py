@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.files import cache_folder, private_folder, refuse_forgeable
+from mirror_pipeline.files import private_folder, refuse_forgeable
+from mirror_pipeline.host import cache_folder
 
 NEAR_ADDRESS, FAR_ADDRESS = "10.77.0.1", "10.77.0.2"
 SOURCE = Path(__file__).parent / "link.c"

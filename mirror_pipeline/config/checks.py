@@ -12,6 +12,7 @@ from mirror_pipeline.config.problems import Problems, part_of
 from mirror_pipeline.config.secrets import HOW, REFERENCE, SECRET_KEY
 from mirror_pipeline.config.settings import BATCHES_IN_BUFFER, nearest
 from mirror_pipeline.config.yaml_lines import Path
+from mirror_pipeline.host import expanded
 from mirror_pipeline.units import format_size, parse_size
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", re.ASCII)
@@ -100,8 +101,8 @@ def _check_security(security: SecurityModel, base: Path, folder: FilePath, probl
     for key, value in {"ca_file": security.ca_file, "cert_file": security.cert_file, "key_file": security.key_file}.items():
         if value is not None and not protocol.endswith("SSL"):
             problems.add((*base, key), _no_effect(protocol, "SASL_SSL" if protocol.startswith("SASL") else "SSL"))
-        elif value is not None and not (folder / FilePath(value).expanduser()).is_file():
-            problems.add((*base, key), f"no such file: {folder / FilePath(value).expanduser()}")
+        elif value is not None and not (folder / expanded(value)).is_file():
+            problems.add((*base, key), f"no such file: {folder / expanded(value)}")
     if (security.cert_file is None) != (security.key_file is None):
         have, lack = ("key_file", "cert_file") if security.cert_file is None else ("cert_file", "key_file")
         problems.add((*base, have), f"also requires {lack}")

@@ -40,6 +40,7 @@ from mirror_pipeline.config.settings import (
 from mirror_pipeline.config.yaml_lines import Document
 from mirror_pipeline.config.yaml_lines import Path as KeyPath
 from mirror_pipeline.errors import ConfigError
+from mirror_pipeline.host import expanded
 
 DEFAULT_CONFIG = "mirror.yaml"
 M = TypeVar("M", bound=BaseModel)
@@ -195,7 +196,7 @@ class _Facts:
         )
 
     def _file(self, name: str | None) -> str | None:
-        return None if name is None else str(self._folder / Path(name).expanduser())
+        return None if name is None else str(self._folder / expanded(name))
 
     def _mirror(self, mirror: MirrorModel) -> MirrorConfig:
         topics = mirror.topics
@@ -233,7 +234,7 @@ class _Facts:
         plain = unquote(urlsplit(buffer.uri).path) if buffer.uri.startswith("file://") else buffer.uri
         remote = buffer.uri.startswith("s3://")
         return BufferConfig(
-            uri=buffer.uri.rstrip("/") if remote else str(self._folder / Path(plain).expanduser()),
+            uri=buffer.uri.rstrip("/") if remote else str(self._folder / expanded(plain)),
             retention=int(buffer.retention),
             max_bytes=buffer.max_bytes,
             durable=buffer.durable,

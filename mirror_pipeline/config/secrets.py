@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mirror_pipeline.errors import ConfigError
+from mirror_pipeline.host import expanded
 
 REFERENCE = re.compile(r"\$\{(env|file):([^{}]+)\}")
 ENVIRONMENT = re.compile(r"\$\{env:([^{}]+)\}")
@@ -55,7 +56,7 @@ class SecretRef:
 
     def _from_file(self, name: str) -> str:
         try:
-            value = Path(name).expanduser().read_text(encoding="utf-8")
+            value = expanded(name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             raise ConfigError(f"{self._prefix()}secret file {name}: {reason}", hint="create it, readable for this user") from None
@@ -72,7 +73,7 @@ def secret_ref(text: str, folder: Path, where: str) -> SecretRef:
     """A reference as written in mirror.yaml; file paths count from that file's folder."""
     match = REFERENCE.fullmatch(text)
     if match and match.group(1) == "file":
-        return SecretRef(f"${{file:{folder / Path(match.group(2)).expanduser()}}}", where)
+        return SecretRef(f"${{file:{folder / expanded(match.group(2))}}}", where)
     return SecretRef(text, where)
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution.java import find_java
-from mirror_pipeline.files import Forgeable, cache_folder, file_lock, private_folder, refuse_forgeable
+from mirror_pipeline.files import Forgeable, file_lock, private_folder, refuse_forgeable
+from mirror_pipeline.host import cache_folder
 
 DUMP_SECONDS = 120.0  # 4 s on an idle machine
 QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"  # no warning about classes that cannot be archived, or an archive that does not fit

@@ -19,6 +19,7 @@ from xml.sax.saxutils import quoteattr
 
 from mirror_pipeline.errors import MirrorError, UsageError
 from mirror_pipeline.execution.java import find_java
+from mirror_pipeline.host import home
 
 STALL_SECONDS = 120.0  # Ivy prints a dot per few kB and a line per file: two silent minutes mean a dead connection
 
@@ -91,8 +92,9 @@ def _own_settings() -> Path | None:
         if not Path(named).is_file():
             raise UsageError(f"MIRROR_IVY_SETTINGS names {named}, which is no file", hint="unset it or name an ivysettings.xml")
         return Path(named)
-    usual = Path.home() / ".ivy2" / "ivysettings.xml"
-    return usual if usual.is_file() else None
+    folder = home()
+    usual = folder / ".ivy2" / "ivysettings.xml" if folder else None
+    return usual if usual is not None and usual.is_file() else None
 
 
 def _settings(work: Path, transitive: bool) -> list[str]:

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from mirror_pipeline.errors import MirrorError, UsageError
 from mirror_pipeline.execution import ivy
-from mirror_pipeline.files import Forgeable, cache_folder, close_to_others, file_lock, private_folder, refuse_forgeable
+from mirror_pipeline.files import Forgeable, close_to_others, file_lock, private_folder, refuse_forgeable
+from mirror_pipeline.host import cache_folder
 
 # Repositories sometimes answer 429 or 503: seconds to wait before each further try, which fetches only what is missing.
 PAUSES = (1.0, 4.0, 10.0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -19,6 +17,7 @@ from mirror_pipeline.engine.topics.policies import source_policies
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, UsageError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import ACCEPTABLE, MEANING, accept_command
+from mirror_pipeline.host import operator
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
@@ -274,5 +273,5 @@ def _offsets(client: WireClient, topic: str, numbers: Iterable[int], at: int) ->
 
 
 def _decision(life: Incarnation, kind: DecisionKind, partition: int, span: Span, *, subject: str = "") -> Decision:
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
-    return Decision(life.topic, partition, life.incarnation, kind, span[0], span[1], subject, by, int(time.time() * 1000))
+    at = int(time.time() * 1000)
+    return Decision(life.topic, partition, life.incarnation, kind, span[0], span[1], subject, operator(), at)

@@ -22,7 +22,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("execution", "topics"),
     ("kafka", "buffer"),
     ("config",),
-    ("children", "crash_points", "errors", "files", "halts", "lags", "model", "reports", "text", "units", "verdicts"),
+    ("children", "crash_points", "errors", "files", "halts", "host", "lags", "model", "reports", "text", "units", "verdicts"),
 )
 """From the top. A file imports from its own room and from lower levels; rooms of one level do not know each other."""
 LOWEST = len(LEVELS) - 1

@@ -6,9 +6,7 @@ on. ``open`` begins it again; a mirror that is the reverse of another one copies
 
 from __future__ import annotations
 
-import getpass
 import json
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -168,11 +166,6 @@ def promotion_name(mirror: str, rows: Mapping[int, Promotion]) -> str:
 def promoted_topics(latest: Latest) -> set[str]:
     """The topics that are promoted now."""
     return {topic for topic, rows in latest.items() if is_promoted(rows)}
-
-
-def operator() -> str:
-    """Who does this, as the ledger names people."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def now() -> int:

@@ -21,6 +21,7 @@ from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.tables.schema import FIRST_FORMAT, FORMAT
 from mirror_pipeline.errors import BufferUnusable, UsageError
 from mirror_pipeline.files import replace_file
+from mirror_pipeline.host import expanded
 
 MARKER = "MIRROR_BUFFER.json"
 CLOCK = "clock"
@@ -138,7 +139,7 @@ def _root(settings: BufferSettings) -> str:
             raise UsageError(f"buffer {uri}: only folders and s3:// are supported", hint="set buffer.uri to one of them")
         return uri.rstrip("/")
     path = unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
-    return os.path.abspath(os.path.expanduser(path))
+    return os.path.abspath(expanded(path))
 
 
 def _check_name(kind: str, name: str) -> None:

@@ -13,6 +13,7 @@ from mirror_pipeline.config.mm2.file_kind import PLACEHOLDER
 from mirror_pipeline.config.mm2.key_table import CARRIED, CHANGED, CLUSTER_KEYS, CLUSTER_RULES, NOT_NEEDED, REFUSED, KeyRule, rule_of
 from mirror_pipeline.config.mm2.properties_file import Entry, trailing
 from mirror_pipeline.config.mm2.scoped_keys import CLIENTS, FLOW_CLIENTS, ScopedKeys
+from mirror_pipeline.host import expanded
 
 FILL_IN = "CHANGE-ME"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -211,7 +212,7 @@ class ClusterBlock:
         """The absolute path of a PEM file; "" when it is refused or not needed."""
         form = self._take(f"ssl.{kind}.type")
         name = form.value.upper() if form is not None else "JKS"
-        path = (self.folder / Path(location.value).expanduser()).resolve()
+        path = (self.folder / expanded(location.value)).resolve()
         if name != "PEM" and kind == "truststore" and path.name == "cacerts":
             self.keys.note(location, CHANGED, why="Java's own authorities; without ca_file those of the system are used")
         elif name != "PEM":

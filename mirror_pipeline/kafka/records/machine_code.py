@@ -14,7 +14,8 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from mirror_pipeline.files import Forgeable, cache_folder, private_folder, read_own, refuse_forgeable, replace_file
+from mirror_pipeline.files import Forgeable, private_folder, read_own, refuse_forgeable, replace_file
+from mirror_pipeline.host import cache_folder
 
 _ENTRY = "entry"
 _BESIDE = "__pycache__"
@@ -30,7 +31,7 @@ llvm.initialize_native_asmprinter()
 def machine_code(module: str, function: str) -> int:
     """The address of a compiled function of pointers and numbers, which neither raises nor makes objects.
 
-    Kept code is found beside the module or, where that cannot be written, in :func:`~mirror_pipeline.files.cache_folder`;
+    Kept code is found beside the module or, where that cannot be written, in :func:`~mirror_pipeline.host.cache_folder`;
     where there is none yet, a damaged one, or one that another user could have written, it is compiled, which takes seconds.
     Constants that the module imports from others count as fixed forever.
 

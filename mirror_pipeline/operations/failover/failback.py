@@ -22,7 +22,6 @@ from mirror_pipeline.buffer.ledger.promotions import (
     is_promoted,
     latest_of,
     now,
-    operator,
     promotion_name,
     promotions_of,
 )
@@ -31,6 +30,7 @@ from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.errors import ProblemFound, UsageError
 from mirror_pipeline.flow import Flow, Session
+from mirror_pipeline.host import operator
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.adoption.proof import Proof
 from mirror_pipeline.operations.backfill import copy_ranges

@@ -18,7 +18,6 @@ from mirror_pipeline.buffer.ledger.promotions import (
     Step,
     is_promoted,
     now,
-    operator,
     promotions_of,
 )
 from mirror_pipeline.buffer.place.errors import explained
@@ -27,6 +26,7 @@ from mirror_pipeline.buffer.place.place import LaneStore, open_lane
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.errors import LaneBusy, ProblemFound, UsageError
 from mirror_pipeline.flow import Flow, Session
+from mirror_pipeline.host import operator
 from mirror_pipeline.operations.buffer_status import ledger_of
 from mirror_pipeline.operations.failover.last_groups import carries, handed, last_round
 from mirror_pipeline.operations.failover.look import Situation, choose, found_copies, last_known_ends, look

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
-from mirror_pipeline.buffer.ledger.promotions import Promotion, Promotions, PromotionState, now, operator
+from mirror_pipeline.buffer.ledger.promotions import Promotion, Promotions, PromotionState, now
 from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.crash_points import crash_point
@@ -17,6 +17,7 @@ from mirror_pipeline.engine.lanes import LaneRuns
 from mirror_pipeline.errors import BrokerError, ProblemFound
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.flow import Flow, Session
+from mirror_pipeline.host import operator
 from mirror_pipeline.kafka.answers import LATEST
 from mirror_pipeline.kafka.offsets import offsets_or_errors
 from mirror_pipeline.lags import BEHIND, HALTED

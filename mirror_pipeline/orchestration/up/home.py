@@ -12,6 +12,7 @@ from pathlib import Path
 import mirror_pipeline
 from mirror_pipeline.errors import ProblemFound, UsageError
 from mirror_pipeline.files import try_lock
+from mirror_pipeline.host import expanded
 
 SETTINGS = "dagster.yaml"
 LOCK = "up.lock"
@@ -40,7 +41,7 @@ def prepare_home(folder: Path) -> Path:
     Raises:
         UsageError: the folder cannot be created or written.
     """
-    home = folder.expanduser().absolute()
+    home = expanded(folder).absolute()
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         (home / LOGS).mkdir(exist_ok=True)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from mirror_pipeline import files
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.execution import ivy, jars
 from mirror_pipeline.execution.jars import JarKind, WrongChecksum
@@ -131,22 +130,6 @@ def test_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, pin: JarK
 def test_unknown_kind_names_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"no jars are pinned for 'kafka-0\.8'.*kafka-4\.3\.0"):
         jars.ensure_jars("kafka-0.8")
-
-
-@pytest.mark.parametrize(
-    ("environment", "folder"),
-    [
-        ({"MIRROR_CACHE": "/a", "XDG_CACHE_HOME": "/b"}, "/a"),
-        ({"XDG_CACHE_HOME": "/b"}, "/b/mirror-pipeline"),
-        ({"HOME": "/c"}, "/c/.cache/mirror-pipeline"),
-    ],
-)
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], folder: str) -> None:
-    for name in ("MIRROR_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert files.cache_folder() == Path(folder)
 
 
 def test_pin_list_is_whole_and_names_no_host() -> None:

@@ -1,0 +1,104 @@
+"""What a host gives its user: a name, a home, a folder for caches. A container's user may have none of them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import stat
+import tempfile
+from pathlib import Path
+
+from mirror_pipeline.errors import UsageError
+
+_LONGEST_NAME = 64
+
+
+def operator() -> str:
+    """Who works here, as the ledger names people: ``name@host``."""
+    return _printable(f"{user_name()}@{socket.gethostname()}")
+
+
+def user_name() -> str:
+    """``$USER`` or ``$LOGNAME``, else the name in the password file, else ``uid 12345``."""
+    entry = passwd_entry()
+    for name in (os.environ.get("USER", ""), os.environ.get("LOGNAME", ""), entry.pw_name if entry else ""):
+        if shown := _printable(name)[:_LONGEST_NAME]:
+            return shown
+    return f"uid {os.geteuid()}"
+
+
+def passwd_entry() -> pwd.struct_passwd | None:
+    """The user's line of the password file; None for a user that it does not list."""
+    try:
+        return pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return None
+
+
+def home() -> Path | None:
+    """``$HOME`` where it is an absolute path, else what the password file says; None where neither does. It need not exist."""
+    named = os.environ.get("HOME", "")
+    entry = passwd_entry()
+    path = named if os.path.isabs(named) else entry.pw_dir if entry else ""
+    return Path(path) if os.path.isabs(path) else None
+
+
+def expanded(path: str | Path) -> Path:
+    """The path with a leading ``~`` or ``~name`` replaced.
+
+    Raises:
+        UsageError: nothing says where that home is.
+    """
+    first, *rest = Path(path).parts or (".",)
+    if not first.startswith("~"):
+        return Path(path)
+    if first == "~" and (own := home()) is not None:
+        return own.joinpath(*rest)
+    try:
+        return Path(pwd.getpwnam(first[1:]).pw_dir, *rest)
+    except (KeyError, ValueError):
+        raise UsageError(f"{path}: {first} is the home of nobody here", hint="write the path without ~, or set HOME") from None
+
+
+def cache_folder() -> Path:
+    """Where files are kept that can be built or fetched again.
+
+    ``$MIRROR_CACHE``, else ``$XDG_CACHE_HOME/mirror-pipeline``, else ``~/.cache/mirror-pipeline`` if it exists or can be made, else
+    ``mirror-pipeline-<uid>`` in the temporary folder.
+
+    Raises:
+        UsageError: the one in the temporary folder belongs to somebody else.
+    """
+    if own := os.environ.get("MIRROR_CACHE", ""):
+        return Path(own).absolute()
+    if shared := os.environ.get("XDG_CACHE_HOME", ""):
+        return Path(shared).absolute() / "mirror-pipeline"
+    folder = home()
+    if folder is not None and folder.is_dir():
+        usual = folder / ".cache" / "mirror-pipeline"
+        if usual.is_dir() or _can_be_made(usual):
+            return usual
+    return _temporary_cache()
+
+
+def _can_be_made(folder: Path) -> bool:
+    there = next(parent for parent in folder.parents if parent.exists())
+    return os.access(there, os.W_OK | os.X_OK)
+
+
+def _temporary_cache() -> Path:
+    """Everybody can write to the folder around it, so it must be this user's, and not a link to anything."""
+    folder = Path(tempfile.gettempdir()).absolute() / f"mirror-pipeline-{os.geteuid()}"
+    try:
+        status = folder.lstat()
+    except OSError:  # not there, or out of reach: whoever creates it says so
+        return folder
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise UsageError(f"{folder} was made by somebody else", hint="set MIRROR_CACHE to a folder that you own")
+    return folder
+
+
+def _printable(text: str) -> str:
+    """Without line ends, control characters and bytes that are no text: anybody may put anything into ``$USER``."""
+    return "".join(character for character in text if character.isprintable()).strip()

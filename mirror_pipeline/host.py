@@ -1,17 +1,23 @@
-"""What a host gives its user: a name, a home, a folder for caches. A container's user may have none of them."""
+"""What a host gives its user: a name, a home, a folder for caches, threads. A container's user may have none of them."""
 
 from __future__ import annotations
 
 import os
 import pwd
+import resource
 import socket
 import stat
 import tempfile
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 from mirror_pipeline.errors import UsageError
 
 _LONGEST_NAME = 64
+MORE_THREADS = "raise the limit: ulimit -u, TasksMax= of the service, or the container's limit of processes"
+# Of this process and the libraries that it loads, for a run that needs no Spark; above the second number nobody counts.
+THREADS, MANY_THREADS = 64, 2048
 
 
 def operator() -> str:
@@ -68,7 +74,7 @@ def cache_folder() -> Path:
     ``mirror-pipeline-<uid>`` in the temporary folder.
 
     Raises:
-        UsageError: the one in the temporary folder belongs to somebody else.
+        UsageError: the one in the temporary folder belongs to somebody else, or there is no such folder.
     """
     if own := os.environ.get("MIRROR_CACHE", ""):
         return Path(own).absolute()
@@ -82,6 +88,49 @@ def cache_folder() -> Path:
     return _temporary_cache()
 
 
+def temporary_folder() -> Path:
+    """Python's own choice: ``$TMPDIR``, ``/tmp`` and others, the first that can be written.
+
+    Raises:
+        UsageError: none can.
+    """
+    try:
+        return Path(tempfile.gettempdir()).absolute()
+    except FileNotFoundError:
+        raise UsageError("no folder for temporary files can be written", hint="set TMPDIR to one that this user can write to") from None
+
+
+def refuse_few_threads(count: int = THREADS) -> None:
+    """Compiled libraries end the process, without a word, where they cannot start a thread.
+
+    Raises:
+        UsageError: the user, or the container, may start only a few more.
+    """
+    limits = [resource.getrlimit(resource.RLIMIT_NPROC)[0], _container_limit()]
+    if all(limit == resource.RLIM_INFINITY or limit >= MANY_THREADS for limit in limits):
+        return
+    end = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(count):
+            started.append(threading.Thread(target=end.wait))
+            started[-1].start()
+    except RuntimeError:
+        raise UsageError(f"only {len(started) - 1} threads can be started, {count} are needed", hint=MORE_THREADS) from None
+    finally:
+        end.set()
+        for thread in started:
+            with suppress(RuntimeError):  # the one that was not started
+                thread.join()
+
+
+def _container_limit() -> int:
+    try:
+        return int(Path("/sys/fs/cgroup/pids.max").read_text())
+    except (OSError, ValueError):  # no such file, or "max"
+        return resource.RLIM_INFINITY
+
+
 def _can_be_made(folder: Path) -> bool:
     there = next(parent for parent in folder.parents if parent.exists())
     return os.access(there, os.W_OK | os.X_OK)
@@ -89,7 +138,7 @@ def _can_be_made(folder: Path) -> bool:
 
 def _temporary_cache() -> Path:
     """Everybody can write to the folder around it, so it must be this user's, and not a link to anything."""
-    folder = Path(tempfile.gettempdir()).absolute() / f"mirror-pipeline-{os.geteuid()}"
+    folder = temporary_folder() / f"mirror-pipeline-{os.geteuid()}"
     try:
         status = folder.lstat()
     except OSError:  # not there, or out of reach: whoever creates it says so

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
+from mirror_pipeline.cli.main import app
 
-from mirror_pipeline.cli.main import main
-
-sys.exit(main())
+app()

@@ -18,10 +18,12 @@ from rich.console import Console
 from typer.exceptions import TyperException
 
 from mirror_pipeline.errors import UNEXPECTED, ConfigError, MirrorError
+from mirror_pipeline.host import MORE_THREADS
 
 __all__ = ["INTERRUPTED", "OK", "PROBLEM", "UNEXPECTED", "UNREACHABLE", "USAGE", "Failure", "describe", "report", "say"]
 
 OK, PROBLEM, USAGE, UNREACHABLE = 0, 1, 2, 3
+MORE_FILES = "raise the limit: ulimit -n 4096, or LimitNOFILE= of the service"
 INTERRUPTED = 130
 """128 + SIGINT, as in shells."""
 
@@ -51,9 +53,25 @@ def describe(error: BaseException, command: str = "mirror") -> Failure:
         message = getattr(error, "format_message", lambda: str(error))()
         return Failure(_one_line(message).rstrip("."), f"{command} --help lists the options", USAGE)
     text = _one_line(str(error))
+    if (limit := _of_the_host(error, text)) is not None:
+        return limit
     name = type(error).__name__
     message = f"internal error: {name}: {text}" if text else f"internal error: {name}"
     return Failure(message, "run it again with --debug and report the output", UNEXPECTED)
+
+
+def _of_the_host(error: BaseException, text: str) -> Failure | None:
+    """What the host, not this program, is to be blamed for."""
+    if "Too many open files" in text:
+        return Failure("no more files or connections can be opened by this process", MORE_FILES, PROBLEM)
+    if isinstance(error, RuntimeError) and "can't start new thread" in text:
+        return Failure("no more threads can be started", MORE_THREADS, PROBLEM)
+    if isinstance(error, MemoryError):
+        return Failure("there is no more memory", "give the process more: ulimit -v, or the container's limit", PROBLEM)
+    if isinstance(error, UnicodeEncodeError):
+        shown = ascii(error.object[error.start : error.end])
+        return Failure(f"a path or a name is no text in this locale: {shown}", "set LC_ALL=C.UTF-8 and unset PYTHONUTF8", USAGE)
+    return None
 
 
 def report(error: BaseException, *, as_json: bool, debug: bool, command: str = "mirror") -> int:

@@ -68,7 +68,7 @@ def _work(jobs: Sequence[Job[T]], stop: threading.Event, outcomes: dict[str, Out
 
 @contextmanager
 def signals_stop(stop: threading.Event, say: Callable[[str], None], leave: Callable[[int], object] = os._exit) -> Iterator[None]:
-    """SIGINT and SIGTERM set ``stop``; a later SIGINT exits the process at once."""
+    """SIGINT, SIGTERM and SIGHUP set ``stop``; a later SIGINT exits the process at once. nohup's ignored SIGHUP stays ignored."""
 
     asked = False
 
@@ -83,7 +83,8 @@ def signals_stop(stop: threading.Event, say: Callable[[str], None], leave: Calla
         elif number == signal.SIGINT:
             leave(INTERRUPTED)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, *hangup)}
     try:
         yield
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,9 +10,11 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from mirror_pipeline.cli import adopt, cluster_change, local, offsets, resolve, run, setup, status, take_over, verify
+from mirror_pipeline.cli import adopt, cluster_change, local, offsets, resolve, run, setup, status, streams, take_over, verify
 from mirror_pipeline.cli.errors import report
 from mirror_pipeline.cli.options import NO_VALUE, PlainCommand, PlainGroup, Settings
+from mirror_pipeline.errors import ProblemFound
+from mirror_pipeline.host import refuse_few_threads
 
 BROKEN_PIPE = 141
 """128 + SIGPIPE: the reader, such as head, closed the pipe."""
@@ -39,6 +40,7 @@ class MirrorApp(typer.Typer):
     """A typer app that always exits through :func:`main`, also when it is called as ``app()``."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        streams.prepare()
         sys.exit(main(*args, **kwargs))
 
 
@@ -61,6 +63,7 @@ def root(
     debug: Debug = False,
     show_version: Version = False,
 ) -> None:
+    refuse_few_threads()
     context.obj = Settings(debug=debug)
     if config is not None:
         given = {"config": config}
@@ -97,19 +100,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
-        return _reader_left()
+        return _unwritten(debug) or BROKEN_PIPE
     except SystemExit as left:  # rich and typer catch a broken pipe first and exit
         if isinstance(left.__context__, BrokenPipeError):
-            return _reader_left()
+            return _unwritten(debug) or BROKEN_PIPE
         raise
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last handler: every error becomes an exit code here
-        return report(error, as_json="--json" in words, debug=debug, command=_path(error))
+        return _unwritten(debug) or report(error, as_json="--json" in words, debug=debug, command=_path(error))
 
 
-def _reader_left() -> int:
-    # Python would report the broken pipe again when it flushes at exit.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
-    return BROKEN_PIPE
+def _unwritten(debug: bool) -> int:
+    """The exit code when the answer cannot be written; 0 when it can."""
+    why = streams.broken(sys.stdout)
+    if why is None:
+        return 0
+    if isinstance(why, BrokenPipeError):
+        return BROKEN_PIPE
+    hint = "the command has ended, its answer is lost: free space, or lead the output elsewhere"
+    return report(ProblemFound(f"standard output cannot be written: {why.strerror}", hint=hint), as_json=False, debug=debug)
 
 
 def _path(error: BaseException) -> str:

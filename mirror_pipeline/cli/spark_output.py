@@ -7,13 +7,14 @@ original destinations.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import TypeGuard
 
 KEPT_LINES = 40
 
@@ -39,35 +40,35 @@ class Overheard:
 def children_unheard(*, wanted: bool = True) -> Iterator[Overheard]:
     """Capture the output of child processes inside the block; do nothing with ``wanted=False`` or replaced streams, as in tests."""
     heard = Overheard()
-    if not (wanted and _is(sys.stdout, 1) and _is(sys.stderr, 2)):
+    streams = (sys.stdout, sys.stderr)
+    if not wanted or not _are_own(streams):
         yield heard
         return
     reader, writer = os.pipe()
     # A JVM that outlives the block still writes into the pipe, so the thread runs until the process exits.
     threading.Thread(target=heard.listen, args=(reader,), daemon=True, name="children's output").start()
-    before = (sys.stdout, sys.stderr)
-    saved = [_divert(stream, number, writer) for number, stream in ((1, sys.stdout), (2, sys.stderr))]
+    saved = [_divert(stream, number, writer) for number, stream in enumerate(streams, 1)]
     os.close(writer)
     sys.stdout, sys.stderr = saved
     try:
         yield heard
     finally:
-        sys.stdout, sys.stderr = before
+        sys.stdout, sys.stderr = streams
         for number, stream in ((1, saved[0]), (2, saved[1])):
             stream.flush()
             os.dup2(stream.fileno(), number)
             stream.close()
 
 
-def _divert(stream: TextIO, number: int, writer: int) -> TextIO:
+def _divert(stream: io.TextIOWrapper, number: int, writer: int) -> io.TextIOWrapper:
     stream.flush()
-    copy = os.fdopen(os.dup(number), "w", encoding=stream.encoding, errors=stream.errors, buffering=1)
+    copy = type(stream)(os.fdopen(os.dup(number), "wb"), stream.encoding, stream.errors, line_buffering=True)
     os.dup2(writer, number)
     return copy
 
 
-def _is(stream: TextIO, number: int) -> bool:
+def _are_own(streams: tuple[object, object]) -> TypeGuard[tuple[io.TextIOWrapper, io.TextIOWrapper]]:
     try:
-        return stream.fileno() == number
-    except (AttributeError, OSError, ValueError):
+        return all(isinstance(stream, io.TextIOWrapper) and stream.fileno() == number for number, stream in enumerate(streams, 1))
+    except (OSError, ValueError):
         return False

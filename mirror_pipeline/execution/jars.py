@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -84,19 +85,25 @@ def _ensure(kind: JarKind, folder: Path, progress: Progress) -> Path:
     if folder in _checked and folder.is_dir():
         return folder
     try:
-        private_folder(folder.parent)
-        with file_lock(folder.parent / f".{kind.name}.lock"):
-            _close(folder)
-            if mismatch(kind, folder):
-                _fetch(kind, folder, progress)
-            for jar in folder.iterdir():  # Java opens them after their checksums were compared
-                refuse_forgeable(jar)
+        if not _given(kind, folder):
+            private_folder(folder.parent)
+            with file_lock(folder.parent / f".{kind.name}.lock"):
+                _close(folder)
+                if mismatch(kind, folder):
+                    _fetch(kind, folder, progress)
+        for jar in folder.iterdir():  # Java opens them after their checksums were compared
+            refuse_forgeable(jar)
     except Forgeable as why:
         raise UsageError(f"the jar cache is not safe: {why}", hint=_OWN_FOLDER) from why
     except OSError as error:
         raise UsageError(f"the jar cache {folder.parent} cannot be used: {error}", hint=_OWN_FOLDER) from error
     _checked.add(folder)
     return folder
+
+
+def _given(kind: JarKind, folder: Path) -> bool:
+    """Whether the jars are part of an image whose files this user can only read."""
+    return folder.is_dir() and not os.access(folder.parent, os.W_OK) and not mismatch(kind, folder)
 
 
 def _close(folder: Path) -> None:

@@ -34,7 +34,7 @@ def _checked(home: str, path: str, minimum: int) -> Path:
     java = _locate(home, path, minimum)
     version = java_version(java)
     if version is None:
-        raise UsageError(f"Java {minimum} or newer is needed, and `{java} -version` reports no version", hint=_INSTALL)
+        raise UsageError(f"Java {minimum} or newer is needed, and `{java} -version` reports no version{_said(java)}", hint=_INSTALL)
     if version < minimum:
         raise UsageError(f"Java {minimum} or newer is needed, found {version} at {java}", hint=_INSTALL)
     return java
@@ -54,14 +54,23 @@ def _locate(home: str, path: str, minimum: int) -> Path:
 
 def java_version(java: Path) -> int | None:
     """The feature version (8, 11, 17, ...) that ``java -version`` prints, None when it prints none."""
+    match = _VERSION.search(_answer(java))
+    return int(match.group(1)) if match else None
+
+
+def _said(java: Path) -> str:
+    """The line of its answer that names an error, such as too little memory."""
+    return next((f" ({line.strip()})" for line in _answer(java).splitlines() if "rror" in line or "ould not" in line), "")
+
+
+def _answer(java: Path) -> str:
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own Java
             [str(java), "-version"], capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False, stdin=subprocess.DEVNULL
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = _VERSION.search(answer.stderr + answer.stdout)
-    return int(match.group(1)) if match else None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"error: {error}"
+    return answer.stderr + answer.stdout
 
 
 def main() -> int:

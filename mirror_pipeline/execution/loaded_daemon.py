@@ -41,7 +41,7 @@ def start_loading(module: str, folder: str) -> str:
         listener.bind(str(path))
         listener.listen(1)
         os.set_inheritable(listener.fileno(), True)
-        command = [sys.executable, "-m", module, WAIT, str(listener.fileno())]
+        command = [sys.executable, "-P", "-m", module, WAIT, str(listener.fileno())]
         # Spark gives its workers the same seed, so that all of them hash a string alike.
         variables = {**os.environ, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
         child = subprocess.Popen(  # noqa: S603 - this interpreter, our module

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from mirror_pipeline.files import try_lock
+from mirror_pipeline.host import temporary_folder
 
 PREFIX = "mirror-sockets-"
 _LOCK = "lock"
@@ -38,8 +39,8 @@ def socket_folder() -> str:
 
 def _parent() -> Path:
     """The temporary folder, unless its path is too long for a socket in it."""
-    usual = tempfile.gettempdir()
-    return Path(usual if len(os.fsencode(f"{usual}/{PREFIX}")) + _RANDOM + _NAME <= _LONGEST else "/tmp")  # noqa: S108 - mkdtemp in it
+    usual = temporary_folder()
+    return usual if len(os.fsencode(usual / PREFIX)) + _RANDOM + _NAME <= _LONGEST else Path("/tmp")  # noqa: S108 - mkdtemp in it
 
 
 def _sweep(parent: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from mirror_pipeline.execution import loaded_daemon
 from mirror_pipeline.execution.class_archive import archive_options
 from mirror_pipeline.execution.daemon_pool import DaemonPool
 from mirror_pipeline.execution.socket_folder import socket_folder
+from mirror_pipeline.execution.spark_host import environment, folders, jars_of, log_in
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -38,8 +38,6 @@ DAEMON_MODULE = "mirror_pipeline.execution.spark_daemon"
 # A failed write task must not run again before the target's tail was read; the user cannot change this.
 ONCE = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
 MOST_JOBS = 256
-# Of the Java process that puts together Spark's command line and ends.
-LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # How long a warm-up task stays, so that each of them gets its own worker.
 WARM_SECONDS = 0.2
 
@@ -54,22 +52,18 @@ def build_context(engine: EngineConfig, *, app_name: str = "mirror", with_delta:
         UsageError: no Java, or a Java too old.
         MirrorError: the Delta jars cannot be had, or Spark does not start.
     """
+    settings = _settings(engine, with_delta)
+    with environment(local=_is_local(settings["spark.master"])):
+        return _start(settings, app_name)
+
+
+def _start(settings: dict[str, str], app_name: str) -> SparkContext:
     from pyspark import SparkConf, SparkContext
 
-    from mirror_pipeline.execution.java import find_java
-
-    java = find_java()
-    os.environ.setdefault("JAVA_HOME", str(java.resolve().parent.parent))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LAUNCHER_OPTS", LAUNCHER_OPTIONS)
-    settings = _settings(engine, with_delta)
-    if settings["spark.master"].startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     _convert_numpy(False)
-    settings |= _load_beside(settings)
-    with _quiet_java(settings):
-        context = SparkContext.getOrCreate(SparkConf().setAppName(app_name).setAll(list(settings.items())))
+    started = settings | _load_beside(settings)
+    with _quiet_java(started):
+        context = SparkContext.getOrCreate(SparkConf().setAppName(app_name).setAll(list(started.items())))
     context.setLogLevel("ERROR")
     return context
 
@@ -79,7 +73,7 @@ def _load_beside(settings: dict[str, str]) -> dict[str, str]:
     from pyspark import SparkContext
 
     ours = settings["spark.python.daemon.module"] == DAEMON_MODULE
-    if not ours or not settings["spark.master"].startswith("local") or SparkContext._gateway is not None:
+    if not ours or not _is_local(settings["spark.master"]) or SparkContext._gateway is not None:
         return {}
     return {f"spark.executorEnv.{loaded_daemon.VARIABLE}": loaded_daemon.start_loading(DAEMON_MODULE, socket_folder())}
 
@@ -97,12 +91,14 @@ def build_session(engine: EngineConfig, *, app_name: str = "mirror", with_delta:
     """Start (or get) the process's Spark session, on the context of :func:`build_context`. Arguments and errors as there."""
     from pyspark.sql import SparkSession
 
-    build_context(engine, app_name=app_name, with_delta=with_delta)
-    _convert_numpy(True)
-    builder = SparkSession.builder
-    for key, value in _settings(engine, with_delta).items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    settings = _settings(engine, with_delta)
+    with environment(local=_is_local(settings["spark.master"])):
+        _start(settings, app_name)
+        _convert_numpy(True)
+        builder = SparkSession.builder
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
 
 
 @contextmanager
@@ -116,10 +112,14 @@ def _quiet_java(settings: dict[str, str]) -> Iterator[None]:
     try:
         if SparkContext._gateway is None:  # the public API gives the JVM this process's standard error
             conf = SparkConf().setAll(list(settings.items()))
-            SparkContext._ensure_initialized(gateway=launch_gateway(conf, {"stderr": handle}))  # type: ignore[no-untyped-call]
+            gateway = launch_gateway(conf, {"stderr": handle})
+            if _is_local(settings["spark.master"]):
+                log_in(gateway)
+            SparkContext._ensure_initialized(gateway=gateway)  # type: ignore[no-untyped-call]
         yield
     except Exception as error:
-        cause = [line for line in Path(path).read_text(errors="replace").splitlines() if "rror" in line or "xception" in line]
+        said = Path(path).read_text(errors="replace").splitlines()
+        cause = [line for sign in ("xception", "rror") for line in said if sign in line]
         raise MirrorError(
             f"Spark did not start: {cause[0].strip() if cause else error}", hint=f"full output of Java: {_kept_log(path)}"
         ) from error
@@ -141,8 +141,11 @@ def default_master() -> str:
 def _settings(engine: EngineConfig, with_delta: bool) -> dict[str, str]:
     """Spark's properties: ours, over them the user's, over them those that may not be changed."""
     master = engine.spark_master or default_master()
-    closed = _closed() if master.startswith("local") else {}
-    return {**closed, "spark.master": master, **_defaults(with_delta), **dict(engine.spark), **ONCE}
+    return {"spark.master": master, **_defaults(with_delta), **(_local() if _is_local(master) else {}), **dict(engine.spark), **ONCE}
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local")
 
 
 def _defaults(with_delta: bool) -> dict[str, str]:
@@ -152,7 +155,6 @@ def _defaults(with_delta: bool) -> dict[str, str]:
         "spark.driver.memory": "1g",
         # The JVM schedules a few tasks a second and sees no payload: optimising compilation costs more than it gains.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.driver.defaultJavaOptions": archive_options(),
         "spark.python.daemon.module": DAEMON_MODULE,
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.worker.reuse": "true",
@@ -163,7 +165,7 @@ def _defaults(with_delta: bool) -> dict[str, str]:
         from mirror_pipeline.execution.jars import ensure_jars
 
         settings |= {
-            "spark.jars": ",".join(str(jar) for jar in sorted(ensure_jars("delta").glob("*.jar"))),
+            **jars_of(ensure_jars("delta")),
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             "spark.sql.session.timeZone": "UTC",
@@ -176,9 +178,12 @@ def _defaults(with_delta: bool) -> dict[str, str]:
     return settings
 
 
-def _closed() -> dict[str, str]:
-    """Protect the session from other users of this machine; Spark generates the secret in memory."""
+def _local() -> dict[str, str]:
+    """Of a local session: closed to other users of this machine (Spark generates the secret in memory), in folders that its user has."""
+    properties, options = folders()
     return {
+        **properties,
+        "spark.driver.defaultJavaOptions": archive_options() + options,
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.authenticate": "true",
         "spark.python.unix.domain.socket.dir": socket_folder(),

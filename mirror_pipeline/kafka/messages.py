@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -33,6 +34,8 @@ from kafka.protocol.metadata import (
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse
 
+from mirror_pipeline.errors import UsageError
+
 __all__ = [
     "SPOKEN",
     "Api",
@@ -51,6 +54,10 @@ __all__ = [
     "header",
     "reply_header_size",
 ]
+
+
+if sys.flags.optimize:  # its decoders read inside assert statements
+    raise UsageError("Python runs without assertions (-O), under which kafka-python misreads answers", hint="unset PYTHONOPTIMIZE")
 
 
 class Api(IntEnum):

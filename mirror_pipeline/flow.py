@@ -11,7 +11,7 @@ from mirror_pipeline.errors import UsageError
 from mirror_pipeline.execution.java import find_java
 from mirror_pipeline.execution.placement import Placement, for_comparing, inline_bytes, spark_may_be_needed
 from mirror_pipeline.execution.runner import Runner
-from mirror_pipeline.execution.spark import SparkRunner, build_context
+from mirror_pipeline.execution.spark import SparkRunner, build_context, refuse_retries
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.topics.claims import Claims
@@ -86,9 +86,11 @@ class Flow:
         return Placement(lambda: self.spark(session), inline_bytes=inline_bytes(engine))
 
     def spark(self, session: Session) -> SparkRunner:
-        """A runner on Spark; on the process's session if none is given."""
+        """A runner on Spark; on the process's session if none is given. Raises UsageError for a session that would repeat tasks."""
         engine = self.settings.engine
         given = session() if callable(session) else session
+        if given:
+            refuse_retries(given.sparkContext)
         context = given.sparkContext if given else build_context(engine, app_name=f"mirror {self.name}")
         runner = SparkRunner(context, tasks=engine.tasks)
         runner.warm()

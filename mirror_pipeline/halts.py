@@ -233,7 +233,7 @@ def renamed(topic: str, known: str, configured: str) -> Halt:
 def promoted(topic: str, target_topic: str, alias: str, by: str, at: int) -> Halt:
     """The copy was handed over to applications; ``at`` in milliseconds since the epoch."""
     message = f"{target_topic} on cluster {alias} was promoted at {instant(at)} by {by}: applications write there, and it is not copied to"
-    return Halt(topic, message, "`mirror failback` leads back; docs/failover.md has each step", PROMOTED)
+    return Halt(topic, message, "`mirror failback` leads back", PROMOTED)
 
 
 def written_by_reverse(topic: str, mirror: str) -> Halt:

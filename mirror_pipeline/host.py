@@ -15,6 +15,7 @@ from pathlib import Path
 from mirror_pipeline.errors import UsageError
 
 _LONGEST_NAME = 64
+MORE_FILES = "raise the limit: ulimit -n 4096, or LimitNOFILE= of the service"
 MORE_THREADS = "raise the limit: ulimit -u, TasksMax= of the service, or the container's limit of processes"
 # Of this process and the libraries that it loads, for a run that needs no Spark; above the second number nobody counts.
 THREADS, MANY_THREADS = 64, 2048

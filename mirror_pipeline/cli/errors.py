@@ -18,12 +18,11 @@ from rich.console import Console
 from typer.exceptions import TyperException
 
 from mirror_pipeline.errors import UNEXPECTED, ConfigError, MirrorError
-from mirror_pipeline.host import MORE_THREADS
+from mirror_pipeline.host import MORE_FILES, MORE_THREADS
 
 __all__ = ["INTERRUPTED", "OK", "PROBLEM", "UNEXPECTED", "UNREACHABLE", "USAGE", "Failure", "describe", "report", "say"]
 
 OK, PROBLEM, USAGE, UNREACHABLE = 0, 1, 2, 3
-MORE_FILES = "raise the limit: ulimit -n 4096, or LimitNOFILE= of the service"
 INTERRUPTED = 130
 """128 + SIGINT, as in shells."""
 

@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from mirror_pipeline.buffer.place.lock import lane_lock
+from mirror_pipeline.buffer.place.place import open_to_others
 from mirror_pipeline.buffer.place.status import write_status
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.maintain.thread import MaintenanceThread
@@ -79,6 +80,8 @@ class LaneRun:
         """
         engine = self._context.mirror.engine
         with lane_lock(self._context.store) as self._context.hold:
+            if exposed := open_to_others(self._context.store):
+                log.warning("buffer: %s", exposed)
             source = WireClient(self._context.source, timeout=engine.request_timeout)
             target = WireClient(self._context.target, timeout=engine.request_timeout)
             preparation = Preparation(self._context)

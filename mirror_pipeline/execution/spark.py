@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from mirror_pipeline.config import EngineConfig
-from mirror_pipeline.errors import MirrorError, SparkGone, TaskLost
+from mirror_pipeline.errors import MirrorError, SparkGone, TaskLost, UsageError
 from mirror_pipeline.execution import loaded_daemon
 from mirror_pipeline.execution.class_archive import archive_options
 from mirror_pipeline.execution.daemon_pool import DaemonPool
@@ -131,6 +131,23 @@ def _kept_log(path: str) -> str:
     kept = path.replace("mirror-spark-", "mirror-spark-failed-")
     Path(path).rename(kept)
     return kept
+
+
+def refuse_retries(context: SparkContext) -> None:
+    """Check a session that somebody else has started.
+
+    Raises:
+        UsageError: Spark would run a failed or slow write task again, before the target's log was read.
+    """
+    master, conf = str(context.master), context.getConf()
+    local = re.fullmatch(r"local(?:\[[^,]+(?:,\s*(\d+))?\])?", master)  # counts failures by the master alone
+    failures = str(local[1] or 1) if local else conf.get("spark.task.maxFailures", "4")
+    wrong = [f"{master if local else 'spark.task.maxFailures'} allows {failures} failures of a task"] if failures != "1" else []
+    if str(conf.get("spark.speculation", "false")).lower() == "true":
+        wrong.append("spark.speculation is on")
+    if wrong:
+        needed = "start it with spark.task.maxFailures=1 and spark.speculation=false; a write task must not run twice"
+        raise UsageError(f"the Spark session that was handed in cannot be used: {' and '.join(wrong)}", hint=needed)
 
 
 def default_master() -> str:

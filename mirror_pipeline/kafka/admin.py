@@ -331,10 +331,13 @@ class Admin:
 
     def _await(self, futures: Collection[Future[Any]], limit: float) -> None:
         deadline = time.monotonic() + limit + 1.0  # librdkafka's own timeout fires first, with the better message
+        known = self._contacted
         while not all(future.done() for future in futures):
             self._session.client.poll(_POLL)
             down = self._session.down_since
             grace = TLS_GRACE if self._session.cause and self._session.cause.code() == KafkaError._SSL else REFUSED_GRACE
+            if down and not known and not (known := bool(answering(self.cluster, PROBE_SECONDS))):
+                grace = 0.0  # nobody waits for a cluster that has never answered
             if self._session.refused or time.monotonic() > deadline or (down and time.monotonic() - down > grace):
                 raise self._session.unreachable()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from mirror_pipeline.buffer.place.place import open_lane
+from mirror_pipeline.buffer.place.place import open_lane, open_to_others
 from mirror_pipeline.buffer.place.space import SpaceWatch
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution.java import find_java
@@ -52,6 +52,8 @@ def _buffer(flow: Flow) -> Finding:
     if room.used + room.free < cap:
         free = f"its disk has {rounded_size(room.free)} free, buffer.max_bytes is {rounded_size(cap)}"
         detail += f"; warning: {free}, so the disk may fill up first: {hint}"
+    if exposed := open_to_others(store):
+        detail += f"; warning: {exposed}"
     return Finding("buffer", True, detail)
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from mirror_pipeline.errors import BufferUnusable
+from mirror_pipeline.host import MORE_FILES
 
 _FULL = ("No space left", "os error 28", "Disk quota exceeded", "os error 122", "Errno 28", "Errno 122")
 _MARKS = re.compile(r"\x1b\[[0-9;]*m|↳")  # deltalake draws causes as a coloured tree
@@ -19,6 +20,7 @@ _SILENT = (
     "operation timeout", "tcp connect error", "request or response body", "SlowDown", "ServiceUnavailable", "InternalError",
     "500 Internal", "502 Bad", "503 Service", "504 Gateway", "TooManyRequests", "429 Too",
 )  # fmt: skip
+READ_ONLY = "other programs may read the buffer's tables, and must never rewrite them; restore what was there"
 RIGHTS = "the key needs s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload on it and s3:ListBucket"
 
 
@@ -30,13 +32,15 @@ def explain(place: str, error: BaseException) -> BufferUnusable:
     text = " ".join(_MARKS.sub(" ", str(error)).split())
     if any(sign in text for sign in _FULL):
         return _passing(f"buffer {place}: the disk is full", "free space, or lower buffer.max_bytes")
+    if "Too many open files" in text:
+        return BufferUnusable(f"buffer {place}: no more files or connections can be opened by this process", hint=MORE_FILES)
     if place.startswith("s3://") or "Generic S3 error" in text:
         return _of_the_store(place, text)
     if isinstance(error, PermissionError) or "ermission denied" in text or "Read-only file system" in text:
         return BufferUnusable(f"buffer {place}: not writable by this user", hint="change its owner or mode, or set buffer.uri")
     if isinstance(error, NotADirectoryError | FileExistsError) or "Not a directory" in text:
         return BufferUnusable(f"buffer {place}: not a directory", hint="set buffer.uri to a folder")
-    return BufferUnusable(f"buffer {place}: {text[:300]}", hint="see docs/buffer.md")
+    return BufferUnusable(f"buffer {place}: {text[:300]}", hint="look at that folder and its disk, or set buffer.uri to another")
 
 
 def _of_the_store(place: str, text: str) -> BufferUnusable:
@@ -56,7 +60,7 @@ def _of_the_store(place: str, text: str) -> BufferUnusable:
         return BufferUnusable(f"buffer {place}: the object store does not support a required request", hint="use another store")
     if any(sign in text for sign in _SILENT):
         return _passing(f"buffer {place}: the object store does not respond", "check AWS_ENDPOINT_URL and that the store is running")
-    return BufferUnusable(f"buffer {place}: {text[:300]}", hint="see docs/buffer.md")
+    return BufferUnusable(f"buffer {place}: {text[:300]}", hint="look at the bucket and at the store's own log")
 
 
 def _passing(message: str, hint: str) -> BufferUnusable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import tempfile
 import time
 from collections.abc import Iterable
@@ -28,7 +29,7 @@ CLOCK = "clock"
 """A file of each lane that is written to learn the time of the place."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+://")
-_UNREADABLE = re.compile(r"[%\[\]]")
+_UNREADABLE = re.compile(r"[%\[\]\\\x00-\x1f\x7f]")
 LEASE_SECONDS = 30.0
 # Periodic work beside the data (status, ledger rows, measuring space, small micro-batches) happens this many times less often in an
 # object store, where each costs round trips and money.
@@ -257,7 +258,9 @@ def open_lane(buffer: BufferSettings, mirror: str, lane: str) -> LaneStore:
     """
     root = _root(buffer)
     if _UNREADABLE.search(root):
-        raise BufferUnusable(f"buffer {root}: delta-rs cannot open a path with %, [ or ]", hint="use another folder name in buffer.uri")
+        shown = "".join(letter if letter.isprintable() else "?" for letter in root)
+        reason = "delta-rs cannot open a path with %, [, ], a backslash or a control character"
+        raise BufferUnusable(f"buffer {shown}: {reason}", hint="use another folder name in buffer.uri")
     _check_name("mirror", mirror)
     _check_name("lane", lane)
     store = _lane(buffer, root, mirror, lane)
@@ -272,6 +275,21 @@ def _lane(buffer: BufferSettings, root: str, mirror: str, lane: str) -> LaneStor
     if not _REMOTE.match(root):
         return LaneStore(f"{root}/{mirror}/{lane}", mirror, lane)
     return LaneStore(f"{root}/{mirror}/{lane}", mirror, lane, carried_options(), buffer.lease)
+
+
+def open_to_others(store: LaneStore) -> str:
+    """Which of a lane's folders was opened to other users, in words; empty when none was, and for object stores.
+
+    The folders are made with mode 0700. Others who may write to a folder could put their own in its place; those who may read the
+    lane's read the records.
+    """
+    if not store.local:
+        return ""
+    for path, bits in ((store.root, stat.S_IWOTH), (f"{store.root}/{store.mirror}", stat.S_IWOTH), (store.uri, stat.S_IRWXO)):
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        if mode & bits:
+            return f"other users of this machine may {'write to' if mode & stat.S_IWOTH else 'read'} {path} (mode {mode:04o}): chmod o= it"
+    return ""
 
 
 def find_lanes(buffer: BufferSettings, mirror: str) -> list[LaneStore]:

@@ -14,7 +14,7 @@ from types import TracebackType
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mirror_pipeline.buffer.place.errors import explain
+from mirror_pipeline.buffer.place.errors import READ_ONLY, explain
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.spans.span_pages import LENGTH_BYTES
 from mirror_pipeline.buffer.tables.schema import SPANS
@@ -109,7 +109,7 @@ class _Part:
     def _decoded(self, row_group: int) -> memoryview:
         column = self.file.read_row_group(row_group, columns=["payload"]).column(0)
         if len(column) != 1:
-            raise BufferUnusable(f"buffer {self.path}: row group {row_group} holds {len(column)} rows, not 1", hint="see docs/buffer.md")
+            raise BufferUnusable(f"buffer {self.path}: row group {row_group} holds {len(column)} rows, not 1", hint=READ_ONLY)
         return memoryview(column.chunk(0)[0].as_buffer())
 
 

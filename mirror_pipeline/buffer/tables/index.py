@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from mirror_pipeline.buffer.place.errors import explained
+from mirror_pipeline.buffer.place.errors import READ_ONLY, explained
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.tables.files import statistics
 from mirror_pipeline.buffer.tables.local_log import LiveFile
@@ -47,7 +47,7 @@ def refs_of(file: LiveFile, part: pq.ParquetFile, table_uri: str, groups: Sequen
 
 def rewritten(table_uri: str, path: str) -> BufferDamaged:
     """The error for a part file that does not hold one row group for each span."""
-    return BufferDamaged(f"buffer {table_uri}: {path} was rewritten by another program", hint="see docs/buffer.md")
+    return BufferDamaged(f"buffer {table_uri}: {path} was rewritten by another program", hint=READ_ONLY)
 
 
 def span_statistics(spans: Sequence[SpanRef], spec: TableSpec = SPANS) -> dict[str, object]:

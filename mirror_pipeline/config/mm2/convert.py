@@ -134,7 +134,7 @@ def _relate(keys: ScopedKeys, blocks: list[MirrorBlock], mirrors: list[dict[str,
         topic = common_name(mirror["topics"], second["topics"])
         if topic and (one.flow.source, one.flow.target) == (other.flow.target, other.flow.source):
             both = f"{one.flow} and {other.flow} keep names and both copy e.g. {topic}: records would go round in circles"
-            keys.problem(one.decides(), f"{both}; disable one of the two (reverse_of is for failback, see docs/failover.md)")
+            keys.problem(one.decides(), f"{both}; disable one of the two (reverse_of is for failback)")
         elif topic and one.flow.target == other.flow.target:
             _share(keys, one, mirror)
             _share(keys, other, second)

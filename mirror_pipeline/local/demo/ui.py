@@ -38,7 +38,7 @@ class WebPage:
         Raises:
             ProblemFound: it ended, or does not answer within four minutes; the hint names the log.
         """
-        command = [sys.executable, "-m", "mirror_pipeline.cli", "-c", str(self._config), "up"]
+        command = [sys.executable, "-P", "-m", "mirror_pipeline.cli", "-c", str(self._config), "up"]
         # The log contains the address with its token.
         with os.fdopen(os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
             self._process = subprocess.Popen(  # noqa: S603 - our own command line

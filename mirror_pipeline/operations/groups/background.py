@@ -17,6 +17,7 @@ from mirror_pipeline.kafka.groups.group_client import GroupClient
 from mirror_pipeline.operations.groups.decide import GroupState
 from mirror_pipeline.operations.groups.group_round import GroupRounds, RoundOutcome
 from mirror_pipeline.operations.groups.last_round import LastRound, read_last_round, write_last_round
+from mirror_pipeline.operations.run_end import RunEnd
 
 log = logging.getLogger(__name__)
 
@@ -45,17 +46,13 @@ def carrying_groups(flow: Flow, *, ask_source: bool = True) -> Iterator[None]:
     if flow.settings.groups is None or not flow.settings.groups.include:
         yield
         return
-    ended = threading.Event()
+    ended = RunEnd()
     thread = threading.Thread(target=_carry, args=(flow, flow.settings.groups.interval, ended, ask_source), name="groups", daemon=True)
-    thread.start()
-    try:
+    with ended.awaited(thread, END_SECONDS):
         yield
-    finally:
-        ended.set()
-        thread.join(END_SECONDS)
 
 
-def _carry(flow: Flow, interval: float, ended: threading.Event, ask_source: bool) -> None:
+def _carry(flow: Flow, interval: float, ended: RunEnd, ask_source: bool) -> None:
     """Wait for the lock, then run rounds, the last one after the end of the run."""
     while True:
         last = ended.is_set()
@@ -67,7 +64,8 @@ def _carry(flow: Flow, interval: float, ended: threading.Event, ask_source: bool
         except LaneBusy:
             log.debug("groups mirror=%s: another run of the mirror carries them", flow.name)
         except MirrorError as error:
-            log.warning("groups mirror=%s: %s", flow.name, error)
+            if ended.may_say():
+                log.warning("groups mirror=%s: %s", flow.name, error)
         if last:
             return
         ended.wait(interval)
@@ -93,7 +91,7 @@ def _done(began: float, outcome: RoundOutcome, last: LastRound | None, error: st
     return LastRound(began, time.time() - began, outcome.groups, outcome.written, error, since)
 
 
-def _rounds(rounds: GroupRounds, store: LaneStore, interval: float, ended: threading.Event, *, ask_source: bool = True) -> None:
+def _rounds(rounds: GroupRounds, store: LaneStore, interval: float, ended: RunEnd, *, ask_source: bool = True) -> None:
     """Rounds until the run has ended, and one after that, unless the last one failed: its cluster will not answer now either.
 
     For the same reason the one at the end does not ask a source that did not answer the one before.
@@ -111,10 +109,11 @@ def _rounds(rounds: GroupRounds, store: LaneStore, interval: float, ended: threa
                 rounds.table.maintain()
         except MirrorError as failed:
             error = str(failed)
-        for text in [line for line in (error, *_messages(outcome)) if line and line not in said]:
-            log.warning("groups mirror=%s: %s", store.mirror, text)
-            said.add(text)
         write_last_round(store, _done(began, outcome, read_last_round(store), error, asked=asks))
+        if not (error or outcome.source_down) or ended.may_say():
+            for text in [line for line in (error, *_messages(outcome)) if line and line not in said]:
+                log.warning("groups mirror=%s: %s", store.mirror, text)
+                said.add(text)
         count += 1
         last = last or (bool(error) and ended.is_set())
         if not last:

@@ -14,6 +14,7 @@ from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import LaneStore, open_lane
 from mirror_pipeline.errors import LaneBusy, MirrorError
 from mirror_pipeline.flow import Flow
+from mirror_pipeline.operations.run_end import RunEnd
 from mirror_pipeline.operations.topic_sync.acl_round import AclOutcome, AclRounds
 from mirror_pipeline.operations.topic_sync.own_copies import own_copies
 from mirror_pipeline.operations.topic_sync.settings_round import SettingsOutcome, SettingsRounds
@@ -37,17 +38,12 @@ def syncing_topics(flow: Flow) -> Iterator[None]:
     if not syncs_topics(flow):
         yield
         return
-    ended = threading.Event()
-    thread = threading.Thread(target=_sync, args=(flow, ended), name="topics", daemon=True)
-    thread.start()
-    try:
+    ended = RunEnd()
+    with ended.awaited(threading.Thread(target=_sync, args=(flow, ended), name="topics", daemon=True), END_SECONDS):
         yield
-    finally:
-        ended.set()
-        thread.join(END_SECONDS)
 
 
-def _sync(flow: Flow, ended: threading.Event) -> None:
+def _sync(flow: Flow, ended: RunEnd) -> None:
     """Wait for the lock, then run rounds until the run ends."""
     while True:
         try:
@@ -58,7 +54,8 @@ def _sync(flow: Flow, ended: threading.Event) -> None:
         except LaneBusy:
             log.debug("topics mirror=%s: another run of the mirror keeps them in step", flow.name)
         except MirrorError as error:
-            log.warning("topics mirror=%s: %s", flow.name, error)
+            if ended.may_say():
+                log.warning("topics mirror=%s: %s", flow.name, error)
         if ended.wait(flow.settings.topics.configs.interval):
             return
 
@@ -87,7 +84,7 @@ def open_rounds(flow: Flow, stack: ExitStack, store: LaneStore) -> Rounds:
     return Rounds(flow, table, settings, AclRounds(flow, table, target) if topics.acls.sync else None)
 
 
-def run_rounds(flow: Flow, store: LaneStore, rounds: Rounds, ended: threading.Event) -> None:
+def run_rounds(flow: Flow, store: LaneStore, rounds: Rounds, ended: RunEnd) -> None:
     """Rounds until the run has ended, and one after that if it has begun topics since the last one, or something waited for it."""
     said: set[str] = set()
     count, seen, pause = 0, set[str](), FIRST_PAUSE
@@ -100,7 +97,8 @@ def run_rounds(flow: Flow, store: LaneStore, rounds: Rounds, ended: threading.Ev
                 rounds.table.maintain()
         except MirrorError as failed:
             error = str(failed)
-        tell(flow, outcome, acls, error, said)
+        if not error or ended.may_say():
+            tell(flow, outcome, acls, error, said)
         changes = sum(len(lines) for lines in outcome.changed.values()) + len(acls.changed)
         notes = [*outcome.notes, *acls.notes]
         seconds = time.time() - began

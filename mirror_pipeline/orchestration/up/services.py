@@ -29,7 +29,7 @@ class Service:
             os.replace(log, log.with_suffix(".log.1"))
         with log.open("wb") as out:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, no shell
-                [sys.executable, "-m", *arguments],
+                [sys.executable, "-P", "-m", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

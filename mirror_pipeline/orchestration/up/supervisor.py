@@ -67,6 +67,7 @@ def run_up(
         ProblemFound: another ``mirror up`` runs in that folder.
     """
     config = load_config(config_path)
+    os.environ |= _direct(host)
     token = make_token() if with_token else None
     home = prepare_home(dagster_home or config.state_folder / "dagster_home")
     chosen = choose_port(host, port)
@@ -141,7 +142,7 @@ class Up:
             UP_URL_ENV: url,
             UP_PID_ENV: str(os.getpid()),
             "DAGSTER_HOME": str(home),
-            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONSAFEPATH": "1",  # and nothing that they start imports a file of the current folder in place of a library
             "DAGSTER_SENSOR_GRPC_TIMEOUT_SECONDS": os.environ.get("DAGSTER_SENSOR_GRPC_TIMEOUT_SECONDS", SENSOR_SECONDS),
         }
 
@@ -248,6 +249,13 @@ def _served_at(run: DagsterRun) -> str | None:
     origin = run.remote_job_origin
     location = None if origin is None else origin.repository_origin.code_location_origin
     return getattr(location, "socket", None)
+
+
+def _direct(host: str) -> dict[str, str]:
+    """The variables that keep requests among the services away from this host's proxy."""
+    known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    names = ",".join(part for part in (known, "127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host) if part)
+    return {"no_proxy": names, "NO_PROXY": names}
 
 
 @contextmanager

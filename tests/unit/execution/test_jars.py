@@ -167,3 +167,14 @@ def test_jars_of_ours_are_closed_to_the_writing_of_others(repository: Path, pin:
     jars._checked.clear()
     jars.ensure_jars("example")
     assert [path for path in paths if path.stat().st_mode & 0o022] == []
+
+
+def test_jars_of_an_image_are_used_by_a_user_who_cannot_write_there(
+    repository: Path, pin: JarKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = jars.ensure_jars("example")
+    use(monkeypatch, pinned())
+    monkeypatch.setattr(jars, "file_lock", lambda path: pytest.fail("locked"))
+    monkeypatch.setattr(jars, "private_folder", lambda path: pytest.fail("written to"))
+    monkeypatch.setattr(os, "access", lambda path, mode: path != folder.parent)
+    assert jars.ensure_jars("example") == folder

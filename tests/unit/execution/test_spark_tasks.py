@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 from pyspark import TaskContext
 
-from mirror_pipeline.errors import SparkGone, TaskLost
-from mirror_pipeline.execution.spark import SparkRunner
+from mirror_pipeline.errors import SparkGone, TaskLost, UsageError
+from mirror_pipeline.execution.spark import SparkRunner, refuse_retries
 
 
 class Here:
@@ -70,3 +70,37 @@ def test_a_jvm_that_died_is_told_whatever_it_is_asked(monkeypatch: pytest.Monkey
     runner = SparkRunner(here)  # type: ignore[arg-type]
     with pytest.raises(SparkGone):
         runner.run_each(lambda n: n, [1] * runner.tasks, name="x")
+
+
+class Given:
+    """A context that somebody else has started."""
+
+    def __init__(self, master: str, **conf: str) -> None:
+        self.master = master
+        self._conf = {name.replace("__", "."): value for name, value in conf.items()}
+
+    def getConf(self) -> Mapping[str, str]:
+        return self._conf
+
+
+@pytest.mark.parametrize(
+    ("context", "why"),
+    [
+        (Given("local[2]"), ""),
+        (Given("local[*]", spark__task__maxFailures="4"), ""),  # which a local session does not look at
+        (Given("local[2, 1]"), ""),
+        (Given("local[2,3]"), r"local\[2,3\] allows 3 failures"),
+        (Given("local-cluster[2,1,1024]"), "spark.task.maxFailures allows 4 failures"),
+        (Given("spark://a:7077"), "spark.task.maxFailures allows 4 failures"),
+        (Given("yarn", spark__task__maxFailures="1"), ""),
+        (Given("yarn", spark__task__maxFailures="1", spark__speculation="TRUE"), "spark.speculation is on"),
+        (Given("local[2]", spark__speculation="true"), "spark.speculation is on"),
+    ],
+)
+def test_a_session_that_would_repeat_tasks_is_refused_by_name(context: Given, why: str) -> None:
+    if not why:
+        refuse_retries(context)  # type: ignore[arg-type]
+        return
+    with pytest.raises(UsageError, match=why) as raised:
+        refuse_retries(context)  # type: ignore[arg-type]
+    assert "spark.task.maxFailures=1 and spark.speculation=false" in raised.value.hint

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from mirror_pipeline.operations.groups.background import _rounds
 from mirror_pipeline.operations.groups.decide import Decision, GroupState
 from mirror_pipeline.operations.groups.group_round import GroupRounds, RoundOutcome
 from mirror_pipeline.operations.groups.last_round import LastRound, read_last_round
+from mirror_pipeline.operations.run_end import RunEnd
 from tests.support.buffer_samples import Settings
 
 
@@ -24,7 +24,7 @@ from tests.support.buffer_samples import Settings
 class Rounds:
     """Ends the run during round ``end``; ``error`` is raised by every round; in rounds ``silent`` the source does not answer."""
 
-    ended: threading.Event
+    ended: RunEnd
     end: int
     error: Exception | None = None
     count: int = 0
@@ -62,7 +62,7 @@ def carried(tmp_path: Path, rounds: Rounds, *, ask_source: bool = True) -> LastR
 
 
 def test_one_more_round_follows_the_end_of_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rounds = Rounds(threading.Event(), 3)
+    rounds = Rounds(RunEnd(0.0), 3)
     last = carried(tmp_path, rounds)
     assert rounds.count == 4
     assert (last.groups, last.written, last.error) == (5, 2, "")
@@ -74,7 +74,7 @@ def test_one_more_round_follows_the_end_of_the_run(tmp_path: Path, caplog: pytes
 
 
 def test_a_round_that_fails_at_the_end_is_the_last(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rounds = Rounds(threading.Event(), 2, ClusterUnreachable("east", "east: no broker answered"))
+    rounds = Rounds(RunEnd(0.0), 2, ClusterUnreachable("east", "east: no broker answered"))
     last = carried(tmp_path, rounds)
     assert rounds.count == 2
     assert last.error == "east: no broker answered"
@@ -85,15 +85,15 @@ def test_a_source_that_is_silent_is_not_asked_once_more_at_the_end_and_since_whe
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     began = time.time()
-    first = carried(tmp_path, rounds := Rounds(threading.Event(), 2, silent=range(1, 9)))
+    first = carried(tmp_path, rounds := Rounds(RunEnd(0.0), 2, silent=range(1, 9)))
     assert rounds.asked == [True, True, False]
     assert began <= first.source_down_since <= time.time() and first.error == ""
     assert caplog.messages == [
         "groups mirror=m: east: no broker answered; the commits that were seen there last are carried over as their records arrive"
     ]
-    again = carried(tmp_path, rounds := Rounds(threading.Event(), 1, silent=range(1, 9)))
+    again = carried(tmp_path, rounds := Rounds(RunEnd(0.0), 1, silent=range(1, 9)))
     assert (rounds.asked, again.source_down_since) == ([True, False], first.source_down_since)
-    drained = carried(tmp_path, rounds := Rounds(threading.Event(), 1), ask_source=False)
+    drained = carried(tmp_path, rounds := Rounds(RunEnd(0.0), 1), ask_source=False)
     assert (rounds.asked, drained.source_down_since) == ([False, False], first.source_down_since)
-    back = carried(tmp_path, rounds := Rounds(threading.Event(), 1))
+    back = carried(tmp_path, rounds := Rounds(RunEnd(0.0), 1))
     assert (rounds.asked, back.source_down_since) == ([True, True], 0.0)

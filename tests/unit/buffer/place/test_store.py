@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import stat
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from mirror_pipeline.buffer.place import place
 from mirror_pipeline.buffer.place.errors import explain
 from mirror_pipeline.buffer.place.lock import lane_lock
-from mirror_pipeline.buffer.place.place import MARKER, LaneStore, find_lanes, open_lane, raise_format
+from mirror_pipeline.buffer.place.place import MARKER, LaneStore, find_lanes, open_lane, open_to_others, raise_format
 from mirror_pipeline.buffer.place.status import read_status, write_status
 from mirror_pipeline.buffer.tables.schema import DIRECTED_FORMAT, FIRST_FORMAT
 from mirror_pipeline.errors import BufferUnusable, LaneBusy, UsageError
@@ -181,3 +182,24 @@ def test_other_stores_are_refused(uri: str) -> None:
         open_lane(Settings(uri), "m", "lane-0")
     with pytest.raises(UsageError, match="only folders and s3:// are supported"):
         find_lanes(Settings(uri), "m")
+
+
+@pytest.mark.parametrize(
+    ("part", "opened", "said"),
+    [
+        ("", 0o777, "may write to .*/buffer .mode 0777."),
+        ("m", 0o703, "may write to .*/m .mode 0703."),
+        ("m/lane-0", 0o777, "may write to .*/lane-0"),
+        ("m/lane-0", 0o704, "may read .*/lane-0 .mode 0704.: chmod o= it"),
+        ("", 0o755, ""),  # what lies in it is closed
+        ("m/lane-0", 0o770, ""),  # a volume of Kubernetes with an fsGroup
+    ],
+)
+def test_folders_that_were_opened_to_others_are_named(tmp_path: Path, part: str, opened: int, said: str) -> None:
+    store = open_lane(Settings(str(tmp_path / "buffer")), "m", "lane-0")
+    assert open_to_others(store) == ""
+    Path(store.root, part).chmod(opened)
+    if said:
+        assert re.search(said, open_to_others(store))
+    else:
+        assert open_to_others(store) == ""

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from mirror_pipeline.errors import MirrorError
-from mirror_pipeline.execution.java import find_java
+from mirror_pipeline.execution.java import find_java, option
 from mirror_pipeline.files import Forgeable, file_lock, private_folder, refuse_forgeable
 from mirror_pipeline.host import cache_folder
 
@@ -44,7 +44,7 @@ def archive_options() -> str:
         refuse_forgeable(path)
     except (Forgeable, OSError):
         return ""
-    return f'-Xshare:auto {QUIET} "-XX:SharedArchiveFile={path}"'
+    return f"-Xshare:auto {QUIET} {option('-XX:SharedArchiveFile=', path)}"
 
 
 def build() -> Path:
@@ -85,7 +85,7 @@ def _train(path: Path) -> None:
     from mirror_pipeline.config import EngineConfig
     from mirror_pipeline.execution.spark import SparkRunner, build_session
 
-    options = f'{QUIET} "-XX:ArchiveClassesAtExit={path}"'
+    options = f"{QUIET} {option('-XX:ArchiveClassesAtExit=', path)}"
     session = build_session(EngineConfig(spark={"spark.driver.defaultJavaOptions": options}), app_name="class archive")
     runner = SparkRunner(session.sparkContext)
     runner.warm()

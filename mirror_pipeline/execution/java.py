@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from mirror_pipeline.errors import UsageError
+from mirror_pipeline.host import MORE_FILES
 
 MINIMUM_JAVA = 17  # Spark 4 and Kafka 4 brokers refuse anything older
 ANSWER_SECONDS = 60.0  # `java -version` answers within a second, unless the machine is starved
@@ -34,7 +35,9 @@ def _checked(home: str, path: str, minimum: int) -> Path:
     java = _locate(home, path, minimum)
     version = java_version(java)
     if version is None:
-        raise UsageError(f"Java {minimum} or newer is needed, and `{java} -version` reports no version{_said(java)}", hint=_INSTALL)
+        if (said := _said(java)) and "Too many open files" in said:
+            raise UsageError("no more files or connections can be opened by this process", hint=MORE_FILES)
+        raise UsageError(f"Java {minimum} or newer is needed, and `{java} -version` reports no version{said}", hint=_INSTALL)
     if version < minimum:
         raise UsageError(f"Java {minimum} or newer is needed, found {version} at {java}", hint=_INSTALL)
     return java
@@ -50,6 +53,12 @@ def _locate(home: str, path: str, minimum: int) -> Path:
     if on_path is None:
         raise UsageError(f"Java {minimum} or newer is needed, and no java is on PATH", hint=_INSTALL)
     return Path(on_path)
+
+
+def option(name: str, path: object) -> str:
+    """An option that ends in a path, as a word of Spark's lists of Java options: spaces and quotes stay in it."""
+    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{name}{escaped}"'
 
 
 def java_version(java: Path) -> int | None:

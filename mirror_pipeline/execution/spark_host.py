@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.execution.java import find_java
+from mirror_pipeline.execution.java import find_java, option
 from mirror_pipeline.files import private_folder
 from mirror_pipeline.host import cache_folder, passwd_entry, refuse_few_threads, temporary_folder
 
@@ -70,13 +70,15 @@ def folders() -> tuple[dict[str, str], str]:
     if entry is None or not os.access(entry.pw_dir, os.W_OK | os.X_OK):
         home = _own_folder("spark")
         properties["spark.jars.ivy"] = f"{home}/ivy"
-        options += f' "-Duser.home={home}"'
+        options += " " + option("-Duser.home=", home)
     place = str(temporary_folder())
     if os.statvfs(place).f_flag & os.ST_NOEXEC:  # Java loads its native libraries from there
         place = _own_folder("tmp")
+    if "," in place:
+        raise UsageError(f"Spark cannot use the temporary folder {place}: a comma separates folders", hint="set TMPDIR to another")
     if place != _USUAL_TMP:
         properties["spark.local.dir"] = place
-        options += f' "-Djava.io.tmpdir={place}"'
+        options += " " + option("-Djava.io.tmpdir=", place)
     return properties, options
 
 

@@ -56,7 +56,7 @@ def lanes_to_run(buffer: BufferConfig, mirror: MirrorConfig) -> list[str]:
     Raises:
         BufferUnusable: a lane's ledger cannot be read.
     """
-    return with_further(mirror, [store.lane for store in lane_stores(buffer, mirror) if Ledger(store).incarnations()])
+    return with_further(mirror, [store.lane for store in _homes(buffer, mirror) if Ledger(store).incarnations()])
 
 
 def with_further(mirror: MirrorConfig, homes: Iterable[str]) -> list[str]:
@@ -151,7 +151,7 @@ def known_topics(config: Config, mirror: MirrorConfig) -> dict[str, KnownCopy]:
         UsageError: as :func:`select_topics`.
     """
     generations: dict[str, tuple[str, Incarnation]] = {}
-    for store in lane_stores(config.buffer, mirror):
+    for store in _homes(config.buffer, mirror):
         here = Ledger(store).incarnations()
         out = Decisions(store).left_out(here) if here else set()
         generations |= {topic: (store.lane, generation) for topic, generation in here.items() if topic not in out}
@@ -169,7 +169,7 @@ def lane_of(buffer: BufferConfig, mirror: MirrorConfig, names: Collection[str]) 
     """The lane of each topic: where the ledger already has it, else by a hash of its name."""
     lanes = lane_names(mirror)
     homes = {name: lanes[zlib.crc32(name.encode()) % len(lanes)] for name in names}
-    for store in lane_stores(buffer, mirror):
+    for store in _homes(buffer, mirror):
         for topic in Ledger(store).incarnations():
             if topic in homes:
                 homes[topic] = store.lane
@@ -179,3 +179,9 @@ def lane_of(buffer: BufferConfig, mirror: MirrorConfig, names: Collection[str]) 
 def lane_stores(buffer: BufferConfig, mirror: MirrorConfig) -> list[LaneStore]:
     """Folders of the lanes that copy continuously, those that have run; makes nothing."""
     return [store for store in find_lanes(buffer, mirror.name) if store.lane.startswith(LANE_PREFIX) and Ledger(store).exists()]
+
+
+def _homes(buffer: BufferConfig, mirror: MirrorConfig) -> list[LaneStore]:
+    """Those of :func:`lane_stores` that may have topics."""
+    stores = [store for store in find_lanes(buffer, mirror.name) if store.lane.startswith(LANE_PREFIX)]
+    return [store for store in stores if Ledger.may_know_topics(store) and Ledger(store).exists()]

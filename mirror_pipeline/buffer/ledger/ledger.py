@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -34,6 +35,7 @@ from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import Gap, Incarnation, Position, Send, Stamp, TopicPartition, Verification
 
 APP_ID = "mirror-ledger"
+FIRST_COMMIT = f"{0:020d}.json"
 # Verifications of the last hour stay rows of their own.
 VERIFICATIONS_APART_MS = 3_600_000
 
@@ -70,6 +72,19 @@ class Ledger:
     def exists(self) -> bool:
         """Whether all tables have been created; for commands that only read."""
         return all(log.exists() for log in self._logs())  # verifications came later: a ledger of before has none
+
+    @staticmethod
+    def may_know_topics(store: LaneStore) -> bool:
+        """Whether a lane's ledger can have a row about a topic, at the price of listing a folder; True in an object store.
+
+        Every lane asks every other one for its topics, and most of many lanes have none: their table has only the commit that made it.
+        """
+        if not store.local:
+            return True
+        try:
+            return any(entry != FIRST_COMMIT for entry in os.listdir(f"{store.table(INCARNATIONS.name)}/_delta_log"))
+        except FileNotFoundError:
+            return False
 
     def _logs(self) -> tuple[DeltaLog, ...]:
         return (self._sends, self._gaps, self._incarnations, self._producers)

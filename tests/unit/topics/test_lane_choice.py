@@ -58,3 +58,14 @@ def test_dagster_has_a_job_for_every_lane_with_topics() -> None:
     known = KnownMirror(mirror(1), topics)
     assert known.lanes == ["lane-0", "lane-2", "lane-10"]
     assert KnownMirror(mirror(2), None).lanes == ["lane-0", "lane-1"]
+
+
+def test_lanes_without_topics_are_not_opened_to_find_the_others(buffer: BufferConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        begin(buffer, f"lane-{number}", [])
+    begin(buffer, "lane-7", ["a"])
+    opened: list[str] = []
+    read = Ledger.incarnations
+    monkeypatch.setattr(Ledger, "incarnations", lambda ledger: opened.append(ledger.store.lane) or read(ledger))
+    assert lane_of(buffer, mirror(64), ["a", "b"])["a"] == "lane-7"
+    assert opened == ["lane-7"]

@@ -48,6 +48,8 @@ OTHERS = {
     "COLUMNS": "7", "LINES": "x", "NO_COLOR": "1", "FORCE_COLOR": "1", "TERM": "dumb", "NUMBA_DISABLE_JIT": "1", "OMP_NUM_THREADS": "999",
 }  # fmt: skip
 STRANGE_NAME = "mit Leer, ü 'q' \"z\" $x;#1"
+NAME_WITHOUT_COMMA = STRANGE_NAME.replace(",", "")
+"""Spark separates its temporary folders by commas."""
 
 
 def on_spark(name: str, host: Host, folder: str = "mirror") -> object:
@@ -74,7 +76,7 @@ COPIES = [
     in_process("error-output-full", Host(start='exec "$@" 2>/dev/full')),
     in_process("nobody-reads-errors", Host(start='"$@" 2> >(exec 0<&-); exit $?')),
     *(on_spark(name, HOSTS[name]) for name in ("odd-user", "others-variables", "others-modules")),
-    on_spark("strange-path", Host("mkdir -p -m 777 tmp cache", env={"TMPDIR": "tmp", "MIRROR_CACHE": "cache"}), STRANGE_NAME.replace(",", "")),
+    on_spark("strange-path", Host("mkdir -p -m 777 tmp cache", env={"TMPDIR": "tmp", "MIRROR_CACHE": "cache"}), NAME_WITHOUT_COMMA),
     on_spark("noexec", Host("mkdir tmp; mount -t tmpfs -o noexec,mode=1777 tmpfs tmp", env={"TMPDIR": "tmp"})),
 ]  # fmt: skip
 
@@ -136,8 +138,8 @@ def demo_topics(clusters: ClusterPair) -> tuple[str, list[str]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("home", [None, "/"])
-@pytest.mark.parametrize("engine", [DRIVER, SPARK], ids=["process", "spark"])
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("engine", "home"), [(DRIVER, None), (SPARK, "/")], ids=["process", "spark"])
 def test_in_a_container_the_demos_topics_are_copied_and_verified(
     engine: dict[str, object], home: str | None, clusters: ClusterPair, demo_topics: tuple[str, list[str]], place: Callable[[str], Path]
 ) -> None:

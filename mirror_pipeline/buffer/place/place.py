@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -225,6 +226,23 @@ def _prepare(root: Path, folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(b"x" * 4096)
+        _check_links(root, folder)
+
+
+def _check_links(root: Path, folder: Path) -> None:
+    """A commit takes its number by a hard link, which fails where the number is taken. Raises BufferUnusable without hard links."""
+    handle, file = tempfile.mkstemp(prefix=".probe-", dir=folder)
+    os.close(handle)
+    try:
+        os.link(file, f"{file}-link")
+        os.unlink(f"{file}-link")
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            hint = "put it on another file system: not FAT, exFAT or a share without them"
+            raise BufferUnusable(f"buffer {root}: its file system has no hard links", hint=hint) from error
+        raise
+    finally:
+        os.unlink(file)
 
 
 def _prepare_bucket(root: Objects) -> None:

@@ -14,6 +14,7 @@ from types import FrameType
 
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.execution.jars import Progress
+from mirror_pipeline.host import temporary_folder
 from mirror_pipeline.local.embedded.start import LocalCluster, cluster_status, start_clusters, stop_clusters
 
 EAST, WEST = "east", "west"
@@ -113,7 +114,7 @@ def open_place(directory: Path | None, *, keep: bool) -> Iterator[Place]:
 
 def _make(directory: Path | None, keep: bool) -> Place:
     if directory is None:
-        return Place(Path(tempfile.mkdtemp(prefix="mirror-demo-")), keep, created=True)
+        return Place(Path(tempfile.mkdtemp(prefix="mirror-demo-", dir=temporary_folder())), keep, created=True)
     existed = directory.exists()
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -203,3 +204,14 @@ def test_folders_that_were_opened_to_others_are_named(tmp_path: Path, part: str,
         assert re.search(said, open_to_others(store))
     else:
         assert open_to_others(store) == ""
+
+
+def test_a_file_system_without_hard_links_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(source: str, target: str) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", source)
+
+    monkeypatch.setattr(os, "link", none)
+    assert "its file system has no hard links" in str(unusable(tmp_path / "buffer"))
+    monkeypatch.undo()
+    store = open_lane(Settings(str(tmp_path / "buffer")), "m", "lane-0")
+    assert os.listdir(store.uri) == []

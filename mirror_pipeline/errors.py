@@ -13,8 +13,10 @@ MirrorError                 everything this project raises on purpose
 ├── TaskLost                a Spark worker died: what its tasks did is unknown
 ├── SparkGone               Spark's JVM died; the run ends, the next one continues
 ├── ClusterUnreachable      no broker of a cluster answers in time                      (exit 3)
+│   └── WrongCluster        every address that answers leads to another cluster
 ├── WireError               one request to a broker failed; `retryable` says whether asking again can help
 │   ├── ConnectionLost      outcome unknown
+│   │   ├── Stranger        a broker of another cluster answers at the address
 │   │   └── NoTailYet       the leader answers, but its log and its memory of our producer do not agree yet
 │   │       └── NotReplicated  the leader has the records, its replicas not yet: they may still be lost
 │   ├── BrokerError         the broker answered with an error code
@@ -138,6 +140,14 @@ class ClusterUnreachable(MirrorError):
         self.cluster = cluster
 
 
+class WrongCluster(ClusterUnreachable):
+    """Every address that answers leads to another cluster than the one that is meant; ``cluster_id`` is that one's."""
+
+    def __init__(self, cluster: str, message: str, cluster_id: str, *, hint: str = "") -> None:
+        super().__init__(cluster, message, hint=hint)
+        self.cluster_id = cluster_id
+
+
 class WireError(MirrorError):
     """One request to a broker failed."""
 
@@ -157,6 +167,14 @@ class ConnectionLost(WireError):
 
 class CorruptBatch(WireError):
     """Bytes that are not a valid RecordBatch."""
+
+
+class Stranger(ConnectionLost):
+    """A broker of another cluster answers at the address. Nothing of it is used: the request is sent elsewhere, or later."""
+
+    def __init__(self, message: str, cluster_id: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.cluster_id = cluster_id
 
 
 class BrokerError(WireError):

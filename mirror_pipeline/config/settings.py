@@ -82,12 +82,17 @@ class Security:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """One cluster; carries references to secrets, never their values. ``client`` is for librdkafka alone."""
+    """One cluster; carries references to secrets, never their values.
+
+    ``client`` is for librdkafka, save ``client.id`` and the sizes of socket buffers. ``cluster_id`` is the id that its brokers must
+    have, by a mirror's ledger or its first contact; "" while that is not known. It is no key of mirror.yaml.
+    """
 
     alias: str
     bootstrap_servers: tuple[str, ...]
     security: Security = field(default_factory=Security)
     client: Mapping[str, str | SecretRef] = field(default_factory=FrozenMap)
+    cluster_id: str = ""
 
 
 # MirrorMaker 2's exclusions (Kafka sources, DefaultConfigPropertyFilter), and what concerns the target's own disks: flushing, tiers.

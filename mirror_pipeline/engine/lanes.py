@@ -39,7 +39,9 @@ class LaneRuns:
     """With ``drain``: because the source does not answer."""
 
     def discover(self) -> None:
-        """Fail before Spark starts if the selection is wrong or the source unreachable."""
+        """Fail before Spark starts if the selection is wrong, the source unreachable, or the target the same cluster."""
+        if not self.drain:  # which does not contact the source
+            self.flow.meet()
         for name in self.names:
             self._discoverer(name)()
 

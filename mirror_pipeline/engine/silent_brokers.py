@@ -109,6 +109,6 @@ def prober(cluster: ClusterSettings) -> Callable[[int], None]:
     def ask(node: int) -> None:
         with WireClient(cluster, timeout=PROBE_SECONDS) as client:
             client.metadata(())
-            client.connection(node, within=PROBE_SECONDS)
+            client.connection(node, within=PROBE_SECONDS)  # which asks whose broker answers
 
     return ask

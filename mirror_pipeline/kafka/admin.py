@@ -11,6 +11,7 @@ import struct
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -28,9 +29,11 @@ from confluent_kafka.admin import (
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.errors import BrokerError, ClusterUnreachable, MirrorError
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, MirrorError, Stranger, WrongCluster
 from mirror_pipeline.kafka.admin_client import Session, answering
 from mirror_pipeline.kafka.cluster_info import ClusterInfo, ConfigValue, TopicInfo
+from mirror_pipeline.kafka.connection import IDLE_SECONDS
+from mirror_pipeline.kafka.security.identity import Identity
 from mirror_pipeline.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -45,6 +48,7 @@ REFUSED_GRACE = 4.0  # every address refuses or does not resolve: time for a bro
 # Shares of a request's time for the first tries: librdkafka waits for the broker it has chosen, which may hang.
 TRIES = 0.2, 0.3
 PROBE_SECONDS = 2.0
+IDENTITY_SECONDS = 5.0  # between two looks whose brokers answer; before a change there is always one
 TLS_GRACE = 1.0  # a certificate does not get better by waiting
 _POLL = 0.05
 _BATCH = 200
@@ -67,6 +71,8 @@ class Admin:
         self._timeout = timeout
         self._opened: Session | None = Session(cluster)
         self._contacted = False
+        self._identity = Identity(cluster)
+        self._identified = self._answered = float("-inf")
 
     @property
     def _session(self) -> Session:
@@ -84,6 +90,7 @@ class Admin:
         """Close the connections; the next call opens new ones."""
         self._opened = None
         self._contacted = False
+        self._identified = float("-inf")
 
     def cluster_id(self) -> str:
         """The id the cluster gave itself when it was formatted."""
@@ -177,7 +184,7 @@ class Admin:
         def start(client: Any, timeout: float) -> dict[str, Future[None]]:
             return dict(client.create_topics(new, validate_only=validate_only, request_timeout=timeout))
 
-        answers = self._many(lambda name: f"create topic {name}", start)
+        answers = self._changed(lambda name: f"create topic {name}", start)
         return {name: answer if isinstance(answer, BrokerError) else None for name, answer in answers.items()}
 
     def grow(self, name: str, partitions: int) -> None:
@@ -221,7 +228,7 @@ class Admin:
         Raises:
             ClusterUnreachable: no broker answers.
         """
-        return (self._asked if again else self._many)(what, start)
+        return (self._read if again else self._changed)(what, start)
 
     def _describe(self, operations: bool) -> DescribeClusterResult:
         def start(client: Any, timeout: float) -> Future[DescribeClusterResult]:
@@ -230,14 +237,47 @@ class Admin:
             )
             return future
 
-        return self._one("describe the cluster", start, again=True)
+        for last in (False, True):
+            found = self._one("describe the cluster", start, again=True)
+            try:
+                self._identity.check(f"cluster {self.cluster.alias}", found.cluster_id or "")
+                self._identified = time.monotonic()
+                return found
+            except Stranger as stranger:
+                servers = answering(replace(self.cluster, cluster_id=self._identity.cluster_id), PROBE_SECONDS)
+                self.close()
+                if last or not servers:
+                    where = f"cluster {self.cluster.alias} at {','.join(self.cluster.bootstrap_servers)}"
+                    raise WrongCluster(
+                        self.cluster.alias, f"{where}: {stranger.message}", stranger.cluster_id, hint=stranger.hint
+                    ) from stranger
+                log.info("%s; asking again at %s", stranger.message, ",".join(servers))
+                self._opened = Session(self.cluster, servers)
+        raise AssertionError("unreachable")
+
+    def _changed(self, what: Callable[[K], str], start: Callable[[Any, float], Mapping[K, Future[T]]]) -> dict[K, T | BrokerError]:
+        """:meth:`_many` for requests that change the cluster: only once it is known that it is the right one."""
+        self._describe(False)
+        return self._many(what, start)
+
+    def _read(self, what: Callable[[K], str], start: Callable[[Any, float], Mapping[K, Future[T]]]) -> dict[K, T | BrokerError]:
+        """:meth:`_asked`, once it is known, and was not long ago, whose brokers answer."""
+        if time.monotonic() - self._identified > IDENTITY_SECONDS:
+            self._describe(False)
+        return self._asked(what, start)
 
     def _names(self) -> list[str]:
         self._describe(False)  # notices a refused login, which list_topics cannot
         try:
-            return sorted(self._session.client.list_topics(timeout=self._timeout).topics)
+            listed = self._session.client.list_topics(timeout=self._timeout)
         except KafkaException as error:
             raise self._session.translate(error.args[0], "list topics") from None
+        try:
+            self._identity.check(f"cluster {self.cluster.alias}", listed.cluster_id or "")
+        except Stranger as stranger:  # between two questions: librdkafka chooses a broker for each
+            self.close()
+            raise ClusterUnreachable(self.cluster.alias, stranger.message, hint=stranger.hint) from stranger
+        return sorted(listed.topics)
 
     def _describe_topics(self, names: Iterable[str], operations: bool) -> dict[str, TopicDescription | BrokerError]:
         described: dict[str, TopicDescription | BrokerError] = {}
@@ -248,7 +288,7 @@ class Admin:
                 futures = client.describe_topics(topics, include_authorized_operations=operations, request_timeout=timeout)
                 return dict(futures)
 
-            answers = self._asked(lambda name: f"describe topic {name}", start)
+            answers = self._read(lambda name: f"describe topic {name}", start)
             described |= answers
         return described
 
@@ -260,7 +300,7 @@ class Admin:
             return {resource.name: future for resource, future in futures.items()}
 
         said = "read the settings of {}".format
-        answers = self._asked(said, start) if limit is None else self._many(said, start, limit)
+        answers = self._read(said, start) if limit is None else self._many(said, start, limit)
         return {
             name: answer if isinstance(answer, BrokerError) else {key: _config_value(entry) for key, entry in answer.items()}
             for name, answer in answers.items()
@@ -268,7 +308,7 @@ class Admin:
 
     def _one(self, what: str, start: Callable[[Any, float], Future[T]], *, again: bool = False) -> T:
         def attempt() -> T:
-            ask = self._asked if again else self._many
+            ask = self._asked if again else self._changed  # only the question for the cluster itself is read so
             answer = ask(lambda _: what, lambda client, t: {what: start(client, t)})[what]
             if isinstance(answer, BrokerError):
                 raise answer
@@ -299,7 +339,9 @@ class Admin:
                 if not servers:
                     raise
                 log.info("cluster %s: %s; asking again at %s", self.cluster.alias, error.message, ",".join(servers))
-                if len(servers) < len(self.cluster.bootstrap_servers):  # else it may only be slow: keep the open connections
+                # What lies between may have dropped connections that were idle.
+                idle = self._contacted and time.monotonic() - self._answered > IDLE_SECONDS + most
+                if idle or len(servers) < len(self.cluster.bootstrap_servers):  # else it may only be slow: keep the open connections
                     self._opened = Session(self.cluster, servers)
         return self._many(what, start, most if self._contacted else (1 - sum(TRIES)) * most)
 
@@ -327,6 +369,7 @@ class Admin:
                 raise translated from None
             answers[name] = translated
         self._contacted = True
+        self._answered = time.monotonic()
         return answers
 
     def _await(self, futures: Collection[Future[Any]], limit: float) -> None:

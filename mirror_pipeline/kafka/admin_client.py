@@ -134,11 +134,12 @@ class Session:
 
 
 def answering(cluster: ClusterSettings, seconds: float) -> list[str]:
-    """Those of a cluster's addresses at which a broker answers within ``seconds``, asked all at once."""
+    """Those of a cluster's addresses at which one of its brokers answers within ``seconds``, asked all at once."""
 
     def answers(address: str) -> bool:
         try:
-            Dialler(cluster, seconds).open(*parse_address(address), open_timeout=seconds).close()
+            with Dialler(cluster, seconds).open(*parse_address(address), open_timeout=seconds) as opened:
+                opened.identify(seconds)
         except MirrorError as error:
             _log.debug("cluster %s: %s: %s", cluster.alias, address, error.message)
             return False

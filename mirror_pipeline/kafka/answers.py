@@ -66,6 +66,25 @@ class ProducerState(NamedTuple):
     current_txn_start: int
 
 
+class TopicIds:
+    """Ids of a cluster's topics by name, and names by id. Names are never forgotten: an answer must find the one that was asked for."""
+
+    __slots__ = ("_texts", "by_name", "names")
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, bytes] = {}
+        self.names: dict[bytes, str] = {}
+        self._texts: dict[str, str] = {}
+
+    def learn(self, name: str, topic_id: str) -> None:
+        """Take over what metadata says of a topic; "" is not known."""
+        if not topic_id or self._texts.get(name) == topic_id:
+            return
+        self._texts[name], as_bytes = topic_id, topic_uuid(topic_id).bytes
+        self.names[as_bytes] = name
+        self.by_name[name] = as_bytes
+
+
 def cluster_metadata(response: Any) -> ClusterMetadata:
     """Read a Metadata response."""
     return ClusterMetadata(

@@ -12,7 +12,7 @@ from itertools import groupby
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from mirror_pipeline.errors import BrokerError, ConnectionLost
+from mirror_pipeline.errors import BrokerError, ConnectionLost, WrongCluster
 from mirror_pipeline.kafka import requests
 from mirror_pipeline.kafka.answers import (
     LATEST,
@@ -26,7 +26,7 @@ from mirror_pipeline.kafka.answers import (
     topic_uuid,
 )
 from mirror_pipeline.kafka.codes import LEADER_NOT_AVAILABLE, NETWORK_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, lookup
-from mirror_pipeline.kafka.connection import Connection
+from mirror_pipeline.kafka.connection import IDLE_PATIENCE, Connection
 from mirror_pipeline.kafka.dial import Dialler
 from mirror_pipeline.kafka.messages import DeleteTopicsRequest, InitProducerIdRequest, MetadataRequest
 from mirror_pipeline.kafka.needs import Need, require
@@ -79,6 +79,7 @@ class WireClient:
 
         Raises:
             ClusterUnreachable: No broker answered within 15 seconds (or ``timeout`` when that is less).
+            WrongCluster: Every address leads to another cluster.
             BrokerError: Authentication failed; it is not tried again.
             TlsFailed: No broker could be trusted.
         """
@@ -87,6 +88,7 @@ class WireClient:
         answer = cluster_metadata(self._ask_any(message, min(METADATA_TIMEOUT, self.timeout)))
         self._brokers = answer.brokers
         for topic in answer.topics.values():
+            self._dialler.topics.learn(topic.name, topic.topic_id)
             for number, part in topic.partitions.items():
                 tp = TopicPartition(topic.name, number)
                 if self._is_old(tp, topic.topic_id, part.leader_epoch):
@@ -172,15 +174,15 @@ class WireClient:
         self._leaders.pop(tp, None)
 
     def connection(self, node_id: int, lane: int = 0, *, within: float = OPEN_TIMEOUT) -> Connection:
-        """The connection number ``lane`` to a broker, opened ``within`` seconds when there is none or the broker has closed it.
+        """The connection number ``lane`` to a broker, opened ``within`` seconds when there is none, or it is dead.
 
         Raises:
-            ConnectionLost: The broker cannot be reached.
+            ConnectionLost: The broker cannot be reached, or a broker of another cluster answers there.
             BrokerError: Authentication failed.
             TlsFailed: The broker could not be trusted.
         """
         before = self._connections.get((node_id, lane))
-        cached = self.take(node_id, lane)
+        cached = self.take(node_id, lane, within=within)
         if cached is not None:
             self._connections[node_id, lane] = cached
             return cached
@@ -190,6 +192,7 @@ class WireClient:
             raise ConnectionLost(f"{self.cluster.alias}: broker {node_id} is not in the cluster now", hint="bring the broker up")
         try:
             opened = self._dialler.open(*self._brokers[node_id], open_timeout=within)
+            opened.identify(within)
         except ConnectionLost as error:
             if error.timed_out:
                 self._silent[node_id] = error.message
@@ -211,10 +214,10 @@ class WireClient:
         """Seconds: the shortest measured while opening a connection, 0 before there is one. Load makes single measurements too long."""
         return min((connection.round_trip for connection in self._connections.values()), default=0.0)
 
-    def take(self, node_id: int, lane: int) -> Connection | None:
+    def take(self, node_id: int, lane: int, *, within: float = IDLE_PATIENCE) -> Connection | None:
         """Take the connection number ``lane`` to a broker out of the cache, for use in another thread; None if there is none."""
         cached = self._connections.pop((node_id, lane), None)
-        if cached is not None and cached.stale():
+        if cached is not None and cached.stale(within):
             self.mute(node_id, cached.muted_until)
             cached.close()
             return None
@@ -413,6 +416,18 @@ class WireClient:
                 if error.timed_out:
                     self._silent[node] = error.message
         return answers
+
+
+def metadata_of(client: WireClient, topics: Iterable[str]) -> ClusterMetadata:
+    """Metadata of topics for whoever compares ids: where every address leads to another cluster, that one's id and no topic.
+
+    Raises:
+        ClusterUnreachable: No broker answers.
+    """
+    try:
+        return client.metadata(topics)
+    except WrongCluster as error:
+        return ClusterMetadata(error.cluster_id, -1, {}, {})
 
 
 def _no_offset(code: int) -> OffsetAnswer:

@@ -52,7 +52,7 @@ _TOKEN = "concerns delegation tokens, which a mirror does not use; check securit
 _RIGHTS = "grant READ and DESCRIBE on the source topic, or WRITE, READ and DESCRIBE on the target topic; see `mirror check`"
 _TIMES = "set message.timestamp.before.max.ms and message.timestamp.after.max.ms of the target topic to 9223372036854775807"
 _TAKEN = "another run has taken over this lane's producer id; make sure that only one runs"
-_REBORN = "the topic was deleted or recreated; see `mirror plan` before continuing"
+_REBORN = "the topic was deleted or recreated, or another broker answers at this address; it is looked up again automatically"
 _SESSION = "concerns fetch sessions, which a mirror does not use; report it"
 _BROKERS = "concerns brokers and controllers among themselves; check the brokers' logs"
 _SHARE = "concerns share groups, which a mirror does not use; report it"
@@ -164,10 +164,10 @@ _TABLE: tuple[tuple[int, str, Action, str], ...] = (
     (97, "PRINCIPAL_DESERIALIZATION_FAILURE", _X, _BROKERS),
     (98, "SNAPSHOT_NOT_FOUND", _X, _BROKERS),
     (99, "POSITION_OUT_OF_RANGE", _X, _BROKERS),
-    (100, "UNKNOWN_TOPIC_ID", _H, _REBORN),
+    (100, "UNKNOWN_TOPIC_ID", _M, _REBORN),
     (101, "DUPLICATE_BROKER_REGISTRATION", _X, _BROKERS),
     (102, "BROKER_ID_NOT_REGISTERED", _X, _BROKERS),
-    (103, "INCONSISTENT_TOPIC_ID", _H, _REBORN),
+    (103, "INCONSISTENT_TOPIC_ID", _M, _REBORN),
     (104, "INCONSISTENT_CLUSTER_ID", _X, "another cluster answers at this address; compare bootstrap_servers in mirror.yaml"),
     (105, "TRANSACTIONAL_ID_NOT_FOUND", _H, _TRANSACTION),
     (106, "FETCH_SESSION_TOPIC_ID_ERROR", _R, _SESSION),

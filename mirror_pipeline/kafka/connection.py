@@ -12,23 +12,29 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-from mirror_pipeline.errors import BrokerError, ConnectionLost
+from mirror_pipeline.errors import BrokerError, ConnectionLost, WireError
 from mirror_pipeline.kafka import messages
+from mirror_pipeline.kafka.answers import TopicIds
 from mirror_pipeline.kafka.buffers import KEPT, BufferPool
 from mirror_pipeline.kafka.codes import UNSUPPORTED_VERSION, broker_error
 from mirror_pipeline.kafka.frames import SIZE, Arriving
-from mirror_pipeline.kafka.messages import SPOKEN, Api
+from mirror_pipeline.kafka.messages import CHANGES, OPENING, SPOKEN, Api
 from mirror_pipeline.kafka.security import sasl
 from mirror_pipeline.kafka.security.tls import tls_context
 from mirror_pipeline.kafka.transport import Buffer, Transport
 
 if TYPE_CHECKING:
     from mirror_pipeline.config import Security
+    from mirror_pipeline.kafka.security.identity import Identity
 
 CLIENT_ID = "mirror-pipeline"
 FRAME_MAX = 2**31 - 1
 FIRST_REPLY_MAX = 1 << 20  # a larger first frame means that the other side does not speak Kafka
 RENEW_AT = (0.80, 0.90)  # part of a SASL session after which it is renewed (KIP-368), spread over connections
+# Firewalls and address translators drop idle connections without a word, some after minutes. After ``IDLE_SECONDS`` a broker is asked
+# before its connection is used, with this patience, or that of a line whose first answer took long; after ``MOST_IDLE_SECONDS`` a new
+# one is opened.
+IDLE_SECONDS, IDLE_PATIENCE, PATIENT_ANSWERS, MOST_IDLE_SECONDS = 5.0, 2.0, 10, 240.0
 THROTTLE_MAX = 60.0  # seconds; a broker mutes for a few quota windows at most
 T = TypeVar("T")
 
@@ -66,6 +72,8 @@ class Connection:
         open_timeout: Seconds for connecting, TLS, negotiation and authentication together; ``timeout`` when None.
         receive_buffer, send_buffer: socket buffers in bytes; None leaves the kernel to grow them.
         kept_replies: number of replies whose memory is reused; 0 where many connections' replies wait for each other.
+        identity: the cluster it must lead to: a broker of another one is a Stranger, and none of its answers is handed out.
+        topics: ids of topics, for requests that can name them so.
     """
 
     def __init__(
@@ -80,12 +88,19 @@ class Connection:
         receive_buffer: int | None = None,
         send_buffer: int | None = None,
         kept_replies: int = KEPT,
+        identity: Identity | None = None,
+        topics: TopicIds | None = None,
     ) -> None:
         self.host, self.port, self.timeout = host, port, timeout
         self._open_timeout = timeout if open_timeout is None else open_timeout
         self.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.brokers_versions: dict[int, tuple[int, int]] = {}
         self.round_trip = 0.0  # seconds that the first question and its answer took
+        self.topics = topics if topics is not None else TopicIds()
+        self._identity = identity
+        self._known = identity is None  # whose broker this is
+        self._asks = False  # who it is; the answer is then the oldest that is due
+        self._used = time.monotonic()
         self._security = security
         self._client_id = client_id.encode()
         self._socket_buffers = (receive_buffer, send_buffer)
@@ -114,7 +129,7 @@ class Connection:
     @property
     def in_flight(self) -> int:
         """Requests sent whose replies ``receive`` has not handed out."""
-        return len(self._pending) + len(self._backlog)
+        return len(self._pending) + len(self._backlog) - self._asks
 
     def limit(self, seconds: float) -> None:
         """From now on fail once no byte was transferred for this many seconds."""
@@ -126,9 +141,37 @@ class Connection:
         """Seconds until a throttling broker reads from this connection again (KIP-219); the next ``send`` waits that long."""
         return max(0.0, self._muted_until - time.monotonic())
 
-    def stale(self) -> bool:
-        """True when the connection is closed, or idle and ended by the broker: open a new one."""
-        return self.closed or (not self._pending and self._transport.stale())
+    def stale(self, within: float = IDLE_PATIENCE) -> bool:
+        """True when the connection is closed, or was idle and is dead: open a new one. Waits ``within`` seconds for one in doubt."""
+        if self.closed or self.in_flight:
+            return self.closed
+        if not self._asks and self._transport.stale():
+            return True
+        idle = time.monotonic() - self._used
+        doubted = self._identity is not None and self._identity.doubted > self._used
+        if (idle < IDLE_SECONDS and not doubted) or self.muted:  # a broker that throttles reads nothing meanwhile
+            return False
+        return idle > MOST_IDLE_SECONDS or not self._answers(min(within, self.patience / 2 if doubted else self.patience))
+
+    @property
+    def patience(self) -> float:
+        """Seconds in which a broker answers that is alive, however slow it is."""
+        return max(IDLE_PATIENCE, PATIENT_ANSWERS * self.round_trip)
+
+    def give_up(self) -> None:
+        """Close it: an answer is overdue. Others that were not used since are in doubt."""
+        self.close()
+        if self._identity is not None:
+            self._identity.doubt()
+
+    def identify(self, seconds: float | None = None) -> None:
+        """Wait until it is known whose broker this is, ``seconds`` at most. Raises Stranger, ConnectionLost."""
+        if self._known:
+            return
+        with self._transport.within(self._transport.deadline if seconds is None else time.monotonic() + seconds):
+            self._ask_identity()
+            while self._asks:
+                self._guarded(self._learn, True)
 
     @property
     def received(self) -> bool:
@@ -170,10 +213,13 @@ class Connection:
             The correlation id; ``receive`` hands out replies in the order of sending.
         """
         self.wait_out_throttle()
+        if not self._known and api not in OPENING:
+            self.identify() if api in CHANGES else self._ask_identity()
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         head = messages.header(sum(map(len, parts)), api, version, self._correlation_id, self._client_id)
         self._guarded(self._transport.send, (head, *parts))
         self._pending.append(Pending(self._correlation_id, api, version, wait))
+        self._used = time.monotonic()
         return self._correlation_id
 
     def receive(self) -> Reply:
@@ -186,10 +232,8 @@ class Connection:
         """The next reply if it is complete, else None: never waits. Call again when ``fileno`` is readable."""
         if self._backlog:
             return self._backlog.popleft()
-        reply = self._guarded(self._frame, self._oldest(), False)
-        if reply is not None:
-            self._pending.popleft()
-        return reply
+        self._expect()
+        return self._guarded(self._next, False)
 
     def request(self, message: Any, *, wait: float = 0.0, timeout: float | None = None) -> Any:
         """Send a kafka-python request and return its decoded response; ``timeout`` bounds the whole exchange.
@@ -212,9 +256,7 @@ class Connection:
         """
         with self._transport.within(self._transport.deadline if timeout is None else time.monotonic() + timeout):
             reply = self._take(correlation_id)
-        response = messages.decode(reply.api, reply.version, reply.body)
-        self.throttled(getattr(response, "throttle_time_ms", 0) or 0)
-        return response
+        return self._guarded(self._decoded, reply)
 
     @property
     def muted_until(self) -> float:
@@ -246,6 +288,7 @@ class Connection:
         self._transport.close()
         self._pending.clear()
         self._backlog.clear()
+        self._asks = False
         self._arriving = None
 
     def __enter__(self) -> Self:
@@ -270,17 +313,59 @@ class Connection:
         return reply
 
     def _read(self) -> Reply:
-        while (reply := self._guarded(self._frame, self._oldest(), True)) is None:
+        self._expect()
+        while (reply := self._guarded(self._next, True)) is None:
             pass
-        self._pending.popleft()
         return reply
 
-    def _oldest(self) -> Pending:
-        if not self._pending:
+    def _expect(self) -> None:
+        if len(self._pending) == self._asks:
             if self.closed:
                 raise ConnectionLost(f"{self.peer}: the connection is closed")
             raise RuntimeError("a reply is asked for without a request in flight")
-        return self._pending[0]
+
+    def _next(self, wait: bool) -> Reply | None:
+        """The next reply to a caller's request, None while it is incomplete; whose broker answers is learned before."""
+        if self._asks and not self._learn(wait):
+            return None
+        reply = self._frame(self._pending[0], wait)
+        if reply is not None:
+            self._pending.popleft()
+        return reply
+
+    def _ask_identity(self) -> None:
+        """Ask whose broker this is. The answer comes before all that is asked afterwards, so nothing but a change waits for it."""
+        if not self._asks:
+            self._post(messages.MetadataRequest(topics=[], allow_auto_topic_creation=False), self.version(Api.METADATA), 0.0)
+            self._asks = True
+
+    def _learn(self, wait: bool) -> bool:
+        """Take the answer to that; False while it is incomplete."""
+        reply = self._frame(self._pending[0], wait)
+        if reply is None:
+            return False
+        self._pending.popleft()
+        self._asks = False
+        self._decoded(reply)
+        return True
+
+    def _decoded(self, reply: Reply) -> Any:
+        response = messages.decode(reply.api, reply.version, reply.body)
+        self.throttled(getattr(response, "throttle_time_ms", 0) or 0)
+        if reply.api == Api.METADATA and self._identity is not None:
+            self._identity.check(self.peer, response.cluster_id or "")
+            self._known = True
+        return response
+
+    def _answers(self, seconds: float) -> bool:
+        """Whether a broker, and the right one, answers at the other end; the connection is closed if not."""
+        try:
+            with self._transport.within(time.monotonic() + seconds):
+                self._known = False
+                self.identify()
+        except WireError:
+            return False
+        return True
 
     def _frame(self, expected: Pending, wait: bool) -> Reply | None:
         """A reply; None while it is incomplete, which cannot happen with ``wait``."""
@@ -293,6 +378,7 @@ class Connection:
         if frame is None:
             return None
         self._arriving = None
+        self._used = time.monotonic()
         correlation_id = SIZE.unpack_from(frame)[0]
         if correlation_id != expected.correlation_id:
             raise ConnectionLost(f"{self.peer}: reply {correlation_id} where {expected.correlation_id} was due")
@@ -302,7 +388,9 @@ class Connection:
         """Call it, and close the connection on any exception, an interrupt included: half a frame may have been sent."""
         try:
             return action(*arguments)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, ConnectionLost) and error.timed_out:
+                self.give_up()
             self.close()
             raise
 
@@ -324,9 +412,10 @@ class Connection:
 
     def _renew(self) -> None:
         """Read outstanding replies, then connect and authenticate again: the broker ends the old session soon."""
-        while self._pending:
+        while len(self._pending) > self._asks:
             self._backlog.append(self._read())
-        self._renew_at = None
+        self._pending.clear()
+        self._renew_at, self._asks, self._known = None, False, self._identity is None
         self._transport.close()
         self._transport = self._open()
 

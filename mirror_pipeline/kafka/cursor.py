@@ -1,4 +1,4 @@
-"""Reads the few field types of Produce and Fetch answers, without copying bytes."""
+"""Reads the few field types of Produce and Fetch answers, plain and compact ones, without copying bytes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ from struct import Struct
 from typing import Any
 
 INT16, INT32 = Struct(">h"), Struct(">i")
+
+
+def uvarint(value: int) -> bytes:
+    """``value`` in as few bytes as it needs, seven bits each (KIP-482)."""
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
 
 
 class Cursor:
@@ -46,6 +56,40 @@ class Cursor:
         """A nullable string."""
         size = self.int16()
         return None if size < 0 else str(self._bytes(size), "utf-8")
+
+    def uvarint(self) -> int:
+        """An unsigned number of as few bytes as it needs (KIP-482)."""
+        value = shift = 0
+        while True:
+            byte = self.body[self.position]
+            self.position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+    def compact_count(self) -> int:
+        """The length of a compact array, null is 0."""
+        return max(self.uvarint() - 1, 0)
+
+    def compact_string(self) -> str | None:
+        """A nullable compact string."""
+        size = self.uvarint() - 1
+        return None if size < 0 else str(self._bytes(size), "utf-8")
+
+    def compact_records(self) -> memoryview:
+        """A view of a nullable compact records field, null is empty."""
+        return self._bytes(max(self.uvarint() - 1, 0))
+
+    def topic_id(self) -> bytes:
+        """A topic id."""
+        return bytes(self._bytes(16))
+
+    def skip_tags(self) -> None:
+        """Step over tagged fields: what brokers add for clients that know them."""
+        for _ in range(self.uvarint()):
+            self.uvarint()
+            self._bytes(self.uvarint())
 
     def records(self) -> memoryview:
         """A view of a nullable records field, null is empty."""

@@ -6,9 +6,11 @@ import time
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, ConnectionLost, WireError
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, ConnectionLost, Stranger, WireError, WrongCluster
+from mirror_pipeline.kafka.answers import TopicIds
 from mirror_pipeline.kafka.buffers import KEPT
 from mirror_pipeline.kafka.connection import CLIENT_ID, Connection
+from mirror_pipeline.kafka.security.identity import Identity
 from mirror_pipeline.kafka.security.tls import TlsFailed
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ class Dialler:
     def __init__(self, cluster: ClusterSettings, timeout: float) -> None:
         self._cluster = cluster
         self._timeout = timeout
+        self.identity = Identity(cluster)
+        self.topics = TopicIds()
         self._last: Connection | None = None
         self._avoided: tuple[str, int] | None = None
 
@@ -36,7 +40,10 @@ class Dialler:
     def open(
         self, host: str, port: int, *, open_timeout: float, receive_buffer: int | None = None, kept_replies: int = KEPT
     ) -> Connection:
-        """A new connection; ``client.id`` and the socket buffer sizes of the cluster's client settings apply before ``receive_buffer``."""
+        """A new connection to a broker of this cluster: what another one answers is never handed out.
+
+        ``client.id`` and the socket buffer sizes of the cluster's client settings apply before ``receive_buffer``.
+        """
         settings = self._cluster.client
         return Connection(
             host,
@@ -48,6 +55,8 @@ class Dialler:
             receive_buffer=_bytes(settings.get("socket.receive.buffer.bytes")) or receive_buffer,
             send_buffer=_bytes(settings.get("socket.send.buffer.bytes")),
             kept_replies=kept_replies,
+            identity=self.identity,
+            topics=self.topics,
         )
 
     def ask(self, message: Any, seconds: float, known: Iterable[tuple[str, int]], *, avoid: Collection[tuple[str, int]] = ()) -> Any:
@@ -58,6 +67,7 @@ class Dialler:
 
         Raises:
             ClusterUnreachable: None answered within ``seconds``; the message says why for each.
+            WrongCluster: Brokers of another cluster answered everywhere.
             TlsFailed: None answered, and one of them for a reason of certificates.
             BrokerError: Authentication failed; other brokers are not tried with the same credentials.
         """
@@ -65,7 +75,7 @@ class Dialler:
         addresses = list(dict.fromkeys([*map(parse_address, self._cluster.bootstrap_servers), *known]))
         first_try = FIRST_TRY if len(addresses) > 1 else seconds
         last = self._last
-        if last is not None and not last.stale() and (last.host, last.port) not in avoid:
+        if last is not None and (last.host, last.port) not in avoid and not last.stale(first_try):
             try:
                 return last.request(message, timeout=max(min(seconds / 2, first_try), LEAST_SHARE))
             except ConnectionLost:
@@ -106,6 +116,9 @@ class Dialler:
 
     def _unreachable(self, failures: list[WireError], seconds: float) -> WireError | ClusterUnreachable:
         alias, causes = self._cluster.alias, "; ".join(failure.message for failure in failures)
+        strangers = [failure for failure in failures if isinstance(failure, Stranger)]
+        if strangers and len(strangers) == len(failures):
+            return WrongCluster(alias, f"{alias}: {causes}", strangers[0].cluster_id, hint=strangers[0].hint)
         untrusted = [failure for failure in failures if isinstance(failure, TlsFailed)]
         if untrusted:
             return TlsFailed(f"{alias}: {causes}", hint=untrusted[0].hint)

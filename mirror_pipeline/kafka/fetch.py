@@ -1,4 +1,4 @@
-"""Fetch v4 to v11: record batches of many partitions as views into the response, nothing copied.
+"""Fetch v4 to v11, and v13 by topic id: record batches of many partitions as views into the response, nothing copied.
 
 No fetch sessions (KIP-227): each request names its partitions, so any connection and any process may send it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from struct import Struct
@@ -15,7 +15,7 @@ from struct import Struct
 from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.kafka.codes import THROTTLING_QUOTA_EXCEEDED, broker_error
 from mirror_pipeline.kafka.connection import Connection, Reply
-from mirror_pipeline.kafka.cursor import Cursor
+from mirror_pipeline.kafka.cursor import Cursor, uvarint
 from mirror_pipeline.kafka.messages import Api
 from mirror_pipeline.model import TopicPartition
 
@@ -32,6 +32,9 @@ _HEAD = Struct(">iiiib")
 _PARTITION = Struct(">ihqqq")  # index, error, high watermark, last stable offset, log start
 _OLD_PARTITION = Struct(">ihqq")
 _ABORTED = Struct(">qq")
+_ABORTED_TAGGED = Struct(">qqx")  # brokers give these no tags
+_WANT_BY_ID = Struct(">iiqiqib")  # partition, leader epoch, offset, last fetched epoch, log start, most bytes, no tags
+BY_NAME, BY_ID = 11, 13  # the last version by topic name that we speak, and the one by topic id
 Wants = Mapping[TopicPartition, tuple[int, int]]
 
 
@@ -139,7 +142,9 @@ def send_fetch(
     leader_epochs: Mapping[TopicPartition, int] | None = None,
 ) -> int:
     """Send a fetch request as ``fetch`` does and return its correlation id; ``receive_fetch`` reads the answer."""
-    version = connection.version(Api.FETCH)
+    version, ids = connection.version(Api.FETCH), connection.topics.by_name
+    if version < BY_ID or any(tp.topic not in ids for tp in wants):
+        version = min(version, BY_NAME)
     if connection.fetch_share is not None:
         max_bytes = min(max_bytes, connection.fetch_share)
     parts = [_HEAD.pack(CONSUMER, max_wait_ms, min_bytes, max_bytes, isolation)]
@@ -147,6 +152,9 @@ def send_fetch(
         parts.append(NO_SESSION)
     ordered = sorted(wants)
     topics = [(topic, list(group)) for topic, group in groupby(ordered, key=lambda tp: tp.topic)]
+    if version >= BY_ID:
+        _append_by_id(parts, ((ids[topic], group) for topic, group in topics), len(topics), wants, leader_epochs or {})
+        return connection.send(Api.FETCH, version, (b"".join(parts),), wait=max_wait_ms / 1000)
     parts.append(struct.pack(">i", len(topics)))
     for topic, group in topics:
         name = topic.encode()
@@ -158,6 +166,24 @@ def send_fetch(
     if version >= 11:
         parts.append(b"\0\0")  # rack: empty, so that the leader answers
     return connection.send(Api.FETCH, version, (b"".join(parts),), wait=max_wait_ms / 1000)
+
+
+def _append_by_id(
+    parts: list[bytes],
+    topics: Iterable[tuple[bytes, list[TopicPartition]]],
+    count: int,
+    wants: Wants,
+    leader_epochs: Mapping[TopicPartition, int],
+) -> None:
+    """The rest of a request from v13 on: topics, no forgotten ones, no rack, no tags."""
+    parts.append(uvarint(count + 1))
+    for topic_id, group in topics:
+        parts.append(topic_id + uvarint(len(group) + 1))
+        for tp in group:
+            offset, max_bytes = wants[tp]
+            parts.append(_WANT_BY_ID.pack(tp.partition, leader_epochs.get(tp, -1), offset, -1, -1, max_bytes, 0))
+        parts.append(b"\0")
+    parts.append(b"\1\1\0")
 
 
 def receive_fetch(connection: Connection) -> dict[TopicPartition, FetchedPartition]:
@@ -207,12 +233,31 @@ def _parse(connection: Connection, reply: Reply) -> dict[TopicPartition, Fetched
         if error:
             raise broker_error(error, f"{connection.peer}: fetch")
     answer: dict[TopicPartition, FetchedPartition] = {}
+    if reply.version >= BY_ID:
+        _parse_by_id(cursor, connection.topics.names, answer)
+        return answer
     for _ in range(cursor.count()):
         topic = cursor.string() or ""
         for _ in range(cursor.count()):
             partition, fetched = _partition(cursor, reply.version)
             answer[TopicPartition(topic, partition)] = fetched
     return answer
+
+
+def _parse_by_id(cursor: Cursor, names: Mapping[bytes, str], answer: dict[TopicPartition, FetchedPartition]) -> None:
+    """Topics of a response from v13 on. One that was not asked for is as good as malformed."""
+    for _ in range(cursor.compact_count()):
+        topic_id = cursor.topic_id()
+        if topic_id not in names:
+            raise IndexError("a topic id that was not asked for")
+        for _ in range(cursor.compact_count()):
+            partition, error, high_watermark, stable, log_start = cursor.numbers(_PARTITION)
+            aborted = [cursor.numbers(_ABORTED_TAGGED)[:2] for _ in range(cursor.compact_count())]
+            cursor.int32()  # preferred read replica: none without a rack
+            fetched = FetchedPartition(error, high_watermark, stable, log_start, aborted, cursor.compact_records())
+            cursor.skip_tags()
+            answer[TopicPartition(names[topic_id], partition)] = fetched
+        cursor.skip_tags()
 
 
 def _partition(cursor: Cursor, version: int) -> tuple[int, FetchedPartition]:

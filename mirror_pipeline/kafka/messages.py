@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 from enum import IntEnum
@@ -37,6 +38,8 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateRespons
 from mirror_pipeline.errors import UsageError
 
 __all__ = [
+    "CHANGES",
+    "OPENING",
     "SPOKEN",
     "Api",
     "ApiVersionsRequest",
@@ -92,10 +95,16 @@ class Versions(NamedTuple):
 
 
 NEVER = 1 << 15
+# Produce and Fetch name topics by id where the broker can (4.1 and 3.1): a topic of the same name elsewhere is never meant. Tests turn
+# this off, to run what older brokers get.
+BY_TOPIC_ID = os.environ.get("MIRROR_TOPIC_IDS", "on") != "off"
+# What opens a connection, or tells itself whose broker answers; and what changes a cluster, and waits until that is known.
+OPENING = frozenset((Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.METADATA))
+CHANGES = frozenset((Api.PRODUCE, Api.OFFSET_COMMIT, Api.DELETE_TOPICS, Api.INIT_PRODUCER_ID))
 
 SPOKEN: dict[int, Versions] = {
-    Api.PRODUCE: Versions(3, 8, 9),  # v3: RecordBatch v2; v9 adds nothing but tags, which cost time; from v13 by topic id
-    Api.FETCH: Versions(4, 11, 12),  # v4: isolation level; v12 adds nothing we need
+    Api.PRODUCE: Versions(3, 13 if BY_TOPIC_ID else 8, 9),  # v3: RecordBatch v2; v9 to v12 add nothing that we need; v13: by topic id
+    Api.FETCH: Versions(4, 13 if BY_TOPIC_ID else 11, 12),  # v4: isolation level; v12 adds nothing that we need; v13: by topic id
     Api.LIST_OFFSETS: Versions(2, 7, 6),  # v2: isolation level; v7: -3 is the newest timestamp
     Api.METADATA: Versions(7, 12, 9),  # v7: leader epochs; v10: topic ids
     Api.OFFSET_COMMIT: Versions(8, 8, 8),  # from v10 by topic id; v9 is for members of the new protocol; written by hand, as v8 only

@@ -19,7 +19,7 @@ from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import ACCEPTABLE, ENDED, GONE, Halt, accept_hint, gone, other_cluster, recreated, renamed, trimmed, truncated
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
-from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.client import WireClient, metadata_of
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirror_pipeline.kafka.offsets import offsets_or_errors
 from mirror_pipeline.lags import HALTED, MirrorLag, PartitionLag, TopicLag
@@ -138,7 +138,7 @@ class Look:
         """Compare the source's topics with the ledgers. Raises ClusterUnreachable, BrokerError."""
         if not self.copied:
             return
-        metadata = client.metadata(sorted(self.copied))
+        metadata = metadata_of(client, sorted(self.copied))
         seen = {name: self._on_source(topic, metadata, alias) for name, topic in self.copied.items()}
         found = {name: metadata.topics[name] for name, halt in seen.items() if halt is None}
         whole = [name for name, topic in found.items() if not topic.error and topic.topic_id == self.copied[name].life.topic_id]
@@ -149,15 +149,15 @@ class Look:
         """Compare the target topics with the ledgers. Raises ClusterUnreachable."""
         if not self.copied:
             return
-        metadata = client.metadata(sorted({topic.life.target_topic for topic in self.copied.values()}))
+        metadata = metadata_of(client, sorted({topic.life.target_topic for topic in self.copied.values()}))
         seen: dict[str, Halt | None] = {}
         for name, topic in self.copied.items():
-            found = metadata.topics[topic.life.target_topic]
+            found = metadata.topics.get(topic.life.target_topic)
             try:
                 halt = target_changed(topic.life, found, metadata.cluster_id, alias)
             except BrokerError:
                 continue  # it cannot be looked at now: what the run reported stands
-            accepted = topic.accepted(DecisionKind.TARGET, found.topic_id)
+            accepted = found is not None and topic.accepted(DecisionKind.TARGET, found.topic_id)
             ours = topic.accepted(DecisionKind.DELETION, topic.life.target_topic_id)  # the next run writes that down
             seen[name] = None if halt is not None and (accepted or ours) else halt
         self._settle(seen, SETTLED_BY_TARGET)

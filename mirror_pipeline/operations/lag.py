@@ -10,7 +10,7 @@ from typing import cast
 from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.config.starts import Start, StartOffsets, start_of
 from mirror_pipeline.engine.topics.join import begins_at
-from mirror_pipeline.errors import BrokerError
+from mirror_pipeline.errors import BrokerError, WrongCluster
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
@@ -33,12 +33,20 @@ def lag(flow: Flow) -> MirrorLag:
     """See ``Mirror.lag``."""
     with flow.source_client() as client:
         admin, stores = flow.source_admin(), flow.lane_stores()
-        names = {*admin.topics(), *halts.kept_topics(stores)}
-        targets = select_topics(flow.config, flow.settings, names).topics
-        look, stand = halts.look(flow, stores, targets), standing(stores)
-        times = LogTimes(client)
-        found = lag_of(flow.name, targets, client, stand, start=flow.settings.start, times=times)
-        found = with_warnings(found, client, admin, times)
+        kept, stand = halts.kept_topics(stores), standing(stores)
+        names = kept
+        try:
+            names = {*admin.topics(), *kept}
+            targets = select_topics(flow.config, flow.settings, names).topics
+            times = LogTimes(client)
+            found = lag_of(flow.name, targets, client, stand, start=flow.settings.start, times=times)
+            found = with_warnings(found, client, admin, times)
+        except WrongCluster:
+            if not kept:
+                raise
+            targets = select_topics(flow.config, flow.settings, kept).topics
+            found = staged_lag(flow.name, known_topics(flow.config, flow.settings), stand)
+        look = halts.look(flow, stores, targets)
         look.source(client, flow.settings.source)
         silent = () if targets else unmatched(names, flow.settings.topics.include)
         return halts.with_halts(found, look, stand, (*silent, *halts.run_notes(stores), *sync_notes(flow)))

@@ -12,7 +12,7 @@ from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.answers import ClusterMetadata
-from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.client import WireClient, metadata_of
 from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.kafka.offsets import log_range, offsets_at
 from mirror_pipeline.model import Gap, HoleCause, Incarnation, TopicPartition
@@ -152,8 +152,8 @@ def see_clusters(flow: Flow, topics: Sequence[CopiedTopic], source: WireClient, 
     Raises:
         ClusterUnreachable: no broker of a cluster answers.
     """
-    ours = source.metadata(sorted({topic.generation.topic for topic in topics}))
-    theirs = target.metadata(sorted({topic.generation.target_topic for topic in topics}))
+    ours = metadata_of(source, sorted({topic.generation.topic for topic in topics}))
+    theirs = metadata_of(target, sorted({topic.generation.target_topic for topic in topics}))
     for topic in topics:
         copied = topic.generation
         topic.problem = _changed("source", ours, copied.topic, copied.topic_id, copied.source_cluster_id) or _changed(

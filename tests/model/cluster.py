@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost
-from mirror_pipeline.kafka.answers import ClusterMetadata, OffsetAnswer, PartitionMetadata, ProducerState, TopicMetadata
+from mirror_pipeline.kafka.answers import ClusterMetadata, OffsetAnswer, PartitionMetadata, ProducerState, TopicIds, TopicMetadata
 from mirror_pipeline.kafka.connection import Reply
 from mirror_pipeline.kafka.messages import Api
 from mirror_pipeline.model import Stamp, TopicPartition
@@ -45,6 +45,7 @@ class ModelConnection:
     timeout = 10.0
     round_trip = throttle = muted = 0.0
     fetch_share = None
+    topics = TopicIds()  # it is too old to be asked by id
 
     def __init__(self, cluster: ModelCluster, node: int = NODE) -> None:
         self.cluster, self.node = cluster, node

@@ -72,6 +72,16 @@ FAST = (
         f"{UNIT}/engine/read/test_another_log.py", r"recreated",
     ),
     Mutant(
+        "whoever answers at an address is the cluster that is meant",
+        "kafka/security/identity.py", "        if cluster_id != self.cluster_id:\n", "        if False:\n",
+        f"{UNIT}/kafka/test_identity.py::test_an_answer_of_another_cluster_is_never_handed_out",
+    ),
+    Mutant(
+        "records are sent before it is known who listens",
+        "kafka/connection.py", "self.identify() if api in CHANGES else self._ask_identity()\n", "self._ask_identity()\n",
+        f"{UNIT}/kafka/test_identity.py::test_what_changes_a_cluster_is_not_even_sent_to_another",
+    ),
+    Mutant(
         "compaction that overtakes a verification is a difference",
         "verify/record_tasks.py", "        return record.key in self.keys or self.last.get(record.key, -1) > record.offset\n",
         "        return record.key in self.keys\n",

@@ -10,9 +10,11 @@ from kafka.protocol.metadata import MetadataResponse
 from tests.support.scripted_broker import Request, reply
 
 
-def serve_metadata(connected: socket.socket, request: Request, topics: list[object], port: int = 9092) -> None:
+def serve_metadata(
+    connected: socket.socket, request: Request, topics: list[object], port: int = 9092, *, cluster_id: str = "id"
+) -> None:
     broker = MetadataResponse.MetadataResponseBroker(node_id=4, host="127.0.0.1", port=port, rack=None)
-    response = MetadataResponse(brokers=[broker], cluster_id="id", controller_id=4, topics=topics)
+    response = MetadataResponse(brokers=[broker], cluster_id=cluster_id, controller_id=4, topics=topics)
     connected.sendall(reply(request, response.encode(version=request.version), tags=b"\0"))
 
 

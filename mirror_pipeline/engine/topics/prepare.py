@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from mirror_pipeline.engine.context import LaneContext
@@ -23,13 +24,25 @@ from mirror_pipeline.engine.topics.join import resumed_runs
 from mirror_pipeline.engine.topics.policies import RulesLook, apply_policy, source_policies
 from mirror_pipeline.engine.topics.successors import Successors
 from mirror_pipeline.engine.topics.target import TargetSide
-from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, LaneBusy, NothingSelected, TopicHalted
-from mirror_pipeline.halts import DIRECTED, GONE, Halt, gone, not_begun, other_cluster, recreated, renamed, source_missing
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, LaneBusy, NothingSelected, TopicHalted, WrongCluster
+from mirror_pipeline.halts import (
+    DIRECTED,
+    GONE,
+    Halt,
+    gone,
+    not_begun,
+    other_cluster,
+    other_target_cluster,
+    recreated,
+    renamed,
+    source_missing,
+)
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.answers import ClusterMetadata, TopicMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
 from mirror_pipeline.kafka.needs import SOURCE_NEEDS, require_topic_ids
+from mirror_pipeline.kafka.security.identity import refuse_one_cluster
 from mirror_pipeline.model import DecisionKind, Incarnation, TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic
 
@@ -57,7 +70,8 @@ class Preparation:
         self._busy = threading.Lock()
         self._wanted: dict[str, LaneTopic] = {}
         self._successors = Successors(context, self._source, self._source_admin, self._targets, self._starter, self._wanted)
-        self._begin_at = 0.0
+        self._begin_at = self._astray_until = 0.0
+        self._source_met = False
 
     def close(self) -> None:
         """Close the connections."""
@@ -70,7 +84,8 @@ class Preparation:
         Raises:
             ClusterUnreachable: the source does not answer, or the target does not and no topic is known yet.
         """
-        self._source.require(SOURCE_NEEDS)
+        with suppress(WrongCluster):  # it halts what was copied
+            self._source.require(SOURCE_NEEDS)
         self.update(topics)
         try:
             self.finish()
@@ -92,7 +107,14 @@ class Preparation:
             self._wanted |= {topic.topic: topic for topic in topics}
             if not topics and not self._state.topics:
                 return
-            metadata = self._source.metadata([topic.topic for topic in topics])
+            try:
+                metadata = self._source.metadata([topic.topic for topic in topics])
+            except WrongCluster as error:
+                if self._source_met:
+                    raise
+                self._halt_astray(topics, error)
+                return
+            self._meet_source(metadata)
             self._context.read_decisions()
             self._forget_opened()
             known = self._context.ledger.incarnations()
@@ -114,6 +136,35 @@ class Preparation:
                 for topic in topics:
                     if topic.topic not in turned_away:
                         self._look(topic, metadata, known.get(topic.topic), fresh=topic in fresh)
+
+    def _meet_source(self, metadata: ClusterMetadata) -> None:
+        """From the first contact on only this cluster is the source, also for the read tasks. Raises UsageError if it is the target."""
+        if not self._source_met:
+            self._lift("other_cluster")
+        self._source_met = True
+        if not self._context.source.cluster_id:
+            self._context.source = replace(self._context.source, cluster_id=metadata.cluster_id)
+            refuse_one_cluster(self._context.source, self._context.target)
+
+    def _lift(self, code: str) -> None:
+        """The right cluster answers again: halts for another one are over."""
+        with self._state.lock:
+            for run in self._state.topics.values():
+                if run.halted is not None and run.halted.code == code:
+                    run.halted, run.sendable, run.target_checked = None, True, False
+            for name in [name for name, halt in self._state.refused.items() if halt.code == code]:
+                del self._state.refused[name]
+
+    def _halt_astray(self, topics: Collection[LaneTopic], error: WrongCluster) -> None:
+        """At a start every address of the source leads to another cluster; in the middle of a run the source counts as unreachable."""
+        source, known = self._context.source, self._context.ledger.incarnations()
+        runs = resumed_runs(self._context, {t.topic: known[t.topic] for t in topics if t.topic in known}, self._wanted)
+        with self._state.lock:
+            self._state.topics.update(runs)
+            turned_away = self._turned_away(topics)
+            for topic in topics:
+                if topic.topic not in turned_away:
+                    self._state.halt(topic.topic, other_cluster(topic.topic, source.alias, source.cluster_id, error.cluster_id))
 
     def _turned_away(self, topics: Collection[LaneTopic]) -> Collection[str]:
         """Halt topics that were promoted, or are copied the other way; with the state locked."""
@@ -201,11 +252,26 @@ class Preparation:
             unchecked = [run for run in self._state.topics.values() if self._is_unchecked(run)]
             waiting = [self._wanted[name] for name in self._state.unready if name not in self._successors.waiting]
             beginning = (waiting or self._successors.waiting) and self._state.source_lost is None and time.monotonic() >= self._begin_at
-        if unchecked or beginning or self._context.stamp is None:
-            self._context.stamp = self._targets.stamp()
+        if time.monotonic() >= self._astray_until and (unchecked or beginning or self._context.stamp is None):
+            try:
+                self._context.stamp = self._targets.stamp()
+            except WrongCluster as error:
+                if self._targets.cluster_id:
+                    raise
+                self._halt_there(unchecked, error)
+                return
+            self._lift("other_target_cluster")
             self._check(unchecked)
             if beginning:
                 self._begin(waiting)
+
+    def _halt_there(self, runs: Sequence[TopicRun], error: WrongCluster) -> None:
+        """At a start every address of the target leads to another cluster; in the middle of a run the target counts as unreachable."""
+        target = self._context.target
+        self._astray_until = time.monotonic() + BEGIN_AGAIN_SECONDS
+        with self._state.lock:
+            for run in runs:
+                self._apply_target_check(run, other_target_cluster(run.topic, target.alias, target.cluster_id, error.cluster_id))
 
     def _begin(self, waiting: Sequence[LaneTopic]) -> None:
         """Begin topics and next generations; a source that does not answer must not keep staged spans from the target."""
@@ -240,7 +306,7 @@ class Preparation:
         """Compare one topic with the source's metadata and halt it where they disagree; with the state locked."""
         found = metadata.topics.get(topic.topic)
         name, alias = topic.topic, self._context.source.alias
-        if known is not None and known.source_cluster_id != metadata.cluster_id:  # where a topic is missing for another reason
+        if known is not None and known.source_cluster_id != metadata.cluster_id:  # a ledger of topics of several clusters
             self._state.halt(name, other_cluster(name, alias, known.source_cluster_id, metadata.cluster_id))
             return
         if found is None or found.error:

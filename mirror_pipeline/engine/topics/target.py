@@ -20,6 +20,7 @@ from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
 from mirror_pipeline.kafka.needs import TARGET_NEEDS, without_id
 from mirror_pipeline.kafka.offsets import log_range, offsets_or_errors
+from mirror_pipeline.kafka.security.identity import refuse_one_cluster
 from mirror_pipeline.model import Incarnation, Stamp, TopicPartition
 from mirror_pipeline.topics.configs import number
 from mirror_pipeline.topics.lanes import LaneTopic
@@ -50,8 +51,16 @@ class TargetSide:
         self._client.close()
 
     def stamp(self) -> Stamp:
-        """The lane's producer id on this target, requested once and kept in the ledger (KIP-98)."""
+        """The lane's producer id on this target, requested once and kept in the ledger (KIP-98).
+
+        Raises:
+            WrongCluster: every address leads to another cluster than before.
+            UsageError: the target is the source.
+        """
         self.cluster_id = self._client.metadata([]).cluster_id
+        if not self._context.target.cluster_id:
+            self._context.target = replace(self._context.target, cluster_id=self.cluster_id)
+            refuse_one_cluster(self._context.source, self._context.target)
         self._client.require(TARGET_NEEDS)
         self._context.memory_seconds = self._memory_seconds()
         stamp = self._context.ledger.producer(self.cluster_id)
@@ -183,18 +192,18 @@ def log_bounds(client: WireClient, parts: list[TopicPartition]) -> dict[TopicPar
     return log_range(client, parts, isolation=0)
 
 
-def target_changed(known: Incarnation, found: TopicMetadata, cluster_id: str, alias: str) -> Halt | None:
+def target_changed(known: Incarnation, found: TopicMetadata | None, cluster_id: str, alias: str) -> Halt | None:
     """The halt for a target topic that is not the one that a copy went to; None if it is.
 
     Args:
         known: the copy.
-        found: its target topic as it is now.
+        found: its target topic as it is now; None on another cluster.
         cluster_id, alias: the target cluster as it is now.
 
     Raises:
         BrokerError: the topic's metadata is not available now.
     """
-    if known.target_cluster_id != cluster_id:
+    if known.target_cluster_id != cluster_id or found is None:
         return other_target_cluster(known.topic, alias, known.target_cluster_id, cluster_id)
     if found.error:
         error = broker_error(found.error, known.target_topic)

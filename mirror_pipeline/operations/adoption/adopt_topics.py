@@ -36,6 +36,7 @@ def adopt(
 ) -> AdoptReport:
     """See ``Mirror.adopt``."""
     began = time.monotonic()
+    flow.meet()
     target_topic = _selected(flow, topic)
     lane = lane_of(flow.config.buffer, flow.settings, [topic])[topic]
     _refuse_begun(flow, topic)

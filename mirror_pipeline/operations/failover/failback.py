@@ -87,7 +87,9 @@ def _reverse(flow: Flow) -> Flow:
             f"mirror {flow.name} has no reverse mirror",
             hint=f"declare one in mirror.yaml, from {flow.settings.target} to {flow.settings.source}, with `reverse_of: {flow.name}`",
         )
-    return Flow(flow.config, partner.name)
+    reverse = Flow(flow.config, partner.name)
+    reverse.source, reverse.target = flow.target, flow.source  # with their ids, which its own ledger may not know yet
+    return reverse
 
 
 def _cut_off(steps: Sequence[Step], topics: Collection[str]) -> list[Step]:

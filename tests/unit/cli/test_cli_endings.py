@@ -19,7 +19,11 @@ TREE = [kind for kind in vars(errors).values() if isinstance(kind, type) and iss
 def _made(kind: type[errors.MirrorError]) -> errors.MirrorError:
     if kind is errors.TopicHalted:
         return Halt("orders", "it\nbroke", "mend it").error()
-    extra = {errors.ClusterUnreachable: ("east",), errors.BrokerError: (29, "TOPIC_AUTHORIZATION_FAILED")}
+    extra: dict[type[errors.MirrorError], tuple[object, ...]] = {
+        errors.ClusterUnreachable: ("east",), errors.WrongCluster: ("east",), errors.BrokerError: (29, "TOPIC_AUTHORIZATION_FAILED"),
+    }  # fmt: skip
+    if kind in (errors.WrongCluster, errors.Stranger):
+        return kind(*extra.get(kind, ()), "it\nbroke", "theirs", hint="mend it")  # type: ignore[arg-type, misc, call-arg]
     return kind(*extra.get(kind, ()), "it\nbroke", hint="mend it")  # type: ignore[arg-type, misc]
 
 
@@ -34,7 +38,7 @@ def test_each_error_is_a_line_and_a_hint(cli: Cli, kind: type[errors.MirrorError
 def test_exit_codes_of_the_tree() -> None:
     codes = {kind.__name__: kind.exit_code for kind in TREE}
     assert {name for name, code in codes.items() if code == 2} == {"UsageError", "ConfigError"}
-    assert {name for name, code in codes.items() if code == 3} == {"ClusterUnreachable"}
+    assert {name for name, code in codes.items() if code == 3} == {"ClusterUnreachable", "WrongCluster"}
     assert {codes["ProblemFound"], codes["TopicHalted"], codes["LaneBusy"], codes["BufferUnusable"], codes["NothingSelected"]} == {1}
 
 

@@ -67,6 +67,8 @@ Only `true` and `false` are booleans (`no`, `on` and `yes` are text), and a dupl
 
 _LOOPS = """### Names and loops
 
+Two aliases may lead to one cluster: where their cluster ids show that, they count as one here, and a mirror between them is refused.
+
 - With `prefix`, topic `orders` of cluster `east` becomes `east.orders`. A topic of the source whose name says that it came from the
   target (it begins with `<target alias>.`, possibly after the prefixes of other clusters) is left out, as MirrorMaker 2 does:
   otherwise two mirrors in opposite directions would copy a topic forever. `mirror plan` lists it with this reason. To mirror a topic

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from mirror_pipeline.buffer.place.place import open_lane, open_to_others
 from mirror_pipeline.buffer.place.space import SpaceWatch
-from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.errors import MirrorError, UsageError
 from mirror_pipeline.execution.java import find_java
 from mirror_pipeline.execution.placement import spark_may_be_needed
 from mirror_pipeline.flow import Flow
@@ -33,8 +33,18 @@ def check(flow: Flow) -> list[Finding]:
         _try(f"target {flow.settings.target}", lambda: _reach(flow.target_admin(), WireClient(flow.target), TARGET_NEEDS)),
     ]
     if all(finding.ok for finding in findings[2:]):
+        findings += _two_clusters(flow)
+    if all(finding.ok for finding in findings[2:]):
         findings += [*_topic_findings(flow), *group_findings(flow)]
     return findings
+
+
+def _two_clusters(flow: Flow) -> list[Finding]:
+    try:
+        flow.meet()
+    except UsageError as error:
+        return [_failed("clusters", error)]
+    return []
 
 
 def _buffer(flow: Flow) -> Finding:

@@ -11,6 +11,7 @@ from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config.starts import StartMap
 from mirror_pipeline.engine.topics.start_offsets import impossible_starts
 from mirror_pipeline.engine.topics.target import log_bounds
+from mirror_pipeline.errors import UsageError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import DIRECTED, FILLED_HINT, filled_message
 from mirror_pipeline.kafka.admin import Admin
@@ -42,6 +43,7 @@ def plan(flow: Flow) -> MirrorPlan:
     for cluster, needs in ((flow.source, SOURCE_NEEDS), (flow.target, TARGET_NEEDS)):
         with WireClient(cluster) as client:
             client.require(needs)
+    one = _one_cluster(flow)
     begun = {name for store in stores for name in Ledger(store).incarnations()}
     selected = select_topics(flow.config, flow.settings, {*source.topics(), *kept_topics(stores)})
     plans = _that_may_be_made(target, plan_targets(flow.settings, source, target, selected.topics, partner=flow.directions().partner))
@@ -66,7 +68,7 @@ def plan(flow: Flow) -> MirrorPlan:
                 *copies.get(name, ()),
             ),
             blockers=(
-                *made.blockers, *misplaced.get(name, ()), *claimed.blockers.get(name, ()),
+                *one, *made.blockers, *misplaced.get(name, ()), *claimed.blockers.get(name, ()),
                 *_filled(filled.get(made.target_topic, 0), made.target_topic),
             ),
         )
@@ -79,6 +81,14 @@ def plan(flow: Flow) -> MirrorPlan:
     cost = archive_note(flow.config.buffer, stores)
     notes = dict.fromkeys(note for note in (*lag.notes, *acl_notes(flow), hidden, cost) if note)
     return MirrorPlan(flow.name, shown, selected.excluded, tuple(notes))
+
+
+def _one_cluster(flow: Flow) -> tuple[str, ...]:
+    try:
+        flow.meet()
+    except UsageError as error:
+        return (error.message,)
+    return ()
 
 
 def _that_may_be_made(target: Admin, plans: dict[str, TargetPlan]) -> dict[str, TargetPlan]:

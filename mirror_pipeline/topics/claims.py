@@ -120,7 +120,8 @@ class Claims:
         own, theirs = (self._config.clusters.get(each.target) for each in (self._mirror, other))
         if own is None or theirs is None or other.target == self._mirror.target:
             return other.target == self._mirror.target
-        return bool(set(own.bootstrap_servers) & set(theirs.bootstrap_servers))
+        one = bool(own.cluster_id) and own.cluster_id == theirs.cluster_id
+        return one or bool(set(own.bootstrap_servers) & set(theirs.bootstrap_servers))
 
     def _selected(self, rival: MirrorConfig) -> dict[str, str]:
         """Target topic by source topic of what a rival selects."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from mirror_pipeline.config import MirrorConfig
 from mirror_pipeline.config.naming import OTHERWISE, NamingRule, fill, same_to_kafka, shows_source, sources, topic_name_problem
@@ -87,7 +88,7 @@ def choose(
         mirrors: all of the file.
         mirror: one of them.
         names: the source's topics.
-        aliases: all cluster aliases.
+        aliases: all cluster aliases; of settings with a cluster id two that are one cluster count as one.
         written: topics on the source that other mirrors wrote, with the mirror's name; left out with ``originals_only``.
 
     Raises:
@@ -97,17 +98,32 @@ def choose(
     if mirror.topics.originals_only and written:
         excluded += [Excluded(name, f"mirror {written[name]} wrote it: {ONLY}") for name in chosen if name in written]
         chosen = [name for name in chosen if name not in written]
-    returning = {name for name in chosen if _would_return(mirrors, mirror, name)}
+    places = _places(aliases)
+    returning = {name for name in chosen if _would_return(mirrors, mirror, name, places)}
     excluded += [
         Excluded(name, f"by its name, mirrors of this file copied it from cluster {mirror.target}: copying it back would loop")
         for name in sorted(returning)
     ]
     kept = [name for name in chosen if name not in returning]
-    refuse_loops(mirrors, mirror, kept)
+    refuse_loops(mirrors, mirror, kept, places)
     return kept, sorted(excluded, key=lambda each: each.topic)
 
 
-def refuse_loops(mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, topics: Iterable[str]) -> None:
+Places = Mapping[str, str]
+"""The cluster of an alias, where two aliases may lead to one; an alias that is not named is a cluster of its own."""
+
+
+def _places(aliases: Collection[str]) -> Places:
+    if not isinstance(aliases, Mapping):
+        return {}
+    first: dict[str, str] = {}
+    known = {alias: settings.cluster_id for alias, settings in aliases.items() if settings.cluster_id}
+    return {alias: first.setdefault(cluster_id, alias) for alias, cluster_id in known.items()}
+
+
+def refuse_loops(
+    mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, topics: Iterable[str], places: Places = MappingProxyType({})
+) -> None:
     """Make sure that no topic returns to the mirror that first copied it.
 
     Names that hold their source prevent it; otherwise the mirrors are followed from cluster to cluster.
@@ -116,7 +132,7 @@ def refuse_loops(mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, topics: 
         UsageError: with the topic and the loop of mirrors.
     """
     for topic in topics:
-        circle = _circle(mirrors, mirror, topic, lambda onward, name: not _would_return(mirrors, onward, name))
+        circle = _circle(mirrors, mirror, topic, lambda onward, name: not _would_return(mirrors, onward, name, places), places)
         if circle:
             raise UsageError(
                 f"topic {topic} would loop forever: {' -> '.join(circle)}",
@@ -128,17 +144,22 @@ Passes = Callable[[MirrorConfig, str], bool]
 """Whether a mirror that selects a topic copies it."""
 
 
-def _would_return(mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, name: str) -> bool:
+def _would_return(mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, name: str, places: Places) -> bool:
     """Whether the name shows that the topic came from the mirror's target, so that copying it back would loop."""
-    return _came_from(mirrors, mirror.source, name, mirror.target) and bool(_circle(mirrors, mirror, name, lambda *_: True, paired=True))
+    came = _came_from(mirrors, mirror.source, name, mirror.target, places)
+    return came and bool(_circle(mirrors, mirror, name, lambda *_: True, places, paired=True))
 
 
-def _came_from(mirrors: Sequence[MirrorConfig], cluster: str, name: str, origin: str) -> bool:
+def _one(places: Places, alias: str, other: str) -> bool:
+    return places.get(alias, alias) == places.get(other, other)
+
+
+def _came_from(mirrors: Sequence[MirrorConfig], cluster: str, name: str, origin: str, places: Places) -> bool:
     """Whether mirrors whose names hold their source would give a topic of ``origin`` this name on ``cluster``."""
     for mirror in mirrors:
-        if mirror.target == cluster:
+        if _one(places, mirror.target, cluster):
             for inner in telling_sources(mirror.naming, mirror.source, name):  # each is shorter: this ends
-                if mirror.source == origin or _came_from(mirrors, mirror.source, inner, origin):
+                if _one(places, mirror.source, origin) or _came_from(mirrors, mirror.source, inner, origin, places):
                     return True
     return False
 
@@ -148,12 +169,14 @@ def partner_of(mirrors: Sequence[MirrorConfig], mirror: MirrorConfig) -> MirrorC
     return next((m for m in mirrors if mirror.name == m.reverse_of or m.name == mirror.reverse_of), None)
 
 
-def _circle(mirrors: Sequence[MirrorConfig], first: MirrorConfig, topic: str, passes: Passes, *, paired: bool = False) -> list[str]:
+def _circle(
+    mirrors: Sequence[MirrorConfig], first: MirrorConfig, topic: str, passes: Passes, places: Places, *, paired: bool = False
+) -> list[str]:
     """The mirrors by which a topic comes back; with ``paired`` also through a mirror and its reverse, which never run together."""
     paths: list[tuple[list[str], str, str]] = [([first.name], first.target, fill(first.naming, first.source, topic))]
     while paths:
         path, cluster, name = paths.pop()
-        for mirror, onward in _onward(mirrors, cluster, name):
+        for mirror, onward in _onward(mirrors, cluster, name, places):
             partner = None if paired else partner_of(mirrors, mirror)
             if not passes(mirror, name) or (partner is not None and partner.name in path):
                 continue
@@ -164,10 +187,10 @@ def _circle(mirrors: Sequence[MirrorConfig], first: MirrorConfig, topic: str, pa
     return []
 
 
-def _onward(mirrors: Sequence[MirrorConfig], cluster: str, name: str) -> Iterator[tuple[MirrorConfig, str]]:
+def _onward(mirrors: Sequence[MirrorConfig], cluster: str, name: str, places: Places) -> Iterator[tuple[MirrorConfig, str]]:
     aliases = {alias for mirror in mirrors for alias in (mirror.source, mirror.target)}
     for mirror in mirrors:
-        if mirror.source == cluster and _by_rules(mirrors, mirror, [name], aliases)[0]:
+        if _one(places, mirror.source, cluster) and _by_rules(mirrors, mirror, [name], aliases)[0]:
             yield mirror, fill(mirror.naming, mirror.source, name)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from mirror_pipeline.config.secrets import SecretRef
 from mirror_pipeline.config.settings import ClusterSettings, Security
 
+# Idle connections die without a word: the kernel probes them, and after four minutes they are closed.
+KEPT_ALIVE = {"socket.keepalive.enable": "true", "connections.max.idle.ms": "240000"}
+
 
 def librdkafka_settings(cluster: ClusterSettings) -> dict[str, str]:
     """Properties for confluent-kafka. They hold resolved secrets: hand them to a client, keep and log them nowhere.
@@ -12,7 +15,7 @@ def librdkafka_settings(cluster: ClusterSettings) -> dict[str, str]:
     Raises:
         ConfigError: a secret cannot be resolved.
     """
-    settings = {"bootstrap.servers": ",".join(cluster.bootstrap_servers), "client.id": "mirror-pipeline"}
+    settings = {"bootstrap.servers": ",".join(cluster.bootstrap_servers), "client.id": "mirror-pipeline", **KEPT_ALIVE}
     settings |= _security(cluster.security)
     for key, value in cluster.client.items():
         settings[key] = value.resolve() if isinstance(value, SecretRef) else value

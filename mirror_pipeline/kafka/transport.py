@@ -28,6 +28,9 @@ NO_TIME_LEFT = 0.000001  # settimeout(0) would mean "do not block"
 # thread for each costs more than all else that is done with its bytes. Linux clamps the window of a connection that waits for more than
 # its first receive buffer (128 KiB) can surely hold (``tcp_set_rcvlowat``).
 WAKE_BYTES, LEAST_WAKE_BYTES = 32 * 1024, 16 * 1024
+# Seconds without traffic before the kernel probes, between two probes, and the number of probes; milliseconds that sent bytes may stay
+# without the other kernel's acknowledgement.
+KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000))
 
 
 class Transport:
@@ -181,6 +184,9 @@ class Transport:
     def _options(attempt: socket.socket, receive_buffer: int | None, send_buffer: int | None) -> None:
         attempt.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         attempt.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEPALIVE:
+            if hasattr(socket, name):  # not every system has all of them
+                attempt.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         # A fixed size ends the kernel's own growth of the window, so it is set only where a user asks for it.
         if receive_buffer:
             attempt.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)

@@ -112,7 +112,7 @@ class SideTopic:
 
     def _send(self, tp: TopicPartition, head: bytes, rest: memoryview) -> None:
         connection = self._client.connection(self._client.leader(tp))
-        send_produce(connection, {tp: (head, rest)}, timeout_ms=int(self._client.timeout * 1000))
+        send_produce(connection, {tp: (head, rest)}, timeout_ms=int(self._client.timeout * 500), wait=0.0)
         answer = receive_produce(connection)[tp]
         if answer.error:
             raise broker_error(answer.error, str(tp), answer.message)

@@ -142,6 +142,14 @@ class KafkaProxy:
             line.close(reset=self._chance.random() < 0.5)
         return len(lines)
 
+    def silence_all(self) -> int:
+        """Let every connection stay open and pass nothing on any more, as a firewall does that has forgotten it; how many there were."""
+        with self._lock:
+            lines = list(self._lines)
+        for line in lines:
+            line.silenced = True
+        return len(lines)
+
     def close(self) -> None:
         """Stop listening, end all connections."""
         self._closed = True
@@ -205,6 +213,7 @@ class _Line:
         self._slow_until = 0.0
         self._rate = 0
         self._ending = threading.Event()
+        self.silenced = False
 
     def start(self) -> None:
         """Begin to pass bytes on."""
@@ -286,7 +295,7 @@ class _Line:
             self._send(self._client, whole)
 
     def _send(self, end: socket.socket, whole: bytes) -> None:
-        while self._proxy.frozen.is_set() and not self._ending.wait(0.02):
+        while (self.silenced or self._proxy.frozen.is_set()) and not self._ending.wait(0.02):
             pass
         at = 0
         while time.monotonic() < self._slow_until and at < len(whole):

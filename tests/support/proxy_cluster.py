@@ -34,6 +34,10 @@ class Proxies:
         """End every connection; how many there were."""
         return sum(proxy.cut_all() for proxy in self.each)
 
+    def silence_all(self) -> int:
+        """Let every connection stay open and pass nothing on any more; how many there were."""
+        return sum(proxy.silence_all() for proxy in self.each)
+
     def close(self) -> None:
         """Stop listening, end all connections."""
         for proxy in self.each:

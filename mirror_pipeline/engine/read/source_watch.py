@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from mirror_pipeline.errors import ConnectionLost
@@ -30,6 +31,7 @@ class SourceWatch:
     def __init__(self, client: WireClient) -> None:
         self._client = client
         self._open: dict[int, Connection] = {}
+        self._due: dict[int, float] = {}
 
     @property
     def asks(self) -> bool:
@@ -66,6 +68,10 @@ class SourceWatch:
                     news |= receive_fetch(connection)
                 except ConnectionLost:
                     self._forget(at, leader)
+            elif time.monotonic() > self._due[leader]:  # something in between has dropped the connection without a word
+                connection.give_up()
+                del self._open[leader]
+                self._forget(at, leader)
         return news
 
     def _ask(self, at: Mapping[TopicPartition, int], seconds: float, within: float) -> None:
@@ -83,6 +89,7 @@ class SourceWatch:
                 self._forget(at, leader)
                 continue
             self._open[leader] = connection
+            self._due[leader] = time.monotonic() + seconds + max(within, connection.patience)
 
     def _forget(self, at: Mapping[TopicPartition, int], leader: int) -> None:
         for source in at:

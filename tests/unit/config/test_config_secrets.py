@@ -121,7 +121,10 @@ def test_a_secret_ref_is_made_of_references_only() -> None:
 def test_librdkafka_settings_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PW", "p")
     plain = librdkafka_settings(ClusterSettings("a", ("h:1", "h:2"), client=FrozenMap({"debug": "admin"})))
-    assert plain == {"bootstrap.servers": "h:1,h:2", "client.id": "mirror-pipeline", "security.protocol": "PLAINTEXT", "debug": "admin"}
+    assert plain == {
+        "bootstrap.servers": "h:1,h:2", "client.id": "mirror-pipeline", "security.protocol": "PLAINTEXT", "debug": "admin",
+        "socket.keepalive.enable": "true", "connections.max.idle.ms": "240000",
+    }  # fmt: skip
     pw = SecretRef("${env:PW}")
     mutual = Security("SSL", ca_file="/ca", cert_file="/c", key_file="/k", key_password=pw, verify_hostname=False)
     tls = librdkafka_settings(ClusterSettings("a", ("h:1",), mutual))

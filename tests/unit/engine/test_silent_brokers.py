@@ -306,7 +306,7 @@ def test_the_watch_waits_whatever_number_its_connections_have(monkeypatch: pytes
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2048) if hard > 0 else 2048, hard))
     ours, theirs = socket.socketpair()
     high = socket.socket(fileno=fcntl.fcntl(ours.fileno(), fcntl.F_DUPFD, 1100))
-    connection = SimpleNamespace(fileno=high.fileno, closed=False, received=False, limit=lambda seconds: None)
+    connection = SimpleNamespace(fileno=high.fileno, closed=False, received=False, limit=lambda seconds: None, patience=2.0)
     client = SimpleNamespace(leaders=lambda tps, patience: (dict.fromkeys(tps, 1), {}), connection=lambda *_, **__: connection)
     answer = {PLACE: FetchedPartition(0, 9, 9, 0, [], memoryview(b""))}
     monkeypatch.setattr(source_watch, "send_fetch", lambda *_, **__: 1)
@@ -316,6 +316,27 @@ def test_the_watch_waits_whatever_number_its_connections_have(monkeypatch: pytes
         assert watch.wait({PLACE: 3}, seconds=0.0, most=0.01) == {}
         theirs.send(b"x")
         assert watch.wait({PLACE: 3}, seconds=1.0) == answer
+
+
+def test_a_question_of_the_watch_that_is_overdue_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else would notice: an open question is no request that times out."""
+    ours, theirs = socket.socketpair()
+    given_up: list[bool] = []
+    connection = SimpleNamespace(
+        fileno=ours.fileno, closed=False, received=False, limit=lambda seconds: None, patience=0.2, give_up=lambda: given_up.append(True)
+    )
+    forgotten: list[Any] = []
+    client = SimpleNamespace(
+        leaders=lambda tps, patience: (dict.fromkeys(tps, 1), {}), connection=lambda *_, **__: connection, known_leader=lambda tp: 1,
+        forget=forgotten.append,
+    )  # fmt: skip
+    monkeypatch.setattr(source_watch, "send_fetch", lambda *_, **__: 1)
+    watch = SourceWatch(client)  # type: ignore[arg-type]
+    with ours, theirs:
+        assert watch.wait({PLACE: 3}, seconds=0.1, most=0.01, within=0.1) == {} and not given_up
+        time.sleep(0.4)
+        assert watch.wait({PLACE: 3}, seconds=0.1, most=0.01, within=0.1) == {}
+    assert (given_up, forgotten, watch.asks) == ([True], [PLACE], False)
 
 
 @pytest.mark.parametrize("checked", [True, False])

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
+from mirror_pipeline.local.embedded.ports import HOST
+from mirror_pipeline.local.embedded.settings import BROKER
+from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import Campaign
+from tests.faults.load import Load
 from tests.support.proxy import (
     API_VERSIONS,
     DESCRIBE_PRODUCERS,
@@ -18,6 +23,9 @@ from tests.support.proxy import (
 from tests.support.proxy_cluster import ProxiedCluster, Proxies
 
 FIRE_SECONDS = 4.0
+IDLE_SECONDS = 7.0
+"""Longer than a connection may be idle before it is asked whether it lives."""
+FOREIGN_SECONDS = 5.0
 LONGEST_DELAY = 6.0
 """Twice the engine's request timeout in this campaign: some delays pass, some count as lost connections."""
 APIS = {"source": [FETCH] * 5 + [LIST_OFFSETS, METADATA, API_VERSIONS], "target": [PRODUCE] * 6 + [
@@ -67,8 +75,50 @@ def cut_connections(campaign: Campaign, side: str, proxy: Proxies) -> bool:
     return True
 
 
-def proxy_step(campaign: Campaign, source: ProxiedCluster, target: ProxiedCluster) -> None:
+def forget_connections(campaign: Campaign, side: str, proxy: Proxies) -> bool:
+    """All connections stay open and pass nothing on any more: while they are in use, or after a while without records."""
+    idle = campaign.chance.random() < 0.5
+    if idle:
+        campaign.load.pause()
+        time.sleep(IDLE_SECONDS)
+    count = proxy.silence_all()
+    campaign.load.resume()
+    campaign.report.fault(f"{side} black hole", f"{count} connections{', idle' if idle else ''}")
+    return True
+
+
+class Strangers:
+    """A cluster of somebody else whose topics have the names of both sides', with records that must never be seen."""
+
+    def __init__(self, campaign: Campaign, cluster: LocalCluster) -> None:
+        self._campaign = campaign
+        self._address = HOST, cluster.ports[0][BROKER]
+        for prefix in ("", "east."):
+            streams = tuple(replace(stream, topic=prefix + stream.topic, transactional=False) for stream in campaign.load.streams)
+            load = Load(cluster.bootstrap_servers, streams, seed=campaign.report.seed + 1)
+            load.create_topics()
+            load.start()
+            time.sleep(FOREIGN_SECONDS)
+            load.stop()
+
+    def answer(self, side: str, proxy: Proxies) -> None:
+        """For some seconds they answer at one broker's address."""
+        chance = self._campaign.chance
+        one, seconds = chance.choice(proxy.each), chance.uniform(0.5, 8.0)
+        own, one.upstream = one.upstream, self._address
+        one.cut_all()
+        time.sleep(seconds)
+        one.upstream = own
+        one.cut_all()
+        self._campaign.report.fault(f"{side} stranger", f"{seconds:.1f} s at one broker's address")
+
+
+def proxy_step(campaign: Campaign, source: ProxiedCluster, target: ProxiedCluster, strangers: Strangers | None = None) -> None:
     """One fault on one side."""
     side, proxy = campaign.chance.choice((("source", source.proxy), ("target", target.proxy), ("target", target.proxy)))
-    fault = cut_connections if campaign.chance.random() < 0.15 else harm_an_exchange
+    if strangers is not None and campaign.chance.random() < 0.1:
+        strangers.answer(side, proxy)
+        return
+    share = campaign.chance.random()
+    fault = cut_connections if share < 0.15 else forget_connections if share < 0.25 else harm_an_exchange
     fault(campaign, side, proxy)

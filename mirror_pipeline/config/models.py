@@ -148,7 +148,8 @@ class TopicsModel(Section):
     )
     replication_factor: int | None = setting(
         None,
-        "Replicas of target topics the mirror creates. Without it: 3, or the number of target brokers if that is smaller.",
+        "Replicas of target topics the mirror creates. Without it: the target's `default.replication.factor` if that is more than 1, "
+        "else 3, or the number of target brokers if that is smaller. Brokers that are down count, and a new topic waits for them.",
         "number",
         unit="replicas",
         example="3",

@@ -113,13 +113,18 @@ class Admin:
             BrokerError: a topic of ``names`` may not be described.
         """
         topics: dict[str, TopicInfo] = {}
-        for name, answer in self._describe_topics(self._names() if names is None else names, False).items():
+        for name, answer in self.described(self._names() if names is None else names).items():
             if isinstance(answer, BrokerError):
                 if names is not None and answer.code != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise answer
                 continue  # deleted, or access revoked, since it was listed
-            topics[name] = _topic_info(answer)
+            topics[name] = answer
         return topics
+
+    def described(self, names: Collection[str]) -> dict[str, TopicInfo | BrokerError]:
+        """Each of some topics, or why it cannot be described."""
+        answers = self._describe_topics(names, False)
+        return {name: answer if isinstance(answer, BrokerError) else _topic_info(answer) for name, answer in answers.items()}
 
     def topic_operations(self, names: Collection[str]) -> dict[str, frozenset[str] | BrokerError]:
         """What this principal may do on each topic, e.g. ``READ``; an error for a topic that may not even be described."""
@@ -401,7 +406,7 @@ def _topic_info(topic: TopicDescription) -> TopicInfo:
         partitions=len(topic.partitions),
         topic_id=_topic_id(topic.topic_id),
         internal=topic.is_internal,
-        replication_factor=max((len(p.replicas) for p in topic.partitions), default=0),
+        replication_factor=min((len(p.replicas) for p in topic.partitions), default=0),
         leaderless=tuple(p.id for p in topic.partitions if p.leader is None or p.leader.id < 0),
     )
 

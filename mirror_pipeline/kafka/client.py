@@ -25,10 +25,18 @@ from mirror_pipeline.kafka.answers import (
     producer_answers,
     topic_uuid,
 )
+from mirror_pipeline.kafka.cluster_info import KnownBrokers
 from mirror_pipeline.kafka.codes import LEADER_NOT_AVAILABLE, NETWORK_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, lookup
 from mirror_pipeline.kafka.connection import IDLE_PATIENCE, Connection
 from mirror_pipeline.kafka.dial import Dialler
-from mirror_pipeline.kafka.messages import DeleteTopicsRequest, InitProducerIdRequest, MetadataRequest
+from mirror_pipeline.kafka.messages import (
+    SPOKEN,
+    Api,
+    DeleteTopicsRequest,
+    DescribeClusterRequest,
+    InitProducerIdRequest,
+    MetadataRequest,
+)
 from mirror_pipeline.kafka.needs import Need, require
 from mirror_pipeline.model import Stamp, TopicPartition
 
@@ -117,6 +125,22 @@ class WireClient:
             return True
         self._epochs[tp] = topic_id, epoch
         return False
+
+    def brokers(self) -> KnownBrokers:
+        """The brokers of the cluster, those that are down included as far as it names them.
+
+        Kafka 4 lists them (KIP-1073). Before that those are known that hold replicas of topics which this principal may describe.
+
+        Raises:
+            ClusterUnreachable: No broker answered.
+        """
+        up = frozenset(self.metadata([]).brokers)
+        if self._dialler.versions.get(Api.DESCRIBE_CLUSTER, (0, 0))[1] >= SPOKEN[Api.DESCRIBE_CLUSTER].lowest:
+            answer = self._ask_any(DescribeClusterRequest(include_fenced_brokers=True), min(METADATA_TIMEOUT, self.timeout))
+            if not answer.error_code:
+                return KnownBrokers(up, frozenset(broker.broker_id for broker in answer.brokers) - up, listed=True)
+        parts = (part for topic in self.metadata(None).topics.values() for part in topic.partitions.values())
+        return KnownBrokers(up, frozenset(node for part in parts for node in part.replicas) - up, listed=False)
 
     def ask_elsewhere(self) -> None:
         """Send the next request that any broker can answer to a different broker than the last, if there is one."""

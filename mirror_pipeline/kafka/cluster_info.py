@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """One topic. ``topic_id`` is in Kafka's URL-safe base64, empty where the broker has none (before 2.8)."""
+    """One topic. ``topic_id`` is in Kafka's URL-safe base64, empty where the broker has none (before 2.8).
+
+    ``replication_factor`` is that of the partition with fewest replicas.
+    """
 
     name: str
     partitions: int
@@ -42,3 +45,12 @@ class ClusterInfo:
     cluster_id: str
     brokers: dict[int, str]
     controller: int
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBrokers:
+    """Node ids of the brokers that are up and of those that are down; ``listed``: the cluster names all of them itself."""
+
+    up: frozenset[int]
+    down: frozenset[int]
+    listed: bool

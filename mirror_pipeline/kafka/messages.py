@@ -12,6 +12,8 @@ from kafka.protocol.admin import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DescribeAclsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
     DescribeGroupsResponse,
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -44,6 +46,7 @@ __all__ = [
     "Api",
     "ApiVersionsRequest",
     "DeleteTopicsRequest",
+    "DescribeClusterRequest",
     "DescribeProducersRequest",
     "InitProducerIdRequest",
     "ListOffsetsRequest",
@@ -83,6 +86,7 @@ class Api(IntEnum):
     DESCRIBE_ACLS = 29
     DESCRIBE_CONFIGS = 32
     SASL_AUTHENTICATE = 36
+    DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
 
 
@@ -120,6 +124,7 @@ SPOKEN: dict[int, Versions] = {
     Api.DESCRIBE_ACLS: Versions(1, 3, 2),  # v1: prefixed patterns
     Api.DESCRIBE_CONFIGS: Versions(1, 2, 4),  # v1: where a value comes from; from v3 with its type and a text; written by hand
     Api.SASL_AUTHENTICATE: Versions(0, 2, 2),  # v1: session lifetime
+    Api.DESCRIBE_CLUSTER: Versions(2, 2, 0),  # v2: brokers that are down (KIP-1073)
     Api.DESCRIBE_PRODUCERS: Versions(0, 0, 0),
 }
 
@@ -138,6 +143,7 @@ _RESPONSES: dict[int, Any] = {
     Api.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochResponse,
     Api.DESCRIBE_ACLS: DescribeAclsResponse,
     Api.SASL_AUTHENTICATE: SaslAuthenticateResponse,
+    Api.DESCRIBE_CLUSTER: DescribeClusterResponse,
     Api.DESCRIBE_PRODUCERS: DescribeProducersResponse,
 }
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirror_pipeline.config import ClusterSettings, MirrorConfig
 from mirror_pipeline.config.naming import same_to_kafka
 from mirror_pipeline.errors import BrokerError, MirrorError, TopicHalted
-from mirror_pipeline.halts import blocked, not_begun, settings_refused, target_smaller, without_leaders
+from mirror_pipeline.halts import blocked, not_begun, settings_refused, target_smaller
 from mirror_pipeline.kafka.admin import Admin
+from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.cluster_info import TopicInfo
+from mirror_pipeline.kafka.codes import INVALID_REPLICATION_FACTOR, LEADER_NOT_AVAILABLE, broker_error
 from mirror_pipeline.topics import rights
-from mirror_pipeline.topics.configs import AFTER, BEFORE, DIFFERENCE, FOREVER, Settings, desired_configs
-from mirror_pipeline.topics.plan import Rules, TargetCluster, TargetPlan, plan_target
+from mirror_pipeline.topics.configs import AFTER, BEFORE, DIFFERENCE, FOREVER, Settings, desired_configs, number
+from mirror_pipeline.topics.plan import USUAL_REPLICAS, Rules, TargetCluster, TargetPlan, plan_target
 
 __all__ = [
     "Ensured",
@@ -30,7 +32,14 @@ __all__ = [
     "plan_targets",
 ]
 
-READY_TIMEOUT = 30.0  # a controller elects leaders of a new topic within a second; a busy cluster may need many
+# A controller elects leaders of a new topic within a second. A run does not hold up other topics for one that takes longer.
+LED_SECONDS = 2.0
+# A busy cluster may need many: for a command that has nothing else to do.
+LED_PATIENCE_SECONDS = 30.0
+# How often a topic is planned anew because somebody else has just created or grown it.
+LOOKS = 3
+TOO_FEW = ("INVALID_REPLICATION_FACTOR",)
+OVERTAKEN = ("TOPIC_ALREADY_EXISTS", "INVALID_PARTITIONS")
 # Of topics created in one request: a controller refuses a request that needs more than 10,000 metadata records.
 MOST_PARTITIONS = 2_000
 _POLL = 0.1
@@ -38,6 +47,10 @@ _ADJUSTMENTS = 8
 _UNKNOWN = re.compile(r"Unknown topic config name: ([\w.]+)")
 _TOO_SMALL = re.compile(r"Invalid value \S+ for configuration ([\w.]+): Value must be at least ([0-9.]+)")
 _log = logging.getLogger(__name__)
+
+
+Again = Callable[[Collection[str]], Mapping[str, TargetPlan]]
+"""New plans for some source topics, by topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +84,8 @@ def plan_targets(
     source_configs, target_configs = source.topic_configs(list(targets)), target.topic_configs(there)
     readable, writable = source.topic_operations(list(targets)), target.topic_operations(list(targets.values()))
     by_form = {same_to_kafka(name): name for name in existing}
-    cluster = _target_cluster(target)
     rules = Rules(mirror.topics.manage, mirror.topics.replication_factor, mirror.topics.configs.exclude, _equal_counts(mirror, partner))
+    cluster = _target_cluster(target, rules.replication_factor)
     plans = {}
     for topic, name in targets.items():
         plan = plan_target(
@@ -112,10 +125,16 @@ def _with_rights(plan: TargetPlan, missing: Sequence[tuple[ClusterSettings, str,
     return _blocked(warned, blockers) if blockers else warned
 
 
-def _target_cluster(target: Admin) -> TargetCluster:
-    settings_of = target.cluster
-    brokers = len(target.describe().brokers)
-    return TargetCluster(settings_of.alias, ",".join(settings_of.bootstrap_servers), brokers, broker_defaults(target))
+def _target_cluster(target: Admin, wanted: int | None) -> TargetCluster:
+    """The target as it is now; brokers that are down are looked for only where those that are up may be too few."""
+    alias, servers = target.cluster.alias, ",".join(target.cluster.bootstrap_servers)
+    up, settings = len(target.describe().brokers), broker_defaults(target)
+    made = TargetCluster(alias, servers, up, settings)
+    if up >= (wanted or max(USUAL_REPLICAS, number(settings or {}, "default.replication.factor") or 1)):
+        return made
+    with WireClient(target.cluster) as client:
+        brokers = client.brokers()
+    return replace(made, brokers=len(brokers.up), down=tuple(sorted(brokers.down)), listed=brokers.listed)
 
 
 def broker_defaults(target: Admin) -> Settings | None:
@@ -138,36 +157,58 @@ def _blocked(plan: TargetPlan, blockers: list[str]) -> TargetPlan:
     return TargetPlan(plan.topic, plan.target_topic, plan.partitions, warnings=plan.warnings, blockers=(*blockers, *plan.blockers))
 
 
-def ensure_target_topic(admin: Admin, plan: TargetPlan, *, timeout: float = READY_TIMEOUT) -> Ensured:
+def ensure_target_topic(admin: Admin, plan: TargetPlan, again: Again | None = None, *, seconds: float = LED_PATIENCE_SECONDS) -> Ensured:
     """:func:`ensure_target_topics` for one topic.
 
     Raises:
         TopicHalted: the plan has blockers, or the target refuses; with the reason and what to do.
-        BrokerError: a passing fault outlasted the retries (``retryable``).
+        BrokerError: the topic is not ready yet, or a passing fault outlasted the retries (``retryable``).
         ClusterUnreachable: the target does not answer.
     """
-    answer = ensure_target_topics(admin, [plan], timeout=timeout)[plan.target_topic]
+    answer = ensure_target_topics(admin, [plan], again, seconds=seconds)[plan.target_topic]
     if isinstance(answer, MirrorError):
         raise answer
     return answer
 
 
 def ensure_target_topics(
-    admin: Admin, plans: Sequence[TargetPlan], *, timeout: float = READY_TIMEOUT
+    admin: Admin, plans: Sequence[TargetPlan], again: Again | None = None, *, seconds: float = LED_SECONDS
 ) -> dict[str, Ensured | TopicHalted | BrokerError]:
-    """Carry out plans and wait until every partition of the topics has a leader. Safe to repeat.
+    """Carry out plans, and look once whether every partition of the topics has a leader. Safe to repeat.
 
     Args:
         admin: the target cluster.
         plans: from :func:`plan_target`.
-        timeout: seconds to wait for the leaders.
+        again: makes new plans where somebody else was first; otherwise such a topic is taken as it is.
+        seconds: how long topics that were just created or grown may take until they have leaders.
 
     Returns:
-        By target topic that it is ready, or why it is not.
+        By target topic that it is ready, or why it is not; a BrokerError that is ``retryable`` says what it waits for.
 
     Raises:
         ClusterUnreachable: the target does not answer.
     """
+    results: dict[str, Ensured | TopicHalted | BrokerError] = {}
+    for look in range(LOOKS):
+        found, overtaken = _ensure(admin, plans, seconds)
+        results |= found
+        if not overtaken or look == LOOKS - 1:
+            break
+        time.sleep(_POLL)
+        plans = [replace(plan, create=False, grow=False) for plan in overtaken] if again is None else _planned_again(again, overtaken)
+    return results
+
+
+def _planned_again(again: Again, overtaken: Sequence[TargetPlan]) -> list[TargetPlan]:
+    for plan in overtaken:
+        _log.info("target topic planned again: topic=%s", plan.target_topic)
+    return list(again([plan.topic for plan in overtaken]).values())
+
+
+def _ensure(
+    admin: Admin, plans: Sequence[TargetPlan], seconds: float
+) -> tuple[dict[str, Ensured | TopicHalted | BrokerError], list[TargetPlan]]:
+    """What became of the plans, and those that somebody else has made out of date."""
     results: dict[str, Ensured | TopicHalted | BrokerError] = {}
     created = _create_together(admin, plans)
     done: dict[str, list[str]] = {}
@@ -179,22 +220,31 @@ def ensure_target_topics(
             continue
         for line in done[plan.target_topic]:
             _log.info("target topic changed: topic=%s action=%s", plan.target_topic, line)
-    waiting = [plan for plan in plans if plan.target_topic in done]
-    infos = _await_ready(admin, waiting, timeout)
-    for plan in waiting:
-        name, info = plan.target_topic, infos.get(plan.target_topic)
-        if info is None:
-            results[name] = without_leaders(plan.topic, name, admin.cluster.alias, timeout).error()
-        elif info.partitions < plan.partitions:
-            results[name] = target_smaller(plan.topic, name, info.partitions, plan.partitions).error()
-        else:
-            results[name] = Ensured(info, tuple(done[name]))
-    return results
+    carried_out = [plan for plan in plans if plan.target_topic in done]
+    infos = _look(admin, carried_out, {name for name, lines in done.items() if lines}, seconds)
+    overtaken = [plan for plan in plans if isinstance(e := results.get(plan.target_topic), BrokerError) and e.name in OVERTAKEN]
+    for plan in carried_out:
+        name, info = plan.target_topic, infos[plan.target_topic]
+        results[name] = _result(admin.cluster.alias, plan, info, done[name])
+        if isinstance(info, TopicInfo) and info.partitions < plan.partitions and not done[name]:
+            overtaken.append(plan)
+    return results, overtaken
+
+
+def _result(alias: str, plan: TargetPlan, info: TopicInfo | BrokerError, done: list[str]) -> Ensured | TopicHalted | BrokerError:
+    if isinstance(info, BrokerError):
+        return info
+    unled = [*info.leaderless, *range(info.partitions, plan.partitions)]
+    if info.partitions < plan.partitions and not done:
+        return target_smaller(plan.topic, info.name, info.partitions, plan.partitions).error()
+    if unled:
+        return broker_error(LEADER_NOT_AVAILABLE, f"{info.name}[{unled[0]}] on cluster {alias}")
+    return Ensured(info, tuple(done))
 
 
 def _create_together(admin: Admin, plans: Sequence[TargetPlan]) -> dict[str, list[str]]:
     """Create what can be created in one request; whatever is refused is left to be tried alone, where its reason is dealt with."""
-    new = [plan for plan in plans if plan.create and not plan.blockers]
+    new = [plan for plan in plans if plan.create and not plan.blockers and not plan.waits]
     if len(new) < 2 or sum(plan.partitions for plan in new) > MOST_PARTITIONS:
         return {}
     refused = admin.create_topics([(plan.target_topic, plan.partitions, plan.replication_factor, dict(plan.configs)) for plan in new])
@@ -204,23 +254,23 @@ def _create_together(admin: Admin, plans: Sequence[TargetPlan]) -> dict[str, lis
 def _carry_out(admin: Admin, plan: TargetPlan) -> list[str]:
     if plan.blockers:
         raise blocked(plan.topic, plan.blockers).error()
-    if plan.create:
-        return _attempt(plan, "TOPIC_ALREADY_EXISTS", lambda: _create(admin, plan))
-    if plan.grow:
-        return _attempt(plan, "INVALID_PARTITIONS", lambda: _grow(admin, plan))
-    return []
-
-
-def _attempt(plan: TargetPlan, already: str, act: Callable[[], list[str]]) -> list[str]:
-    """Run a change; ``already`` is the answer when another run, or an earlier try without answer, was first."""
+    if plan.waits:
+        raise too_few_brokers(plan.waits)
     try:
-        return act()
+        return _create(admin, plan) if plan.create else _grow(admin, plan) if plan.grow else []
     except BrokerError as error:
-        if error.name == already:
-            return []
         if error.retryable:
             raise
+        if error.name in (*OVERTAKEN, *TOO_FEW):
+            error.retryable = True
+            raise
         raise not_begun(plan.topic, error).error() from None
+
+
+def too_few_brokers(waits: str) -> BrokerError:
+    """A topic waits for brokers of the target that are down."""
+    hint = "start the broker, or set topics.replication_factor"
+    return BrokerError(INVALID_REPLICATION_FACTOR, TOO_FEW[0], waits, hint=hint, retryable=True)
 
 
 def _grow(admin: Admin, plan: TargetPlan) -> list[str]:
@@ -231,14 +281,13 @@ def _grow(admin: Admin, plan: TargetPlan) -> list[str]:
 def _create(admin: Admin, plan: TargetPlan) -> list[str]:
     configs, notes = dict(plan.configs), list(plan.actions)
     for _ in range(_ADJUSTMENTS + len(configs)):
-        try:
-            admin.create_topic(plan.target_topic, plan.partitions, plan.replication_factor, configs)
+        refusal = admin.create_topics([(plan.target_topic, plan.partitions, plan.replication_factor, configs)])[plan.target_topic]
+        if refusal is None:
             return notes
-        except BrokerError as error:
-            note = adjust(configs, error.message) if error.name == "INVALID_CONFIG" else ""
-            if not note:
-                raise
-            notes.append(note)
+        note = adjust(configs, refusal.message) if refusal.name == "INVALID_CONFIG" else ""
+        if not note:
+            raise refusal
+        notes.append(note)
     raise settings_refused(plan.topic, plan.target_topic, admin.cluster.alias).error()
 
 
@@ -264,19 +313,19 @@ def adjust(configs: dict[str, str], refusal: str) -> str:
     return ""
 
 
-def _await_ready(admin: Admin, plans: Sequence[TargetPlan], timeout: float) -> dict[str, TopicInfo]:
-    """The topics, once each has a leader for every partition; those that do not within ``timeout`` are left out."""
-    ready: dict[str, TopicInfo] = {}
-    deadline = time.monotonic() + timeout
+def _look(admin: Admin, plans: Sequence[TargetPlan], changed: Collection[str], seconds: float) -> dict[str, TopicInfo | BrokerError]:
+    """The target topics as they are; those that were just created or grown are looked at until they have leaders."""
+    infos: dict[str, TopicInfo | BrokerError] = {}
+    deadline = time.monotonic() + seconds
     waiting = {plan.target_topic: plan for plan in plans}
     while waiting:
-        for name, info in admin.topics(list(waiting)).items():
-            plan = waiting[name]
-            if not info.leaderless and (info.partitions >= plan.partitions or not (plan.create or plan.grow)):
-                ready[name] = info
-                del waiting[name]
-        if time.monotonic() >= deadline:
+        infos |= admin.described(list(waiting))
+        waiting = {name: plan for name, plan in waiting.items() if name in changed and not _has_leaders(infos[name], plan)}
+        if not waiting or time.monotonic() >= deadline:
             break
-        if waiting:
-            time.sleep(_POLL)
-    return ready
+        time.sleep(_POLL)
+    return infos
+
+
+def _has_leaders(info: TopicInfo | BrokerError, plan: TargetPlan) -> bool:
+    return isinstance(info, TopicInfo) and not info.leaderless and info.partitions >= plan.partitions

@@ -8,18 +8,34 @@ from dataclasses import dataclass, field
 
 from mirror_pipeline.config.settings import KEPT_BY_TARGET
 from mirror_pipeline.kafka.cluster_info import TopicInfo
-from mirror_pipeline.topics.configs import Settings, as_created, desired_configs, not_copied, text
+from mirror_pipeline.topics.configs import Settings, as_created, desired_configs, not_copied, number, text
 from mirror_pipeline.topics.differences import differences
+
+USUAL_REPLICAS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class TargetCluster:
-    """What planning needs to know of the target: alias and addresses for messages, size, a broker's settings (None: not readable)."""
+    """What planning needs to know of the target: alias and addresses for messages, size, a broker's settings (None: not readable).
+
+    ``brokers`` are up, ``down`` are not; ``listed``: the cluster has no others.
+    """
 
     alias: str
     bootstrap_servers: str
     brokers: int
     settings: Settings | None = None
+    down: tuple[int, ...] = ()
+    listed: bool = True
+
+    @property
+    def default_replicas(self) -> int:
+        """How many replicas a new topic gets unless the mirror says it: what the cluster's own would get, or up to three."""
+        known = self.brokers + len(self.down)
+        default = number(self.settings or {}, "default.replication.factor") or 1
+        if default > 1:
+            return min(default, known) if self.listed else default
+        return max(1, min(USUAL_REPLICAS, known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +53,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class TargetPlan:
-    """What to do with one target topic. ``actions``, ``warnings`` and ``blockers`` are sentences."""
+    """What to do with one target topic. ``actions``, ``warnings`` and ``blockers`` are sentences; ``waits``: what it must wait for."""
 
     topic: str
     target_topic: str
@@ -49,6 +65,7 @@ class TargetPlan:
     actions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     blockers: tuple[str, ...] = ()
+    waits: str = ""
 
 
 def plan_target(
@@ -98,7 +115,7 @@ def _plan_new(
     unread: tuple[str, ...],
 ) -> TargetPlan:
     target_configs = desired_configs(configs, cluster.settings, rules.exclude)
-    replicas = rules.replication_factor or max(1, min(3, cluster.brokers))
+    replicas = rules.replication_factor or cluster.default_replicas
     plan = TargetPlan(source.name, name, source.partitions, replication_factor=replicas, configs=target_configs)
     blockers = []
     if collides_with:
@@ -106,8 +123,9 @@ def _plan_new(
             f"cluster {cluster.alias} has topic {collides_with}: Kafka refuses {name} while that topic exists"
             " (. and _ are the same in metric names); choose another naming, or exclude the topic"
         )
-    if replicas > cluster.brokers:
-        blockers.append(f"topics.replication_factor is {replicas}, cluster {cluster.alias} has {cluster.brokers} brokers")
+    known = cluster.brokers + len(cluster.down)
+    if rules.replication_factor and replicas > known:
+        blockers.append(f"topics.replication_factor is {replicas}, cluster {cluster.alias} has {known} brokers")
     if not rules.manage:
         blockers.append(
             f"topic {name} does not exist on cluster {cluster.alias} and topics.manage is false; create it: {create_command(plan, cluster)}"
@@ -118,8 +136,20 @@ def _plan_new(
         f"{key}={value}" for key, value in target_configs.items()
     )
     copied = (difference.sentence for difference in differences(configs, as_created(target_configs, cluster.settings)))
-    warnings = (*unread, *_source_warnings(configs, rules.exclude), *copied)
-    return TargetPlan(source.name, name, source.partitions, True, False, replicas, target_configs, (action,), warnings)
+    waits = _waits_for_brokers(replicas, cluster)
+    warnings = (*unread, *_source_warnings(configs, rules.exclude), *copied, *([waits] if waits else []))
+    return TargetPlan(source.name, name, source.partitions, True, False, replicas, target_configs, (action,), warnings, waits=waits)
+
+
+def _waits_for_brokers(replicas: int, cluster: TargetCluster) -> str:
+    """Why a topic cannot be created now: the brokers that are up are too few for its replicas; "" if they are not."""
+    if replicas <= cluster.brokers:
+        return ""
+    nodes = ", ".join(map(str, cluster.down))
+    who = f"broker{'s' if len(cluster.down) > 1 else ''} {nodes}" if nodes else "another broker"
+    fewer = "" if nodes else "; if it has no more, set topics.replication_factor"
+    up = "1 broker is" if cluster.brokers == 1 else f"{cluster.brokers} brokers are"
+    return f"waits for {who} of cluster {cluster.alias}: {replicas} replicas, {up} up{fewer}"
 
 
 def _plan_existing(
@@ -144,6 +174,12 @@ def _plan_existing(
         blockers.append(f"{lack}, and {rules.equal_counts}: add partitions to {source.name}, or name another target topic")
     elif target.partitions > source.partitions:
         warnings.append(f"{lack}: the surplus stays empty")
+    replicas = rules.replication_factor or cluster.default_replicas
+    if target.replication_factor and target.replication_factor < replicas:
+        have = "1 replica" if target.replication_factor == 1 else f"{target.replication_factor} replicas"
+        warnings.append(
+            f"{name} on {cluster.alias} has {have}, made today it would get {replicas}: kafka-reassign-partitions.sh adds them"
+        )
     if target_configs is None:
         warnings.append(
             f"the settings of {name} on {cluster.alias} may not be read (DESCRIBE_CONFIGS): retention and sizes were not compared"

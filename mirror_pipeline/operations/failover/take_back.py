@@ -27,6 +27,7 @@ from mirror_pipeline.operations.failover.report import REBUILD, OpenedTopic
 from mirror_pipeline.topics.alter import alter_topics
 from mirror_pipeline.topics.lanes import lane_of, lane_stores
 from mirror_pipeline.topics.manage import ensure_target_topic, plan_targets
+from mirror_pipeline.topics.plan import TargetPlan
 
 POLICY_VIOLATION = 44
 # A compacted topic takes no DeleteRecords; no other setting may delete from it meanwhile.
@@ -157,5 +158,8 @@ def make_old(reverse: Flow, topic: OpenedTopic, partner: MirrorConfig) -> None:
         TopicHalted, BrokerError: it cannot be made.
     """
     with reverse.target_admin() as target, reverse.source_admin() as source:
-        plan = plan_targets(reverse.settings, source, target, {topic.copied: topic.target_topic}, partner=partner)[topic.copied]
-        ensure_target_topic(target, plan)
+
+        def plan(names: Collection[str]) -> dict[str, TargetPlan]:
+            return plan_targets(reverse.settings, source, target, dict.fromkeys(names, topic.target_topic), partner=partner)
+
+        ensure_target_topic(target, plan([topic.copied])[topic.copied], plan)

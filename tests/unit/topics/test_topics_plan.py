@@ -242,3 +242,39 @@ def test_settings_another_version_refuses(refusal: str, configs: dict[str, str],
     note = adjust(configs, refusal)
     assert bool(note) is (after is not None)
     assert configs == (before if after is None else after)
+
+
+@pytest.mark.parametrize(
+    ("up", "down", "default", "listed", "replicas"),
+    [
+        (3, (), None, True, 3), (5, (), None, True, 3), (2, (), None, True, 2), (1, (), "1", True, 1),
+        (2, (3,), None, True, 3), (1, (2,), "1", True, 2),  # those of the cluster, not of the brokers that are up
+        (4, (), "2", True, 2), (2, (3,), "2", True, 2), (3, (4, 5), "5", True, 5),  # the cluster says it
+        (1, (), "3", True, 1), (2, (), "3", False, 3),  # it has no more; or it does not tell
+    ],
+)  # fmt: skip
+def test_replicas_are_those_of_the_cluster(up: int, down: tuple[int, ...], default: str | None, listed: bool, replicas: int) -> None:
+    values = {} if default is None else {"default.replication.factor": ConfigValue(default)}
+    cluster = TargetCluster("west", "w:1", up, BROKER | values, down, listed)
+    made = plan_target(TopicInfo("t", 3), settings(), None, None, target_topic="east.t", cluster=cluster)
+    assert (made.create, made.replication_factor, bool(made.waits)) == (True, replicas, replicas > up)
+    assert made.waits == "" or made.waits in made.warnings
+
+
+def test_a_topic_waits_for_the_broker_that_is_down() -> None:
+    cluster = TargetCluster("west", "w:1", 2, BROKER, (3,))
+    made = plan_target(TopicInfo("t", 3), settings(), None, None, target_topic="east.t", cluster=cluster, rules=Rules(True, 3))
+    assert (made.waits, made.blockers) == ("waits for broker 3 of cluster west: 3 replicas, 2 brokers are up", ())
+    made = plan_target(TopicInfo("t", 3), settings(), None, None, target_topic="east.t", cluster=cluster, rules=Rules(True, 4))
+    assert (made.waits, made.blockers) == ("", ("topics.replication_factor is 4, cluster west has 3 brokers",))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "wanted", "warned"), [(2, None, True), (3, None, False), (2, 2, False), (1, 2, True), (0, None, False)]
+)
+def test_a_topic_with_fewer_replicas_than_it_would_get_today_is_named(replicas: int, wanted: int | None, warned: bool) -> None:
+    cluster = TargetCluster("west", "w:1", 3, BROKER)
+    there = TopicInfo("east.t", 3, replication_factor=replicas)
+    rules = Rules(True, wanted)
+    made = plan_target(TopicInfo("t", 3), settings(), there, settings(), target_topic="east.t", cluster=cluster, rules=rules)
+    assert any("made today it would get" in warning for warning in made.warnings) is warned

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import shlex
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -225,6 +226,30 @@ def renamed(topic: str, known: str, configured: str) -> Halt:
         f"set `naming` back for it, e.g. {{map: {{{topic}: {known}}}}}, or give the mirror a new name to start over",
         "renamed",
     )
+
+
+# Names on the target.
+
+
+def unnamable(topic: str, name: str, problem: str) -> Halt:
+    """A topic's name on the target would not be legal."""
+    hint = "choose another naming, or exclude the topic"
+    return Halt(topic, f'topic {topic} would be named "{name}" on the target, which {problem}', hint)
+
+
+def colliding(topic: str, target_topic: str, alias: str, other: str) -> Halt:
+    """Two topics of one mirror would be copied into one target topic."""
+    message = (
+        f"target topic {target_topic} on cluster {alias} would get the records of two topics:"
+        f" {other} of this mirror and {topic} of this mirror"
+    )
+    return Halt(topic, message, "give them different names by `naming`, or exclude one of them")
+
+
+def looping(topic: str, circle: Sequence[str], *, begun: bool) -> Halt:
+    """A topic would come back through these mirrors to the one that first copied it; ``begun``: all of them have copied it."""
+    hint = "use naming: prefix in these mirrors, or exclude the topic in one of them"
+    return Halt(topic, f"topic {topic} would loop forever: {' -> '.join(circle)}", hint, "loop" if begun else "")
 
 
 # Failover.

@@ -1,4 +1,4 @@
-"""One run over one lane: the read loop and the write loop in parallel, watched by the run's own thread."""
+"""One run over one lane: the read loop, the write loop and the preparation of topics in parallel, watched by the run's own thread."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from mirror_pipeline.engine.progress import progress_of, report_of
 from mirror_pipeline.engine.read.loop import ReadLoop
 from mirror_pipeline.engine.topics.gone import record_unread
 from mirror_pipeline.engine.topics.prepare import Preparation
+from mirror_pipeline.engine.topics.preparing import Preparing
 from mirror_pipeline.engine.write.loop import WriteLoop
 from mirror_pipeline.errors import BufferUnusable, LaneLost, MirrorError, exit_code_of
 from mirror_pipeline.kafka.client import WireClient
@@ -107,16 +108,20 @@ class LaneRun:
         works = self._works(source, target, preparation)
         self._totals()
         threads = [threading.Thread(target=work, name=name, daemon=True) for name, work in works.items()]
+        search = None if context.once or context.drain else self._discover
+        preparing = Preparing(context, preparation, search, lambda began: rarely(began, DISCOVER_SECONDS, RAREST_DISCOVER_SECONDS))
+        beside = [threading.Thread(target=preparing.run, name="preparing", daemon=True)] if threads else []
         self._maintenance.start()
-        for thread in threads:
+        for thread in (*threads, *beside):
             thread.start()
         try:
-            self._watch(threads, preparation)
+            self._watch(threads)
         except BaseException:
             context.stop.set()
             raise
         finally:
-            self._join(threads)
+            preparing.over.set()
+            self._join([*threads, *beside])
             seconds = time.monotonic() - self._began
             self._maintenance.end()
         if context.state.failure is not None:
@@ -138,10 +143,10 @@ class LaneRun:
         if context.drain:
             context.state.staging_over = True
             waiting = preparation.resume(self._discover())
-            return {"producing": WriteLoop(context, target, preparation).run} if waiting else {}
+            return {"producing": WriteLoop(context, target).run} if waiting else {}
         read_loop = ReadLoop(context, source, preparation.rules.reconsider)
         preparation.start(self._discover())
-        write_loop = WriteLoop(context, target, preparation)
+        write_loop = WriteLoop(context, target)
         read_loop.refresh_ends()
         return {"staging": read_loop.run, "producing": write_loop.run}
 
@@ -149,9 +154,8 @@ class LaneRun:
         with self._context.state.lock:
             self._total = sum(p.lag for p in self._context.state.live())
 
-    def _watch(self, threads: list[threading.Thread], preparation: Preparation) -> None:
-        """Show progress, write the heartbeat, look for new topics, and stop the run when its time is up."""
-        discover_at = time.monotonic() + DISCOVER_SECONDS
+    def _watch(self, threads: list[threading.Thread]) -> None:
+        """Show progress, write the heartbeat, and stop the run when its time is up."""
         self._heartbeat("running", "")
         while any(thread.is_alive() for thread in threads):
             threads[-1].join(LOOK_SECONDS)
@@ -162,10 +166,6 @@ class LaneRun:
                 self._heartbeat("running", "")
             with tolerate_buffer_errors():
                 self._context.hold.check()
-            if not self._context.once and now >= discover_at and not self._context.stop.is_set():
-                with tolerate_buffer_errors():
-                    preparation.rediscover(self._discover)
-                discover_at = rarely(now, DISCOVER_SECONDS, RAREST_DISCOVER_SECONDS)
             if self._time_is_up(now):
                 self._over = True
                 self._context.stop.set()

@@ -21,7 +21,9 @@ def progress_of(context: LaneContext, *, seconds: float, marks: bool = False) ->
         for name, halt in state.refused.items():
             topics[name] = _halted(TopicProgress(""), context, halt)
         for name, why in state.unready.items():
-            topics.setdefault(name, TopicProgress("", state="behind", reason=why))
+            topic = topics.setdefault(name, TopicProgress(""))
+            if topic.state == "ok":
+                topic.state, topic.reason = "behind", why
         return Progress(
             mirror=context.mirror.name,
             lane=context.lane,
@@ -56,7 +58,8 @@ def _lag_seconds(state: LaneState) -> float | None:
 
 def _topic_progress(context: LaneContext, run: TopicRun, marks: bool) -> TopicProgress:
     lag = sum(p.lag for p in run.partitions.values())
-    error = _left(run) or next((p.error for p in run.partitions.values() if p.error), "") or _waits_for(context.state, run, lag)
+    error = _left(run) or next((p.error for p in run.partitions.values() if p.error), "") or run.waits
+    error = error or _waits_for(context.state, run, lag)
     progress = TopicProgress(
         run.target_topic,
         records=run.records,

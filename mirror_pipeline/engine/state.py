@@ -130,7 +130,8 @@ class TopicRun:
     """One topic of a running lane. ``halted`` ends its staging; what is staged is still sent while it is ``sendable``.
 
     ``draining`` says that the next generation begins once everything staged is sent, ``left_out`` that the topic is gone on
-    the source and an operator has accepted that. ``settings_unread`` says why it is not known whether the topic is ``compacted``.
+    the source and an operator has accepted that. ``settings_unread`` says why it is not known whether the topic is ``compacted``,
+    ``waits`` why its target topic could not be checked yet.
     """
 
     topic: str
@@ -141,6 +142,7 @@ class TopicRun:
     compacted: bool = False
     settings_unread: str = ""
     target_checked: bool = False
+    waits: str = ""
     halted: Halt | None = None
     sendable: bool = True
     draining: bool = False
@@ -151,7 +153,7 @@ class TopicRun:
 
 @dataclass(slots=True)
 class LaneState:
-    """Shared by the lane's read loop and write loop; every access holds ``lock``.
+    """Shared by the lane's read loop, write loop and preparation; every access holds ``lock``.
 
     ``source_lost`` has ended the read loop; what is staged is still sent.
     """
@@ -200,7 +202,7 @@ class LaneState:
         return next((part.source for part in self.live() if not part.end_known), None)
 
     def sendable(self) -> list[PartitionState]:
-        """Partitions whose staged spans are still sent."""
+        """Partitions whose staged spans are still sent, now or later."""
         return [p for t in self.topics.values() if t.sendable for p in t.partitions.values() if not p.left]
 
     def left(self) -> list[PartitionState]:
@@ -212,6 +214,14 @@ class LaneState:
         part.left = part.error
         if self.topics[part.source.topic].draining:
             self.unready.pop(part.source.topic, None)
+
+    def checked(self) -> list[PartitionState]:
+        """Those of them that may be sent now, because their target topics were checked."""
+        return [p for t in self.topics.values() if t.sendable and t.target_checked for p in t.partitions.values() if not p.left]
+
+    def unchecked(self) -> list[TopicRun]:
+        """Topics whose target topics are still to be checked."""
+        return [t for t in self.topics.values() if not t.target_checked and (t.halted is None or t.sendable)]
 
     def halt(self, topic: str, halt: Halt, *, sendable: bool = False) -> None:
         """Halt one topic; the others continue. With ``sendable`` what is staged is still sent. The first cause counts, unless it was

@@ -24,6 +24,7 @@ _CONNECTION = {
     KafkaError._SSL,
     KafkaError._TIMED_OUT,
     KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._DESTROY_BROKER,  # the broker that was asked has left the cluster's metadata
 }
 _SILENCE = {KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE}  # says less than "no answer"
 _TRANSIENT = {

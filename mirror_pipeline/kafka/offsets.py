@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from mirror_pipeline.errors import BrokerError
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST
+from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.codes import broker_error
+from mirror_pipeline.kafka.codes import LEADER_NOT_AVAILABLE, broker_error
 from mirror_pipeline.model import TopicPartition
 
 
@@ -37,11 +37,26 @@ def offsets_or_errors(
     return {tp: broker_error(answer.error, str(tp)) if answer.error else answer.offset for tp, answer in answers.items()}
 
 
-def log_range(client: WireClient, parts: Collection[TopicPartition], *, isolation: int) -> dict[TopicPartition, tuple[int, int]]:
+def led(metadata: ClusterMetadata, parts: Iterable[TopicPartition]) -> tuple[list[TopicPartition], dict[TopicPartition, BrokerError]]:
+    """Those of some partitions that have a leader, and an error for each that has none: whoever asks those waits for seconds in vain."""
+    asked: list[TopicPartition] = []
+    unled: dict[TopicPartition, BrokerError] = {}
+    for tp in parts:
+        part = metadata.topics[tp.topic].partitions.get(tp.partition)
+        if part is not None and part.leader < 0:
+            unled[tp] = broker_error(part.error or LEADER_NOT_AVAILABLE, str(tp))
+        else:
+            asked.append(tp)
+    return asked, unled
+
+
+def log_range(
+    client: WireClient, parts: Collection[TopicPartition], *, isolation: int, within: float | None = None
+) -> dict[TopicPartition, tuple[int, int]]:
     """First offset and end of each partition; the end is the last stable offset when ``isolation`` is 1.
 
     Raises:
         BrokerError: a partition's leader refuses.
     """
-    starts, ends = (offsets_at(client, parts, at, isolation=isolation) for at in (EARLIEST, LATEST))
+    starts, ends = (offsets_at(client, parts, at, isolation=isolation, within=within) for at in (EARLIEST, LATEST))
     return {tp: (starts[tp], ends[tp]) for tp in parts}

@@ -159,12 +159,7 @@ def lane_name(topic: str, target: str, from_time: int, to_time: int) -> str:
 
 def _selected(flow: Flow, topic: str) -> str:
     """The mirrored name of a topic that the mirror selects."""
-    selected = select_topics(flow.config, flow.settings, list(flow.source_admin().topics())).topics
-    if topic not in selected:
-        raise UsageError(
-            f"mirror {flow.name} does not select topic {topic}", hint="`mirror plan` shows which topics are excluded, and why"
-        )
-    return selected[topic]
+    return select_topics(flow.config, flow.settings, list(flow.source_admin().topics())).target_of(flow.name, topic)
 
 
 def _live(flow: Flow, topic: str, target: str) -> bool:

@@ -89,7 +89,8 @@ def _topic_findings(flow: Flow) -> list[Finding]:
         selected = select_topics(flow.config, flow.settings, names)
     except MirrorError as error:
         return [_failed("topics", error)]
-    return [_selection(flow, names, selected), *_plan_findings(flow)] if selected.topics else [_selection(flow, names, selected)]
+    found = _selection(flow, names, selected)
+    return [found, *_plan_findings(flow)] if selected.topics or selected.refused else [found]
 
 
 def _selection(flow: Flow, names: list[str], selected: Selected) -> Finding:

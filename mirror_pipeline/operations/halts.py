@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.place.status import read_status
+from mirror_pipeline.config.naming import fill
 from mirror_pipeline.engine.read.divergence import of_same_topic
 from mirror_pipeline.engine.topics.target import target_changed
 from mirror_pipeline.errors import BrokerError
@@ -21,13 +22,14 @@ from mirror_pipeline.halts import ACCEPTABLE, ENDED, GONE, Halt, accept_hint, go
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient, metadata_of
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
-from mirror_pipeline.kafka.offsets import offsets_or_errors
+from mirror_pipeline.kafka.offsets import led, offsets_or_errors
 from mirror_pipeline.lags import HALTED, MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
 from mirror_pipeline.operations.buffer_status import ledger_of
 from mirror_pipeline.operations.standing import Standing, standing
 from mirror_pipeline.operations.status import STALE_SECONDS, accepted_since
 from mirror_pipeline.reports import TopicState
+from mirror_pipeline.topics.lanes import Selected
 
 SETTLED_BY_SOURCE = frozenset({*GONE, "recreated", "renamed", "other_cluster"})
 SETTLED_BY_TARGET = frozenset({"target_gone", "target_recreated", "other_target_cluster"})
@@ -98,10 +100,15 @@ def run_notes(stores: Iterable[LaneStore]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def look(flow: Flow, stores: list[LaneStore], targets: Mapping[str, str]) -> Look:
-    """What is known of halts among ``targets``, before any cluster is asked. Raises BufferUnusable."""
-    refused, policy = flow.directions().look().refused(targets), flow.settings.topics.on_source_delete
-    return Look(flow.name, stores, targets, passes_gaps=flow.settings.on_loss != "halt", on_source_delete=policy, refused=refused)
+def look(flow: Flow, stores: list[LaneStore], selected: Selected) -> Look:
+    """What is known of halts among selected topics, before any cluster is asked. Raises BufferUnusable."""
+    settings = flow.settings
+    names = {topic: fill(settings.naming, settings.source, topic) for topic in selected.refused}
+    refused = selected.refused | flow.directions().look().refused(selected.topics)
+    return Look(
+        flow.name, stores, selected.topics | names, passes_gaps=settings.on_loss != "halt",
+        on_source_delete=settings.topics.on_source_delete, refused=refused,
+    )  # fmt: skip
 
 
 class Look:
@@ -110,10 +117,10 @@ class Look:
     Args:
         mirror: the mirror's name.
         stores: its lanes that have run.
-        targets: the target name of each selected topic, those that are gone from the source included.
+        targets: the target name of each selected topic, those that are gone from the source and the refused ones included.
         passes_gaps: the mirror's ``on_loss`` is ``record_gap``: deleted offsets stop nothing.
         on_source_delete: of its ``topics``.
-        refused: topics that were promoted, or are copied the other way; nothing else is said of them.
+        refused: topics that were promoted, are copied the other way, or cannot be copied under their names; nothing else is said of them.
 
     ``halts`` has all of them, ``seen`` those that only the clusters show.
     """
@@ -142,7 +149,7 @@ class Look:
         seen = {name: self._on_source(topic, metadata, alias) for name, topic in self.copied.items()}
         found = {name: metadata.topics[name] for name, halt in seen.items() if halt is None}
         whole = [name for name, topic in found.items() if not topic.error and topic.topic_id == self.copied[name].life.topic_id]
-        seen |= self._offsets(client, whole)
+        seen |= self._offsets(client, whole, metadata)
         self._settle(seen, SETTLED_BY_SOURCE)
 
     def target(self, client: WireClient, alias: str) -> None:
@@ -176,10 +183,11 @@ class Look:
         wanted = self._targets[life.topic]
         return renamed(life.topic, life.target_topic, wanted) if wanted != life.target_topic else None
 
-    def _offsets(self, client: WireClient, names: Collection[str]) -> dict[str, Halt | None]:
+    def _offsets(self, client: WireClient, names: Collection[str], metadata: ClusterMetadata) -> dict[str, Halt | None]:
         """Logs that begin after, or end before, the next offset to read; a lane that runs sees and says it itself."""
         idle = [self.copied[name] for name in names if not self.copied[name].running]
         nexts = _next_offsets(idle, standing(self._stores)) if idle else {}
+        nexts = {tp: nexts[tp] for tp in led(metadata, nexts)[0]}
         starts = offsets_or_errors(client, nexts, EARLIEST)
         ends = offsets_or_errors(client, nexts, LATEST, isolation=0)
         odd = [tp for tp, at in nexts.items() if _outside(starts[tp], at, ends[tp])]

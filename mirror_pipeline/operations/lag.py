@@ -14,7 +14,7 @@ from mirror_pipeline.errors import BrokerError, WrongCluster
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.offsets import offsets_or_errors
+from mirror_pipeline.kafka.offsets import led, offsets_or_errors
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations import halts
@@ -37,18 +37,18 @@ def lag(flow: Flow) -> MirrorLag:
         names = kept
         try:
             names = {*admin.topics(), *kept}
-            targets = select_topics(flow.config, flow.settings, names).topics
+            selected = select_topics(flow.config, flow.settings, names)
             times = LogTimes(client)
-            found = lag_of(flow.name, targets, client, stand, start=flow.settings.start, times=times)
+            found = lag_of(flow.name, selected.topics, client, stand, start=flow.settings.start, times=times)
             found = with_warnings(found, client, admin, times)
         except WrongCluster:
             if not kept:
                 raise
-            targets = select_topics(flow.config, flow.settings, kept).topics
+            selected = select_topics(flow.config, flow.settings, kept)
             found = staged_lag(flow.name, known_topics(flow.config, flow.settings), stand)
-        look = halts.look(flow, stores, targets)
+        look = halts.look(flow, stores, selected)
         look.source(client, flow.settings.source)
-        silent = () if targets else unmatched(names, flow.settings.topics.include)
+        silent = () if selected.topics else unmatched(names, flow.settings.topics.include)
         return halts.with_halts(found, look, stand, (*silent, *halts.run_notes(stores), *sync_notes(flow)))
 
 
@@ -82,8 +82,9 @@ def lag_of(
         if name in metadata.topics and not metadata.topics[name].error
         for number in metadata.topics[name].partitions
     ]
-    ends = offsets_or_errors(client, parts, LATEST)
-    firsts = _first_offsets(client, [tp for tp in parts if tp not in stand.positions], stand, start, metadata)
+    asked, unled = led(metadata, parts)
+    ends = offsets_or_errors(client, asked, LATEST) | unled
+    firsts = _first_offsets(client, [tp for tp in asked if tp not in stand.positions], stand, start, metadata)
     rows: dict[str, list[PartitionLag]] = {name: [] for name in targets}
     unknown: list[str] = []
     for tp in sorted(parts):

@@ -10,13 +10,14 @@ from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config.starts import StartMap
 from mirror_pipeline.engine.topics.start_offsets import impossible_starts
-from mirror_pipeline.engine.topics.target import log_bounds
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import DIRECTED, FILLED_HINT, filled_message
 from mirror_pipeline.kafka.admin import Admin
+from mirror_pipeline.kafka.answers import EARLIEST, LATEST
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS
+from mirror_pipeline.kafka.offsets import led, offsets_or_errors
 from mirror_pipeline.lags import MirrorLag, TopicLag
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.archive_cost import archive_note
@@ -31,7 +32,7 @@ from mirror_pipeline.reports import MirrorPlan, TopicPlan
 from mirror_pipeline.topics import rights
 from mirror_pipeline.topics.claims import chained, of_claims
 from mirror_pipeline.topics.configs import as_created
-from mirror_pipeline.topics.lanes import select_topics
+from mirror_pipeline.topics.lanes import Selected, select_topics
 from mirror_pipeline.topics.manage import broker_defaults, plan_targets
 from mirror_pipeline.topics.plan import TargetPlan
 from mirror_pipeline.units import format_duration
@@ -47,7 +48,7 @@ def plan(flow: Flow) -> MirrorPlan:
     begun = {name for store in stores for name in Ledger(store).incarnations()}
     selected = select_topics(flow.config, flow.settings, {*source.topics(), *kept_topics(stores)})
     plans = _that_may_be_made(target, plan_targets(flow.settings, source, target, selected.topics, partner=flow.directions().partner))
-    lag = _lag(flow, selected.topics, stores, source)
+    lag = _lag(flow, selected, stores, source)
     misplaced = _misplaced(flow, [name for name in plans if name not in begun], stores)
     lags = {topic.topic: topic for topic in lag.topics}
     old = _too_old(flow, plans, lag, target)
@@ -116,21 +117,24 @@ def _filled(count: int, target_topic: str) -> tuple[str, ...]:
 
 
 def filled_topics(flow: Flow, targets: Collection[str]) -> dict[str, int]:
-    """The target topics that hold records, with the number of offsets they span."""
+    """The target topics that hold records, with the number of offsets they span; partitions that cannot be asked now are left out."""
     with flow.target_client() as client:
-        found = client.metadata(sorted(targets)).topics if targets else {}
-        parts = [TopicPartition(t.name, number) for t in found.values() if not t.error for number in t.partitions]
+        metadata = client.metadata(sorted(targets))
+        found = (topic for topic in metadata.topics.values() if not topic.error)
+        parts, _ = led(metadata, (TopicPartition(topic.name, number) for topic in found for number in topic.partitions))
+        starts, ends = (offsets_or_errors(client, parts, which, isolation=0) for which in (EARLIEST, LATEST))
         counts: dict[str, int] = {}
-        for tp, (start, end) in log_bounds(client, parts).items():
-            counts[tp.topic] = counts.get(tp.topic, 0) + end - start
+        for tp in parts:
+            if isinstance(start := starts[tp], int) and isinstance(end := ends[tp], int):
+                counts[tp.topic] = counts.get(tp.topic, 0) + end - start
         return {name: count for name, count in counts.items() if count}
 
 
-def _lag(flow: Flow, targets: Mapping[str, str], stores: list[LaneStore], source: Admin) -> MirrorLag:
+def _lag(flow: Flow, selected: Selected, stores: list[LaneStore], source: Admin) -> MirrorLag:
     """Offsets still to be copied, an upper bound of the records, with warnings and halts."""
-    look, stand = look_at(flow, stores, targets), standing(stores)
+    look, stand = look_at(flow, stores, selected), standing(stores)
     with flow.source_client() as client, flow.target_client() as other:
-        lag = lag_of(flow.name, targets, client, stand, ages=False, start=flow.settings.start)
+        lag = lag_of(flow.name, selected.topics, client, stand, ages=False, start=flow.settings.start)
         lag = with_warnings(lag, client, source)
         look.source(client, flow.settings.source)
         look.target(other, flow.settings.target)

@@ -73,7 +73,7 @@ def _reports(stores: Iterable[LaneStore]) -> dict[str, tuple[LaneStore, dict[str
 
 
 def _look(flow: Flow, stores: list[LaneStore], reported: Iterable[str]) -> Look:
-    look = look_at(flow, stores, select_topics(flow.config, flow.settings, {*kept_topics(stores), *reported}).topics)
+    look = look_at(flow, stores, select_topics(flow.config, flow.settings, {*kept_topics(stores), *reported}))
     for client, ask, alias in (
         (flow.source_client(), look.source, flow.settings.source), (flow.target_client(), look.target, flow.settings.target),
     ):  # fmt: skip

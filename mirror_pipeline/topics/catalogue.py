@@ -13,8 +13,7 @@ from mirror_pipeline.config import Config, MirrorConfig
 from mirror_pipeline.files import replace_file
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.reports import Excluded
-from mirror_pipeline.topics.lanes import written_on_source
-from mirror_pipeline.topics.naming import choose, target_names
+from mirror_pipeline.topics.lanes import select_topics
 
 _VERSION = 1
 _log = logging.getLogger(__name__)
@@ -86,19 +85,18 @@ def build_catalogue(config: Config, mirror: MirrorConfig, admin: Admin, copied: 
         config: the file.
         mirror: one of its mirrors.
         admin: the source.
-        copied: selected topics that the mirror has copied: they stay in the catalogue when they are gone from the source.
+        copied: selected topics that the mirror has copied: they stay in the catalogue when they are gone from the source, or refused.
 
     Raises:
         ClusterUnreachable: the source does not answer.
-        UsageError: two topics would get one name, or a topic would go round in a circle.
+        BufferUnusable: as :func:`select_topics`.
     """
     found = admin.topics()
-    chosen, excluded = choose(config.mirrors, mirror, found, config.clusters, written_on_source(config, mirror))
-    names = target_names(mirror.naming, mirror.source, mirror.target, chosen)
-    topics = [CatalogueTopic(name, names[name], found[name].partitions, found[name].topic_id) for name in chosen]
-    topics += [topic for topic in copied if topic.name not in found]
+    selected = select_topics(config, mirror, found)
+    topics = [CatalogueTopic(name, target, found[name].partitions, found[name].topic_id) for name, target in selected.topics.items()]
+    topics += [topic for topic in copied if topic.name not in found or topic.name in selected.refused]
     ordered = tuple(sorted(topics, key=lambda topic: topic.name))
-    return Catalogue(mirror.name, int(time.time() * 1000), admin.cluster_id(), ordered, tuple(excluded))
+    return Catalogue(mirror.name, int(time.time() * 1000), admin.cluster_id(), ordered, selected.excluded)
 
 
 def refresh_catalogue(config: Config, mirror: MirrorConfig, admin: Admin, copied: Sequence[CatalogueTopic] = ()) -> Catalogue:

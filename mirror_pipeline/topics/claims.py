@@ -132,11 +132,7 @@ class Claims:
             saved = load_catalogue(self._config, rival.name)
             names = {topic.name for topic in saved.topics} if saved is not None else set()
             names |= set(known_topics(self._config, rival))
-        try:
-            return select_topics(self._config, rival, names).topics
-        except MirrorError as error:  # it cannot run like this; what it has begun counts nevertheless
-            log.info("mirror %s selects nothing: %s", rival.name, error.message)
-            return {}
+        return select_topics(self._config, rival, names).topics
 
     def _ask(self, alias: str) -> Collection[str]:
         with WireClient(self._config.clusters[alias], timeout=LIST_SECONDS) as client:

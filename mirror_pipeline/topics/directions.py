@@ -15,9 +15,10 @@ from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.ledger.promotions import Latest, Promotion, PromotionState, is_promoted, latest_of
 from mirror_pipeline.config import Config, MirrorConfig
+from mirror_pipeline.config.naming import fill
 from mirror_pipeline.halts import Halt, promoted, standing_by, written_by_reverse
-from mirror_pipeline.topics.lanes import lane_stores
-from mirror_pipeline.topics.naming import partner_of, target_name
+from mirror_pipeline.topics.lanes import begun_targets, lane_stores
+from mirror_pipeline.topics.naming import partner_of
 
 
 @dataclass(slots=True)
@@ -46,8 +47,8 @@ class Directions:
         self.own = latest_of(self.config.buffer, self.mirror.name)
         if self.partner is not None:
             self.theirs = latest_of(self.config.buffer, self.partner.name)
-            self._begun = _targets(self.config, self.partner)
-            self._own_begun = _targets(self.config, self.mirror)
+            self._begun = begun_targets(self.config.buffer, self.partner)
+            self._own_begun = begun_targets(self.config.buffer, self.mirror)
             self._reverse_open = self._is_reverse_open(self.partner)
         return self
 
@@ -96,8 +97,8 @@ class Directions:
 def counterpart(forward: MirrorConfig, reverse: MirrorConfig, topic: str) -> str:
     """The topic that the reverse mirror copies once ``topic`` of the forward mirror is promoted: the copy itself where names come back
     to the same topic (`identity`), else the topic of the same name, into which applications write from then on (`prefix`)."""
-    there = target_name(forward.naming, forward.source, topic)
-    return there if target_name(reverse.naming, reverse.source, there) == topic else topic
+    there = fill(forward.naming, forward.source, topic)
+    return there if fill(reverse.naming, reverse.source, there) == topic else topic
 
 
 def _is_opened(rows: Mapping[int, Promotion]) -> bool:
@@ -111,12 +112,3 @@ def _live(config: Config, mirror: MirrorConfig) -> set[str]:
         here = Ledger(store).incarnations()
         found |= here.keys() - (Decisions(store).left_out(here) if here else set())
     return found
-
-
-def _targets(config: Config, mirror: MirrorConfig) -> dict[str, str]:
-    """Target topic by source topic, of everything that a mirror has begun. Raises BufferUnusable."""
-    return {
-        topic: generation.target_topic
-        for store in lane_stores(config.buffer, mirror)
-        for topic, generation in Ledger(store).incarnations().items()
-    }

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.ledger.promotions import latest_of, promoted_topics
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
 from mirror_pipeline.config import BufferConfig, Config, MirrorConfig
-from mirror_pipeline.errors import NothingSelected
+from mirror_pipeline.config.naming import fill
+from mirror_pipeline.errors import NothingSelected, UsageError
+from mirror_pipeline.halts import Halt
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.model import Incarnation
 from mirror_pipeline.reports import Excluded
-from mirror_pipeline.topics.naming import choose, partner_of, target_names
+from mirror_pipeline.topics.naming import choose, name_topics, partner_of
 from mirror_pipeline.topics.select import unmatched
 
 LANE_PREFIX = "lane-"
@@ -27,7 +30,7 @@ class LaneTopic:
     """A topic to copy.
 
     A backfill gives ``ranges`` (partition to ``[start, end)``) and ``configs`` for a target topic that it creates;
-    ``filled`` permits a target topic with records in it.
+    ``filled`` permits a target topic with records in it. ``refusal``: why it cannot be copied under its name.
     """
 
     topic: str
@@ -35,14 +38,29 @@ class LaneTopic:
     ranges: dict[int, tuple[int, int]] | None = None
     configs: dict[str, str] | None = None
     filled: bool = False
+    refusal: Halt | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """A mirror's topics with their target names, and what is left out and why."""
+    """A mirror's topics with their target names, and what is left out and why.
+
+    ``refused`` topics are selected, but cannot be copied under their names; those of which nothing was copied are left out too.
+    """
 
     topics: dict[str, str]
     excluded: tuple[Excluded, ...]
+    refused: dict[str, Halt] = field(default_factory=dict)
+
+    def target_of(self, mirror: str, topic: str) -> str:
+        """The target name of a topic. Raises UsageError where it is not selected, or cannot be copied."""
+        if topic in self.topics:
+            return self.topics[topic]
+        if topic in self.refused:
+            raise UsageError(self.refused[topic].message, hint=self.refused[topic].hint)
+        raise UsageError(
+            f"mirror {mirror} does not select topic {topic}", hint="`mirror plan` shows which topics are excluded, and why"
+        )
 
 
 def lane_names(mirror: MirrorConfig) -> list[str]:
@@ -75,11 +93,24 @@ def select_topics(config: Config, mirror: MirrorConfig, names: Collection[str]) 
     """Apply the mirror's regexes and naming to the source's topic names.
 
     Raises:
-        UsageError: two topics would get one target name, a target name is not legal, or a topic would come back to its source.
-        BufferUnusable: with ``originals_only``, a ledger cannot be read.
+        BufferUnusable: a ledger cannot be read; it is needed with ``originals_only``, and where topics are refused.
     """
     chosen, excluded = choose(config.mirrors, mirror, names, config.clusters, written_on_source(config, mirror))
-    return Selected(target_names(mirror.naming, mirror.source, mirror.target, chosen), tuple(excluded))
+    known = cache(partial(begun_targets, config.buffer))
+    named = name_topics(config.mirrors, mirror, chosen, config.clusters, known)
+    if named.refused:
+        new = named.refused.keys() - known(mirror).keys()
+        excluded = sorted([*excluded, *(Excluded(topic, named.refused[topic].message) for topic in new)], key=lambda each: each.topic)
+    return Selected(named.names, tuple(excluded), named.refused)
+
+
+def begun_targets(buffer: BufferConfig, mirror: MirrorConfig) -> dict[str, str]:
+    """Target topic by source topic, of everything that a mirror has begun. Raises BufferUnusable."""
+    return {
+        topic: generation.target_topic
+        for store in lane_stores(buffer, mirror)
+        for topic, generation in Ledger(store).incarnations().items()
+    }
 
 
 def written_on_source(config: Config, mirror: MirrorConfig) -> dict[str, str]:
@@ -112,33 +143,47 @@ def discover(
     Raises:
         ClusterUnreachable: the source does not answer.
         NothingSelected: the mirror's selection (or ``only``) matches no topic.
+        UsageError: it matches only topics that cannot be copied under their names.
     """
     found = admin.topics()
-    gone = {name: t for name, t in known_topics(config, mirror).items() if name not in found}
-    selected = select_topics(config, mirror, list(found)).topics | {name: topic.target_topic for name, topic in gone.items()}
+    gone = [LaneTopic(name, t.target_topic) for name, t in known_topics(config, mirror).items() if name not in found]
+    topics = {topic.topic: topic for topic in [*_lane_topics(mirror, select_topics(config, mirror, list(found))), *gone]}
     if only is not None:
-        unknown = sorted(set(only) - set(selected))
+        unknown = sorted(set(only) - set(topics))
         if unknown:
             raise NothingSelected(
                 f"mirror {mirror.name} does not select topic {unknown[0]}", hint="`mirror plan` shows what is selected and why not"
             )
-        selected = {name: target for name, target in selected.items() if name in only}
-    if not selected:
+        topics = {name: topic for name, topic in topics.items() if name in only}
+    if not topics:
         raise NothingSelected(
             f"mirror {mirror.name}: topics.include matches none of the {len(found)} topics of cluster {mirror.source}",
             hint="; ".join([*unmatched(list(found), mirror.topics.include), "`mirror plan` shows every topic and why it is left out"]),
         )
-    homes = lane_of(config.buffer, mirror, list(selected))
-    return [LaneTopic(name, target, filled=mirror.shared) for name, target in sorted(selected.items()) if homes[name] == lane]
+    refusals = [topic.refusal for topic in topics.values() if topic.refusal is not None]
+    if len(refusals) == len(topics):
+        raise UsageError(refusals[0].message, hint=refusals[0].hint)
+    homes = lane_of(config.buffer, mirror, list(topics))
+    return [replace(topic, filled=mirror.shared) for name, topic in sorted(topics.items()) if homes[name] == lane]
+
+
+def _lane_topics(mirror: MirrorConfig, selected: Selected) -> list[LaneTopic]:
+    """The selected topics, and those that are refused under the names that they would have."""
+    refused = [LaneTopic(name, fill(mirror.naming, mirror.source, name), refusal=halt) for name, halt in selected.refused.items()]
+    return [*(LaneTopic(name, target) for name, target in selected.topics.items()), *refused]
 
 
 @dataclass(frozen=True, slots=True)
 class KnownCopy:
-    """A selected topic that a lane has begun to copy: the lane, its target topic by the configuration, its partitions' first offsets."""
+    """A selected topic that a lane has begun to copy: the lane, its target topic by the configuration, its partitions' first offsets.
+
+    ``refusal``: why it cannot be copied any more under the name that the configuration gives it.
+    """
 
     lane: str
     target_topic: str
     generation: Incarnation
+    refusal: Halt | None = None
 
 
 def known_topics(config: Config, mirror: MirrorConfig) -> dict[str, KnownCopy]:
@@ -148,21 +193,22 @@ def known_topics(config: Config, mirror: MirrorConfig) -> dict[str, KnownCopy]:
 
     Raises:
         BufferUnusable: a ledger cannot be read.
-        UsageError: as :func:`select_topics`.
     """
     generations: dict[str, tuple[str, Incarnation]] = {}
     for store in _homes(config.buffer, mirror):
         here = Ledger(store).incarnations()
         out = Decisions(store).left_out(here) if here else set()
         generations |= {topic: (store.lane, generation) for topic, generation in here.items() if topic not in out}
-    targets = select_topics(config, mirror, list(generations)).topics if generations else {}
-    return {topic: KnownCopy(generations[topic][0], target, generations[topic][1]) for topic, target in targets.items()}
+    found = _lane_topics(mirror, select_topics(config, mirror, list(generations))) if generations else []
+    homes = ((each, *generations[each.topic]) for each in found)
+    return {each.topic: KnownCopy(lane, each.target_topic, generation, each.refusal) for each, lane, generation in homes}
 
 
 def ledger_topics(config: Config, mirror: MirrorConfig, *, lane: str, only: Collection[str] | None) -> list[LaneTopic]:
     """The topics of one lane by the ledger alone, for a run that does not use the source."""
     known = known_topics(config, mirror)
-    return [LaneTopic(n, k.target_topic) for n, k in sorted(known.items()) if k.lane == lane and (only is None or n in only)]
+    mine = {name: copy for name, copy in sorted(known.items()) if copy.lane == lane and (only is None or name in only)}
+    return [LaneTopic(name, copy.target_topic, refusal=copy.refusal) for name, copy in mine.items()]
 
 
 def lane_of(buffer: BufferConfig, mirror: MirrorConfig, names: Collection[str]) -> dict[str, str]:

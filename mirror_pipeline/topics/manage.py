@@ -1,4 +1,7 @@
-"""Brings target topics into the state that their plan describes."""
+"""Brings target topics into the state that their plan describes.
+
+Over 300 lines: planning and carrying out share what may be overtaken by others.
+"""
 
 from __future__ import annotations
 

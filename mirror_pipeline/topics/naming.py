@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from mirror_pipeline.config import MirrorConfig
 from mirror_pipeline.config.naming import OTHERWISE, NamingRule, fill, same_to_kafka, shows_source, sources, topic_name_problem
 from mirror_pipeline.errors import UsageError
+from mirror_pipeline.halts import Halt, colliding, looping, renamed, unnamable
 from mirror_pipeline.reports import Excluded
 from mirror_pipeline.topics.select import select
 
 ONLY = "topics.originals_only leaves out copies"
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A mirror that wants to write a target topic."""
+Known = Callable[[MirrorConfig], Mapping[str, str]]
+"""Target topic by source topic of everything that a mirror has begun to copy."""
 
-    mirror: str
-    topic: str
-    target: str
-    target_topic: str
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The target names of some source topics, and the topics that cannot be copied under theirs."""
+
+    names: dict[str, str]
+    refused: dict[str, Halt]
 
 
 def target_name(naming: NamingRule, source_alias: str, topic: str) -> str:
@@ -37,42 +39,63 @@ def target_name(naming: NamingRule, source_alias: str, topic: str) -> str:
         UsageError: Kafka would refuse the name, e.g. because it is longer than 249 characters.
     """
     name = fill(naming, source_alias, topic)
-    problem = topic_name_problem(name) or ("is the name of an internal topic" if name.startswith("__") else "")
+    problem = _name_problem(name)
     if problem:
-        raise UsageError(
-            f'topic {topic} would be named "{name}" on the target, which {problem}',
-            hint="choose another naming, or exclude the topic",
-        )
+        halt = unnamable(topic, name, problem)
+        raise UsageError(halt.message, hint=halt.hint)
     return name
 
 
-def target_names(naming: NamingRule, source: str, target: str, topics: Iterable[str]) -> dict[str, str]:
-    """Source to target name of each topic.
+def _name_problem(name: str) -> str:
+    return topic_name_problem(name) or ("is the name of an internal topic" if name.startswith("__") else "")
 
-    Raises:
-        UsageError: a name is illegal, or two topics would get the same name.
+
+def name_topics(
+    mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, topics: Iterable[str], aliases: Collection[str], known: Known
+) -> Named:
+    """Target names of chosen topics; a name that cannot be used, a collision and a loop each refuse their own topics alone.
+
+    What has begun continues: of several topics under one name the one that was copied to it, of a loop the mirrors that copied the topic.
+
+    Args:
+        mirrors: all of the file.
+        mirror: one of them.
+        topics: what it selects.
+        aliases: all cluster aliases; of settings with a cluster id two that are one cluster count as one.
+        known: read only where topics are refused.
     """
-    names = {topic: target_name(naming, source, topic) for topic in topics}
-    refuse_collisions(Claim("this mirror", topic, target, name) for topic, name in names.items())
-    return names
+    names = {topic: fill(mirror.naming, mirror.source, topic) for topic in topics}
+    problems = {topic: problem for topic, name in names.items() if (problem := _name_problem(name))}
+    shared = _shared_names(names)
+    circles = {topic: circle for topic in names if (circle := loop_of(mirrors, mirror, topic, aliases))}
+    if not problems and not shared and not circles:
+        return Named(names, {})
+    own = known(mirror)
+    refused = {topic: unnamable(topic, names[topic], problem) for topic, problem in problems.items()}
+    for topics_of_one in shared:
+        refused |= _colliding(topics_of_one, names, mirror.target, own)
+    elsewhere = [topic for topic in refused if own.get(topic, names[topic]) != names[topic]]
+    refused |= {topic: renamed(topic, own[topic], names[topic]) for topic in elsewhere}
+    for topic in circles:
+        circle = loop_of(mirrors, mirror, topic, aliases, known) if topic in own else circles[topic]
+        if circle:
+            refused[topic] = looping(topic, circle, begun=topic in own)
+    return Named({topic: name for topic, name in names.items() if topic not in refused}, refused)
 
 
-def refuse_collisions(claims: Iterable[Claim]) -> None:
-    """Two sources must not write one target topic; names that differ in ``.`` and ``_`` only are one to Kafka's metrics and refused by it.
+def _shared_names(names: Mapping[str, str]) -> list[list[str]]:
+    """Topics that would share a target topic; names that differ in ``.`` and ``_`` only collide in Kafka's metrics, and it refuses them."""
+    by_form: dict[str, list[str]] = {}
+    for topic, name in names.items():
+        by_form.setdefault(same_to_kafka(name), []).append(topic)
+    return [topics for topics in by_form.values() if len(topics) > 1]
 
-    Raises:
-        UsageError: naming both mirrors and topics.
-    """
-    seen: dict[tuple[str, str], Claim] = {}
-    for claim in claims:
-        other = seen.setdefault((claim.target, same_to_kafka(claim.target_topic)), claim)
-        if (other.mirror, other.topic) != (claim.mirror, claim.topic):
-            one = "give them different names by `naming`, or exclude one of them"
-            raise UsageError(
-                f"target topic {claim.target_topic} on cluster {claim.target} would get the records of two topics:"
-                f" {other.topic} of {other.mirror} and {claim.topic} of {claim.mirror}",
-                hint=one if other.mirror == claim.mirror else "use naming: prefix, or select the topic in one mirror only",
-            )
+
+def _colliding(topics: Sequence[str], names: Mapping[str, str], target: str, own: Mapping[str, str]) -> dict[str, Halt]:
+    """Of topics that share a name, those that may not have it: all but the one that was copied to it. Of new ones none is preferred."""
+    owner = next((topic for topic in topics if own.get(topic) == names[topic]), "")
+    others = [topic for topic in topics if topic != owner]
+    return {topic: colliding(topic, names[topic], target, owner or next(t for t in topics if t != topic)) for topic in others}
 
 
 def choose(
@@ -90,9 +113,6 @@ def choose(
         names: the source's topics.
         aliases: all cluster aliases; of settings with a cluster id two that are one cluster count as one.
         written: topics on the source that other mirrors wrote, with the mirror's name; left out with ``originals_only``.
-
-    Raises:
-        UsageError: a topic would loop between mirrors, and its names do not show that.
     """
     chosen, excluded = _by_rules(mirrors, mirror, names, aliases)
     if mirror.topics.originals_only and written:
@@ -104,9 +124,7 @@ def choose(
         Excluded(name, f"by its name, mirrors of this file copied it from cluster {mirror.target}: copying it back would loop")
         for name in sorted(returning)
     ]
-    kept = [name for name in chosen if name not in returning]
-    refuse_loops(mirrors, mirror, kept, places)
-    return kept, sorted(excluded, key=lambda each: each.topic)
+    return [name for name in chosen if name not in returning], sorted(excluded, key=lambda each: each.topic)
 
 
 Places = Mapping[str, str]
@@ -121,23 +139,26 @@ def _places(aliases: Collection[str]) -> Places:
     return {alias: first.setdefault(cluster_id, alias) for alias, cluster_id in known.items()}
 
 
-def refuse_loops(
-    mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, topics: Iterable[str], places: Places = MappingProxyType({})
-) -> None:
-    """Make sure that no topic returns to the mirror that first copied it.
+def loop_of(
+    mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, topic: str, aliases: Collection[str] = (), known: Known | None = None
+) -> list[str]:
+    """The mirrors by which a topic would return to the mirror that first copied it; none where it does not.
 
     Names that hold their source prevent it; otherwise the mirrors are followed from cluster to cluster.
 
-    Raises:
-        UsageError: with the topic and the loop of mirrors.
+    Args:
+        mirrors: all of the file.
+        mirror: one of them.
+        topic: a topic that it selects.
+        aliases: all cluster aliases; of settings with a cluster id two that are one cluster count as one.
+        known: follow only mirrors that have begun to copy the topic.
     """
-    for topic in topics:
-        circle = _circle(mirrors, mirror, topic, lambda onward, name: not _would_return(mirrors, onward, name, places), places)
-        if circle:
-            raise UsageError(
-                f"topic {topic} would loop forever: {' -> '.join(circle)}",
-                hint="use naming: prefix in these mirrors, or exclude the topic in one of them",
-            )
+    places = _places(aliases)
+
+    def passes(onward: MirrorConfig, name: str) -> bool:
+        return not _would_return(mirrors, onward, name, places) and (known is None or name in known(onward))
+
+    return _circle(mirrors, mirror, topic, passes, places)
 
 
 Passes = Callable[[MirrorConfig, str], bool]

@@ -174,12 +174,7 @@ def _plan_existing(
         blockers.append(f"{lack}, and {rules.equal_counts}: add partitions to {source.name}, or name another target topic")
     elif target.partitions > source.partitions:
         warnings.append(f"{lack}: the surplus stays empty")
-    replicas = rules.replication_factor or cluster.default_replicas
-    if target.replication_factor and target.replication_factor < replicas:
-        have = "1 replica" if target.replication_factor == 1 else f"{target.replication_factor} replicas"
-        warnings.append(
-            f"{name} on {cluster.alias} has {have}, made today it would get {replicas}: kafka-reassign-partitions.sh adds them"
-        )
+    warnings += _fewer_replicas(target, cluster, rules)
     if target_configs is None:
         warnings.append(
             f"the settings of {name} on {cluster.alias} may not be read (DESCRIBE_CONFIGS): retention and sizes were not compared"
@@ -198,6 +193,14 @@ def _plan_existing(
         warnings=tuple(warnings),
         blockers=tuple(blockers),
     )
+
+
+def _fewer_replicas(target: TopicInfo, cluster: TargetCluster, rules: Rules) -> Iterator[str]:
+    """A warning where the topic has fewer replicas than it would get if it was made today."""
+    have, wanted = target.replication_factor, rules.replication_factor or cluster.default_replicas
+    if 0 < have < wanted:
+        count = "1 replica" if have == 1 else f"{have} replicas"
+        yield f"{target.name} on {cluster.alias} has {count}, made today it would get {wanted}: kafka-reassign-partitions.sh adds them"
 
 
 def _compaction(source: Settings, target: Settings, name: str, cluster: TargetCluster) -> list[str]:

@@ -17,10 +17,10 @@ from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.execution.runner import Runner
-from mirror_pipeline.kafka.answers import NO_TOPIC_ID
+from mirror_pipeline.kafka.answers import EARLIEST, NO_TOPIC_ID
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
-from mirror_pipeline.kafka.offsets import log_range
+from mirror_pipeline.kafka.offsets import led, offsets_or_errors
 from mirror_pipeline.kafka.records.digest import LeafSums
 from mirror_pipeline.model import Incarnation, LeafDigest, SpanRef, TopicPartition, Verdict, Verification
 from mirror_pipeline.verdicts import Difference
@@ -152,13 +152,14 @@ def _compare(
     targets = {key: TopicPartition(generations[key[0], key[2]].target_topic, key[1]) for key in chosen}
     with WireClient(target, timeout=timeout) as client:
         gone = _gone(client, chosen, ledger, generations)
-        logs = log_range(client, sorted({tp for key, tp in targets.items() if key not in gone}), isolation=READ_UNCOMMITTED)
+        starts = _log_starts(client, sorted({tp for key, tp in targets.items() if key not in gone}))
+    chosen = {key: spans for key, spans in chosen.items() if key in gone or targets[key] in starts}  # a later round has the others
     groups: list[_Group] = []
     for key, spans in chosen.items():
         if key in gone:
             work.rows.append(_row(key, spans[0].start, spans[-1].end, (), Verdict.DELETED_ON_TARGET))
             continue
-        groups += _groups(key, spans, targets[key], maps.get(key, Runs()), logs[targets[key]][0], ours)
+        groups += _groups(key, spans, targets[key], maps.get(key, Runs()), starts[targets[key]], ours)
     work.groups += groups
     _fold(groups, runner, target, timeout)
     deep = [group for group in groups if not group.equal and not group.unreadable]
@@ -177,10 +178,19 @@ def _compare(
             spans = tuple(span for group in mine for span in group.spans)
             tp = mine[0].chunk.target
             return Whole(
-                StagedSource(ledger.store, spans), source, tp, (mine[0].start, mine[-1].end), logs[tp][0], terms[source.topic]
+                StagedSource(ledger.store, spans), source, tp, (mine[0].start, mine[-1].end), starts[tp], terms[source.topic]
             )
 
         _settle(work, deep, compare_records(runner, target, tasks, whole, timeout=timeout))
+
+
+def _log_starts(client: WireClient, parts: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """First offsets of target partitions, without those that cannot be asked now: they keep no others from being verified."""
+    if not parts:
+        return {}
+    asked, _ = led(client.metadata(sorted({tp.topic for tp in parts})), parts)
+    starts = offsets_or_errors(client, asked, EARLIEST, isolation=READ_UNCOMMITTED)
+    return {tp: start for tp, start in starts.items() if isinstance(start, int)}
 
 
 def _gone(client: WireClient, chosen: Iterable[SpanKey], ledger: Ledger, generations: Generations) -> set[SpanKey]:

@@ -10,6 +10,7 @@ from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read.loop import ReadLoop
 from mirror_pipeline.engine.state import LaneState, PartitionState
 from mirror_pipeline.engine.topics.prepare import Preparation
+from mirror_pipeline.engine.topics.preparing import Preparing
 from mirror_pipeline.engine.write.loop import WriteLoop
 from mirror_pipeline.execution.placement import Placement
 from mirror_pipeline.model import Position
@@ -50,9 +51,15 @@ class ModelRun:
         client = world.client(context.source)
         read_loop = ReadLoop(context, client, preparation.rules.reconsider)  # type: ignore[arg-type]
         preparation.start([LaneTopic(TOPIC, TARGET_TOPIC)])
-        write_loop = WriteLoop(context, world.client(context.target), preparation)  # type: ignore[arg-type]
+        write_loop = WriteLoop(context, world.client(context.target))  # type: ignore[arg-type]
         read_loop.refresh_ends()
-        self.threads += [world.spawn("staging", read_loop.run), world.spawn("producing", write_loop.run)]
+        preparing = Preparing(context, preparation, None, lambda began: began)
+
+        def produce() -> None:
+            write_loop.run()
+            preparing.over.set()
+
+        self.threads += [world.spawn("staging", read_loop.run), world.spawn("producing", produce), world.spawn("preparing", preparing.run)]
 
     @property
     def alive(self) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 
+from mirror_pipeline.config.starts import EARLIEST as EARLIEST_START
 from mirror_pipeline.config.starts import StartMap
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.engine.context import LaneContext
@@ -15,16 +15,17 @@ from mirror_pipeline.engine.state import TopicRun
 from mirror_pipeline.engine.topics.backlog import backlog_bytes
 from mirror_pipeline.engine.topics.first_seen import FirstSeen
 from mirror_pipeline.engine.topics.generations import bound_at
-from mirror_pipeline.engine.topics.join import Ranges, first_offsets, run_of
+from mirror_pipeline.engine.topics.join import Ranges, run_of
 from mirror_pipeline.engine.topics.policies import apply_policy
 from mirror_pipeline.engine.topics.start_offsets import impossible_starts, start_offsets
 from mirror_pipeline.engine.topics.target import TargetSide
+from mirror_pipeline.engine.topics.waits import Waits, passes, patience
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, MirrorError
 from mirror_pipeline.halts import Halt, blocked, not_begun, source_missing
 from mirror_pipeline.kafka.admin import Admin
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
+from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata, TopicMetadata
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.codes import broker_error
+from mirror_pipeline.kafka.codes import LEADER_NOT_AVAILABLE, broker_error
 from mirror_pipeline.kafka.offsets import offsets_or_errors
 from mirror_pipeline.model import Incarnation, TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic
@@ -40,7 +41,7 @@ class TopicStarter:
     """Creates target topics and begins generations; a failure of one topic halts that topic alone."""
 
     def __init__(
-        self, context: LaneContext, source: WireClient, source_admin: Admin, targets: TargetSide, first_seen: FirstSeen
+        self, context: LaneContext, source: WireClient, source_admin: Admin, targets: TargetSide, first_seen: FirstSeen, waits: Waits
     ) -> None:
         self._context = context
         self._state = context.state
@@ -48,31 +49,60 @@ class TopicStarter:
         self._source_admin = source_admin
         self._targets = targets
         self._first_seen = first_seen
-        self._put_off_since: dict[str, float] = {}
-
-    @property
-    def put_off(self) -> bool:
-        """Whether topics wait for brokers that are not ready yet."""
-        return bool(self._put_off_since)
+        self._waits = waits
+        self._silent: set[int] = set()
 
     def begin(self, topics: Sequence[LaneTopic]) -> None:
-        """Create or grow target topics and record where the copy begins.
+        """Create or grow target topics and record where the copy begins. Brokers are asked once: what is not ready waits.
 
         Raises:
             ClusterUnreachable, ConnectionLost: a cluster does not answer; topics that have begun stay begun.
             LaneBusy: another mirror is beginning topics now.
         """
+        if not topics:
+            return
+        self._silent.clear()
+        self._leave_out_silent()
+        known = self._context.ledger.incarnations()
+        metadata = self._source.metadata([topic.topic for topic in topics])
+        topics = self._led(topics, {topic.topic: self._without_leader(topic, metadata, known.get(topic.topic)) for topic in topics})
+        unled = self._targets.without_leader([topic.target_topic for topic in topics])
+        topics = self._led(topics, {topic.topic: unled.get(topic.target_topic) for topic in topics})
+        if not topics:
+            return
         claims = self._context.claims
-        if claims is not None and topics:
+        if claims is not None:
             claims.look()
-        plans = self._targets.plans(list(topics), self._source_admin) if topics else {}
+        plans = self._targets.plans(list(topics), self._source_admin)
         for start in range(0, len(topics), TOGETHER):
             chunk = topics[start : start + TOGETHER]
             for topic in chunk:
                 if topic.topic not in plans:
                     self._refuse(topic.topic, source_missing(topic.topic))
             with claims.held(self._context.store) if claims is not None else nullcontext():
-                self._begin_some(self._unclaimed([topic for topic in chunk if topic.topic in plans]), plans)
+                self._begin_some(self._unclaimed([topic for topic in chunk if topic.topic in plans]), plans, metadata)
+
+    def _leave_out_silent(self) -> None:
+        """A broker of the source that has let a question time out is not asked again until topics are tried again."""
+        self._silent |= self._source.take_silent().keys()
+        self._source.avoid(self._silent)
+
+    def _led(self, topics: Sequence[LaneTopic], unled: Mapping[str, BrokerError | None]) -> list[LaneTopic]:
+        """The topics whose partitions all have leaders; the others wait, which costs no plan."""
+        for name, error in unled.items():
+            if error is not None and not self.waits(name, error):
+                self._refuse(name, not_begun(name, error))
+        return [topic for topic in topics if unled[topic.topic] is None]
+
+    def _without_leader(self, topic: LaneTopic, metadata: ClusterMetadata, known: Incarnation | None) -> BrokerError | None:
+        """The error of a partition that is to begin and has no leader on the source."""
+        found = metadata.topics[topic.topic]
+        if found.error:
+            return None  # dealt with where the topic begins
+        missing = (n for n in _new_partitions(topic, found, known) if n in found.partitions and found.partitions[n].leader < 0)
+        number = next(missing, None)
+        place = TopicPartition(topic.topic, number) if number is not None else None
+        return broker_error(LEADER_NOT_AVAILABLE, f"{place} on cluster {self._context.source.alias}") if place is not None else None
 
     def _unclaimed(self, topics: Sequence[LaneTopic]) -> list[LaneTopic]:
         """Topics that no other mirror writes, or copies the other way; the others halt."""
@@ -96,15 +126,15 @@ class TopicStarter:
             run.max_batch_bytes, policy = rules[run.topic]
             apply_policy(run, policy, fresh=True)
             run.target_checked = True
-            self._put_off_since.pop(run.topic, None)
+            self._waits.over(run.topic)
         return runs
 
-    def _begin_some(self, topics: Sequence[LaneTopic], plans: dict[str, TargetPlan]) -> None:
+    def _begin_some(self, topics: Sequence[LaneTopic], plans: dict[str, TargetPlan], metadata: ClusterMetadata) -> None:
         known = self._context.ledger.incarnations()
-        metadata = self._source.metadata([topic.topic for topic in topics])
         topics = self._startable(topics, metadata, known)
-        self._expect([topic for topic in topics if topic.topic not in known], metadata)
-        targets = self._targets.ensure(topics, plans)
+        firsts = self._first_offsets(topics, metadata, known)
+        self._expect([topic for topic in topics if topic.topic not in known], metadata, firsts)
+        targets = self._targets.ensure(topics, plans, self._source_admin)
         earlier = self._context.ledger.generations().values()
         generations: list[Incarnation] = []
         new: dict[str, list[int]] = {}
@@ -113,7 +143,7 @@ class TopicStarter:
                 target = targets[topic.topic]
                 if isinstance(target, MirrorError):
                     raise target
-                generation, numbers = self._generation(topic, metadata, known.get(topic.topic), *target, earlier)
+                generation, numbers = self._generation(topic, metadata, known.get(topic.topic), firsts, earlier, *target)
             except (ClusterUnreachable, ConnectionLost):
                 raise
             except MirrorError as error:
@@ -142,35 +172,51 @@ class TopicStarter:
             self._refuse(name, blocked(name, (said,)))
         return [topic for topic in topics if topic.topic not in wrong]
 
-    def _expect(self, topics: Sequence[LaneTopic], metadata: ClusterMetadata) -> None:
+    def _first_offsets(
+        self, topics: Sequence[LaneTopic], metadata: ClusterMetadata, known: Mapping[str, Incarnation]
+    ) -> dict[TopicPartition, int | BrokerError]:
+        """Where the logs of partitions begin that are copied from there, asked of all topics together."""
+        earliest = [
+            (topic, metadata.topics[topic.topic]) for topic in topics
+            if topic.ranges is None and (self._context.mirror.start == EARLIEST_START or topic.topic in known)
+        ]  # fmt: skip
+        parts = [TopicPartition(t.topic, n) for t, found in earliest for n in _new_partitions(t, found, known.get(t.topic))]
+        found = offsets_or_errors(self._source, parts, EARLIEST, within=patience(self._source))
+        self._leave_out_silent()
+        return found
+
+    def _expect(
+        self, topics: Sequence[LaneTopic], metadata: ClusterMetadata, firsts: Mapping[TopicPartition, int | BrokerError]
+    ) -> None:
         """Let Spark start beside the creation of the target topics, which brokers take a second for, if a large backlog waits.
 
         On a long link it is not needed, and each request would take as long as the topics' creation.
         """
-        if self._context.mirror.start != "earliest" or is_long(self._source.round_trip):
+        if self._context.mirror.start != EARLIEST_START or is_long(self._source.round_trip):
             return
-        whole = [found for topic in topics if topic.ranges is None and not (found := metadata.topics[topic.topic]).error]
-        parts = [TopicPartition(found.name, number) for found in whole for number, part in found.partitions.items() if part.leader >= 0]
-        begins, ends = (offsets_or_errors(self._source, parts, at) for at in (EARLIEST, LATEST))
-        pairs = ((tp, begins[tp], ends[tp]) for tp in parts)
-        bounds = {tp: (begin, end) for tp, begin, end in pairs if isinstance(begin, int) and isinstance(end, int)}
-        self._context.placement.expect(int(backlog_bytes(self._source, bounds)))
+        names = {topic.topic for topic in topics if topic.ranges is None and not metadata.topics[topic.topic].error}
+        begins = {tp: begin for tp, begin in firsts.items() if tp.topic in names and isinstance(begin, int)}
+        ends = offsets_or_errors(self._source, begins, LATEST, within=patience(self._source))
+        bounds = {tp: (begin, end) for tp, begin in begins.items() if isinstance(end := ends[tp], int)}
+        try:
+            waiting = backlog_bytes(self._source, bounds)
+        except ConnectionLost as error:  # it is an estimate: the broker's own topics will say what is wrong
+            log.info("the size of the backlog is unknown: %s", error.message)
+            return
+        self._context.placement.expect(int(waiting))
 
     def _generation(
-        self, topic: LaneTopic, metadata: ClusterMetadata, known: Incarnation | None, target_id: str, bounds: dict[int, tuple[int, int]],
-        earlier: Collection[Incarnation],
+        self, topic: LaneTopic, metadata: ClusterMetadata, known: Incarnation | None,
+        firsts: Mapping[TopicPartition, int | BrokerError], earlier: Collection[Incarnation], target_id: str,
+        bounds: dict[int, tuple[int, int]],
     ) -> tuple[Incarnation, list[int]]:  # fmt: skip
         found = metadata.topics[topic.topic]
         if found.error:
             raise broker_error(found.error, topic.topic)
         if known is None:
             self._targets.refuse_filled(topic, bounds)
-        partitions = sorted(topic.ranges) if topic.ranges else sorted(found.partitions)
-        new = [number for number in partitions if known is None or number not in known.starts]
-        start = self._context.mirror.start
-        starts = first_offsets(self._source, topic, new, "earliest") if known is not None or start == "earliest" else start_offsets(
-            self._source, self._first_seen, topic, start, new, topic_id=found.topic_id, cluster_id=metadata.cluster_id
-        )  # fmt: skip
+        new = _new_partitions(topic, found, known)
+        starts = self._starts(topic, new, metadata, firsts)
         generation = Incarnation(
             topic=topic.topic,
             incarnation=known.incarnation if known else found.topic_id,
@@ -186,6 +232,26 @@ class TopicStarter:
         )
         return self._targets.continued(generation, {number: end for number, (_, end) in bounds.items()}, earlier), new
 
+    def _starts(
+        self, topic: LaneTopic, new: Sequence[int], metadata: ClusterMetadata, firsts: Mapping[TopicPartition, int | BrokerError]
+    ) -> dict[int, int]:
+        """First source offset of each new partition. Raises BrokerError."""
+        asked = {number: firsts[tp] for number in new if (tp := TopicPartition(topic.topic, number)) in firsts}
+        if not asked:
+            try:
+                return start_offsets(
+                    self._source, self._first_seen, topic, self._context.mirror.start, new,
+                    topic_id=metadata.topics[topic.topic].topic_id, cluster_id=metadata.cluster_id,
+                )  # fmt: skip
+            finally:
+                self._leave_out_silent()
+        starts = {}
+        for number, answer in asked.items():
+            if isinstance(answer, BrokerError):
+                raise answer
+            starts[number] = answer
+        return starts
+
     def _write_down(self, generations: list[Incarnation], new: dict[str, list[int]], ranges: dict[str, Ranges]) -> None:
         crash_point("begin.before")
         self._context.ledger.add_incarnations(generations)
@@ -200,22 +266,17 @@ class TopicStarter:
                 self._state.refused.pop(begun.topic, None)
 
     def waits(self, name: str, error: MirrorError) -> bool:
-        """Whether a topic is tried again later: its brokers refuse for now, as those of a new topic do until it has leaders.
-
-        A ``once`` run waits for ``target_wait`` at most, any other run without limit.
-        """
-        if not (isinstance(error, BrokerError) and error.retryable):
-            return False
-        since = self._put_off_since.setdefault(name, time.monotonic())
-        if self._context.once and time.monotonic() - since > self._context.mirror.engine.target_wait:
-            return False
-        log.info("%s starts later: %s", name, error.message)
-        with self._state.lock:
-            self._state.unready[name] = error.message
-        return True
+        """Whether a topic is tried again later, because its brokers refuse for now. A ``once`` run waits for ``target_wait`` at most."""
+        return passes(error) and self._waits.put_off(name, str(error), most=self._context.mirror.engine.target_wait)
 
     def _refuse(self, name: str, halt: Halt) -> None:
-        self._put_off_since.pop(name, None)
+        self._waits.over(name)
         with self._state.lock:
             self._state.unready.pop(name, None)
             self._state.halt(name, halt)
+
+
+def _new_partitions(topic: LaneTopic, found: TopicMetadata, known: Incarnation | None) -> list[int]:
+    """The source partitions that have not begun."""
+    partitions = sorted(topic.ranges) if topic.ranges else sorted(found.partitions)
+    return [number for number in partitions if known is None or number not in known.starts]

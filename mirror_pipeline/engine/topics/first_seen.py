@@ -12,6 +12,7 @@ from typing import Any
 
 from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.engine.topics.waits import patience
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.kafka.answers import LATEST, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
@@ -55,7 +56,7 @@ class FirstSeen:
         due = [name for name, row in saved["topics"].items() if not row["id"] and name not in known]
         found = {name: topic for name in due if (topic := metadata.topics.get(name)) is not None and not topic.error}
         parts = [TopicPartition(name, number) for name, topic in found.items() for number in topic.partitions]
-        ends = offsets_or_errors(client, parts, LATEST)
+        ends = offsets_or_errors(client, parts, LATEST, within=patience(client))
         rows = {}
         for name, topic in found.items():
             offsets = {number: ends[TopicPartition(name, number)] for number in sorted(topic.partitions)}

@@ -8,6 +8,7 @@ from datetime import datetime
 from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.state import PartitionState, TopicRun
+from mirror_pipeline.engine.topics.waits import patience
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.offsets import offsets_at
@@ -70,7 +71,7 @@ def run_of(generation: Incarnation, positions: Mapping[TopicPartition, Position]
 
 
 def first_offsets(client: WireClient, topic: LaneTopic, partitions: list[int], start: str | datetime) -> dict[int, int]:
-    """First source offset to copy of some partitions.
+    """First source offset to copy of some partitions. Their leaders are asked once.
 
     Args:
         client: the source.
@@ -85,8 +86,9 @@ def first_offsets(client: WireClient, topic: LaneTopic, partitions: list[int], s
         return {number: topic.ranges[number][0] for number in partitions}
     at = begins_at(start)
     wanted = [TopicPartition(topic.topic, number) for number in partitions]
-    found = offsets_at(client, wanted, at)
-    found |= offsets_at(client, [tp for tp, offset in found.items() if offset < 0], LATEST)  # no record is that recent
+    within = patience(client)
+    found = offsets_at(client, wanted, at, within=within)
+    found |= offsets_at(client, [tp for tp, offset in found.items() if offset < 0], LATEST, within=within)  # no record is that recent
     return {tp.partition: offset for tp, offset in found.items()}
 
 

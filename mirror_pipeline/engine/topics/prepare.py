@@ -1,13 +1,12 @@
 """Prepares topics for a lane: their identity on both sides, the position of their copy, what is staged already.
 
 ``update`` needs the source alone, ``finish`` needs the target as well. While the target is unreachable, topics that the ledger knows
-continue to be staged, and new ones wait.
+continue to be staged, and new ones wait. Both clusters are asked once: a topic that is not ready is tried again later, by itself.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -21,10 +20,21 @@ from mirror_pipeline.engine.topics.deletion import forget_deleted
 from mirror_pipeline.engine.topics.first_seen import FirstSeen
 from mirror_pipeline.engine.topics.generations import follows
 from mirror_pipeline.engine.topics.join import resumed_runs
-from mirror_pipeline.engine.topics.policies import RulesLook, apply_policy, source_policies
+from mirror_pipeline.engine.topics.policies import RulesLook, SourcePolicy, apply_policy, source_policies
 from mirror_pipeline.engine.topics.successors import Successors
 from mirror_pipeline.engine.topics.target import TargetSide
-from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, LaneBusy, NothingSelected, TopicHalted, WrongCluster
+from mirror_pipeline.engine.topics.waits import Waits, passes
+from mirror_pipeline.errors import (
+    BrokerError,
+    BufferUnusable,
+    ClusterUnreachable,
+    ConnectionLost,
+    LaneBusy,
+    LaneLost,
+    MirrorError,
+    TopicHalted,
+    WrongCluster,
+)
 from mirror_pipeline.halts import (
     DIRECTED,
     GONE,
@@ -34,6 +44,7 @@ from mirror_pipeline.halts import (
     other_cluster,
     other_target_cluster,
     recreated,
+    refused_by_target,
     renamed,
     source_missing,
 )
@@ -48,14 +59,12 @@ from mirror_pipeline.topics.lanes import LaneTopic
 
 log = logging.getLogger(__name__)
 
-# Until new topics are tried again after the source did not answer.
-BEGIN_AGAIN_SECONDS = 15.0
-# Until new topics are tried again after their brokers were not ready for them.
-READY_AGAIN_SECONDS = 1.0
+ASTRAY_SECONDS = 15.0
+"""Until a target whose every address leads to another cluster is asked again."""
 
 
 class Preparation:
-    """Brings topics into the lane's state. Called by the run's own thread and by the write loop."""
+    """Brings topics into the lane's state. Used by one thread at a time: the run's own until the others start, then :class:`Preparing`."""
 
     def __init__(self, context: LaneContext) -> None:
         self._context = context
@@ -65,13 +74,14 @@ class Preparation:
         self._source_admin = Admin(context.source)
         self._targets = TargetSide(context)
         self._first_seen = FirstSeen(context.store)
-        self._starter = TopicStarter(context, self._source, self._source_admin, self._targets, self._first_seen)
+        self._waits = Waits(context)
+        self._starter = TopicStarter(context, self._source, self._source_admin, self._targets, self._first_seen, self._waits)
         self.rules = RulesLook(self._state, self._source_admin, self._targets.admin)
-        self._busy = threading.Lock()
         self._wanted: dict[str, LaneTopic] = {}
         self._successors = Successors(context, self._source, self._source_admin, self._targets, self._starter, self._wanted)
-        self._begin_at = self._astray_until = 0.0
+        self._astray_until = 0.0
         self._source_met = False
+        self._refused: set[str] = set()
 
     def close(self) -> None:
         """Close the connections."""
@@ -95,47 +105,70 @@ class Preparation:
             self._state.target_lost(error.message)
 
     def rediscover(self, discover: Callable[[], list[LaneTopic]]) -> None:
-        """Take in topics and partitions that appeared since; after a cluster error the next call tries again."""
+        """Take in topics and partitions that appeared since; after an error the next call tries again.
+
+        Raises:
+            BufferUnusable: the ledger cannot be read.
+            LaneLost: another run has taken the lane over.
+        """
         try:
             self.update(discover())
-        except (ClusterUnreachable, ConnectionLost, NothingSelected) as error:  # the last: all topics are gone, and may come back
-            log.info("looking for new topics: %s", error.message)
+        except (BufferUnusable, LaneLost):
+            raise
+        except MirrorError as error:  # also NothingSelected: all topics are gone, and may come back
+            log.warning("looking for new topics: %s", error)
 
     def update(self, topics: Collection[LaneTopic]) -> None:
         """Look up ``topics`` on the source; known ones may be staged from here on, new and grown ones wait for the target."""
-        with self._busy:
-            self._wanted |= {topic.topic: topic for topic in topics}
-            if not topics and not self._state.topics:
-                return
-            try:
-                metadata = self._source.metadata([topic.topic for topic in topics])
-            except WrongCluster as error:
-                if self._source_met:
-                    raise
-                self._halt_astray(topics, error)
-                return
-            self._meet_source(metadata)
-            self._context.read_decisions()
-            self._forget_opened()
-            known = self._context.ledger.incarnations()
-            require_topic_ids(self._context.source.alias, metadata.topics.values())
-            metadata = self._seen_twice(metadata, known)
-            forget_deleted(self._state, metadata, known)
-            fresh = [t for t in topics if t.topic not in self._state.topics and t.topic not in self._state.refused]
-            runs = resumed_runs(self._context, {t.topic: known[t.topic] for t in fresh if t.topic in known}, self._wanted)
-            if self._context.mirror.start != "earliest":
-                self._first_seen.look(self._source, topics, metadata, known)
-            policies = source_policies({*runs, *self._state.topics}, self._source_admin)
-            self.rules.resume_resolved()
-            with self._state.lock:  # together: nothing is read of a topic, or sent, before it was looked at
-                self._resume_resolved()
-                self._state.topics.update(runs)
-                for name, policy in policies.items():
-                    apply_policy(self._state.topics[name], policy, fresh=name in runs)
-                turned_away = self._turned_away(topics)
-                for topic in topics:
-                    if topic.topic not in turned_away:
-                        self._look(topic, metadata, known.get(topic.topic), fresh=topic in fresh)
+        self._wanted |= {topic.topic: topic for topic in topics}
+        if not topics and not self._state.topics:
+            return
+        try:
+            metadata = self._source.metadata([topic.topic for topic in topics])
+        except WrongCluster as error:
+            if self._source_met:
+                raise
+            self._halt_astray(topics, error)
+            return
+        self._meet_source(metadata)
+        self._context.read_decisions()
+        self._forget_opened()
+        known = self._context.ledger.incarnations()
+        require_topic_ids(self._context.source.alias, metadata.topics.values())
+        metadata = self._seen_twice(metadata, known)
+        forget_deleted(self._state, metadata, known)
+        fresh = [t for t in topics if t.topic not in self._state.topics and t.topic not in self._state.refused]
+        runs = resumed_runs(self._context, {t.topic: known[t.topic] for t in fresh if t.topic in known}, self._wanted)
+        if self._context.mirror.start != "earliest":
+            self._first_seen.look(self._source, topics, metadata, known)
+        policies = source_policies({*runs, *self._state.topics}, self._source_admin)
+        self.rules.resume_resolved()
+        with self._state.lock:  # together: nothing is read of a topic, or sent, before it was looked at
+            self._resume_resolved()
+            self._state.topics.update(runs)
+            for name, policy in policies.items():
+                apply_policy(self._state.topics[name], policy, fresh=name in runs)
+            self._forget_vanished(topics)
+            turned_away = {*self._turned_away(topics), *self._refuse_names(topics)}
+            for topic in topics:
+                if topic.topic not in turned_away:
+                    self._look(topic, metadata, known.get(topic.topic), fresh=topic in fresh)
+
+    def _forget_vanished(self, topics: Collection[LaneTopic]) -> None:
+        """Topics that had not begun, and are not there any more, wait for nothing; with the state locked."""
+        for name in self._state.unready.keys() - {topic.topic for topic in topics} - self._state.topics.keys():
+            del self._state.unready[name]
+
+    def _refuse_names(self, topics: Collection[LaneTopic]) -> set[str]:
+        """Halt topics that cannot be copied under their names, and let go of those that can now, or are gone; with the state locked."""
+        refusals = {topic.topic: topic.refusal for topic in topics if topic.refusal is not None}
+        for name in self._refused - refusals.keys():
+            self._state.refused.pop(name, None)
+        self._refused = set(refusals)
+        for name, halt in refusals.items():
+            self._state.unready.pop(name, None)
+            self._state.halt(name, halt)
+        return self._refused
 
     def _meet_source(self, metadata: ClusterMetadata) -> None:
         """From the first contact on only this cluster is the source, also for the read tasks. Raises UsageError if it is the target."""
@@ -189,20 +222,20 @@ class Preparation:
         Returns:
             Whether anything is staged.
         """
-        with self._busy:
-            self._wanted |= {topic.topic: topic for topic in topics}
-            self._context.read_decisions()
-            known = self._context.ledger.incarnations()
-            runs = resumed_runs(self._context, {t.topic: known[t.topic] for t in topics if t.topic in known}, self._wanted)
-            with self._state.lock:
-                for name, run in runs.items():
-                    self._state.topics[name] = run
-                    for part in run.partitions.values():  # with nothing staged the ledger knows all that was sent
-                        part.outcome_unknown = bool(part.pending)
-                    if run.target_topic != self._wanted[name].target_topic:
-                        self._state.halt(name, renamed(name, run.target_topic, self._wanted[name].target_topic))
-                self._turned_away(topics)
-                return any(part.pending for part in self._state.sendable())
+        self._wanted |= {topic.topic: topic for topic in topics}
+        self._context.read_decisions()
+        known = self._context.ledger.incarnations()
+        runs = resumed_runs(self._context, {t.topic: known[t.topic] for t in topics if t.topic in known}, self._wanted)
+        with self._state.lock:
+            for name, run in runs.items():
+                self._state.topics[name] = run
+                for part in run.partitions.values():  # with nothing staged the ledger knows all that was sent
+                    part.outcome_unknown = bool(part.pending)
+                if run.target_topic != self._wanted[name].target_topic:
+                    self._state.halt(name, renamed(name, run.target_topic, self._wanted[name].target_topic))
+            self._turned_away(topics)
+            self._refuse_names(topics)
+            return any(part.pending for part in self._state.sendable())
 
     def _seen_twice(self, metadata: ClusterMetadata, known: Mapping[str, Incarnation]) -> ClusterMetadata:
         """Look again at topics that seem to be gone or recreated: one broker's metadata may be out of date."""
@@ -224,69 +257,72 @@ class Preparation:
         return name in self._successors.waiting or (halt is not None and halt.code in ("recreated", *GONE))
 
     def finish(self) -> None:
-        """Do what needs the target: create and check topics, begin new generations, get the producer id.
+        """Do what needs the target, as far as it is due: create and check topics, begin new generations, get the producer id.
 
         Raises:
             ClusterUnreachable, ConnectionLost: the target does not answer, or not for now.
         """
-        with self._state.lock:
-            unchecked = any(self._is_unchecked(run) for run in self._state.topics.values())
-        # While the other thread looks at a source with a silent broker, staged spans of checked topics are sent.
-        if not self._busy.acquire(blocking=unchecked or self._context.stamp is None):
+        if time.monotonic() < self._astray_until:
             return
         try:
             self._finish()
         except BrokerError as error:
-            if not error.retryable:
+            if not passes(error):
                 raise
             raise ConnectionLost(error.message, hint=error.hint) from error
-        finally:
-            self._busy.release()
-
-    @staticmethod
-    def _is_unchecked(run: TopicRun) -> bool:
-        return not run.target_checked and (run.halted is None or run.sendable)
 
     def _finish(self) -> None:
         with self._state.lock:
-            unchecked = [run for run in self._state.topics.values() if self._is_unchecked(run)]
-            waiting = [self._wanted[name] for name in self._state.unready if name not in self._successors.waiting]
-            beginning = (waiting or self._successors.waiting) and self._state.source_lost is None and time.monotonic() >= self._begin_at
-        if time.monotonic() >= self._astray_until and (unchecked or beginning or self._context.stamp is None):
+            unchecked = {run.topic: run for run in self._state.unchecked()}
+            due = [unchecked[name] for name in self._waits.due(unchecked)]
+        if self._context.stamp is None:
             try:
                 self._context.stamp = self._targets.stamp()
             except WrongCluster as error:
                 if self._targets.cluster_id:
                     raise
-                self._halt_there(unchecked, error)
+                self._halt_there(list(unchecked.values()), error)
                 return
             self._lift("other_target_cluster")
-            self._check(unchecked)
-            if beginning:
-                self._begin(waiting)
+        if due:
+            self._check(due)
+        self._begin_due()
 
     def _halt_there(self, runs: Sequence[TopicRun], error: WrongCluster) -> None:
         """At a start every address of the target leads to another cluster; in the middle of a run the target counts as unreachable."""
         target = self._context.target
-        self._astray_until = time.monotonic() + BEGIN_AGAIN_SECONDS
+        self._astray_until = time.monotonic() + ASTRAY_SECONDS
         with self._state.lock:
             for run in runs:
                 self._apply_target_check(run, other_target_cluster(run.topic, target.alias, target.cluster_id, error.cluster_id))
 
-    def _begin(self, waiting: Sequence[LaneTopic]) -> None:
+    def _begin_due(self) -> None:
         """Begin topics and next generations; a source that does not answer must not keep staged spans from the target."""
+        drained = self._successors.ready()
+        with self._state.lock:
+            if self._state.source_lost is not None:
+                return
+            later = {*self._successors.waiting, *(run.topic for run in self._state.unchecked())}
+            waiting = [self._wanted[name] for name in self._waits.due(name for name in self._state.unready if name not in later)]
+            succeeding = self._waits.due(drained)
+        if not waiting and not succeeding:
+            return
         try:
             self._starter.begin(waiting)
-            self._successors.begin()
-            if self._starter.put_off:
-                self._begin_at = time.monotonic() + READY_AGAIN_SECONDS
+            self._successors.begin(succeeding)
         except LaneBusy as error:
-            log.info("new topics wait, another mirror is starting some of them: %s", error.message)
+            self._put_off(waiting, f"another mirror is starting topics: {error.message}", error)
         except ClusterUnreachable as error:
             if error.cluster != self._context.source.alias:
                 raise
-            log.info("new topics wait for the source: %s", error.message)
-            self._begin_at = time.monotonic() + BEGIN_AGAIN_SECONDS
+            self._put_off(waiting, f"waits for the source: {error.message}", error)
+
+    def _put_off(self, topics: Sequence[LaneTopic], why: str, error: MirrorError) -> None:
+        for topic in topics:
+            if not self._waits.put_off(topic.topic, why, most=self._context.mirror.engine.source_wait):
+                with self._state.lock:
+                    self._state.unready.pop(topic.topic, None)
+                    self._state.halt(topic.topic, not_begun(topic.topic, error))
 
     def _resume_resolved(self) -> None:
         """Resume topics whose missing offsets an operator has accepted since, leave out those whose loss was; with the state locked."""
@@ -313,7 +349,9 @@ class Preparation:
             reason = broker_error(found.error, name) if found is not None else None
             if known is not None and reason is not None and reason.code == UNKNOWN_TOPIC_OR_PARTITION:
                 self._state.halt(name, gone(name, alias, self._context.mirror.topics.on_source_delete), sendable=True)
-            elif fresh and not (reason is not None and reason.retryable):
+            elif known is None and reason is not None and reason.retryable:
+                self._state.unready.setdefault(name, str(reason))
+            elif fresh:
                 self._state.halt(name, not_begun(name, reason) if reason is not None else source_missing(name), sendable=True)
             return
         self._is_back(name)
@@ -338,29 +376,46 @@ class Preparation:
     def _check(self, runs: list[TopicRun]) -> None:
         """Check that the target topic of every resumed topic is still the one the copy went to."""
         known = self._context.ledger.incarnations()
-        halts = self._targets.changed([known[run.topic] for run in runs if run.topic in known])
+        found = self._targets.changed([known[run.topic] for run in runs if run.topic in known])
+        halts = {topic: halt for topic, halt in found.items() if isinstance(halt, Halt)}
         runs = [run for run in runs if run.topic in known and not (run.topic in halts and self._targets.settled(run, known[run.topic]))]
-        if self._context.drain:
-            with self._state.lock:
-                for run in runs:
-                    self._apply_target_check(run, halts.get(run.topic))
-            return
-        rules = self._targets.rules([(run.topic, run.target_topic) for run in runs], self._source_admin)
+        rules = self._rules(runs)
         for run in runs:
-            halt = halts.get(run.topic)
+            halt, error = halts.get(run.topic), found.get(run.topic)
             try:
-                if run.halted is None and self._successors.start_over(known[run.topic]):
+                if isinstance(error, BrokerError):
+                    raise error
+                if run.topic in rules and run.halted is None and self._successors.start_over(known[run.topic]):
                     continue
-            except TopicHalted as error:
-                halt = error.halt
+            except TopicHalted as halted:
+                halt = halted.halt
+            except BrokerError as refusal:
+                if self._starter.waits(run.topic, refusal):
+                    continue
+                halt = refused_by_target(run.topic, refusal)
+            self._waits.over(run.topic)
             with self._state.lock:
                 self._apply_target_check(run, halt)
-                run.max_batch_bytes, policy = rules[run.topic]
-                apply_policy(run, policy)
+                if run.topic in rules:
+                    run.max_batch_bytes, policy = rules[run.topic]
+                    apply_policy(run, policy)
+
+    def _rules(self, runs: Sequence[TopicRun]) -> dict[str, tuple[int, SourcePolicy]]:
+        """The topics' settings; none in a run that does not ask the source, or while it does not answer: the last known ones count."""
+        if self._context.drain:
+            return {}
+        try:
+            return self._targets.rules([(run.topic, run.target_topic) for run in runs], self._source_admin)
+        except ClusterUnreachable as error:
+            if error.cluster != self._context.source.alias:
+                raise
+            log.info("the settings of the source's topics are unknown: %s", error.message)
+            return {}
 
     def _apply_target_check(self, run: TopicRun, halt: Halt | None) -> None:
         """Take over the check of a target topic; its halt also stops staged spans; with the state locked."""
-        run.target_checked = True
+        run.target_checked, run.waits = True, ""
+        self._state.lock.notify_all()
         if halt is not None:
             run.halted = None  # of two halts the target's counts: it stops staged spans as well
             self._state.halt(run.topic, halt)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from mirror_pipeline.config.starts import EARLIEST, LATEST, Start, StartOffsets, start_of
 from mirror_pipeline.engine.topics.first_seen import FirstSeen
 from mirror_pipeline.engine.topics.join import first_offsets
+from mirror_pipeline.engine.topics.waits import passes, patience
 from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.kafka import answers
 from mirror_pipeline.kafka.client import WireClient
@@ -51,6 +52,8 @@ def start_offsets(
 def impossible_starts(client: WireClient, start: Start, topics: Collection[str]) -> dict[str, str]:
     """What is wrong with the offsets that ``start`` names for some topics that exist, by topic, in words.
 
+    Nothing is said of a partition that cannot be asked now: its topic waits for it.
+
     Raises:
         ClusterUnreachable: the source does not answer.
     """
@@ -59,11 +62,15 @@ def impossible_starts(client: WireClient, start: Start, topics: Collection[str])
         return {}
     found = client.metadata(sorted(named)).topics
     parts = [TopicPartition(topic, n) for topic, at in named.items() for n in at.by_partition if n in found[topic].partitions]
-    firsts, ends = (offsets_or_errors(client, parts, which, isolation=0) for which in (answers.EARLIEST, answers.LATEST))
+    within = patience(client)
+    firsts, ends = (
+        offsets_or_errors(client, parts, which, isolation=0, within=within) for which in (answers.EARLIEST, answers.LATEST)
+    )
     wrong: dict[str, str] = {}
     for topic, at in named.items():
         if found[topic].error:
-            wrong[topic] = broker_error(found[topic].error, topic).message
+            error = broker_error(found[topic].error, topic)
+            wrong |= {} if passes(error) else {topic: error.message}
             continue
         for number, offset in at.pairs:
             tp = TopicPartition(topic, number)
@@ -76,8 +83,10 @@ def impossible_starts(client: WireClient, start: Start, topics: Collection[str])
 def _wrong(tp: TopicPartition, offset: int, partitions: int, first: int | BrokerError | None, end: int | BrokerError | None) -> str:
     if first is None or end is None:
         return f"`start` names partition {tp.partition} of {tp.topic}, which has {partitions}: correct it in mirror.yaml"
-    if isinstance(first, BrokerError) or isinstance(end, BrokerError):
-        return (first if isinstance(first, BrokerError) else end).message  # type: ignore[union-attr]
+    refusal = first if isinstance(first, BrokerError) else end
+    if isinstance(refusal, BrokerError):
+        return "" if passes(refusal) else refusal.message
+    assert isinstance(first, int) and isinstance(end, int)  # noqa: S101 - no refusal is left
     if first <= offset <= end:
         return ""
     return f"`start` names offset {offset} of {tp}, whose log begins at {first} and ends at {end}: correct it in mirror.yaml"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.state import TopicRun
@@ -10,10 +10,11 @@ from mirror_pipeline.engine.topics.begin import TopicStarter
 from mirror_pipeline.engine.topics.generations import drained, restarted, successor_of
 from mirror_pipeline.engine.topics.join import first_offsets
 from mirror_pipeline.engine.topics.target import TargetSide
-from mirror_pipeline.errors import BrokerError, MirrorError, TopicHalted
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, MirrorError, TopicHalted
+from mirror_pipeline.halts import not_begun
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.codes import broker_error
+from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
 from mirror_pipeline.model import DecisionKind, Incarnation
 from mirror_pipeline.topics.lanes import LaneTopic
 
@@ -51,27 +52,27 @@ class Successors:
         if run is not None:
             run.draining, run.halted, run.sendable = True, None, True
 
-    def begin(self) -> None:
-        """Begin the next generation of topics whose last one is drained. Raises BrokerError where a topic may not wait any longer."""
-        if not self.waiting:
-            return
-        generations, recorded = self._context.ledger.incarnations(), self._context.ledger.positions()
-        for name in sorted(self.waiting):
-            with self._state.lock:
-                run = self._state.topics.get(name)
-                ready = run is not None and drained(run, recorded)
-            if run is None or not ready:
-                continue
+    def ready(self) -> list[str]:
+        """The topics whose last generation is drained and recorded."""
+        recorded = self._context.ledger.positions() if self.waiting else {}
+        with self._state.lock:
+            runs = {name: run for name in sorted(self.waiting) if (run := self._state.topics.get(name)) is not None}
+            return [name for name, run in runs.items() if drained(run, recorded)]
+
+    def begin(self, names: Collection[str]) -> None:
+        """Begin the next generation of drained topics. One that cannot begin halts, or waits; the others go on."""
+        generations = self._context.ledger.incarnations() if names else {}
+        for name in names:
             try:
-                self._start(self._next_generation(self._wanted[name], generations[name], run))
-            except TopicHalted as error:
+                self._start(self._next_generation(self._wanted[name], generations[name], self._state.topics[name]))
+            except (ClusterUnreachable, ConnectionLost):
+                raise
+            except (BrokerError, TopicHalted) as error:
+                if self._starter.waits(name, error):
+                    continue
                 with self._state.lock:
                     self._state.unready.pop(name, None)
-                    self._state.halt(name, error.halt)
-            except BrokerError as error:
-                if not self._starter.waits(name, error):
-                    raise
-                continue
+                    self._state.halt(name, not_begun(name, error))
             self.waiting.discard(name)
 
     def start_over(self, known: Incarnation) -> bool:
@@ -90,7 +91,10 @@ class Successors:
         found = self._source.metadata([topic.topic]).topics[topic.topic]
         if found.error:
             raise broker_error(found.error, topic.topic)
-        target = self._targets.ensure([topic], self._targets.plans([topic], self._source_admin))[topic.topic]
+        plans = self._targets.plans([topic], self._source_admin)
+        if topic.topic not in plans:
+            raise broker_error(UNKNOWN_TOPIC_OR_PARTITION, topic.topic)
+        target = self._targets.ensure([topic], plans, self._source_admin)[topic.topic]
         if isinstance(target, MirrorError):
             raise target
         ends = {number: end for number, (_, end) in target[1].items()}

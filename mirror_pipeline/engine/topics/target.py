@@ -12,12 +12,13 @@ from mirror_pipeline.engine.state import TopicRun
 from mirror_pipeline.engine.topics.continuing import continued
 from mirror_pipeline.engine.topics.deletion import settled
 from mirror_pipeline.engine.topics.policies import SourcePolicy, largest_batches, source_policies
+from mirror_pipeline.engine.topics.waits import patience
 from mirror_pipeline.errors import BrokerError, MirrorError
 from mirror_pipeline.halts import Halt, other_target_cluster, target_filled, target_gone, target_recreated
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, TopicMetadata
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
+from mirror_pipeline.kafka.codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION, broker_error
 from mirror_pipeline.kafka.needs import TARGET_NEEDS, without_id
 from mirror_pipeline.kafka.offsets import log_range, offsets_or_errors
 from mirror_pipeline.kafka.security.identity import refuse_one_cluster
@@ -28,8 +29,8 @@ from mirror_pipeline.topics.manage import ensure_target_topics, plan_targets
 from mirror_pipeline.topics.plan import TargetPlan
 
 PRODUCER_EXPIRATION_MS = 86_400_000
-# A new topic is unknown to other brokers for some ms and has no leader; for longer on a busy cluster.
-SETTLE_SECONDS = 5.0
+# A new topic is unknown to other brokers for some ms; where it takes longer, it waits without the others.
+SETTLE_SECONDS = 1.0
 SETTLE_POLL_SECONDS = 0.05
 
 
@@ -77,23 +78,31 @@ class TargetSide:
             found = None
         return (found or PRODUCER_EXPIRATION_MS) / 1000
 
-    def changed(self, generations: Sequence[Incarnation]) -> dict[str, Halt]:
-        """Halts for target topics that are no longer the ones the copies went to, by source topic.
+    def changed(self, generations: Sequence[Incarnation]) -> dict[str, Halt | BrokerError]:
+        """Target topics that are no longer the ones the copies went to, by source topic; an error for those that cannot be told of now.
 
         One broker's metadata may be out of date, so another broker is asked about the topics in question.
         """
-        halts = self._changed(generations)
-        if not halts:
-            return {}
+        found = self._changed(generations)
+        halted = [generation for generation in generations if isinstance(found.get(generation.topic), Halt)]
+        if not halted:
+            return found
         time.sleep(divergence.SECOND_LOOK_SECONDS)
         self._client.ask_elsewhere()
-        return self._changed([generation for generation in generations if generation.topic in halts])
+        return {topic: error for topic, error in found.items() if isinstance(error, BrokerError)} | self._changed(halted)
 
-    def _changed(self, generations: Sequence[Incarnation]) -> dict[str, Halt]:
+    def _changed(self, generations: Sequence[Incarnation]) -> dict[str, Halt | BrokerError]:
         metadata = self._client.metadata([generation.target_topic for generation in generations]).topics if generations else {}
-        alias = self._context.target.alias
-        halts = ((each.topic, target_changed(each, metadata[each.target_topic], self.cluster_id, alias)) for each in generations)
-        return {topic: halt for topic, halt in halts if halt is not None}
+        found: dict[str, Halt | BrokerError] = {}
+        for each in generations:
+            try:
+                halt = target_changed(each, metadata[each.target_topic], self.cluster_id, self._context.target.alias)
+            except BrokerError as error:
+                found[each.topic] = error
+                continue
+            if halt is not None:
+                found[each.topic] = halt
+        return found
 
     def settled(self, run: TopicRun, life: Incarnation) -> bool:
         """See :func:`mirror_pipeline.engine.topics.deletion.settled`."""
@@ -106,7 +115,7 @@ class TargetSide:
         partner = directions.partner if directions is not None else None
         return plan_targets(self._context.mirror, source_admin, self.admin, names, partner=partner)
 
-    def ensure(self, topics: Sequence[LaneTopic], plans: Mapping[str, TargetPlan]) -> dict[str, Target | MirrorError]:
+    def ensure(self, topics: Sequence[LaneTopic], plans: Mapping[str, TargetPlan], source_admin: Admin) -> dict[str, Target | MirrorError]:
         """Create or grow target topics; by source topic the target's topic id with log start and end of every partition.
 
         A topic that cannot take its copy maps to the reason: a TopicHalted, or a BrokerError if the target refuses for now.
@@ -114,26 +123,45 @@ class TargetSide:
         Raises:
             ClusterUnreachable, ConnectionLost: the target does not answer.
         """
+        named = {topic.topic: topic for topic in topics}
+
+        def again(names: Collection[str]) -> dict[str, TargetPlan]:
+            fresh = self.plans([named[name] for name in names], source_admin)
+            return {name: _planned(plan, named[name]) for name, plan in fresh.items()}
+
         wanted = [_planned(plans[topic.topic], topic) for topic in topics]
-        made = ensure_target_topics(self.admin, wanted)
+        made = ensure_target_topics(self.admin, wanted, again)
         ready = [plan for plan in wanted if not isinstance(made[plan.target_topic], MirrorError)]
         found: dict[str, Target | MirrorError] = {p.topic: e for p in wanted if isinstance(e := made[p.target_topic], MirrorError)}
         metadata = known_topics(self._client, [plan.target_topic for plan in ready])
         parts = [TopicPartition(name, number) for name, topic in metadata.items() if not topic.error for number in topic.partitions]
-        starts, ends = (offsets_or_errors(self._client, parts, which, isolation=0) for which in (EARLIEST, LATEST))
+        within = patience(self._client)
+        starts, ends = (offsets_or_errors(self._client, parts, which, isolation=0, within=within) for which in (EARLIEST, LATEST))
         for plan in ready:
-            topic_metadata = metadata[plan.target_topic]
-            if topic_metadata.error:
-                found[plan.topic] = broker_error(topic_metadata.error, plan.target_topic)
-                continue
-            if not topic_metadata.topic_id:
-                found[plan.topic] = without_id(self._context.target.alias, plan.target_topic)
-                continue
-            numbered = [TopicPartition(plan.target_topic, number) for number in sorted(topic_metadata.partitions)]
-            refusal = next((each for tp in numbered for each in (starts[tp], ends[tp]) if isinstance(each, BrokerError)), None)
-            bounds = {tp.partition: (a, z) for tp in numbered if isinstance(a := starts[tp], int) and isinstance(z := ends[tp], int)}
-            found[plan.topic] = refusal or (topic_metadata.topic_id, bounds)
+            found[plan.topic] = self._target_of(plan, metadata[plan.target_topic], starts, ends)
         return found
+
+    def _target_of(
+        self, plan: TargetPlan, metadata: TopicMetadata, starts: Mapping[TopicPartition, int | BrokerError],
+        ends: Mapping[TopicPartition, int | BrokerError],
+    ) -> Target | MirrorError:  # fmt: skip
+        if metadata.error:
+            return broker_error(metadata.error, plan.target_topic)
+        if not metadata.topic_id:
+            return without_id(self._context.target.alias, plan.target_topic)
+        if len(metadata.partitions) < plan.partitions:  # this broker has not heard of the new ones yet
+            return broker_error(UNKNOWN_TOPIC_OR_PARTITION, str(TopicPartition(plan.target_topic, plan.partitions - 1)))
+        numbered = [TopicPartition(plan.target_topic, number) for number in sorted(metadata.partitions)]
+        refusal = next((each for tp in numbered for each in (starts[tp], ends[tp]) if isinstance(each, BrokerError)), None)
+        bounds = {tp.partition: (a, z) for tp in numbered if isinstance(a := starts[tp], int) and isinstance(z := ends[tp], int)}
+        return refusal or (metadata.topic_id, bounds)
+
+    def without_leader(self, target_topics: Collection[str]) -> dict[str, BrokerError]:
+        """Those of some target topics that exist and have a partition without a leader."""
+        topics = self._client.metadata(sorted(target_topics)).topics.values() if target_topics else ()
+        unled = ((topic.name, number) for topic in topics for number, part in sorted(topic.partitions.items()) if part.leader < 0)
+        alias = self._context.target.alias
+        return {name: broker_error(LEADER_NOT_AVAILABLE, f"{name}[{number}] on cluster {alias}") for name, number in unled}
 
     def continued(
         self, generation: Incarnation, ends: Mapping[int, int], earlier: Iterable[Incarnation], *, recorded: Collection[int] = ()
@@ -147,8 +175,9 @@ class TargetSide:
 
     def bounds(self, target_topic: str) -> dict[int, tuple[int, int]]:
         """Log start and end of every partition of a target topic. Raises BrokerError."""
-        numbers = sorted(self._client.metadata([target_topic]).topics[target_topic].partitions)
-        return {tp.partition: both for tp, both in log_bounds(self._client, [TopicPartition(target_topic, n) for n in numbers]).items()}
+        parts = [TopicPartition(target_topic, n) for n in sorted(self._client.metadata([target_topic]).topics[target_topic].partitions)]
+        found = log_range(self._client, parts, isolation=0, within=patience(self._client))
+        return {tp.partition: both for tp, both in found.items()}
 
     @staticmethod
     def refuse_filled(topic: LaneTopic, bounds: Mapping[int, tuple[int, int]]) -> None:
@@ -185,11 +214,6 @@ def known_topics(client: WireClient, names: Sequence[str]) -> dict[str, TopicMet
             break
         time.sleep(SETTLE_POLL_SECONDS)
     return found
-
-
-def log_bounds(client: WireClient, parts: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-    """Log start and end offset of partitions, uncommitted records included. Raises BrokerError."""
-    return log_range(client, parts, isolation=0)
 
 
 def target_changed(known: Incarnation, found: TopicMetadata | None, cluster_id: str, alias: str) -> Halt | None:

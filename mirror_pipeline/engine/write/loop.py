@@ -1,10 +1,10 @@
 """The write loop of a lane: the order of all that a lane does on its target, and what an error of any step means.
 
-    ledger: record what is due -> topics: prepare -> outcomes: recover -> sender: send spans -> ledger ...
+    ledger: record what is due -> outcomes: recover -> sender: send spans -> ledger ...
 
-One thread runs all steps. Nothing is sent to a topic before it was checked, or to a partition before its outcome is known; and an
-error of any step says the same about the target, so they share one patience and one backoff. What the target answers about one
-partition is that partition's, with a patience and a backoff of its own.
+One thread runs all steps. Nothing is sent to a topic before :class:`~mirror_pipeline.engine.topics.preparing.Preparing` has checked it,
+or to a partition before its outcome is known; and an error of any step says the same about the target, so they share one patience and
+one backoff. What the target answers about one partition is that partition's, with a patience and a backoff of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 from mirror_pipeline.engine.context import LaneContext, Losses
 from mirror_pipeline.engine.state import PartitionState
-from mirror_pipeline.engine.topics.prepare import Preparation
 from mirror_pipeline.engine.write.ledger_writer import LedgerWriter
 from mirror_pipeline.engine.write.outcomes import Outcomes
 from mirror_pipeline.engine.write.sender import Sender
@@ -32,10 +31,9 @@ FULL_DISK_POLL_SECONDS = 0.5
 class WriteLoop:
     """Sends what is staged until the run ends. Runs in a thread of its own."""
 
-    def __init__(self, context: LaneContext, client: WireClient, preparation: Preparation) -> None:
+    def __init__(self, context: LaneContext, client: WireClient) -> None:
         self._context = context
         self._state = context.state
-        self._preparation = preparation
         losses = Losses()
         self._health = TargetHealth(context, client)
         self._ledger_writer = LedgerWriter(context)
@@ -68,11 +66,10 @@ class WriteLoop:
         if self._ledger_writer.due and not self._ledger_writer.write():
             self._context.stop.wait(FULL_DISK_POLL_SECONDS)
             return True
-        self._preparation.finish()
         self._outcomes.recover()
         with self._state.lock:
             self._health.give_up()
-            parts = self._state.sendable()
+            parts = self._state.checked()
             skipped = self._outcomes.pass_holes(parts)
             work, over = self._sender.choose(parts), self._over(parts)
         self._ledger_writer.add(skipped)
@@ -88,7 +85,7 @@ class WriteLoop:
         """Whether the read loop has ended and nothing is left to send."""
         state = self._state
         waiting = state.unready and state.source_lost is None  # without the source no topic can begin
-        return state.staging_over and not any(p.pending or p.outcome_unknown for p in parts) and not waiting
+        return state.staging_over and not any(p.pending or p.outcome_unknown for p in parts) and not waiting and not state.unchecked()
 
     def _wait(self, parts: Sequence[PartitionState]) -> None:
         """Wait until the state changes."""

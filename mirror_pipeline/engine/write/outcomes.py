@@ -27,8 +27,8 @@ from mirror_pipeline.model import Send
 
 log = logging.getLogger(__name__)
 
-# How long partitions may hold up the others until the ends of their logs are replicated.
-REPLICATION_SECONDS = 1.0
+# How long partitions may hold up the others until the ends of their logs are replicated; then they are tried again, with a back-off.
+REPLICATION_SECONDS = 0.2
 # Partitions due within this time are recovered together: separate requests would hold up healthy partitions.
 TOGETHER_SECONDS = 1.0
 # Halts of a produce task that the target's log must confirm.
@@ -56,7 +56,7 @@ class Outcomes:
         """
         now = time.monotonic()
         with self._state.lock:
-            unknown = [p for p in self._state.sendable() if p.outcome_unknown]
+            unknown = [p for p in self._state.checked() if p.outcome_unknown]
         if not any(p.retry_at <= now for p in unknown):
             return
         unknown = [p for p in unknown if p.retry_at <= (now if p.suspect else now + TOGETHER_SECONDS)]

@@ -70,12 +70,7 @@ def report_of(flow: Flow, lane: str, proof: Proof, options: AdoptOptions, second
 
 
 def _selected(flow: Flow, topic: str) -> str:
-    selected = select_topics(flow.config, flow.settings, list(flow.source_admin().topics())).topics
-    if topic not in selected:
-        raise UsageError(
-            f"mirror {flow.name} does not select topic {topic}", hint="`mirror plan` shows which topics are excluded, and why"
-        )
-    return selected[topic]
+    return select_topics(flow.config, flow.settings, list(flow.source_admin().topics())).target_of(flow.name, topic)
 
 
 def _refuse_begun(flow: Flow, topic: str) -> None:

@@ -15,6 +15,7 @@ from mirror_pipeline.buffer.ledger.promotions import latest_of, promoted_topics
 from mirror_pipeline.buffer.ledger.translation import PartitionMap
 from mirror_pipeline.config import GroupSelection
 from mirror_pipeline.crash_points import crash_point
+from mirror_pipeline.engine.topics.waits import patience
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST
@@ -252,8 +253,10 @@ def _refused(code: int) -> str:
 
 
 def _bounds(client: WireClient, places: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-    starts = offsets_or_errors(client, places, EARLIEST)
-    ends = offsets_or_errors(client, places, LATEST, isolation=0)
+    """First offset and end of target partitions. Leaders are asked once: where one does not answer, the next round asks again."""
+    within = patience(client)
+    starts = offsets_or_errors(client, places, EARLIEST, within=within)
+    ends = offsets_or_errors(client, places, LATEST, isolation=0, within=within)
     found = {}
     for place in places:
         start, end = starts[place], ends[place]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.config import MirrorConfig, TopicSelection
-from mirror_pipeline.config.naming import topic_name_problem
+from mirror_pipeline.config import FrozenMap, MirrorConfig, TopicSelection
+from mirror_pipeline.config.naming import NameMap, NamingRule, topic_name_problem
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.topics.naming import Claim, choose, refuse_collisions, refuse_loops, source_name, target_name, target_names
+from mirror_pipeline.topics.naming import Known, choose, name_topics, source_name, target_name
 from mirror_pipeline.topics.select import came_from, select, unmatched
 
 NAMES = ["orders", "orders-old", "payments.eu", "payments.internal", "__consumer_offsets", "__mine", "west.orders", "east.orders"]
@@ -96,39 +97,82 @@ def test_names_can_be_read_back(topic: str, naming: str) -> None:
     assert source_name(naming, "east", name) == topic
 
 
-def test_two_topics_under_one_name_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"a\.b of this mirror and a_b of this mirror|a_b of this mirror and a\.b of this mirror"):
-        target_names("prefix", "east", "west", ["a.b", "a_b"])
-    first, second = Claim("m1", "orders", "west", "orders"), Claim("m2", "orders", "west", "orders")
-    with pytest.raises(UsageError, match="orders of m1 and orders of m2"):
-        refuse_collisions([first, second])
-    refuse_collisions([first, first, Claim("m2", "orders", "east", "orders")])
+def nothing_begun(_: MirrorConfig) -> dict[str, str]:
+    return {}
 
 
-def mirror(name: str, source: str, target: str, naming: str, include: str = ".*") -> MirrorConfig:
+def refused(
+    mirrors: Sequence[MirrorConfig], one: MirrorConfig, topics: Sequence[str], known: Known = nothing_begun
+) -> dict[str, tuple[str, str]]:
+    """Code and message of the topics that a mirror refuses; the others must keep their names."""
+    named = name_topics(mirrors, one, topics, (), known)
+    assert named.names.keys() | named.refused.keys() == set(topics) and not named.names.keys() & named.refused.keys()
+    return {topic: (halt.code, halt.message) for topic, halt in named.refused.items()}
+
+
+def test_a_name_that_cannot_be_used_refuses_its_topic_alone() -> None:
+    one = mirror("m", "east", "west", "prefix")
+    long = "t" * 245
+    assert refused([one], one, ["orders", long]) == {
+        long: ("", f'topic {long} would be named "east.{long}" on the target, which has 250 characters, Kafka allows 249')
+    }
+
+
+def test_of_two_new_topics_under_one_name_neither_begins() -> None:
+    one = mirror("m", "east", "west", "prefix")
+    said = "target topic {} on cluster west would get the records of two topics: {} of this mirror and {} of this mirror"
+    assert refused([one], one, ["a.b", "a_b", "c"]) == {
+        "a.b": ("", said.format("east.a.b", "a_b", "a.b")), "a_b": ("", said.format("east.a_b", "a.b", "a_b")),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("begun", ["a.b", "a_b"])
+def test_of_topics_under_one_name_the_one_that_has_begun_continues(begun: str) -> None:
+    one = mirror("m", "east", "west", "prefix")
+    (other,) = {"a.b", "a_b"} - {begun}
+    ((topic, (code, message)),) = refused([one], one, ["a.b", "a_b", "c"], lambda _: {begun: f"east.{begun}"}).items()
+    assert (topic, code) == (other, "") and f"{begun} of this mirror and {other} of this mirror" in message
+
+
+def test_a_copied_topic_whose_new_name_is_taken_is_halted_as_renamed() -> None:
+    one = mirror("m", "east", "west", NameMap(FrozenMap({"late": "east.orders", "long": "x" * 250}), "prefix"))
+    known = {"orders": "east.orders", "late": "east.late", "long": "east.long"}
+    found = refused([one], one, ["orders", "late", "long"], lambda _: known)
+    assert {topic: code for topic, (code, _) in found.items()} == {"late": "renamed", "long": "renamed"}
+
+
+def mirror(name: str, source: str, target: str, naming: NamingRule, include: str = ".*") -> MirrorConfig:
     return MirrorConfig(name, source, target, TopicSelection((include,)), naming=naming)
 
 
 @pytest.mark.parametrize("naming", ["identity", "copy-{topic}"])
 def test_circles_of_mirrors_are_refused(naming: str) -> None:
     there, back = mirror("there", "a", "b", naming), mirror("back", "b", "a", naming)
-    with pytest.raises(UsageError, match="topic orders would loop forever: there -> back -> there"):
-        refuse_loops([there, back], there, ["orders"])
+    said = {"orders": ("", "topic orders would loop forever: there -> back -> there")}
+    assert refused([there, back], there, ["orders"]) == said
+
+
+def test_of_a_circle_the_mirrors_that_have_copied_the_topic_continue() -> None:
+    there, back = mirror("there", "a", "b", "identity"), mirror("back", "b", "a", "identity")
+    begun = {"there": {"orders": "orders"}, "back": {}}
+    assert refused([there, back], there, ["orders"], lambda each: begun[each.name]) == {}
+    assert list(refused([there, back], back, ["orders"], lambda each: begun[each.name])) == ["orders"]
+    begun["back"] = {"orders": "orders"}
+    assert refused([there, back], there, ["orders"], lambda each: begun[each.name])["orders"][0] == "loop"
 
 
 def test_circles_over_three_clusters() -> None:
     ring = [mirror("1", "a", "b", "identity"), mirror("2", "b", "c", "identity"), mirror("3", "c", "a", "identity")]
-    with pytest.raises(UsageError, match="1 -> 2 -> 3 -> 1"):
-        refuse_loops(ring, ring[0], ["t"])
+    assert "1 -> 2 -> 3 -> 1" in refused(ring, ring[0], ["t"])["t"][1]
 
 
 def test_prefix_both_ways_and_disjoint_topics_are_no_circle() -> None:
     there, back = mirror("there", "a", "b", "prefix"), mirror("back", "b", "a", "prefix")
-    refuse_loops([there, back], there, ["orders", "x"])
+    assert refused([there, back], there, ["orders", "x"]) == {}
     ring = [mirror("1", "a", "b", "prefix"), mirror("2", "b", "c", "prefix"), mirror("3", "c", "a", "prefix")]
-    refuse_loops(ring, ring[0], ["t"])
+    assert refused(ring, ring[0], ["t"]) == {}
     there, back = mirror("there", "a", "b", "identity", "orders"), mirror("back", "b", "a", "identity", "payments")
-    refuse_loops([there, back], there, ["orders"])
+    assert refused([there, back], there, ["orders"]) == {}
 
 
 @pytest.mark.parametrize("naming", ["{topic}.{source}", "{source}-{topic}", "x_{source}_{topic}", "prefix"])
@@ -158,8 +202,8 @@ def test_a_name_that_looks_like_a_copy_is_copied_while_nothing_goes_round() -> N
 def test_a_circle_over_a_name_that_does_not_tell_is_refused_still() -> None:
     there, back = mirror("there", "a", "b", "{source}-{topic}"), mirror("back", "b", "a", "identity")
     assert choose([there, back], back, ["a-orders"], {"a", "b"})[0] == []
-    with pytest.raises(UsageError, match="would loop forever: back -> there -> back"):
-        choose([mirror("there", "a", "b", "identity"), back], back, ["orders"], {"a", "b"})
+    both = [mirror("there", "a", "b", "identity"), back]
+    assert "would loop forever: back -> there -> back" in refused(both, back, ["orders"])["orders"][1]
 
 
 def originals(name: str, source: str, target: str, naming: str = "prefix") -> MirrorConfig:
@@ -188,8 +232,7 @@ def test_originals_only_leaves_out_what_the_ledgers_name_and_breaks_no_circle_by
     every = mirror("every", "a", "c", "identity")
     assert choose([every], every, ["orders"], {"a", "c"}, {"orders": "there"})[0] == ["orders"]
     there, back = mirror("there", "a", "b", "identity"), originals("back", "b", "a", "identity")
-    with pytest.raises(UsageError, match="would loop forever: there -> back -> there"):
-        choose([there, back], there, ["orders"], {"a", "b"})
+    assert "would loop forever: there -> back -> there" in refused([there, back], there, ["orders"])["orders"][1]
 
 
 def test_a_ring_of_originals_ends_after_one_step() -> None:

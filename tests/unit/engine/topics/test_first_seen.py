@@ -49,6 +49,11 @@ class Source:
 
     def ask_elsewhere(self) -> None: ...
 
+    def take_silent(self) -> dict[int, str]:
+        return {}
+
+    def avoid(self, _: object) -> None: ...
+
     def require(self, _: object) -> None: ...
 
 
@@ -66,7 +71,10 @@ class Target:
     def plans(self, topics: list[LaneTopic], _: object) -> dict[str, TargetPlan]:
         return {topic.topic: TargetPlan(topic.topic, topic.target_topic, 1) for topic in topics}
 
-    def ensure(self, topics: list[LaneTopic], _: object) -> dict[str, Any]:
+    def without_leader(self, _: object) -> dict[str, Any]:
+        return {}
+
+    def ensure(self, topics: list[LaneTopic], *_: object) -> dict[str, Any]:
         return {topic.topic: (f"target-{topic.topic}", {number: (0, 0) for number in range(4)}) for topic in topics}
 
     def rules(self, pairs: list[tuple[str, str]], _: object) -> dict[str, tuple[int, SourcePolicy]]:

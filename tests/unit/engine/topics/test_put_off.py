@@ -15,6 +15,7 @@ from mirror_pipeline.engine.topics.join import resumed_runs
 from mirror_pipeline.engine.topics.policies import SourcePolicy
 from mirror_pipeline.engine.topics.prepare import Preparation
 from mirror_pipeline.engine.topics.target import TargetSide
+from mirror_pipeline.engine.topics.waits import Waits
 from mirror_pipeline.errors import ConnectionLost, MirrorError
 from mirror_pipeline.execution.placement import Placement
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
@@ -40,7 +41,10 @@ class Targets:
     def plans(self, topics: Sequence[LaneTopic], _: Any) -> dict[str, None]:
         return {topic.topic: None for topic in topics}
 
-    def ensure(self, topics: Sequence[LaneTopic], _: Any) -> dict[str, Any]:
+    def without_leader(self, _: Sequence[str]) -> dict[str, Any]:
+        return {}
+
+    def ensure(self, topics: Sequence[LaneTopic], *_: Any) -> dict[str, Any]:
         self.times -= 1
         found: Any = ("new-target-id", {0: (0, 0)})
         return {topic.topic: broker_error(self.code, f"{topic.target_topic}[0]") if self.times >= 0 else found for topic in topics}
@@ -56,7 +60,6 @@ class Targets:
 
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr("mirror_pipeline.engine.topics.begin.first_offsets", lambda client, topic, new, start: dict.fromkeys(new, 0))
     parts = {0: PartitionMetadata(1, 0, (1,), (1,), 0)}
     known = TopicMetadata("new", "new-id", 0, False, parts)
 
@@ -66,13 +69,15 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Any:
     def metadata(names: Sequence[str]) -> ClusterMetadata:
         return ClusterMetadata("east-id", 1, {}, {name: known for name in names})
 
-    return SimpleNamespace(metadata=metadata, list_offsets=list_offsets, round_trip=0.001)
+    return SimpleNamespace(
+        metadata=metadata, list_offsets=list_offsets, round_trip=0.001, take_silent=dict, avoid=lambda nodes: None
+    )
 
 
 def beginning(context: LaneContext, source: Any, code: int, times: int) -> TopicStarter:
     context.state.unready["new"] = "waits for the target cluster"
     targets: Any = Targets(code, times)
-    return TopicStarter(context, source, None, targets, SimpleNamespace())  # type: ignore[arg-type]
+    return TopicStarter(context, source, None, targets, SimpleNamespace(), Waits(context))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -88,25 +93,23 @@ def test_spark_may_start_while_target_topics_are_created(
     made = beginning(context, source, NOT_LEADER, times=1)
     vars(made._first_seen)["offsets"] = lambda *_: {0: 0}
     made.begin([NEW])
-    assert (found, made.put_off) == (expected, True)
+    assert (found, set(context.state.unready)) == (expected, {"new"})
 
 
 def test_a_topic_without_a_leader_yet_is_begun_later(context: LaneContext, source: Any) -> None:
     made = beginning(context, source, NOT_LEADER, times=2)
     for _ in range(2):
         made.begin([NEW])
-        assert made.put_off
         assert context.state.refused == {}
-        assert context.state.unready == {"new": "east.new[0]: NOT_LEADER_OR_FOLLOWER"}
+        assert context.state.unready["new"].startswith("east.new[0]: NOT_LEADER_OR_FOLLOWER (")
     made.begin([NEW])
-    assert not made.put_off
     assert (set(context.state.topics), context.state.unready) == ({"new"}, {})
 
 
 def test_what_does_not_pass_halts_at_once(context: LaneContext, source: Any) -> None:
     made = beginning(context, source, POLICY, times=1)
     made.begin([NEW])
-    assert (set(context.state.refused), context.state.unready, made.put_off) == ({"new"}, {}, False)
+    assert (set(context.state.refused), context.state.unready) == ({"new"}, {})
 
 
 @pytest.mark.parametrize(("once", "halted"), [(True, {"new"}), (False, set())])
@@ -116,8 +119,7 @@ def test_only_a_run_with_an_end_gives_up(context: LaneContext, source: Any, once
     made = beginning(context, source, NOT_LEADER, times=9)
     made.begin([NEW])
     made.begin([NEW])
-    assert set(context.state.refused) == halted
-    assert made.put_off is not once
+    assert (set(context.state.refused), set(context.state.unready)) == (halted, {"new"} - halted)
 
 
 @pytest.mark.parametrize("once", [True, False])
@@ -127,22 +129,20 @@ def test_a_next_generation_waits_by_the_same_rule(context: LaneContext, monkeypa
     made = Preparation(context)
     made._wanted["t"] = LaneTopic("t", "east.t")
     made._successors.waiting.add("t")
+    context.state.topics["t"].target_checked = True
 
     def refuse(*_: Any) -> None:
         raise broker_error(NOT_LEADER, "east.t[0]")
 
     monkeypatch.setattr("mirror_pipeline.engine.topics.successors.drained", lambda *_: True)
     monkeypatch.setattr(made._successors, "_next_generation", refuse)
-    made._successors.begin()
-    assert made._starter.put_off
-    assert context.state.unready == {"t": "east.t[0]: NOT_LEADER_OR_FOLLOWER"}
+    assert made._successors.ready() == ["t"]
+    made._successors.begin(["t"])
+    assert context.state.unready["t"].startswith("east.t[0]: NOT_LEADER_OR_FOLLOWER (")
     context.mirror = replace(context.mirror, engine=replace(context.mirror.engine, target_wait=0.0))
-    if once:
-        with pytest.raises(MirrorError, match="NOT_LEADER"):
-            made._successors.begin()
-    else:
-        made._successors.begin()
-    assert made._successors.waiting == {"t"}
+    made._successors.begin(["t"])
+    halt = context.state.topics["t"].halted
+    assert (halt is not None, "t" in context.state.unready, made._successors.waiting) == (once, not once, set() if once else {"t"})
 
 
 def test_a_refusal_for_now_does_not_end_the_lane(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_a_refusal_for_now_does_not_end_the_lane(context: LaneContext, monkeypat
     def refuse() -> None:
         raise broker_error(codes.pop(0), "east.t")
 
-    monkeypatch.setattr(made, "_finish", refuse)
+    monkeypatch.setattr(made._targets, "stamp", refuse)
     with pytest.raises(ConnectionLost, match="NOT_LEADER"):
         made.finish()
     with pytest.raises(MirrorError, match="POLICY_VIOLATION"):

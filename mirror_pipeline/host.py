@@ -86,7 +86,7 @@ def cache_folder() -> Path:
         usual = folder / ".cache" / "mirror-pipeline"
         if usual.is_dir() or _can_be_made(usual):
             return usual
-    return _temporary_cache()
+    return temporary_cache()
 
 
 def temporary_folder() -> Path:
@@ -137,8 +137,12 @@ def _can_be_made(folder: Path) -> bool:
     return os.access(there, os.W_OK | os.X_OK)
 
 
-def _temporary_cache() -> Path:
-    """Everybody can write to the folder around it, so it must be this user's, and not a link to anything."""
+def temporary_cache() -> Path:
+    """``mirror-pipeline-<uid>`` in the temporary folder. Everybody can write around it, so it must be this user's, and not a link.
+
+    Raises:
+        UsageError: it is somebody else's, or there is no temporary folder.
+    """
     folder = temporary_folder() / f"mirror-pipeline-{os.geteuid()}"
     try:
         status = folder.lstat()

@@ -11,6 +11,7 @@ import resource
 import sys
 import warnings
 from contextlib import suppress
+from typing import TextIO
 
 _NAMES = ("stdin", "stdout", "stderr")
 # Connections to many brokers; more than a driver ever holds.
@@ -53,11 +54,10 @@ def prepare() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def broken(stream: io.TextIOBase | None) -> OSError | None:
+def broken(stream: TextIO) -> OSError | None:
     """Why a stream cannot be written; None when it can. What was not written is dropped then."""
     try:
-        if stream is not None:
-            stream.flush()
+        stream.flush()
     except OSError as error:
         # Python would report it again when it flushes at exit.
         nowhere = os.open(os.devnull, os.O_WRONLY)

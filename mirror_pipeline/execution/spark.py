@@ -112,10 +112,10 @@ def _quiet_java(settings: dict[str, str]) -> Iterator[None]:
     try:
         if SparkContext._gateway is None:  # the public API gives the JVM this process's standard error
             conf = SparkConf().setAll(list(settings.items()))
-            gateway = launch_gateway(conf, {"stderr": handle})
+            gateway = launch_gateway(conf, {"stderr": handle})  # type: ignore[no-untyped-call]
             if _is_local(settings["spark.master"]):
                 log_in(gateway)
-            SparkContext._ensure_initialized(gateway=gateway)  # type: ignore[no-untyped-call]
+            SparkContext._ensure_initialized(gateway=gateway)
         yield
     except Exception as error:
         said = Path(path).read_text(errors="replace").splitlines()

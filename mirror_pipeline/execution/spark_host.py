@@ -7,7 +7,7 @@ import re
 import resource
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.execution.java import find_java, option
 from mirror_pipeline.files import private_folder
-from mirror_pipeline.host import cache_folder, passwd_entry, refuse_few_threads, temporary_folder
+from mirror_pipeline.host import cache_folder, passwd_entry, refuse_few_threads, temporary_cache, temporary_folder
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
@@ -109,9 +109,10 @@ def _spark() -> str:
 
 
 def _own_folder(name: str) -> str:
-    folder = cache_folder() / name
-    try:
-        private_folder(folder)
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be made: {error.strerror}", hint="set MIRROR_CACHE to a folder that you own") from error
-    return str(folder)
+    for cache in (cache_folder, temporary_cache):  # the first may be part of an image
+        folder = cache() / name
+        with suppress(OSError):
+            private_folder(folder)
+            if os.access(folder, os.W_OK):
+                return str(folder)
+    raise UsageError(f"{folder} cannot be written", hint="set MIRROR_CACHE to a folder that you own")

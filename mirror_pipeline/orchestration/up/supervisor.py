@@ -154,6 +154,7 @@ class Up:
         self._code = self._service(
             "code-server", "dagster", "code-server", "start", "--socket", str(self._socket), "--module-name", MODULE,
             "--attribute", "defs", "--location-name", names.LOCATION, "--log-level", "warning",
+            "--working-directory", str(self._home),  # Dagster imports from there first, by default from the current folder
         )  # fmt: skip
         # The code server starts first: the daemon looks for a missing location only once a minute.
         if not self._wait(self._code, lambda: _listens(self._socket)):

@@ -82,7 +82,7 @@ def _topic_progress(context: LaneContext, run: TopicRun, marks: bool) -> TopicPr
 
 def _left(run: TopicRun) -> str:
     """Which partitions a ``once`` run has given up, and why; "" if none."""
-    left = [part for part in run.partitions.values() if part.left]
+    left = [part for _, part in sorted(run.partitions.items()) if part.left]
     names = ", ".join(str(part.target) for part in left[:SHOWN]) + (f" and {len(left) - SHOWN} more" if len(left) > SHOWN else "")
     return f"{names}: the target took nothing within target_wait, what is staged waits for the next run: {left[0].left}" if left else ""
 

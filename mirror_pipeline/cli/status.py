@@ -18,7 +18,6 @@ from mirror_pipeline.cli.show import tables, tables_status
 from mirror_pipeline.cli.spark_output import children_unheard
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, MirrorError, UsageError
 from mirror_pipeline.operations.health import EXIT_CODES, worst
-from mirror_pipeline.operations.sql import rows_of
 from mirror_pipeline.reports import gap_json
 from mirror_pipeline.text import count, parse_duration
 
@@ -191,6 +190,8 @@ def sql(
     lag_history, holes, buffered. Runs one query and refuses all else: commands, other tables, files, programs, calls into Java.
     Reads the mirror's own tables, of all its lanes; contacts no cluster. Spark with Delta answers, which takes some seconds to start.
     """
+    from mirror_pipeline.operations.sql import rows_of  # the buffer's libraries: not for `--help`
+
     opened = load.load(config)
     name = opened.one(mirror)
     text = sys.stdin.read() if query == "-" else query

@@ -472,7 +472,7 @@ def test_the_commands_that_convert_stores_convert_all_they_hold(tmp_path: Path, 
     store, trust = tmp_path / "a store", tmp_path / "trust"
 
     def keytool(keystore: Path, *words: str) -> None:
-        common = ["keytool", "-storetype", kind, "-storepass", "changeit", "-keystore", keystore]
+        common = ["keytool", "-storetype", kind, "-storepass", "changeit", "-keystore", str(keystore)]
         subprocess.run([*common, *words], check=True, capture_output=True, cwd=tmp_path)
 
     for name in ("one", "two"):

@@ -453,6 +453,7 @@ class Progress:
     target_down: str = ""
     source_down: str = ""
     buffer_full: str = ""
+    search_failure: str = ""
     spark_bytes: int = 0
     spark_jobs: int = 0
     topics: dict[str, TopicProgress] = field(default_factory=dict)

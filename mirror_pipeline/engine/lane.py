@@ -83,8 +83,9 @@ class LaneRun:
         with lane_lock(self._context.store) as self._context.hold:
             if exposed := open_to_others(self._context.store):
                 log.warning("buffer: %s", exposed)
-            source = WireClient(self._context.source, timeout=engine.request_timeout)
-            target = WireClient(self._context.target, timeout=engine.request_timeout)
+            # Known: the preparation talks to both first.
+            source = WireClient(self._context.source, timeout=engine.request_timeout, known=True)
+            target = WireClient(self._context.target, timeout=engine.request_timeout, known=True)
             preparation = Preparation(self._context)
             try:
                 return self._run(source, target, preparation)

@@ -41,6 +41,7 @@ def progress_of(context: LaneContext, *, seconds: float, marks: bool = False) ->
             target_down=state.target_down,
             source_down=state.source_down,
             buffer_full=state.buffer_full,
+            search_failure=state.search_failure,
             spark_bytes=state.spark_bytes,
             spark_jobs=state.spark_jobs,
             topics=topics,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -13,6 +14,8 @@ from mirror_pipeline.errors import ClusterUnreachable, MirrorError
 from mirror_pipeline.execution.placement import Place
 from mirror_pipeline.halts import OF_LOG, OF_TOPIC, Halt
 from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, BatchMark, Position, SpanRef, TopicPartition
+
+log = logging.getLogger(__name__)
 
 # Kafka's default of message.max.bytes; assumed while the target topic's own value is not known.
 DEFAULT_MAX_MESSAGE_BYTES = 1048588
@@ -155,7 +158,8 @@ class TopicRun:
 class LaneState:
     """Shared by the lane's read loop, write loop and preparation; every access holds ``lock``.
 
-    ``source_lost`` has ended the read loop; what is staged is still sent.
+    ``source_lost`` has ended the read loop; what is staged is still sent. ``search_failure`` says why the latest search for new
+    topics and partitions found out nothing.
     """
 
     topics: dict[str, TopicRun] = field(default_factory=dict)
@@ -180,6 +184,7 @@ class LaneState:
     target_down_since: float | None = None
     buffer_full: str = ""
     buffer_full_since: float | None = None
+    search_failure: str = ""
     last_activity: float = field(default_factory=time.monotonic)
     failure: MirrorError | Exception | None = None
 
@@ -261,6 +266,12 @@ class LaneState:
     def source_back(self) -> None:
         """The source answered."""
         self.source_down, self.source_down_since = "", None
+
+    def searched(self, failure: str = "") -> None:
+        """Note how the latest search for new topics went; a failure is logged when it begins."""
+        if failure and not self.search_failure:
+            log.warning("search_failed: no new topics or partitions are found: %s", failure)
+        self.search_failure = failure
 
     def target_back(self) -> None:
         """The target answered."""

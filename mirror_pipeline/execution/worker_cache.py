@@ -16,13 +16,16 @@ _local = threading.local()
 
 
 def client_of(cluster: ClusterSettings, *, timeout: float) -> WireClient:
-    """The process's (and thread's) wire client for a cluster, made on first use."""
+    """The process's (and thread's) wire client for a cluster, made on first use.
+
+    Tasks are made by a driver that has talked to the cluster, so it is a known one.
+    """
     pid = os.getpid()
     if getattr(_local, "pid", None) != pid:
         _local.pid, _local.clients = pid, {}
     clients: dict[ClusterSettings, WireClient] = _local.clients
     if cluster not in clients:
-        clients[cluster] = WireClient(cluster, timeout=timeout)
+        clients[cluster] = WireClient(cluster, timeout=timeout, known=True)
     return clients[cluster]
 
 

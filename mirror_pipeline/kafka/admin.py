@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.errors import BrokerError, ClusterUnreachable, MirrorError, Stranger, WrongCluster
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, MirrorError, Stranger, WrongCluster
 from mirror_pipeline.kafka.admin_client import Session, answering
 from mirror_pipeline.kafka.cluster_info import ClusterInfo, ConfigValue, TopicInfo
 from mirror_pipeline.kafka.connection import IDLE_SECONDS
@@ -57,6 +57,8 @@ _BATCH = 200
 class Admin:
     """Administrative calls to one cluster, through librdkafka.
 
+    librdkafka keeps the secrets that it was opened with: after a failure it is opened anew if they have changed since.
+
     Args:
         cluster: where and how to connect; secrets are resolved here.
         timeout: seconds that one call may take, retries of transient errors included.
@@ -76,8 +78,13 @@ class Admin:
 
     @property
     def _session(self) -> Session:
-        if self._opened is None:
-            self._opened = Session(self.cluster)
+        return self._opened or self._reopen()
+
+    def _reopen(self, servers: Sequence[str] = ()) -> Session:
+        try:
+            self._opened = Session(self.cluster, servers)
+        except ConfigError as error:  # they could be used before
+            raise ClusterUnreachable(self.cluster.alias, error.message, hint=error.hint) from error
         return self._opened
 
     def __enter__(self) -> Admin:
@@ -347,7 +354,7 @@ class Admin:
                 # What lies between may have dropped connections that were idle.
                 idle = self._contacted and time.monotonic() - self._answered > IDLE_SECONDS + most
                 if idle or len(servers) < len(self.cluster.bootstrap_servers):  # else it may only be slow: keep the open connections
-                    self._opened = Session(self.cluster, servers)
+                    self._reopen(servers)
         return self._many(what, start, most if self._contacted else (1 - sum(TRIES)) * most)
 
     def _others_may_answer(self) -> bool:
@@ -359,6 +366,17 @@ class Admin:
         self, what: Callable[[K], str], start: Callable[[Any, float], Mapping[K, Future[T]]], limit: float | None = None
     ) -> dict[K, T | BrokerError]:
         """Run requests, one answer or broker error for each; connection errors are raised."""
+        try:
+            return self._try(what, start, limit)
+        except ClusterUnreachable:
+            if not self._session.outdated:
+                raise
+        self._reopen()
+        return self._try(what, start, limit)
+
+    def _try(
+        self, what: Callable[[K], str], start: Callable[[Any, float], Mapping[K, Future[T]]], limit: float | None
+    ) -> dict[K, T | BrokerError]:
         self._session.forget()
         limit = min(limit or self._timeout, self._timeout if self._contacted else FIRST_CONTACT_TIMEOUT)
         futures = start(self._session.client, limit)

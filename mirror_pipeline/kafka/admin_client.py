@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -68,10 +71,19 @@ class Session:
         self.cause: KafkaError | None = None
         self.down_since: float | None = None
         self._secrets: tuple[str, ...] = ()
-        self.client = self._open()
+        settings = librdkafka_settings(cluster)
+        self._login = _login(settings)
+        self.client = self._open(settings)
 
-    def _open(self) -> AdminClient:
-        settings = librdkafka_settings(self.cluster)
+    @property
+    def outdated(self) -> bool:
+        """Whether a secret, or a file that the settings name, is another one now; not while a secret cannot be read."""
+        try:
+            return _login(librdkafka_settings(self.cluster)) != self._login
+        except ConfigError:
+            return False
+
+    def _open(self, settings: dict[str, str]) -> AdminClient:
         if self._servers:
             settings["bootstrap.servers"] = ",".join(self._servers)
         self._secrets = tuple(value for key, value in settings.items() if "password" in key or "secret" in key or "token" in key)
@@ -149,6 +161,16 @@ def answering(cluster: ClusterSettings, seconds: float) -> list[str]:
     servers = cluster.bootstrap_servers
     with ThreadPoolExecutor(len(servers)) as pool:
         return [address for address, well in zip(servers, pool.map(answers, servers), strict=True) if well]
+
+
+def _login(settings: Mapping[str, str]) -> str:
+    """A digest of the settings and of the files that they name."""
+    digest = hashlib.sha256(repr(sorted(settings.items())).encode())
+    for key in sorted(settings):
+        if key.endswith(".location"):
+            with suppress(OSError):
+                digest.update(Path(settings[key]).read_bytes())
+    return digest.hexdigest()
 
 
 def _first(error: KafkaException) -> KafkaError:

@@ -66,12 +66,14 @@ class WireClient:
     Args:
         cluster: Where and how to connect; secrets are resolved when a connection is made.
         timeout: Seconds without any byte transferred after which a request is given up.
+        known: Another client has talked to the cluster: a login that is refused is waited for like a broker that is down. The same
+            holds for this client after its first connection.
     """
 
-    def __init__(self, cluster: ClusterSettings, *, timeout: float = 30.0) -> None:
+    def __init__(self, cluster: ClusterSettings, *, timeout: float = 30.0, known: bool = False) -> None:
         self.cluster = cluster
         self.timeout = timeout
-        self._dialler = Dialler(cluster, timeout)
+        self._dialler = Dialler(cluster, timeout, known=known)
         self._connections: dict[tuple[int, int], Connection] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
         self._leaders: dict[TopicPartition, int] = {}
@@ -88,8 +90,8 @@ class WireClient:
         Raises:
             ClusterUnreachable: No broker answered within 15 seconds (or ``timeout`` when that is less).
             WrongCluster: Every address leads to another cluster.
-            BrokerError: Authentication failed; it is not tried again.
-            TlsFailed: No broker could be trusted.
+            BrokerError: Authentication failed at a first contact; it is not tried again.
+            TlsFailed: No broker could be trusted at a first contact.
         """
         names = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
         message = MetadataRequest(topics=names, allow_auto_topic_creation=False)
@@ -202,8 +204,8 @@ class WireClient:
 
         Raises:
             ConnectionLost: The broker cannot be reached, or a broker of another cluster answers there.
-            BrokerError: Authentication failed.
-            TlsFailed: The broker could not be trusted.
+            BrokerError: Authentication failed at a first contact.
+            TlsFailed: The broker could not be trusted at a first contact.
         """
         before = self._connections.get((node_id, lane))
         cached = self.take(node_id, lane, within=within)

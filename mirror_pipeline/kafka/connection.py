@@ -20,6 +20,7 @@ from mirror_pipeline.kafka.codes import UNSUPPORTED_VERSION, broker_error
 from mirror_pipeline.kafka.frames import SIZE, Arriving
 from mirror_pipeline.kafka.messages import CHANGES, OPENING, SPOKEN, Api
 from mirror_pipeline.kafka.security import sasl
+from mirror_pipeline.kafka.security.access import taken_before
 from mirror_pipeline.kafka.security.tls import tls_context
 from mirror_pipeline.kafka.transport import Buffer, Transport
 
@@ -61,7 +62,7 @@ class Connection:
     """A connected, negotiated and authenticated broker connection for one thread.
 
     Any break or timeout closes it and raises ConnectionLost: whether outstanding requests were carried out is
-    unknown then. TlsFailed and BrokerError (code 58, 33) on opening are final.
+    unknown then. TlsFailed and BrokerError (code 58, 33) on opening say that the login was refused.
 
     Args:
         host: Broker host; with TLS the name the certificate must carry.
@@ -104,7 +105,6 @@ class Connection:
         self._security = security
         self._client_id = client_id.encode()
         self._socket_buffers = (receive_buffer, send_buffer)
-        self._context = tls_context(security) if security is not None and security.protocol in {"SSL", "SASL_SSL"} else None
         self._pool = BufferPool(kept_replies)
         self._correlation_id = 0
         self._pending: deque[Pending] = deque()
@@ -397,13 +397,15 @@ class Connection:
     def _open(self) -> Transport:
         deadline = time.monotonic() + self._open_timeout
         received, sent = self._socket_buffers
+        security = self._security
+        context = tls_context(security) if security is not None and security.uses_tls else None  # its files may have changed since
         self._transport = Transport(
-            self.host, self.port, idle=self.timeout, deadline=deadline, context=self._context, receive_buffer=received, send_buffer=sent
+            self.host, self.port, idle=self.timeout, deadline=deadline, context=context, receive_buffer=received, send_buffer=sent
         )
         try:
             self.brokers_versions = self._negotiate()
-            if self._security is not None and self._security.protocol.startswith("SASL"):
-                self._authenticate(self._security)
+            if security is not None and security.uses_sasl:
+                self._authenticate(security)
         except BaseException:
             self._transport.close()
             raise
@@ -417,7 +419,8 @@ class Connection:
         self._pending.clear()
         self._renew_at, self._asks, self._known = None, False, self._identity is None
         self._transport.close()
-        self._transport = self._open()
+        with taken_before(self.peer):
+            self._transport = self._open()
 
     def _negotiate(self) -> dict[int, tuple[int, int]]:
         self.brokers_versions = {}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, ConnectionLost, Stranger, WireError, WrongCluster
 from mirror_pipeline.kafka.answers import TopicIds
 from mirror_pipeline.kafka.buffers import KEPT
 from mirror_pipeline.kafka.connection import CLIENT_ID, Connection
+from mirror_pipeline.kafka.security.access import taken_before
 from mirror_pipeline.kafka.security.identity import Identity
 from mirror_pipeline.kafka.security.tls import TlsFailed
 
@@ -22,13 +24,17 @@ FIRST_TRY = 2.0  # seconds an address gets before others are tried: healthy brok
 
 
 class Dialler:
-    """Opens connections to one cluster and keeps the one that answered last, for requests any broker can answer."""
+    """Opens connections to one cluster and keeps the one that answered last, for requests any broker can answer.
 
-    def __init__(self, cluster: ClusterSettings, timeout: float) -> None:
+    ``known``: the cluster has taken the login before, which it also has once a connection was opened here.
+    """
+
+    def __init__(self, cluster: ClusterSettings, timeout: float, *, known: bool = False) -> None:
         self._cluster = cluster
         self._timeout = timeout
         self.identity = Identity(cluster)
         self.topics = TopicIds()
+        self._known = known
         self._last: Connection | None = None
         self._avoided: tuple[str, int] | None = None
 
@@ -43,21 +49,28 @@ class Dialler:
         """A new connection to a broker of this cluster: what another one answers is never handed out.
 
         ``client.id`` and the socket buffer sizes of the cluster's client settings apply before ``receive_buffer``.
+
+        Raises:
+            ConnectionLost: the broker cannot be reached, or a known cluster does not take the login now.
+            BrokerError, TlsFailed, ConfigError: a first contact is refused.
         """
         settings = self._cluster.client
-        return Connection(
-            host,
-            port,
-            self._cluster.security,
-            client_id=str(settings.get("client.id", CLIENT_ID)),
-            timeout=self._timeout,
-            open_timeout=min(open_timeout, self._timeout),
-            receive_buffer=_bytes(settings.get("socket.receive.buffer.bytes")) or receive_buffer,
-            send_buffer=_bytes(settings.get("socket.send.buffer.bytes")),
-            kept_replies=kept_replies,
-            identity=self.identity,
-            topics=self.topics,
-        )
+        with taken_before(f"{host}:{port}") if self._known else nullcontext():
+            opened = Connection(
+                host,
+                port,
+                self._cluster.security,
+                client_id=str(settings.get("client.id", CLIENT_ID)),
+                timeout=self._timeout,
+                open_timeout=min(open_timeout, self._timeout),
+                receive_buffer=_bytes(settings.get("socket.receive.buffer.bytes")) or receive_buffer,
+                send_buffer=_bytes(settings.get("socket.send.buffer.bytes")),
+                kept_replies=kept_replies,
+                identity=self.identity,
+                topics=self.topics,
+            )
+        self._known = True
+        return opened
 
     def ask(self, message: Any, seconds: float, known: Iterable[tuple[str, int]], *, avoid: Collection[tuple[str, int]] = ()) -> Any:
         """Ask the broker that answered last, else each bootstrap server and each known broker.
@@ -66,10 +79,10 @@ class Dialler:
         is for those. ``avoid`` are addresses that are asked last.
 
         Raises:
-            ClusterUnreachable: None answered within ``seconds``; the message says why for each.
+            ClusterUnreachable: None answered within ``seconds``, or a known cluster takes the login nowhere; the message says why for each.
             WrongCluster: Brokers of another cluster answered everywhere.
-            TlsFailed: None answered, and one of them for a reason of certificates.
-            BrokerError: Authentication failed; other brokers are not tried with the same credentials.
+            TlsFailed: None answered, and one of them for a reason of certificates, at a first contact.
+            BrokerError: Authentication failed at a first contact; other brokers are not tried with the same credentials.
         """
         begin = time.monotonic()
         addresses = list(dict.fromkeys([*map(parse_address, self._cluster.bootstrap_servers), *known]))

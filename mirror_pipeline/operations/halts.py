@@ -97,6 +97,8 @@ def run_notes(stores: Iterable[LaneStore]) -> tuple[str, ...]:
             lines.append(f"{store.lane}: target down: {body['target_down']}")
         elif body.get("source_down"):
             lines.append(f"{store.lane}: source down: {body['source_down']}")
+        elif body.get("search_failure"):
+            lines.append(f"{store.lane}: no new topics or partitions are found: {body['search_failure']}")
     return tuple(lines)
 
 

@@ -87,7 +87,7 @@ def lane_status(store: LaneStore) -> LaneStatus:
         records_per_second=body["records"] / seconds,
         bytes_per_second=body["bytes"] / seconds,
         target_down_since=body["target_down_since"],
-        message=body["message"] or body["target_down"] or body.get("source_down", ""),
+        message=body["message"] or body["target_down"] or body.get("source_down", "") or body.get("search_failure", ""),
         buffer=use,
         decided=Decisions(store).latest(),
         source_down=body.get("source_down", ""),

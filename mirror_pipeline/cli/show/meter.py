@@ -37,6 +37,7 @@ class ProgressSample:
     target_down: str
     source_down: str
     buffer_full: str
+    search_failure: str
     halts: tuple[StuckTopic, ...]
     waiting: tuple[StuckTopic, ...]
     bytes_per_second: float
@@ -95,6 +96,7 @@ class Meter:
             target_down=progress.target_down,
             source_down=progress.source_down,
             buffer_full=progress.buffer_full,
+            search_failure=progress.search_failure,
             halts=_in_state(progress, "halted"),
             waiting=_in_state(progress, "behind"),
             bytes_per_second=bytes_per_second,

@@ -64,6 +64,8 @@ def _notes(sample: ProgressSample) -> tuple[tuple[str, str], ...]:
         notes.append((f"source down: {sample.source_down}", "yellow"))
     if sample.buffer_full:
         notes.append((_full(sample), "yellow"))
+    if sample.search_failure:
+        notes.append((f"no new topics or partitions are found: {sample.search_failure}", "yellow"))
     notes += [(f"{halt.topic} halted: {halt.reason}", "red") for halt in sample.halts[:SHOWN_HALTS]]
     if len(sample.halts) > SHOWN_HALTS:
         notes.append((f"and {plural(len(sample.halts) - SHOWN_HALTS, 'more topic')} halted", "red"))
@@ -100,7 +102,8 @@ def _left(sample: ProgressSample) -> str:
 
 def _troubled(sample: ProgressSample) -> bool:
     """Whether uncounted records may exist: a lag of zero does not mean up to date then."""
-    return bool(sample.halts or sample.waiting or sample.target_down or sample.source_down or sample.buffer_full)
+    down = sample.target_down or sample.source_down
+    return bool(sample.halts or sample.waiting or down or sample.buffer_full or sample.search_failure)
 
 
 def _down(sample: ProgressSample) -> str:

@@ -116,7 +116,9 @@ class Preparation:
         except (BufferUnusable, LaneLost):
             raise
         except MirrorError as error:  # also NothingSelected: all topics are gone, and may come back
-            log.warning("looking for new topics: %s", error)
+            self._state.searched(error.message)
+        else:
+            self._state.searched()
 
     def update(self, topics: Collection[LaneTopic]) -> None:
         """Look up ``topics`` on the source; known ones may be staged from here on, new and grown ones wait for the target."""

@@ -489,6 +489,15 @@ def test_a_session_is_renewed_before_it_ends_and_no_reply_is_lost(plain: Securit
         connection.close()
 
 
+def test_a_renewal_that_is_refused_is_a_lost_connection(plain: Security) -> None:
+    with ScriptedBroker(sasl_script(lifetime=60_000), sasl_script(error=58)) as broker:  # type: ignore[arg-type]
+        connection = connect(broker, security=plain)
+        connection._renew_at = time.monotonic()
+        with pytest.raises(ConnectionLost, match="SASL_AUTHENTICATION_FAILED"):
+            connection.version(Api.FETCH)
+        assert connection.closed
+
+
 def test_a_session_without_end_is_not_renewed(plain: Security) -> None:
     with ScriptedBroker(sasl_script(lifetime=0)) as broker, connect(broker, security=plain) as connection:  # type: ignore[arg-type]
         assert connection._renew_at is None

@@ -1,6 +1,7 @@
 """Every reason for which a topic halts: one function each, with its code, message and hint; and which halts can be accepted.
 
 A code never changes; docs/troubleshooting.md explains each. Halts of topics whose copy cannot begin have no code.
+Those whose cause lies on a cluster are tried ``again`` within the run; those that protect data wait for a person.
 
 Over 300 lines: all halts stand in one file.
 """
@@ -60,6 +61,8 @@ OF_LOG = frozenset({"trimmed", "unexplained_hole", "oversize", "corrupt", "trunc
 """Codes of halts for what the source's log holds: they end where the topic turns out to be another one, or gone."""
 OF_TOPIC = frozenset({"recreated", "other_cluster", *GONE})
 """Codes of halts for what the source topic is."""
+FENCED = ("INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")
+"""Refusals that say that another run writes in this one's place."""
 RECORD_GAP = "with `on_loss: record_gap` the run records the gap and continues"
 FILLED_HINT = (
     "was the buffer moved or deleted? It holds the ledger: point buffer.uri at it again, or restore it as it was after the last run;"
@@ -74,7 +77,8 @@ class Halt:
     """Why one topic cannot continue; the others do. Plain values: it crosses into Spark's workers and back.
 
     ``code`` is a short stable word for the reason, ``span`` the source offsets it is about, ``trace`` the traceback of an
-    internal error. What a target task reports names the target's partition until :meth:`at` names the source's.
+    internal error. ``again``: the cause may pass without us, so a run tries the topic again. What a target task reports names the
+    target's partition until :meth:`at` names the source's.
     """
 
     topic: str
@@ -84,6 +88,7 @@ class Halt:
     partition: int | None = None
     span: tuple[int, int] | None = None
     trace: str = ""
+    again: bool = False
 
     @property
     def state(self) -> str:
@@ -99,8 +104,10 @@ class Halt:
         return TopicHalted(self)
 
 
-def _at(place: TopicPartition, code: str, message: str, hint: str, span: tuple[int, int] | None = None) -> Halt:
-    return Halt(place.topic, message, hint, code, place.partition, span)
+def _at(
+    place: TopicPartition, code: str, message: str, hint: str, span: tuple[int, int] | None = None, *, again: bool = False
+) -> Halt:
+    return Halt(place.topic, message, hint, code, place.partition, span, again=again)
 
 
 # The source.
@@ -134,12 +141,12 @@ def oversize(source: TopicPartition, offset: int, max_batch_bytes: int, error: M
 
 def corrupt(source: TopicPartition, start: int, end: int, error: MirrorError) -> Halt:
     """A batch of the source fails its checksum; ``end`` is the next healthy batch."""
-    return _at(source, "corrupt", f"{source} at offset {start}: {error.message}", _damaged("source"), (start, end))
+    return _at(source, "corrupt", f"{source} at offset {start}: {error.message}", _damaged("source"), (start, end), again=True)
 
 
 def unreadable(place: TopicPartition, offset: int, error: MirrorError, *, cluster: str) -> Halt:
     """What a log of the ``cluster`` ("source" or "target") holds at an offset cannot be read."""
-    return _at(place, "unreadable", f"{place} at offset {offset}: {error.message}", _damaged(cluster))
+    return _at(place, "unreadable", f"{place} at offset {offset}: {error.message}", _damaged(cluster), again=True)
 
 
 def _damaged(cluster: str) -> str:
@@ -283,13 +290,14 @@ def other_target_cluster(topic: str, alias: str, known_id: str, cluster_id: str)
         f"cluster {alias} is another cluster than before: its id is {cluster_id}, {topic} was copied to {known_id}",
         "check bootstrap_servers; a new target cluster needs a new mirror name",
         "other_target_cluster",
+        again=True,
     )
 
 
 def target_gone(topic: str, target_topic: str, error: BrokerError) -> Halt:
-    """The target topic was deleted, or cannot be used."""
+    """The target topic does not exist any more."""
     hint = "was it deleted? Create it again and accept it, or mirror into a new target topic"
-    return Halt(topic, f"target topic {target_topic} cannot be used any more: {error.name}", hint, "target_gone")
+    return Halt(topic, f"target topic {target_topic} cannot be used any more: {error.name}", hint, "target_gone", again=True)
 
 
 def target_recreated(topic: str, target_topic: str, known_id: str, topic_id: str) -> Halt:
@@ -411,13 +419,13 @@ def buffer_damaged(target: TopicPartition, error: MirrorError) -> Halt:
 
 
 def refused(place: TopicPartition, error: BrokerError) -> Halt:
-    """A broker permanently refuses a partition; the code is the error's name in lower case."""
-    return _at(place, error.name.lower(), f"{place}: {error.message}", error.hint)
+    """A broker refuses a partition, for longer than a moment; the code is the error's name in lower case."""
+    return _at(place, error.name.lower(), f"{place}: {error.message}", error.hint, again=error.name not in FENCED)
 
 
-def refused_by_target(topic: str, error: BrokerError) -> Halt:
-    """The same on the target, where the error names the partition itself."""
-    return Halt(topic, error.message, error.hint, error.name.lower())
+def refused_topic(topic: str, error: BrokerError) -> Halt:
+    """The same of a topic, or where the error names the partition itself."""
+    return Halt(topic, error.message, error.hint, error.name.lower(), again=error.name not in FENCED)
 
 
 def internal(place: TopicPartition, error: Exception) -> Halt:
@@ -430,8 +438,8 @@ def internal(place: TopicPartition, error: Exception) -> Halt:
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     text = " ".join(str(error).split())
     message = f"{place}: unexpected {type(error).__name__}{': ' if text else ''}{text}{where}"
-    hint = "an error in mirror-pipeline: report it with the traceback in the log; the next run tries again"
-    return replace(_at(place, "internal", message, hint), trace="".join(traceback.format_exception(error)))
+    hint = "an error in mirror-pipeline: report it with the traceback in the log"
+    return replace(_at(place, "internal", message, hint, again=True), trace="".join(traceback.format_exception(error)))
 
 
 def log_internal(halt: Halt) -> None:

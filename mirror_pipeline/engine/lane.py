@@ -167,6 +167,8 @@ class LaneRun:
                 self._heartbeat("running", "")
             with tolerate_buffer_errors():
                 self._context.hold.check()
+            if not self._context.once:
+                self._context.state.try_again()
             if self._time_is_up(now):
                 self._over = True
                 self._context.stop.set()

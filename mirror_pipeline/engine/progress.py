@@ -8,6 +8,7 @@ from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.state import LaneState, TopicRun
 from mirror_pipeline.halts import ENDED, Halt, accept_hint
 from mirror_pipeline.reports import Progress, RunReport, TopicProgress, TopicState
+from mirror_pipeline.text import duration
 
 # Partitions that a reason names.
 SHOWN = 5
@@ -78,7 +79,16 @@ def _topic_progress(context: LaneContext, run: TopicRun, marks: bool) -> TopicPr
     if run.halted is not None and run.halted.code == ENDED and any(p.pending for p in run.partitions.values()):
         progress.state, progress.reason = ("behind", error) if error else _drained(run)
         return progress
-    return _halted(progress, context, run.halted) if run.halted else progress
+    unproven = run.trial.halt if lag or any(p.pending for p in run.partitions.values()) else None
+    halt = run.halted or unproven
+    return progress if halt is None else _halted(progress, context, halt, _next_trial(context, run, halt))
+
+
+def _next_trial(context: LaneContext, run: TopicRun, halt: Halt) -> str:
+    """When the topic is tried again; "" where that needs another run, or a person."""
+    if not halt.again or context.once or context.stop.is_set():
+        return ""
+    return f"tried again in {duration(run.trial.at - time.monotonic())}" if run.halted else "being tried again"
 
 
 def _left(run: TopicRun) -> str:
@@ -101,9 +111,10 @@ def _waits_for(state: LaneState, run: TopicRun, lag: int) -> str:
     return ""
 
 
-def _halted(progress: TopicProgress, context: LaneContext, halt: Halt) -> TopicProgress:
+def _halted(progress: TopicProgress, context: LaneContext, halt: Halt, next_trial: str = "") -> TopicProgress:
     progress.state, progress.reason, progress.code = halt.state, halt.message, halt.code
-    progress.hint = "; ".join(part for part in (halt.hint, accept_hint(context.mirror.name, halt.topic, halt.code)) if part)
+    hints = (halt.hint, accept_hint(context.mirror.name, halt.topic, halt.code), next_trial)
+    progress.hint = "; ".join(part for part in hints if part)
     progress.halted_partition, progress.halted_span = halt.partition, halt.span
     return progress
 

@@ -19,6 +19,10 @@ log = logging.getLogger(__name__)
 
 # Kafka's default of message.max.bytes; assumed while the target topic's own value is not known.
 DEFAULT_MAX_MESSAGE_BYTES = 1048588
+# A halt whose cause may pass is tried again after this time, then after twice as long each, and from the start once it has stayed away.
+FIRST_TRIAL_SECONDS, RAREST_TRIAL_SECONDS, STEADY_SECONDS = 10.0, 300.0, 60.0
+# How long one partition of a topic is tried alone.
+TRIAL_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -129,6 +133,31 @@ class PartitionState:
 
 
 @dataclass(slots=True)
+class Trial:
+    """When a topic's halt is tried again: after ``pause`` seconds, ``at`` that time (monotonic), less often each time.
+
+    ``halt`` is what is on trial since then; it is over when it has not come back.
+    """
+
+    halt: Halt | None = None
+    at: float = 0.0
+    pause: float = 0.0
+
+    def put_off(self) -> bool:
+        """Set the time of the next trial; whether it is the first one for a while."""
+        now = time.monotonic()
+        first = not self.pause or now - self.at > self.pause + STEADY_SECONDS
+        self.pause = FIRST_TRIAL_SECONDS if first else min(2 * self.pause, RAREST_TRIAL_SECONDS)
+        self.at = now + self.pause
+        return first
+
+    @property
+    def over(self) -> bool:
+        """Whether the topic has not halted again."""
+        return time.monotonic() - self.at > TRIAL_SECONDS
+
+
+@dataclass(slots=True)
 class TopicRun:
     """One topic of a running lane. ``halted`` ends its staging; what is staged is still sent while it is ``sendable``.
 
@@ -147,11 +176,26 @@ class TopicRun:
     target_checked: bool = False
     waits: str = ""
     halted: Halt | None = None
+    trial: Trial = field(default_factory=Trial)
     sendable: bool = True
     draining: bool = False
     left_out: bool = False
     records: int = 0
     bytes: int = 0
+
+    def resume(self) -> None:
+        """Try a halted topic again: its target topic is checked first, then one partition goes ahead of the others."""
+        halt = self.trial.halt = self.halted
+        self.trial.at, self.halted = time.monotonic(), None
+        ahead = halt.partition if halt is not None and halt.partition in self.partitions else min(self.partitions, default=0)
+        for number, part in self.partitions.items():
+            if number != ahead:
+                part.put_off("another partition is tried first", delay=TRIAL_SECONDS)
+            if not self.sendable:
+                part.outcome_unknown, part.suspect = True, None
+                part.retry_at = 0.0 if number == ahead else self.trial.at + TRIAL_SECONDS
+        if not self.sendable:
+            self.sendable, self.target_checked = True, False
 
 
 @dataclass(slots=True)
@@ -235,9 +279,22 @@ class LaneState:
         if run is None:
             self.refused[topic] = halt
             return
-        if run.halted is None or (run.halted.code in OF_LOG and halt.code in OF_TOPIC):
-            run.halted = halt
+        held = run.halted
+        if held is None or (held.again and not halt.again) or (held.code in OF_LOG and halt.code in OF_TOPIC):
+            run.halted, run.trial.halt = halt, None
+            if halt.again and run.trial.put_off():
+                log.warning("topic_halted topic=%s code=%s: %s; it is tried again", topic, halt.code, halt.message)
         run.sendable = run.sendable and sendable
+
+    def try_again(self) -> None:
+        """Resume topics whose halt may have passed and that have waited long enough."""
+        with self.lock:
+            for run in self.topics.values():
+                if run.halted is not None and run.halted.again and time.monotonic() >= run.trial.at:
+                    run.resume()
+                elif run.trial.halt is not None and run.trial.over:
+                    log.info("topic_resumed topic=%s code=%s", run.topic, run.trial.halt.code)
+                    run.trial.halt = None
 
     def active(self) -> None:
         """Note activity: the lane is not idle."""

@@ -61,7 +61,7 @@ MADE: dict[str, Halt] = {
     "buffer_gap": halts.buffer_gap("t", TARGET, ValueError("spans are missing")),
     "buffer_damaged": halts.buffer_damaged(TARGET, DAMAGE),
     "refused": halts.refused(SOURCE, REFUSAL),
-    "refused_by_target": halts.refused_by_target("t", REFUSAL),
+    "refused_topic": halts.refused_topic("t", REFUSAL),
     "internal": halts.internal(SOURCE, IndexError("list index\nout of range")),
 }
 """One halt of each constructor."""
@@ -89,6 +89,18 @@ def test_the_codes_are_those_of_troubleshooting() -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     rows = re.findall(r"^\| (`.*?`) \|", page.partition("\n## A topic halted\n")[2].partition("\n## ")[0], re.MULTILINE)
     assert {code for row in rows for code in re.findall(r"`([a-z_]+)`", row)} == CODES
+
+
+def test_troubleshooting_says_which_are_tried_again() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    rows = re.findall(r"^\| (`[^|]*`|an error name of Kafka[^|]*) \| (yes|search|no) \|", page, re.MULTILINE)
+    said = {code: again == "yes" for cell, again in rows for code in re.findall(r"`([a-z_]+)`", cell)}
+    assert said == {halt.code: halt.again for halt in MADE.values() if halt.code} | {"message_too_large": True, "invalid_timestamp": True}
+
+
+@pytest.mark.parametrize("name", ["INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"])
+def test_a_topic_that_another_run_writes_is_not_tried_again(name: str) -> None:
+    assert not halts.refused_topic("t", BrokerError(47, name, "fenced")).again
 
 
 def test_what_can_be_accepted_is_a_code_and_has_a_meaning() -> None:

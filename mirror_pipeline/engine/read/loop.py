@@ -23,6 +23,7 @@ from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, Connectio
 from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.execution.placement import Place
 from mirror_pipeline.execution.runner import InlineRunner
+from mirror_pipeline.halts import ENDED
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import OffsetRange, PartFile, TopicPartition
 
@@ -258,7 +259,8 @@ class ReadLoop:
         for part in parts:
             for span in part.spans:
                 run = self._state.topics[span.topic]
-                if run.halted is not None or run.incarnation != span.incarnation:
+                over = run.halted is not None and run.halted.code == ENDED  # any other topic may be resumed, behind these spans
+                if over or run.incarnation != span.incarnation:
                     continue
                 partition = run.partitions[span.partition]
                 partition.pending.append(span)

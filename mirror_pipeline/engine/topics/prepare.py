@@ -45,6 +45,7 @@ from mirror_pipeline.halts import (
     other_target_cluster,
     recreated,
     refused_by_target,
+    refused_topic,
     renamed,
     source_missing,
 )
@@ -353,7 +354,9 @@ class Preparation:
                 self._state.halt(name, gone(name, alias, self._context.mirror.topics.on_source_delete), sendable=True)
             elif known is None and reason is not None and reason.retryable:
                 self._state.unready.setdefault(name, str(reason))
-            elif fresh:
+            elif known is not None and fresh and reason is not None and not reason.retryable:
+                self._state.halt(name, refused_topic(name, reason), sendable=True)
+            elif fresh and not (reason is not None and reason.retryable):
                 self._state.halt(name, not_begun(name, reason) if reason is not None else source_missing(name), sendable=True)
             return
         self._is_back(name)
@@ -370,9 +373,11 @@ class Preparation:
             self._state.unready.setdefault(name, f"grew to {len(found.partitions)} partitions, waits for the target cluster")
 
     def _is_back(self, name: str) -> None:
-        """A topic that was gone exists again, recreated or not; with the state locked."""
+        """A topic that was gone exists again, recreated or not, or its cluster is back; with the state locked."""
         run = self._state.topics.get(name)
-        if run is not None and run.halted is not None and run.halted.code in GONE:
+        if run is not None and run.halted is not None and run.halted.code == "other_cluster":
+            run.resume()
+        elif run is not None and run.halted is not None and run.halted.code in GONE:
             run.halted, run.left_out = None, False
 
     def _check(self, runs: list[TopicRun]) -> None:

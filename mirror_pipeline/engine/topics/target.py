@@ -14,7 +14,7 @@ from mirror_pipeline.engine.topics.deletion import settled
 from mirror_pipeline.engine.topics.policies import SourcePolicy, largest_batches, source_policies
 from mirror_pipeline.engine.topics.waits import patience
 from mirror_pipeline.errors import BrokerError, MirrorError
-from mirror_pipeline.halts import Halt, other_target_cluster, target_filled, target_gone, target_recreated
+from mirror_pipeline.halts import Halt, other_target_cluster, refused_topic, target_filled, target_gone, target_recreated
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, TopicMetadata
 from mirror_pipeline.kafka.client import WireClient
@@ -231,9 +231,11 @@ def target_changed(known: Incarnation, found: TopicMetadata | None, cluster_id: 
         return other_target_cluster(known.topic, alias, known.target_cluster_id, cluster_id)
     if found.error:
         error = broker_error(found.error, known.target_topic)
-        if error.retryable and found.error != UNKNOWN_TOPIC_OR_PARTITION:
+        if found.error == UNKNOWN_TOPIC_OR_PARTITION:
+            return target_gone(known.topic, known.target_topic, error)
+        if error.retryable:
             raise error
-        return target_gone(known.topic, known.target_topic, error)
+        return refused_topic(known.topic, error)
     if found.topic_id != known.target_topic_id:
         return target_recreated(known.topic, known.target_topic, known.target_topic_id, found.topic_id)
     return None

@@ -20,7 +20,7 @@ from mirror_pipeline.engine.write.offset_map import Landed, advance_over, traili
 from mirror_pipeline.engine.write.recovery import ANSWER_SECONDS, NoTailYet, Tail, read_tails
 from mirror_pipeline.engine.write.target_health import TargetHealth
 from mirror_pipeline.errors import BrokerError, ConnectionLost
-from mirror_pipeline.halts import Halt, buffer_gap, internal, log_internal, refused_by_target
+from mirror_pipeline.halts import Halt, buffer_gap, internal, log_internal, refused_topic
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNREACHED, Action, lookup
 from mirror_pipeline.model import Send
@@ -97,7 +97,7 @@ class Outcomes:
             return []
         if isinstance(tail, BrokerError):
             if lookup(tail.code).action in (Action.HALT, Action.FATAL):
-                self._state.halt(topic, refused_by_target(topic, tail))
+                self._state.halt(topic, refused_topic(topic, tail))
             else:
                 part.failed(tail.message, delay=backoff(part.failures), reached=_answered(tail))
             return []

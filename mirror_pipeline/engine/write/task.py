@@ -19,7 +19,7 @@ from mirror_pipeline.engine.write.pieces import whole_batches
 from mirror_pipeline.errors import BrokerError, BufferUnusable, ClusterUnreachable, ConnectionLost, CorruptBatch
 from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.files import host_clock
-from mirror_pipeline.halts import Halt, buffer_damaged, displaced, internal, refused_by_target
+from mirror_pipeline.halts import Halt, buffer_damaged, displaced, internal, refused_topic
 from mirror_pipeline.kafka.client import OPEN_TIMEOUT, WireClient
 from mirror_pipeline.kafka.codes import UNREACHED, Action, after_produce, broker_error
 from mirror_pipeline.kafka.connection import Connection
@@ -268,4 +268,4 @@ def _refuse(slot: _Slot, error: BrokerError) -> None:
     if action in (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME):
         slot.stop(error=error.message, answered=error.code not in UNREACHED)
     else:
-        slot.stop(halt=refused_by_target(slot.work.target.topic, error))
+        slot.stop(halt=refused_topic(slot.work.target.topic, error))

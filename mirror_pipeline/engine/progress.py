@@ -79,7 +79,8 @@ def _topic_progress(context: LaneContext, run: TopicRun, marks: bool) -> TopicPr
     if run.halted is not None and run.halted.code == ENDED and any(p.pending for p in run.partitions.values()):
         progress.state, progress.reason = ("behind", error) if error else _drained(run)
         return progress
-    unproven = run.trial.halt if lag or any(p.pending for p in run.partitions.values()) else None
+    left = lag or any(p.pending for p in run.partitions.values())
+    unproven = run.trial.halt if left or not context.stop.is_set() else None  # at the end of a run that has copied all it is over
     halt = run.halted or unproven
     return progress if halt is None else _halted(progress, context, halt, _next_trial(context, run, halt))
 

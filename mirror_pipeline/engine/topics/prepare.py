@@ -44,7 +44,6 @@ from mirror_pipeline.halts import (
     other_cluster,
     other_target_cluster,
     recreated,
-    refused_by_target,
     refused_topic,
     renamed,
     source_missing,
@@ -399,7 +398,7 @@ class Preparation:
             except BrokerError as refusal:
                 if self._starter.waits(run.topic, refusal):
                     continue
-                halt = refused_by_target(run.topic, refusal)
+                halt = refused_topic(run.topic, refusal)
             self._waits.over(run.topic)
             with self._state.lock:
                 self._apply_target_check(run, halt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,7 +27,7 @@ def lane(*, staged: int = 0, end: int = 0, end_known: bool = True, **down: str) 
         part.pending.append(SpanRef("t", 0, "now", 0, 0, staged, staged, 1, 100, 0, 0, (), "p", 0))
     state = LaneState(topics={"t": TopicRun("t", "east.t", "now", {0: part})}, **cast(dict[str, Any], down))
     config = MirrorConfig("m", "east", "west", TopicSelection(("t",)))
-    return cast(LaneContext, SimpleNamespace(state=state, mirror=config, lane="lane-0", once=False, drain=False))
+    return cast(LaneContext, SimpleNamespace(state=state, mirror=config, lane="lane-0", once=False, drain=False, stop=threading.Event()))
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+from operator import neg  # workers do not import from the current folder
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from mirror_pipeline.execution.socket_folder import socket_folder
 from mirror_pipeline.execution.spark import SparkRunner
-
-
-def twice(number: int) -> int:
-    return 2 * number
 
 
 def java_children() -> list[Path]:
@@ -23,7 +20,7 @@ def java_children() -> list[Path]:
 
 
 def test_every_port_asks_for_a_secret_that_nobody_can_look_up(spark: SparkSession) -> None:
-    assert SparkRunner(spark.sparkContext).run(twice, [1, 2, 3], name="twice") == [2, 4, 6]
+    assert SparkRunner(spark.sparkContext).run(neg, [1, 2, 3], name="neg") == [-1, -2, -3]
     conf = dict(spark.sparkContext.getConf().getAll())
     assert conf["spark.authenticate"] == "true"
     assert "spark.authenticate.secret" not in conf
@@ -38,7 +35,7 @@ def test_every_port_asks_for_a_secret_that_nobody_can_look_up(spark: SparkSessio
 
 
 def test_sockets_lie_in_a_folder_of_this_user(spark: SparkSession) -> None:
-    SparkRunner(spark.sparkContext).run(twice, [1, 2, 3], name="twice")
+    SparkRunner(spark.sparkContext).run(neg, [1, 2, 3], name="neg")
     folder = Path(socket_folder())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     listening = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if str(folder) in line]

@@ -8,6 +8,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -202,14 +203,17 @@ def test_names_that_collide_on_the_target(admins: Admins, topic_name: str) -> No
         west.create_topic(f"east.{topic_name}", 1, 1, validate_only=True)
 
 
-def test_refusals_of_the_target_halt_the_topic_only(admins: Admins, topic_name: str) -> None:
+def test_refusals_of_the_target_halt_the_topic_only_and_missing_brokers_may_come_back(admins: Admins, topic_name: str) -> None:
     east, west = admins
     create(east, topic_name, 1)
     rules = TopicSelection((".*",), replication_factor=1)
     plan = plan_targets(MirrorConfig("m", "east", "west", rules), east, west, {topic_name: f"east.{topic_name}"})[topic_name]
-    broken = type(plan)(topic_name, plan.target_topic, 1, create=True, replication_factor=7, configs=plan.configs)
-    with pytest.raises(TopicHalted, match="replication factor"):
-        ensure_target_topic(west, broken)
+    large = replace(plan, replication_factor=7)
+    with pytest.raises(BrokerError, match="replication factor") as caught:
+        ensure_target_topic(west, large)
+    assert not isinstance(caught.value, TopicHalted)
+    with pytest.raises(TopicHalted, match="cleanup.policy"):
+        ensure_target_topic(west, replace(plan, configs={"cleanup.policy": "nonsense"}))
 
 
 def test_catalogue_from_a_cluster(admins: Admins, new_topic_name: Callable[[], str], tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ FLUSH_SECONDS = 120.0
 RETRY_SECONDS = 30.0
 RETRY_PAUSE_SECONDS = 0.1
 SETTLE_POLL_SECONDS = 0.02
-# A topic just created: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER
-NO_LEADER_YET = (3, 5, 6)
+# A topic just created: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER; made again: UNKNOWN_TOPIC_ID
+NO_LEADER_YET = (3, 5, 6, 100)
 
 Header = tuple[bytes, bytes | None]
 Raw = tuple[int, bytes | None, bytes | None, Sequence[Header]]

@@ -44,6 +44,7 @@ class ModelConnection:
     peer = "model:9092"
     timeout = 10.0
     round_trip = throttle = muted = 0.0
+    patience = 2.0
     fetch_share = None
     topics = TopicIds()  # it is too old to be asked by id
 
@@ -61,6 +62,9 @@ class ModelConnection:
 
     def stale(self) -> bool:
         return self.closed
+
+    def give_up(self) -> None:
+        self.close()
 
     def send(self, api: int, version: int, parts: Sequence[Any], *, wait: float = 0.0) -> int:
         pause(f"send {Api(api).name.lower()}")

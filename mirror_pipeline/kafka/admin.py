@@ -221,7 +221,7 @@ class Admin:
             return futures
 
         def attempt() -> None:
-            for answer in self._many(lambda place: f"delete records of {place.topic}[{place.partition}]", start).values():
+            for answer in self._changed(lambda place: f"delete records of {place.topic}[{place.partition}]", start).values():
                 if isinstance(answer, BrokerError):
                     raise answer
 
@@ -264,13 +264,13 @@ class Admin:
                         self.cluster.alias, f"{where}: {stranger.message}", stranger.cluster_id, hint=stranger.hint
                     ) from stranger
                 log.info("%s; asking again at %s", stranger.message, ",".join(servers))
-                self._opened = Session(self.cluster, servers)
+                self._reopen(servers)
         raise AssertionError("unreachable")
 
     def _changed(self, what: Callable[[K], str], start: Callable[[Any, float], Mapping[K, Future[T]]]) -> dict[K, T | BrokerError]:
-        """:meth:`_many` for requests that change the cluster: only once it is known that it is the right one."""
-        self._describe(False)
-        return self._many(what, start)
+        """:meth:`_try` for requests that change the cluster: only once it is known that it is the right one."""
+        self._describe(False)  # renews the session too, if need be: a change itself is never sent twice
+        return self._try(what, start, None)
 
     def _read(self, what: Callable[[K], str], start: Callable[[Any, float], Mapping[K, Future[T]]]) -> dict[K, T | BrokerError]:
         """:meth:`_asked`, once it is known, and was not long ago, whose brokers answer."""
@@ -365,7 +365,7 @@ class Admin:
     def _many(
         self, what: Callable[[K], str], start: Callable[[Any, float], Mapping[K, Future[T]]], limit: float | None = None
     ) -> dict[K, T | BrokerError]:
-        """Run requests, one answer or broker error for each; connection errors are raised."""
+        """:meth:`_try`, and once more over a new session where the secrets have changed since this one was opened."""
         try:
             return self._try(what, start, limit)
         except ClusterUnreachable:
@@ -377,6 +377,7 @@ class Admin:
     def _try(
         self, what: Callable[[K], str], start: Callable[[Any, float], Mapping[K, Future[T]]], limit: float | None
     ) -> dict[K, T | BrokerError]:
+        """Run requests, one answer or broker error for each; connection errors are raised."""
         self._session.forget()
         limit = min(limit or self._timeout, self._timeout if self._contacted else FIRST_CONTACT_TIMEOUT)
         futures = start(self._session.client, limit)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from mirror_pipeline.config import ClusterSettings, SecretRef, Security
 from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.admin_client import Session
+from mirror_pipeline.model import TopicPartition
 from tests.support.certificates import authority
 
 
@@ -70,3 +73,25 @@ def test_a_secret_that_cannot_be_read_any_more_is_a_cluster_that_cannot_be_reach
     secret.write_text("")
     with pytest.raises(ClusterUnreachable, match="is empty"):
         admin.describe()
+
+
+def test_a_change_is_never_sent_twice_and_only_to_the_cluster_that_was_looked_at(secret: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that is opened anew may lead elsewhere, and what became of the first request is unknown."""
+    tried: list[str] = []
+
+    def fails(self: Admin, what: Any, start: Any, limit: float | None) -> dict[str, Any]:
+        tried.append("change")
+        raise ClusterUnreachable("east", "authentication failed")
+
+    monkeypatch.setattr(Admin, "_describe", lambda self, operations: tried.append("look"))
+    monkeypatch.setattr(Admin, "_try", fails)
+    admin = Admin(cluster_of(secret))
+    secret.write_text("after")
+    changes: list[Callable[[], None]] = [
+        partial(admin.delete_topic, "t"),
+        partial(admin.delete_records, {TopicPartition("t", 0): 5}),
+    ]
+    for change in changes:
+        with pytest.raises(ClusterUnreachable):
+            change()
+    assert tried == ["look", "change"] * len(changes)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import os
-import socket
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -52,15 +50,6 @@ def try_lock(handle: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-@functools.cache
-def host_clock() -> str:
-    """Names the clock that ``time.time()`` reads: processes with the same name share it, also in several containers of one host."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return socket.gethostname()
 
 
 def private_folder(path: Path) -> None:

@@ -74,6 +74,8 @@ class Flow:
 
     def _identified(self, settings: ClusterSettings, column: str) -> ClusterSettings:
         """A ledger knows one cluster on each side for good; of an older version's that knows several, topics are compared one by one."""
+        if settings.cluster_id:
+            return settings
         if column not in self._ids:
             try:
                 lives = [life for store in self.lane_stores() for life in Ledger(store).incarnations().values()]

@@ -7,6 +7,7 @@ from typing import Any
 
 EXPIRES_SOON_SECONDS = 86_400.0
 LONG_TRANSACTION_SECONDS = 60.0
+# States of a topic that is not copied now, by a halt or because it waits for a cluster.
 HALTED, BEHIND = "halted", "behind"
 HANGING_SECONDS = 900.0
 """Kafka's default of transaction.max.timeout.ms: a transaction that is open for longer hangs (KIP-664)."""

@@ -34,7 +34,8 @@ class MirrorsResource(BoundResource):
 
     def opened(self, name: str) -> "tuple[Mirror, EngineConfig]":
         """A mirror and its engine settings, for a run: the file may change, or stop loading, while it runs. Raises as :meth:`mirror`."""
-        return self.mirror(name), self.engine(name)
+        opened = self.mirror(name)
+        return opened, opened.flow.settings.engine
 
     def lanes_of(self, name: str, topics: Collection[str]) -> dict[str, str]:
         """The lane of each topic of a mirror; asks no cluster. Raises ConfigError, UsageError, BufferUnusable."""

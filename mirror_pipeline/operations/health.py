@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from mirror_pipeline.errors import ClusterUnreachable, MirrorError
-from mirror_pipeline.lags import HALTED, MirrorLag, TopicLag
+from mirror_pipeline.lags import BEHIND, HALTED, MirrorLag, TopicLag
 from mirror_pipeline.reports import LaneStatus, MirrorStatus
 from mirror_pipeline.text import clock, duration, plural
 
@@ -118,7 +118,7 @@ def _of_lane(lane: LaneStatus, status: MirrorStatus, looked: MirrorLag | None, n
     for topic in lane.topics:
         if topic.state == HALTED and looked is None:
             yield PROBLEM, _halt(topic.topic, topic.code, topic.reason)
-        elif topic.state == "behind" and not down and (looked is None or lane.state == "running"):
+        elif topic.state == BEHIND and not down and (looked is None or lane.state == "running"):
             yield PROBLEM, f"{topic.topic} behind: {topic.reason or 'no reason given'}"
 
 
@@ -126,7 +126,7 @@ def _down(lane: LaneStatus, status: MirrorStatus, now: float) -> Iterator[Findin
     """A cluster that does not answer: the cause once, not for each topic that waits for it."""
     target = ("target", status.target, lane.target_down_since, lane.message)
     clusters = (target, ("source", status.source, lane.source_down_since, lane.source_down))
-    waiting = sum(topic.state == "behind" for topic in lane.topics)
+    waiting = sum(topic.state == BEHIND for topic in lane.topics)
     for side, alias, since, why in clusters:
         if since is not None or (side == "source" and lane.source_down):
             long = f" since {clock(since)} ({duration(max(0.0, now - since))})" if since is not None else ""

@@ -10,10 +10,10 @@ from pydantic import Field
 
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.halts import PROMOTED, STANDBY
+from mirror_pipeline.lags import BEHIND, HALTED
 from mirror_pipeline.orchestration import metadata, names
 from mirror_pipeline.orchestration.checks import copying_key, copying_spec, evaluation, verdict, waiting_since
 from mirror_pipeline.orchestration.failures import failure
-from mirror_pipeline.orchestration.metadata import BEHIND, HALTED
 from mirror_pipeline.orchestration.outage import Outage
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
 from mirror_pipeline.orchestration.reporting import LaneReporter, TopicReport

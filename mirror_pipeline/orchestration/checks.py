@@ -15,9 +15,9 @@ from typing import Any
 import dagster as dg
 
 from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.lags import BEHIND, HALTED
 from mirror_pipeline.orchestration import metadata, names
 from mirror_pipeline.orchestration.failures import failure
-from mirror_pipeline.orchestration.metadata import BEHIND, HALTED
 from mirror_pipeline.orchestration.project import KnownMirror, KnownTopic
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
 from mirror_pipeline.orchestration.run_tags import run_tags, step_tags, tag_check_run

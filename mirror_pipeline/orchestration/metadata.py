@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 from mirror_pipeline.halts import PROMOTED
-from mirror_pipeline.lags import TopicLag
+from mirror_pipeline.lags import BEHIND, TopicLag
 from mirror_pipeline.operations.failover.report import HandedTopic
 from mirror_pipeline.reports import BackfillReport, GroupsReport, Progress, TopicProgress
 from mirror_pipeline.verdicts import VerifyReport, difference_json
@@ -55,8 +55,6 @@ GROUPS_NOT_IN_STEP = "groups_not_in_step"
 RECORDS_BEHIND = "records_behind"
 REPORT = "report"
 SHOWN_DIFFERENCES = 20
-# States of a topic that is not copied now, by a halt or because it waits for a cluster.
-HALTED, BEHIND = "halted", "behind"
 
 NAMES = frozenset(
     (

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from mirror_pipeline.lags import BEHIND
 from mirror_pipeline.orchestration import metadata
-from mirror_pipeline.orchestration.metadata import BEHIND
 from mirror_pipeline.reports import Progress, TopicProgress
 
 # A topic whose state flickers is reported at most this often.

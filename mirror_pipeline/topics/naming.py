@@ -67,7 +67,8 @@ def name_topics(
     names = {topic: fill(mirror.naming, mirror.source, topic) for topic in topics}
     problems = {topic: problem for topic, name in names.items() if (problem := _name_problem(name))}
     shared = _shared_names(names)
-    circles = {topic: circle for topic in names if (circle := loop_of(mirrors, mirror, topic, aliases))}
+    places = _places(aliases)
+    circles = {topic: circle for topic in names if (circle := loop_of(mirrors, mirror, topic, places))}
     if not problems and not shared and not circles:
         return Named(names, {})
     own = known(mirror)
@@ -77,7 +78,7 @@ def name_topics(
     elsewhere = [topic for topic in refused if own.get(topic, names[topic]) != names[topic]]
     refused |= {topic: renamed(topic, own[topic], names[topic]) for topic in elsewhere}
     for topic in circles:
-        circle = loop_of(mirrors, mirror, topic, aliases, known) if topic in own else circles[topic]
+        circle = loop_of(mirrors, mirror, topic, places, known) if topic in own else circles[topic]
         if circle:
             refused[topic] = looping(topic, circle, begun=topic in own)
     return Named({topic: name for topic, name in names.items() if topic not in refused}, refused)
@@ -140,7 +141,7 @@ def _places(aliases: Collection[str]) -> Places:
 
 
 def loop_of(
-    mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, topic: str, aliases: Collection[str] = (), known: Known | None = None
+    mirrors: Sequence[MirrorConfig], mirror: MirrorConfig, topic: str, places: Places, known: Known | None = None
 ) -> list[str]:
     """The mirrors by which a topic would return to the mirror that first copied it; none where it does not.
 
@@ -150,10 +151,9 @@ def loop_of(
         mirrors: all of the file.
         mirror: one of them.
         topic: a topic that it selects.
-        aliases: all cluster aliases; of settings with a cluster id two that are one cluster count as one.
+        places: of all cluster aliases.
         known: follow only mirrors that have begun to copy the topic.
     """
-    places = _places(aliases)
 
     def passes(onward: MirrorConfig, name: str) -> bool:
         return not _would_return(mirrors, onward, name, places) and (known is None or name in known(onward))

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror_pipeline.local.embedded.start import LocalCluster
+from tests.integration.processes import wait_until
 from tests.support.groups import IN_PROCESS
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce
@@ -28,6 +29,12 @@ def create_on(servers: str, topic: str, brokers: list[int], **configs: str) -> N
     admin.create_topics([new])[topic].result(15)
 
 
+def in_sync(servers: str, topic: str) -> list[int]:
+    """How many replicas of each partition are in sync, as this broker knows."""
+    partitions = AdminClient({"bootstrap.servers": servers}).list_topics(topic, timeout=10).topics[topic].partitions
+    return [len(partition.isrs) for partition in partitions.values()]
+
+
 @pytest.mark.parametrize("full", [False, True], ids=["room", "full buffer"])
 def test_a_topic_below_its_minimum_of_replicas_is_left_and_the_others_are_copied(
     clusters: ClusterPair, cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path, new_topic_name: Callable[[], str], full: bool
@@ -40,13 +47,14 @@ def test_a_topic_below_its_minimum_of_replicas_is_left_and_the_others_are_copied
     for topic in (good, bad):
         create_topic(east, topic, 2)
         produce(east, topic, 100, partitions=2)
+    first = west.split(",")[0]  # leads both partitions, and is not the one that stops
     one, two, three = (broker.node for broker in target.brokers)
     create_on(west, f"east.{good}", [one, three])
     create_on(west, f"east.{bad}", [one, two], min__insync__replicas="2")
     mirror = make_mirror(tmp_path, east, west, [good, bad], engine=engine, buffer=buffer)
     assert mirror.run(once=True).state == "ok"
     target.brokers[1].signal(signal.SIGSTOP)
-    time.sleep(5)  # until the controller knows
+    wait_until(lambda: in_sync(first, f"east.{bad}") == [1, 1], 60, "the controller to know")
     produce(east, bad, 20_000 if full else 100, partitions=2, start=100, size=1000)
     produce(east, good, 2_000 if full else 100, partitions=2, start=100, size=1000)
     began = time.monotonic()
@@ -59,6 +67,6 @@ def test_a_topic_below_its_minimum_of_replicas_is_left_and_the_others_are_copied
         assert rows[good].state == "ok"
         assert_identical(mirror, [good])
     target.brokers[1].signal(signal.SIGCONT)
-    time.sleep(5)
+    wait_until(lambda: in_sync(first, f"east.{bad}") == [2, 2], 60, "the replicas to follow")
     assert mirror.run(once=True).state == "ok"
     assert_identical(mirror, [good, bad])

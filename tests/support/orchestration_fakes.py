@@ -132,6 +132,9 @@ class FakeMirrors(MirrorsResource):
     def mirror(self, name: str) -> Any:
         return self.fakes[name]
 
+    def opened(self, name: str) -> Any:
+        return self.mirror(name), self.engine(name)
+
     def engine(self, name: str) -> EngineConfig:
         return EngineConfig()
 

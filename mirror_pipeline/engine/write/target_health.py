@@ -13,6 +13,7 @@ from mirror_pipeline.kafka.client import WireClient
 
 log = logging.getLogger(__name__)
 
+
 class TargetHealth:
     """Separates trouble with single brokers, whose partitions wait alone, from the loss of the whole target."""
 

@@ -18,8 +18,8 @@ from mirror_pipeline.engine.write.offset_map import append_run, records_before
 from mirror_pipeline.engine.write.pieces import whole_batches
 from mirror_pipeline.errors import BrokerError, BufferUnusable, ClusterUnreachable, ConnectionLost, CorruptBatch
 from mirror_pipeline.execution import worker_cache
-from mirror_pipeline.files import host_clock
 from mirror_pipeline.halts import Halt, buffer_damaged, displaced, internal, refused_topic
+from mirror_pipeline.host import host_clock
 from mirror_pipeline.kafka.client import OPEN_TIMEOUT, WireClient
 from mirror_pipeline.kafka.codes import UNREACHED, Action, after_produce, broker_error
 from mirror_pipeline.kafka.connection import Connection

@@ -9,12 +9,12 @@ from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.ledger.offset_runs import Runs, runs_of
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
 from mirror_pipeline.buffer.spans.eviction import SpanKey
-from mirror_pipeline.errors import UsageError
+from mirror_pipeline.errors import BrokerError, UsageError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.answers import ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient, metadata_of
 from mirror_pipeline.kafka.codes import broker_error
-from mirror_pipeline.kafka.offsets import log_range, offsets_at
+from mirror_pipeline.kafka.offsets import log_ranges, offsets_at
 from mirror_pipeline.model import Gap, HoleCause, Incarnation, TopicPartition
 from mirror_pipeline.verdicts import Difference
 from mirror_pipeline.verify.fold_tasks import Chunk
@@ -147,7 +147,7 @@ def _partition(
 
 
 def see_clusters(flow: Flow, topics: Sequence[CopiedTopic], source: WireClient, target: WireClient) -> None:
-    """Ask both clusters for log ranges and settings; a topic that is not the one that was copied gets a ``problem``.
+    """Ask both clusters for log ranges and settings; a topic that cannot be read, or is not the one that was copied, gets a ``problem``.
 
     Raises:
         ClusterUnreachable: no broker of a cluster answers.
@@ -170,14 +170,23 @@ def see_clusters(flow: Flow, topics: Sequence[CopiedTopic], source: WireClient, 
 
 
 def refresh_logs(topics: Sequence[CopiedTopic], source: WireClient, target: WireClient) -> None:
-    """Ask for log starts and ends again: retention continues during the comparison. Raises ClusterUnreachable, BrokerError."""
+    """Ask for log starts and ends again: retention continues during the comparison. A topic of which a partition cannot be asked gets a
+    ``problem``.
+
+    Raises:
+        ClusterUnreachable: no broker of a cluster answers.
+    """
     parts = [(topic, part) for topic in topics for part in topic.partitions.values()]
-    if not parts:
-        return
-    ours = log_range(source, sorted({part.chunk.source for _, part in parts}), isolation=READ_COMMITTED)
-    theirs = log_range(target, sorted({part.chunk.target for _, part in parts}), isolation=READ_UNCOMMITTED)
+    ours = log_ranges(source, {part.chunk.source for _, part in parts}, isolation=READ_COMMITTED)
+    theirs = log_ranges(target, {part.chunk.target for _, part in parts}, isolation=READ_UNCOMMITTED)
     for topic, part in parts:
-        part.see_logs(ours[part.chunk.source], theirs[part.chunk.target], ends_deleted=topic.terms.ends_deleted)
+        left, right = ours[part.chunk.source], theirs[part.chunk.target]
+        if isinstance(left, BrokerError):
+            topic.problem = topic.problem or f"the source topic cannot be read: {left.message}"
+        elif isinstance(right, BrokerError):
+            topic.problem = topic.problem or f"the target topic cannot be read: {right.message}"
+        else:
+            part.see_logs(left, right, ends_deleted=topic.terms.ends_deleted)
 
 
 def _changed(side: str, cluster: ClusterMetadata, name: str, topic_id: str, cluster_id: str) -> str:

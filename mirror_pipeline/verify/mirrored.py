@@ -167,6 +167,7 @@ class MirrorCheck:
             DeepTask(left, right, chunk, part.topic.terms, DIFFERENCES_PER_PARTITION, self._timeout, part.copied.gaps)
             for source, leaves in suspects.items()
             for part in (parts[source],)
+            if not part.topic.problem
             for chunk in deep_chunks(part.copied.chunk, leaves)
         ]
         self._progress.suspects += sum(task.chunk.end - task.chunk.start for task in tasks)
@@ -224,7 +225,7 @@ class MirrorCheck:
         for topic in topics:
             rows = []
             for part in self._parts.values():
-                if part.topic is topic and not part.unreadable:
+                if part.topic is topic and not (topic.problem or part.unreadable):
                     rows += verifications(part.copied, part.left, part.settled)
             topic.ledger.add_verifications(rows)
 

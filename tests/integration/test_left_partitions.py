@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from mirror_pipeline.errors import UsageError
 from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.integration.processes import wait_until
 from tests.support.groups import IN_PROCESS
@@ -70,3 +71,26 @@ def test_a_topic_below_its_minimum_of_replicas_is_left_and_the_others_are_copied
     wait_until(lambda: in_sync(first, f"east.{bad}") == [2, 2], 60, "the replicas to follow")
     assert mirror.run(once=True).state == "ok"
     assert_identical(mirror, [good, bad])
+
+
+def test_a_topic_without_a_leader_is_named_by_verify_and_the_others_are_compared_and_repaired(
+    clusters: ClusterPair, cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path, new_topic_name: Callable[[], str]
+) -> None:
+    (target,) = cluster_factory(1)
+    east, west = clusters[0].bootstrap_servers, target.bootstrap_servers
+    good, bad = new_topic_name(), new_topic_name()
+    one, _, three = (broker.node for broker in target.brokers)
+    for topic, broker in ((good, one), (bad, three)):
+        create_topic(east, topic, 2)
+        produce(east, topic, 100, partitions=2)
+        create_on(west, f"east.{topic}", [broker])
+    mirror = make_mirror(tmp_path, east, west, [good, bad], engine=IN_PROCESS)
+    assert mirror.run(once=True).state == "ok"
+    target.kill(node=three)
+    verified = {row.topic: row for row in mirror.verify().topics}
+    assert (verified[good].verdict, verified[good].records) == ("identical", 100)
+    assert verified[bad].verdict == "unreadable"
+    assert f"east.{bad}[0]" in verified[bad].note
+    assert mirror.repair(good).ok
+    with pytest.raises(UsageError, match="cannot be repaired"):
+        mirror.repair(bad)

@@ -91,6 +91,8 @@ _CONFIGS = """### How settings follow
 - A setting that the source topic loses falls back to the target's default, or with `defaults_from: source` to the value in force there.
 - A smaller `max.message.bytes` or `segment.bytes`, and `compact` in `cleanup.policy`, wait until everything that the source held when the
   change was seen is on the target: it could refuse records that the source has taken before.
+- An empty `cleanup.policy` (Kafka 4.2 and later: nothing is deleted) becomes `delete` with `retention.ms` and `retention.bytes` of -1,
+  which every version understands.
 - What differs, waits, or was refused is listed by `mirror lag` and `mirror plan`, and logged once by the run. The mirror needs
   `ALTER_CONFIGS` on its target topics; without it records are copied all the same.
 - What the mirror has set is in the table `topic_changes` of the buffer.

@@ -12,6 +12,7 @@ FOREVER = str(2**63 - 1)
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 BEFORE, AFTER, DIFFERENCE = (f"message.timestamp.{word}.max.ms" for word in ("before", "after", "difference"))
 
+KEPT_FOREVER = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 # Decided by the mirror when it creates a topic, whatever the source has.
 _REPLACED = frozenset({"compression.type", "message.timestamp.type", BEFORE, AFTER, DIFFERENCE, "message.format.version"})
 _BROKER_NAMES = {
@@ -56,6 +57,8 @@ def carried_configs(source: Settings, target_broker: Settings | None, exclude: S
     size = "max.message.bytes"
     if size not in carried and not is_left_out(size, exclude) and largest is not None and default is not None and largest > default:
         carried[size] = str(largest)
+    if carried.get("cleanup.policy") == "":  # Kafka 4.2 and later; older brokers know only this way of saying it
+        carried |= {key: value for key, value in KEPT_FOREVER.items() if not is_left_out(key, exclude)}
     return carried
 
 

@@ -15,6 +15,7 @@ from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.kafka.produce import receive_produce, send_produce
 from mirror_pipeline.kafka.records.batch import HEADER_BYTES, OpenRecord, headers, restamp, seal
 from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.topics.configs import KEPT_FOREVER
 from mirror_pipeline.verify.log_walk import READ_UNCOMMITTED, read_log
 from mirror_pipeline.verify.pieces import contents
 
@@ -23,7 +24,6 @@ READY_SECONDS = 30.0
 """A controller elects the leaders of a new topic within a second; a busy cluster may need much longer."""
 ATTEMPTS = 8
 PAUSE_SECONDS = 0.25
-KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 """Records must not expire from a side topic before an operator has seen them."""
 
 
@@ -57,7 +57,7 @@ class SideTopic:
             if isinstance(configs, BrokerError):
                 raise configs
             explicit = {key: entry.value for key, entry in configs.items() if entry.is_explicit and entry.value is not None}
-            self._admin.create_topic(self._name, model.partitions, model.replication_factor, explicit | KEPT)
+            self._admin.create_topic(self._name, model.partitions, model.replication_factor, explicit | KEPT_FOREVER)
         elif known.partitions < model.partitions:
             self._admin.grow(self._name, model.partitions)
         self._wait(model.partitions)

@@ -167,6 +167,18 @@ def test_settings_of_an_older_version_are_adjusted(old_clusters: Any, clusters: 
         assert explicit(west, topic_name)["segment.bytes"] == "1048576"
 
 
+@pytest.mark.long
+def test_a_source_that_deletes_nothing_is_copied_to_an_older_version(old_clusters: Any, clusters: Any, topic_name: str) -> None:
+    if clusters[0].version == old_clusters[0].version:
+        pytest.skip("one Kafka version only was asked for")
+    with both((clusters[0], old_clusters[1])) as (east, west):
+        create(east, topic_name, 1, {"cleanup.policy": ""})
+        plan = plan_targets(mirror(".*", naming="identity"), east, west, {topic_name: topic_name})[topic_name]
+        ensure_target_topic(west, plan)
+        kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+        assert kept.items() <= explicit(west, topic_name).items()
+
+
 def test_fewer_partitions_on_the_target(admins: Admins, topic_name: str) -> None:
     east, west = admins
     create(east, topic_name, 5)

@@ -25,13 +25,13 @@ from mirror_pipeline.operations.adoption.adoption_report import AdoptOptions
 from mirror_pipeline.operations.adoption.proof import Proof, prove
 from mirror_pipeline.operations.failover.report import REBUILD, OpenedTopic
 from mirror_pipeline.topics.alter import alter_topics
+from mirror_pipeline.topics.configs import KEPT_FOREVER
 from mirror_pipeline.topics.lanes import lane_of, lane_stores
 from mirror_pipeline.topics.manage import ensure_target_topic, plan_targets
 from mirror_pipeline.topics.plan import TargetPlan
 
 POLICY_VIOLATION = 44
 # A compacted topic takes no DeleteRecords; no other setting may delete from it meanwhile.
-DELETING = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 # Until a topic's leaders know a new setting.
 SETTING_SECONDS, SETTING_POLL_SECONDS = 30.0, 0.2
 SETTINGS, RESTORED = "settings", "restored"
@@ -106,7 +106,7 @@ def empty_old(reverse: Flow, ends: Mapping[TopicPartition, int], note: Note) -> 
                 if error.code != POLICY_VIOLATION:
                     raise
                 note(SETTINGS, {"topic": name, "settings": _own_settings(target, name)})
-                _alter(target, name, DELETING)
+                _alter(target, name, KEPT_FOREVER)
                 _delete_soon(target, own)
 
 
@@ -114,7 +114,7 @@ def _own_settings(target: Admin, name: str) -> dict[str, str | None]:
     found = target.topic_configs([name])[name]
     if isinstance(found, BrokerError):
         raise found
-    return {key: found[key].value if key in found and found[key].is_explicit else None for key in DELETING}
+    return {key: found[key].value if key in found and found[key].is_explicit else None for key in KEPT_FOREVER}
 
 
 def _alter(target: Admin, name: str, settings: Mapping[str, str | None]) -> None:

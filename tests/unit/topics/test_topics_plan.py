@@ -114,6 +114,13 @@ def test_defaults_of_the_source_s_broker_are_not_copied_but_its_size_is() -> Non
     assert desired_configs(source, BROKER | {"message.max.bytes": ConfigValue("9000000")}) == ALWAYS
 
 
+def test_a_source_that_deletes_nothing_gets_a_target_that_deletes_nothing_in_words_of_any_version() -> None:
+    """Kafka 4.2 and later allow an empty cleanup.policy."""
+    kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+    assert desired_configs(settings(cleanup__policy="", retention__ms="5"), BROKER) == {**ALWAYS, **kept}
+    assert desired_configs(settings(cleanup__policy=""), BROKER, ["cleanup.*"]) == ALWAYS
+
+
 def test_old_brokers_know_one_bound_only() -> None:
     wanted = desired_configs(settings(), OLD_BROKER)
     assert wanted["message.timestamp.difference.max.ms"] == FOREVER

@@ -32,10 +32,12 @@ QUICK_RETENTION = {"log.retention.check.interval.ms": "1000"}
 def write_config(folder: Path, ground: Ground, seed: int) -> Path:
     """Two mirrors: one halts at a loss, one records it and continues."""
     east, west = ({"bootstrap_servers": cluster.bootstrap_servers} for cluster in (ground.source, ground.target))
+    topics = {name: ["load-.*" if name == "m" else "gap-.*"] for name in MIRRORS}
+    configs = {"sync": False}  # or the mirror takes back the limit that a hazard has lowered
     mirrors = [
-        {"name": name, "source": "east", "target": "west", "topics": {"include": ["load-.*" if name == "m" else "gap-.*"]}, "on_loss": loss}
+        {"name": name, "source": "east", "target": "west", "topics": {"include": topics[name], "configs": configs}, "on_loss": loss}
         for name, loss in MIRRORS.items()
-    ]  # fmt: skip
+    ]
     engine = {**ENGINE, **reading(seed), **with_spark()}
     body = {"clusters": {"east": east, "west": west}, "buffer": {"uri": "./buffer"}, "engine": engine, "mirrors": mirrors}
     folder.mkdir(parents=True)

@@ -63,6 +63,7 @@ class Campaign:
         source: bootstrap servers of the source, reached directly.
         target: bootstrap servers of the target, reached directly.
         via: addresses the mirror itself uses, when they are others (a proxy).
+        clusters: the same as the block of its configuration, when it logs in, too.
         streams: the load.
         engine: overrides of the engine's settings; ``mirror`` and ``buffer`` of their own blocks.
     """
@@ -75,6 +76,7 @@ class Campaign:
         target: str,
         *,
         via: tuple[str, str] | None = None,
+        clusters: Mapping[str, Any] | None = None,
         streams: tuple[Stream, ...] = DEFAULT_STREAMS,
         engine: Mapping[str, Any] | None = None,
         mirror: Mapping[str, Any] | None = None,
@@ -87,7 +89,7 @@ class Campaign:
         self.load = Load(source, streams, seed=report.seed)
         ours, theirs = via or (source, target)
         blocks = {"engine": {**ENGINE, **reading(report.seed), **(engine or {})}, "buffer": dict(buffer or {}), **(mirror or {})}
-        self.config = write_config(folder, ours, theirs, ["load-.*"], **blocks)
+        self.config = write_config(folder, ours, theirs, ["load-.*"], **blocks, **({"clusters": clusters} if clusters else {}))
         blocks["buffer"] = {"uri": self.buffer_uri, **(buffer or {})}
         direct = write_config(folder / "direct", source, target, ["load-.*"], **blocks)
         self.mirror = Mirror(load_config(direct), "m")

@@ -1,4 +1,4 @@
-"""Two clusters of three brokers: one broker's trouble, moving leaders, partitions without a leader, quotas, restarts one by one."""
+"""Two clusters of three brokers: one broker's trouble, moving leaders, no leader, quotas, restarts one by one, new passwords."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from tests.faults.child import Stuck, wait_for
 from tests.faults.load import DEFAULT_STREAMS, Stream
 from tests.faults.report import CampaignReport
 from tests.faults.sides import QUICK, STEADY, Side
+from tests.support.certificates import keystore
 from tests.support.quotas import KINDS, set_quotas
+from tests.support.scram import SCRAM, login, set_password
 
 OTHERS_SECONDS = 5.0
 """How long partitions of healthy brokers may take to continue while another broker does not answer."""
 SHORTEST_HANG, LONGEST_HANG, LONGEST_STEADY = 8.0, 20.0, 30.0
 LONGEST_DEATH = 16.0
 """Ten seconds longer than it takes until the controller reports no leader."""
+LOGINS = ("SASL_PLAINTEXT", "SASL_SSL")
 SINGLE = tuple(Stream(f"load-single-{n}", replicas=1, codec="lz4" if n else "none") for n in range(2))
 """Partitions that have no leader while their only broker is down."""
 
@@ -30,14 +33,36 @@ Factory = Callable[..., list[LocalCluster]]
 
 
 class Two:
-    """A campaign between two clusters of three brokers."""
+    """A campaign between two clusters of three brokers; the mirror logs in where ``protocol`` says how."""
 
-    def __init__(self, report: CampaignReport, factory: Factory, folder: Path, config: dict[str, str], **more: Any) -> None:
-        sides = [Side(name, factory(names=[name], brokers=3, config=config)[0]) for name in ("source", "target")]
+    def __init__(
+        self, report: CampaignReport, factory: Factory, folder: Path, config: dict[str, str], *, protocol: str = "", **more: Any
+    ) -> None:
+        self.folder = folder
+        secure: dict[str, Any] = {"config": config}
+        if protocol:
+            secure = {"config": {**keystore(folder), **SCRAM, **config}, "listeners": {"SECURE": protocol}}
+        sides = [Side(name, factory(names=[name], brokers=3, **secure)[0]) for name in ("source", "target")]
         self.source, self.target = sides
         addresses = [side.cluster.bootstrap_servers for side in sides]
+        if protocol:
+            more["clusters"] = {alias: self._login(side, protocol) for alias, side in zip(("east", "west"), sides, strict=True)}
         self.campaign = Campaign(report, folder, *addresses, engine=without_spark(report.seed), **more)
         self.report, self.chance = report, self.campaign.chance
+
+    def _login(self, side: Side, protocol: str) -> dict[str, Any]:
+        self.change_password(side, "first")
+        security = login(self.secret(side), self.folder / "ca.pem" if protocol == "SASL_SSL" else None)
+        return {"bootstrap_servers": side.cluster.listener("SECURE"), "security": security}
+
+    def secret(self, side: Side) -> Path:
+        """The file with the mirror's password for a cluster."""
+        return self.folder / f"{side.name}-password"
+
+    def change_password(self, side: Side, password: str) -> None:
+        """On the cluster and in the file."""
+        set_password(side.cluster.bootstrap_servers, password)
+        self.secret(side).write_text(password)
 
     def drive(self, step: Callable[[], None]) -> None:
         """Steps, each with a run in progress before it and records arriving after it."""
@@ -140,10 +165,11 @@ def test_quotas_come_and_go(plan: Plan, cluster_factory: Factory, tmp_path: Path
     two.drive(step)
 
 
-def test_both_clusters_are_restarted_one_broker_at_a_time(plan: Plan, cluster_factory: Factory, tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["", "SASL_SSL"], ids=["plaintext", "sasl_ssl"])
+def test_both_clusters_are_restarted_one_broker_at_a_time(plan: Plan, cluster_factory: Factory, tmp_path: Path, protocol: str) -> None:
     """As an upgrade does it, under load; now and then both clusters at once."""
-    report = plan("rolling")
-    two = Two(report, cluster_factory, tmp_path, QUICK, streams=(*DEFAULT_STREAMS, Stream("load-wide", 6)))
+    report = plan("rolling-sasl" if protocol else "rolling", counted_as="rolling")
+    two = Two(report, cluster_factory, tmp_path, QUICK, protocol=protocol, streams=(*DEFAULT_STREAMS, Stream("load-wide", 6)))
 
     def step() -> None:
         sides = two.chance.choice(([two.source, two.target], [two.source], [two.target]))
@@ -153,3 +179,28 @@ def test_both_clusters_are_restarted_one_broker_at_a_time(plan: Plan, cluster_fa
                 report.fault(f"{side.name} restart", f"broker {node} of 3")
 
     two.drive(step)
+    assert not report.ends, f"a restart of brokers must not end a run:\n{report.ends}"
+
+
+def test_passwords_change(plan: Plan, cluster_factory: Factory, tmp_path: Path) -> None:
+    """On the cluster or in the mirror's file, and some seconds later in the other; or the file is empty for so long."""
+    report = plan("secrets")
+    brief = {**QUICK, "listener.name.secure.connections.max.reauth.ms": "3000"}
+    two = Two(report, cluster_factory, tmp_path, brief, protocol=LOGINS[report.seed // 4 % 2])
+
+    def step() -> None:
+        sides = two.chance.choice(([two.source, two.target], [two.source], [two.target]))
+        first, seconds = two.chance.choice(("server", "file", "empty file")), two.chance.uniform(1, 15)
+        password = f"password-{len(report.faults)}"
+        for side in sides:
+            if first == "server":
+                set_password(side.cluster.bootstrap_servers, password)
+            else:
+                two.secret(side).write_text(password if first == "file" else "")
+        time.sleep(seconds)
+        for side in sides:
+            two.change_password(side, password)
+        report.fault(f"{first} first", f"{' and '.join(side.name for side in sides)}, the rest {seconds:.1f} s later")
+
+    two.drive(step)
+    assert not report.ends, f"a new password must not end a run:\n{report.ends}"

@@ -17,9 +17,7 @@ import psutil
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.execution.spark import DAEMON_MODULE
-
-# The command on a host whose clock is ahead.
-AHEAD = "import runpy, time; now = time.time; time.time = lambda: now() + {seconds}; runpy.run_module('{module}', run_name='__main__')"
+from tests.support.hosts import other_clock
 
 
 def start_mirror(config: Path, *arguments: str, ahead: float = 0.0) -> subprocess.Popen[str]:
@@ -27,13 +25,12 @@ def start_mirror(config: Path, *arguments: str, ahead: float = 0.0) -> subproces
 
     ``ahead``: seconds by which its clock is ahead of everybody else's.
     """
-    module = "mirror_pipeline.cli"
-    python = ["-c", AHEAD.format(seconds=ahead, module=module)] if ahead else ["-m", module]
     out, err = config.parent / "stdout.txt", config.parent / "stderr.txt"
     with out.open("w") as stdout, err.open("a") as stderr:
         return subprocess.Popen(
-            [sys.executable, *python, *arguments, "-c", str(config)],
+            [sys.executable, "-m", "mirror_pipeline.cli", *arguments, "-c", str(config)],
             stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, text=True, start_new_session=True,
+            env={**os.environ, **(other_clock(config.parent, ahead) if ahead else {})},
         )  # fmt: skip
 
 

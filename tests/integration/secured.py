@@ -20,9 +20,10 @@ import yaml
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType
 
 from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, stop_clusters
-from tests.support.certificates import authority, certificate
+from tests.support.certificates import keystore
+from tests.support.scram import SCRAM, USER, login
 
-USER, PASSWORD = "mirror", "canary-password-93f1c2"
+PASSWORD = "canary-password-93f1c2"
 PAYLOAD = "canary-payload-4b7e0d"
 NAME, TOPIC, TARGET = "secured", "pay.events", "east.pay.events"
 COMMAND = re.compile(r"kafka-acls\.sh (--bootstrap-server[^;\n\"]*?--(?:topic|group) (?:'[^']+'|[^\s;\"']+))")
@@ -93,14 +94,9 @@ class Secured:
 @contextmanager
 def secured(folder: Path) -> Iterator[Secured]:
     """Start everything; the mirror's principal has no rights yet."""
-    authority(folder, "ca")
-    certificate(folder, "broker", "ca", "subjectAltName=IP:127.0.0.1", ["-nodes"])
-    (folder / "keystore.pem").write_text((folder / "broker-key.pem").read_text() + (folder / "broker.pem").read_text())
     settings = {
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(folder / "keystore.pem"),
-        "listener.name.secure.sasl.enabled.mechanisms": "SCRAM-SHA-512",
-        "listener.name.secure.scram-sha-512.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+        **keystore(folder),
+        **SCRAM,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
     }
@@ -133,10 +129,7 @@ def _configured(folder: Path, clusters: Iterable[LocalCluster]) -> Path:
 
 
 def _security(folder: Path) -> dict[str, str]:
-    return {
-        "protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": USER,
-        "password": f"${{file:{folder / 'secrets' / 'password'}}}", "ca_file": str(folder / "ca.pem"),
-    }  # fmt: skip
+    return login(folder / "secrets" / "password", folder / "ca.pem")
 
 
 def commands(text: str) -> list[str]:

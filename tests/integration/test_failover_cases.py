@@ -8,20 +8,18 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient, NewPartitions
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import ProblemFound
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.local.shapes.ground import known_everywhere, local_settings
 from mirror_pipeline.operations.failover.report import FailoverOptions
 from mirror_pipeline.topics.alter import alter_topics
 from tests.integration.processes import wait_until
 from tests.support.groups import commit, committed, running
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import create_topic, make_mirror, nowhere, produce, values
+from tests.support.mirrors import add_partitions, create_topic, make_mirror, nowhere, produce, values
 from tests.support.reverse_pair import IN_PROCESS, states
 
 pytestmark = pytest.mark.long
@@ -45,9 +43,7 @@ def test_partitions_that_the_source_has_got_since_the_last_run_are_promoted_too(
     produce(east, topic_name, 10)
     mirror = mirror_of(tmp_path, clusters, topic_name)
     mirror.run(once=True)
-    admin = AdminClient({"bootstrap.servers": east})  # kept: its calls end with it
-    admin.create_partitions([NewPartitions(topic_name, 2)])[topic_name].result(15)
-    known_everywhere(local_settings(east), topic_name, 2)
+    add_partitions(east, topic_name, 2)
     produce(east, topic_name, 20, partitions=2, start=10)
     assert places(mirror) == {topic_name: [(0, 20, 20), (1, 10, 10)]}
     assert len(values(mirror, f"east.{topic_name}", 1)) == 10

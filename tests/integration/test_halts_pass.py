@@ -26,11 +26,12 @@ from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.reports import TopicState
 from mirror_pipeline.topics.alter import alter_topics
 from tests.integration.processes import wait_until
-from tests.integration.secured import USER, Secured
+from tests.integration.secured import Secured
 from tests.integration.worlds import World, world
 from tests.support.groups import running
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic
+from tests.support.scram import USER
 
 pytestmark = pytest.mark.long
 

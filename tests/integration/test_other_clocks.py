@@ -9,17 +9,16 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.local.embedded.start import LocalCluster
-from mirror_pipeline.local.shapes.ground import known_everywhere, local_settings
 from mirror_pipeline.operations.failover.report import FailoverOptions
 from tests.integration.processes import kill_tree, start_mirror, wait_until
 from tests.support.groups import IN_PROCESS, carry, commit, committed
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import create_topic, end_offsets, make_mirror, produce, values
+from tests.support.mirrors import add_partitions, create_topic, end_offsets, make_mirror, produce, values
 
 pytestmark = pytest.mark.long
 
@@ -36,13 +35,6 @@ def run(folder: Path, *, ahead: float = 0.0) -> int:
         return process.wait(120)
     finally:
         kill_tree(process)
-
-
-def grow(servers: str, topic: str, partitions: int) -> None:
-    """Add partitions to a topic of the source."""
-    admin = AdminClient({"bootstrap.servers": servers})
-    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(15)
-    known_everywhere(local_settings(servers), topic, partitions)
 
 
 def copied(mirror: Mirror, topic: str, partitions: int) -> list[str]:
@@ -62,7 +54,7 @@ def test_partitions_added_after_a_run_on_a_fast_host_are_known_to_all(
     groups = {"include": [f"{topic_name}.*"]}
     mirror = make_mirror(tmp_path, east, west, [topic_name], engine=IN_PROCESS, groups=groups)
     assert run(tmp_path, ahead=HOURS) == 0
-    grow(east, topic_name, 4)
+    add_partitions(east, topic_name, 4)
     produce(east, topic_name, 200, partitions=4, start=100)
     commit(east, topic_name, {Place(topic_name, number): 10 for number in range(4)})
     assert mirror.run(once=True).records == 200
@@ -88,7 +80,7 @@ def test_a_kill_before_the_ledger_is_written_doubles_nothing_in_added_partitions
     produce(east, "t", 100, partitions=2, at=OLD)
     mirror = make_mirror(tmp_path, east, west, ["t"], engine=IN_PROCESS)
     assert run(tmp_path, ahead=HOURS) == 0
-    grow(east, "t", 4)
+    add_partitions(east, "t", 4)
     produce(east, "t", 200, partitions=4, start=100, at=OLD)
     monkeypatch.setenv("MIRROR_CRASH_AT", "record.before")
     assert run(tmp_path) == -signal.SIGKILL
@@ -108,7 +100,7 @@ def recreate(servers: str, topic: str, partitions: int) -> None:
     create_topic(servers, topic, partitions)
 
 
-@pytest.mark.parametrize("again", [recreate, grow])
+@pytest.mark.parametrize("again", [recreate, add_partitions])
 def test_partitions_that_come_back_continue_behind_the_generation_that_had_them(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, again: Callable[[str, str, int], None]
 ) -> None:

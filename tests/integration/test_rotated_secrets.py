@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.config import ClusterSettings
@@ -22,9 +21,10 @@ from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, s
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.reports import Progress
 from tests.integration.processes import wait_until
-from tests.support.certificates import authority, certificate
+from tests.support.certificates import authority, certificate, keystore
 from tests.support.groups import IN_PROCESS, running
 from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce
+from tests.support.scram import SCRAM, login, set_password
 
 pytestmark = pytest.mark.long
 
@@ -45,10 +45,7 @@ class Place:
     def set_password(self, password: str) -> None:
         """Of the mirror's user, on both clusters."""
         for alias in self.clusters:
-            change = UserScramCredentialUpsertion("mirror", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), password.encode())
-            admin = AdminClient({"bootstrap.servers": self.at(alias)})
-            for future in admin.alter_user_scram_credentials([change]).values():
-                future.result(15)
+            set_password(self.at(alias), password)
 
     def mirror(self, folder: Path, prefix: str, listener: str, security: dict[str, Any], **settings: Any) -> Mirror:
         clusters = {
@@ -61,19 +58,15 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("rotated")
-    for name in ("ca", "old-clients", "new-clients"):
+    for name in ("old-clients", "new-clients"):
         authority(folder, name)
-    certificate(folder, "broker", "ca", "subjectAltName=IP:127.0.0.1", ["-nodes"])
-    (folder / "keystore.pem").write_text((folder / "broker-key.pem").read_text() + (folder / "broker.pem").read_text())
     (folder / "trusted.pem").write_text((folder / "old-clients.pem").read_text())
     settings = {
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(folder / "keystore.pem"),
+        **keystore(folder),
+        **SCRAM,
         "listener.name.tls.ssl.truststore.type": "PEM",
         "listener.name.tls.ssl.truststore.location": str(folder / "trusted.pem"),
         "listener.name.tls.ssl.client.auth": "required",
-        "listener.name.secure.sasl.enabled.mechanisms": "SCRAM-SHA-512",
-        "listener.name.secure.scram-sha-512.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
         "listener.name.secure.connections.max.reauth.ms": str(int(SESSION_SECONDS * 1000)),
     }
     try:
@@ -111,10 +104,6 @@ def said(mirror: Mirror) -> str:
     return mirror.status().lanes[0].message
 
 
-def scram(secret: Path) -> dict[str, Any]:
-    return {"protocol": "SASL_PLAINTEXT", "mechanism": "SCRAM-SHA-512", "username": "mirror", "password": f"${{file:{secret}}}"}
-
-
 @pytest.mark.parametrize("first", ["cluster", "file"])
 def test_a_password_is_changed_under_a_running_lane(
     place: Place, tmp_path: Path, topic_name: str, first: str, caplog: pytest.LogCaptureFixture
@@ -125,7 +114,7 @@ def test_a_password_is_changed_under_a_running_lane(
     place.set_password("before")
     steps: dict[str, Callable[[], object]] = {"cluster": partial(place.set_password, "after"), "file": partial(secret.write_text, "after")}
     create_topic(place.at("east"), f"{topic_name}.a")
-    mirror = place.mirror(tmp_path, topic_name, "SECURE", scram(secret))
+    mirror = place.mirror(tmp_path, topic_name, "SECURE", login(secret))
     with running(mirror):
         produce(place.at("east"), f"{topic_name}.a", 20)
         wait_until(lambda: mirror.lag().lag_records == 0 and bool(said(mirror)) is False, 60, "the first records")
@@ -149,7 +138,7 @@ def test_a_password_file_is_empty_for_some_seconds(place: Place, tmp_path: Path,
     secret.write_text("steady")
     place.set_password("steady")
     create_topic(place.at("east"), f"{topic_name}.a")
-    mirror = place.mirror(tmp_path, topic_name, "SECURE", scram(secret))
+    mirror = place.mirror(tmp_path, topic_name, "SECURE", login(secret))
     with running(mirror):
         produce(place.at("east"), f"{topic_name}.a", 20)
         wait_until(lambda: mirror.lag().lag_records == 0, 60, "the first records")
@@ -170,7 +159,7 @@ def test_a_once_run_gives_up_after_its_patience_and_a_first_contact_at_once(plac
     create_topic(place.at("east"), topic_name)
     produce(place.at("east"), topic_name, 4_000, size=1_000)
     engine = {**IN_PROCESS, "source_wait": "4s", "target_wait": "4s", "bandwidth": "200KB"}
-    mirror = place.mirror(tmp_path, topic_name, "SECURE", scram(secret), topics={"include": [topic_name]}, engine=engine)
+    mirror = place.mirror(tmp_path, topic_name, "SECURE", login(secret), topics={"include": [topic_name]}, engine=engine)
     changes = iter(["another"])
 
     def change(progress: Progress) -> None:

@@ -12,9 +12,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AclBindingFilter, AclOperation, AclPermissionType, NewTopic, ResourcePatternType, ResourceType
 
-from tests.integration.secured import NAME, PASSWORD, PAYLOAD, TARGET, TOPIC, USER, Leaks, Secured, commands, leaks, retried, secured
+from tests.integration.secured import NAME, PASSWORD, PAYLOAD, TARGET, TOPIC, Leaks, Secured, commands, leaks, retried, secured
 from tests.support.dagster_page import Up, consume, end, family, until
 from tests.support.dagster_page import start as start_up
+from tests.support.scram import USER
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 COUNT = 300

@@ -12,8 +12,9 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, N
 from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
 from tests.integration.processes import wait_until
-from tests.integration.secured import NAME, TARGET, TOPIC, USER, Secured, secured
+from tests.integration.secured import NAME, TARGET, TOPIC, Secured, secured
 from tests.support.mirrors import produce
+from tests.support.scram import USER
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -19,10 +19,11 @@ from mirror_pipeline.buffer.ledger.topic_changes import ACL, TopicChanges
 from mirror_pipeline.crash_points import CRASH
 from mirror_pipeline.operations.topic_sync.sync_state import topics_store
 from tests.integration.processes import wait_until
-from tests.integration.secured import USER, Secured, secured
+from tests.integration.secured import Secured, secured
 from tests.support.groups import IN_PROCESS, running
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce
+from tests.support.scram import USER
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

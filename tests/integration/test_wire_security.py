@@ -21,7 +21,7 @@ from mirror_pipeline.kafka.security.tls import TlsFailed
 from mirror_pipeline.local.embedded.settings import DEFAULT_VERSION
 from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, stop_clusters
 from mirror_pipeline.model import TopicPartition
-from tests.support.certificates import authority, certificate
+from tests.support.certificates import authority, certificate, keystore
 from tests.support.waiting import has_input
 from tests.support.wire_tools import batch, new_topic, put, stamped
 
@@ -51,11 +51,9 @@ class Certificates(NamedTuple):
 def certificates() -> Iterator[Certificates]:
     with tempfile.TemporaryDirectory(prefix="wire-tls-") as name:
         folder = Path(name)
-        authority(folder, "ca")
+        keystore(folder)
         authority(folder, "stranger")
-        certificate(folder, "broker", "ca", "subjectAltName=IP:127.0.0.1", ["-nodes"])
         certificate(folder, "client", "ca", "extendedKeyUsage=clientAuth", ["-passout", f"pass:{KEY_PASSWORD}"])
-        (folder / "keystore.pem").write_text((folder / "broker-key.pem").read_text() + (folder / "broker.pem").read_text())
         yield Certificates(folder)
 
 

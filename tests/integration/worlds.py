@@ -16,10 +16,11 @@ from confluent_kafka import Producer
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.topics import rights
-from tests.integration.secured import USER, Secured
+from tests.integration.secured import Secured
 from tests.support.groups import IN_PROCESS, commit, committed
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, make_mirror, produce
+from tests.support.scram import USER
 
 NAMES = ("prefix", "identity", "transactions", "tls", "sasl_acl")
 SECURED = frozenset(("tls", "sasl_acl"))

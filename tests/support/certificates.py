@@ -20,3 +20,12 @@ def certificate(folder: Path, name: str, ca: str, extension: str, key: list[str]
     (folder / f"{name}.ext").write_text(extension)
     signing = ["-CA", f"{ca}.pem", "-CAkey", f"{ca}-key.pem", "-CAcreateserial", "-extfile", f"{name}.ext"]
     openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-days", "2", "-out", f"{name}.pem", *signing)
+
+
+def keystore(folder: Path) -> dict[str, str]:
+    """A certificate for a broker from a new authority; the broker settings that use it."""
+    authority(folder, "ca")
+    certificate(folder, "broker", "ca", "subjectAltName=IP:127.0.0.1", ["-nodes"])
+    store = folder / "keystore.pem"
+    store.write_text((folder / "broker-key.pem").read_text() + (folder / "broker.pem").read_text())
+    return {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(store)}

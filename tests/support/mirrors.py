@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.config import ClusterSettings
@@ -60,6 +60,13 @@ def create_topic(bootstrap: str, name: str, partitions: int = 1, *, replicas: in
     admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: its calls end with it
     admin.create_topics([NewTopic(name, partitions, replicas or replicas_for(bootstrap, name), config=settings)])[name].result(15)
     known_everywhere(local_settings(bootstrap), name, partitions)
+
+
+def add_partitions(bootstrap: str, topic: str, partitions: int) -> None:
+    """Let a topic have so many partitions, known to all brokers."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: its calls end with it
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(15)
+    known_everywhere(local_settings(bootstrap), topic, partitions)
 
 
 def produce(bootstrap: str, topic: str, count: int, *, partitions: int = 1, start: int = 0, at: int | None = None, size: int = 20) -> None:

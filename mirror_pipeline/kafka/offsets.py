@@ -58,23 +58,22 @@ def log_range(
     Raises:
         BrokerError: a partition's leader refuses.
     """
-    found: dict[TopicPartition, tuple[int, int]] = {}
-    for tp, log in log_ranges(client, parts, isolation=isolation, within=within).items():
-        if isinstance(log, BrokerError):
-            raise log
-        found[tp] = log
-    return found
+    starts, ends = (offsets_at(client, parts, at, isolation=isolation, within=within) for at in (EARLIEST, LATEST))
+    return {tp: (starts[tp], ends[tp]) for tp in parts}
 
 
 def log_ranges(
-    client: WireClient, parts: Collection[TopicPartition], *, isolation: int, within: float | None = None
+    client: WireClient, parts: Collection[TopicPartition], *, isolation: int
 ) -> dict[TopicPartition, tuple[int, int] | BrokerError]:
     """The same with an error in place of a refused range."""
-    starts, ends = (offsets_or_errors(client, parts, at, isolation=isolation, within=within) for at in (EARLIEST, LATEST))
-    return {tp: _range(starts[tp], ends[tp]) for tp in parts}
-
-
-def _range(start: int | BrokerError, end: int | BrokerError) -> tuple[int, int] | BrokerError:
-    if isinstance(start, BrokerError):
-        return start
-    return end if isinstance(end, BrokerError) else (start, end)
+    ranges: dict[TopicPartition, tuple[int, int] | BrokerError] = {}
+    starts = offsets_or_errors(client, parts, EARLIEST, isolation=isolation)
+    answered = [tp for tp, start in starts.items() if not isinstance(start, BrokerError)]  # asking the others again waits in vain
+    ends = offsets_or_errors(client, answered, LATEST, isolation=isolation)
+    for tp, start in starts.items():
+        if isinstance(start, BrokerError):
+            ranges[tp] = start
+        else:
+            end = ends[tp]
+            ranges[tp] = end if isinstance(end, BrokerError) else (start, end)
+    return ranges

@@ -182,9 +182,9 @@ def refresh_logs(topics: Sequence[CopiedTopic], source: WireClient, target: Wire
     for topic, part in parts:
         left, right = ours[part.chunk.source], theirs[part.chunk.target]
         if isinstance(left, BrokerError):
-            topic.problem = topic.problem or f"the source topic cannot be read: {left.message}"
+            topic.problem = topic.problem or _unreadable("source", left.message)
         elif isinstance(right, BrokerError):
-            topic.problem = topic.problem or f"the target topic cannot be read: {right.message}"
+            topic.problem = topic.problem or _unreadable("target", right.message)
         else:
             part.see_logs(left, right, ends_deleted=topic.terms.ends_deleted)
 
@@ -194,11 +194,14 @@ def _changed(side: str, cluster: ClusterMetadata, name: str, topic_id: str, clus
         return f"the {side} address leads to another cluster: {cluster.cluster_id}, not {cluster_id}"
     found = cluster.topics.get(name)
     if found is None or found.error:
-        code = broker_error(found.error, name).message if found is not None else name
-        return f"the {side} topic cannot be read: {code}"
+        return _unreadable(side, broker_error(found.error, name).message if found is not None else name)
     if topic_id and found.topic_id and found.topic_id != topic_id:
         return f"the {side} topic has been recreated since it was copied"
     return ""
+
+
+def _unreadable(side: str, why: str) -> str:
+    return f"the {side} topic cannot be read: {why}"
 
 
 def by_time(topics: Sequence[CopiedTopic], source: WireClient, from_time: int | None, to_time: int | None) -> None:

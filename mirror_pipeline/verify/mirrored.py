@@ -162,12 +162,14 @@ class MirrorCheck:
         self._progress.stage = "records"
         topics = {id(parts[source].topic): parts[source].topic for source in suspects}
         refresh_logs(list(topics.values()), self._source, self._target)
+        for part in parts.values():
+            part.unreadable = part.unreadable or part.topic.problem
         left, right = self._flow.source, self._flow.target
         tasks = [
             DeepTask(left, right, chunk, part.topic.terms, DIFFERENCES_PER_PARTITION, self._timeout, part.copied.gaps)
             for source, leaves in suspects.items()
             for part in (parts[source],)
-            if not part.topic.problem
+            if not part.unreadable
             for chunk in deep_chunks(part.copied.chunk, leaves)
         ]
         self._progress.suspects += sum(task.chunk.end - task.chunk.start for task in tasks)
@@ -199,7 +201,7 @@ class MirrorCheck:
             )
             for source, part in parts.items()
             if part.copied.target_log[1] > part.copied.target_next and not part.copied.promoted
-            and not self._continued(part)
+            and not part.topic.problem and not self._continued(part)
         ]  # fmt: skip
 
         def took(answer: tuple[TopicPartition, list[int]]) -> tuple[()]:
@@ -225,7 +227,7 @@ class MirrorCheck:
         for topic in topics:
             rows = []
             for part in self._parts.values():
-                if part.topic is topic and not (topic.problem or part.unreadable):
+                if part.topic is topic and not part.unreadable:
                     rows += verifications(part.copied, part.left, part.settled)
             topic.ledger.add_verifications(rows)
 

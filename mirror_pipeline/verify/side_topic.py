@@ -24,7 +24,6 @@ READY_SECONDS = 30.0
 """A controller elects the leaders of a new topic within a second; a busy cluster may need much longer."""
 ATTEMPTS = 8
 PAUSE_SECONDS = 0.25
-"""Records must not expire from a side topic before an operator has seen them."""
 
 
 class SideTopic:
@@ -57,6 +56,7 @@ class SideTopic:
             if isinstance(configs, BrokerError):
                 raise configs
             explicit = {key: entry.value for key, entry in configs.items() if entry.is_explicit and entry.value is not None}
+            # Records must not expire before an operator has seen them.
             self._admin.create_topic(self._name, model.partitions, model.replication_factor, explicit | KEPT_FOREVER)
         elif known.partitions < model.partitions:
             self._admin.grow(self._name, model.partitions)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.engine import lane
@@ -23,7 +23,7 @@ from mirror_pipeline.local.shapes.ground import local_settings
 from mirror_pipeline.reports import RunReport
 from tests.integration.processes import wait_until
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import create_topic, end_offsets, make_mirror, produce
+from tests.support.mirrors import add_partitions, create_topic, end_offsets, make_mirror, produce
 
 Start = Callable[..., list[LocalCluster]]
 ENGINE = {"inline_bytes": "1GB", "request_timeout": "10s"}
@@ -225,8 +225,7 @@ def test_a_topic_that_others_grow_meanwhile_is_looked_at_again(
 
     def late(self: Admin, name: str, partitions: int) -> None:
         if not refusals:
-            admin = AdminClient({"bootstrap.servers": west})  # kept: its calls end with it
-            admin.create_partitions([NewPartitions(name, 5)])[name].result(15)
+            add_partitions(west, name, 5)
         try:
             grow(self, name, partitions)
         except BrokerError as error:

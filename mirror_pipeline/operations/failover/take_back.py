@@ -31,7 +31,6 @@ from mirror_pipeline.topics.manage import ensure_target_topic, plan_targets
 from mirror_pipeline.topics.plan import TargetPlan
 
 POLICY_VIOLATION = 44
-# A compacted topic takes no DeleteRecords; no other setting may delete from it meanwhile.
 # Until a topic's leaders know a new setting.
 SETTING_SECONDS, SETTING_POLL_SECONDS = 30.0, 0.2
 SETTINGS, RESTORED = "settings", "restored"
@@ -106,6 +105,7 @@ def empty_old(reverse: Flow, ends: Mapping[TopicPartition, int], note: Note) -> 
                 if error.code != POLICY_VIOLATION:
                     raise
                 note(SETTINGS, {"topic": name, "settings": _own_settings(target, name)})
+                # A compacted topic takes no DeleteRecords; no other setting may delete from it meanwhile.
                 _alter(target, name, KEPT_FOREVER)
                 _delete_soon(target, own)
 

@@ -16,8 +16,9 @@ from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters
 from mirror_pipeline.local.shapes.ground import local_settings
 from tests.faults.child import MirrorChild, wait_for
 from tests.faults.report import CampaignReport
-from tests.faults.troubles import APPEAR_LATER, DARK, DARK_SOURCE, DARK_TARGET, TROUBLES, USER, Feeder, Sides, StandStill
+from tests.faults.troubles import APPEAR_LATER, DARK, DARK_SOURCE, DARK_TARGET, TROUBLES, Feeder, Sides, StandStill
 from tests.support.mirrors import write_config
+from tests.support.scram import SCRAM, USER
 
 HEALTHY = [f"h-{number:02}" for number in range(38)]
 LONGEST_STAND_STILL = 10.0
@@ -30,14 +31,13 @@ ENGINE = {"spark_master": "local[2]", "request_timeout": "5s", "target_wait": "1
 def secured_pair(folder: Path) -> tuple[LocalCluster, LocalCluster]:
     """Three brokers each; the operator comes in without a login, the mirror with one, so that rights can be denied to it."""
     config = {
-        "listener.name.sasl.sasl.enabled.mechanisms": "SCRAM-SHA-512",
-        "listener.name.sasl.scram-sha-512.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+        **SCRAM,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS", "allow.everyone.if.no.acl.found": "true",
     }  # fmt: skip
     users = ["--add-scram", f"SCRAM-SHA-512=[name={USER},password={PASSWORD}]"]
     east, west = start_clusters(
-        folder, names=["east", "west"], brokers=3, config=config, listeners={"SASL": "SASL_PLAINTEXT"}, storage_args=users
+        folder, names=["east", "west"], brokers=3, config=config, listeners={"SECURE": "SASL_PLAINTEXT"}, storage_args=users
     )
     return east, west
 
@@ -45,7 +45,7 @@ def secured_pair(folder: Path) -> tuple[LocalCluster, LocalCluster]:
 def login(cluster: LocalCluster) -> dict[str, Any]:
     """The cluster as the mirror's configuration has it."""
     security = {"protocol": "SASL_PLAINTEXT", "mechanism": "SCRAM-SHA-512", "username": USER, "password": "${env:TROUBLES_PASSWORD}"}
-    return {"bootstrap_servers": cluster.listener("SASL"), "security": security}
+    return {"bootstrap_servers": cluster.listener("SECURE"), "security": security}
 
 
 def told(config: Path, command: str) -> dict[str, Any]:
@@ -92,7 +92,11 @@ def test_troubles(plan: Callable[[str], CampaignReport], own_clusters: Callable[
     child = MirrorChild(config, "run", "--for", f"{minutes + 10}m", "--json")
     mirror = Mirror(load_config(config), "m")
     copies = {topic: f"east.{topic}" for topic in HEALTHY}
-    wait_for("every topic to be copied", lambda: len(mirror.status().lanes[0].topics) >= len(now) + 1, BEGIN_SECONDS, poll=2)
+
+    def begun() -> bool:
+        return sum(len(lane.topics) for lane in mirror.status().lanes) >= len(now) + 1
+
+    wait_for("every topic to be copied", begun, BEGIN_SECONDS, poll=2)
     time.sleep(10)
     watch = StandStill(local_settings(target.bootstrap_servers), copies)
     until = time.monotonic() + 60 * minutes

@@ -28,8 +28,8 @@ from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.model import TopicPartition
 from tests.faults.child import wait_for
+from tests.support.scram import USER
 
-USER = "mirror"
 FEED_SECONDS = 0.25
 LOOK_SECONDS = 0.5
 ADMIN_SECONDS = 30.0
@@ -124,8 +124,8 @@ class Sides:
     def create(self, cluster: LocalCluster, topic: str, *, brokers: list[int] | None = None, **settings: str) -> None:
         """A topic of one partition, on three brokers or on those that are named."""
         config = {key.replace("__", "."): value for key, value in settings.items()}
-        place: dict[str, Any] = {"replica_assignment": [brokers]} if brokers else {"num_partitions": 1, "replication_factor": 3}
-        self.admin(cluster).create_topics([NewTopic(topic, config=config, **place)])[topic].result(ADMIN_SECONDS)
+        place: dict[str, Any] = {"replica_assignment": [brokers]} if brokers else {"replication_factor": 3}
+        self.admin(cluster).create_topics([NewTopic(topic, 1, config=config, **place)])[topic].result(ADMIN_SECONDS)
 
     def delete(self, cluster: LocalCluster, topic: str) -> None:
         """Delete a topic, and wait until no broker knows it."""

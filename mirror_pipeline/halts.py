@@ -212,7 +212,7 @@ def ended(topic: str, alias: str) -> Halt:
 
 def source_missing(topic: str) -> Halt:
     """A source topic that was selected does not exist; nothing of it was copied."""
-    return Halt(topic, f"source topic {topic} does not exist")
+    return Halt(topic, f"source topic {topic} does not exist", "check its name, and that this user may describe it")
 
 
 def other_cluster(topic: str, alias: str, known_id: str, cluster_id: str) -> Halt:
@@ -376,14 +376,17 @@ def copy_differs(mirror: str, place: TopicPartition, source_offset: int | None, 
 # Target topics that cannot be made or are not ready.
 
 
+BEGINS_THEN = "`mirror plan` shows whether that is mended; the copy then begins by itself"
+
+
 def blocked(topic: str, blockers: tuple[str, ...]) -> Halt:
     """The topic's plan has blockers."""
-    return Halt(topic, "; ".join(blockers))
+    return Halt(topic, "; ".join(blockers), BEGINS_THEN)
 
 
 def settings_refused(topic: str, target_topic: str, alias: str) -> Halt:
     """The target refuses every form of the topic's settings."""
-    return Halt(topic, f"cluster {alias} refuses every form of the settings of topic {target_topic}")
+    return Halt(topic, f"cluster {alias} refuses every form of the settings of topic {target_topic}", BEGINS_THEN)
 
 
 def target_smaller(topic: str, target_topic: str, partitions: int, wanted: int) -> Halt:
@@ -400,7 +403,7 @@ def without_leaders(topic: str, target_topic: str, alias: str, seconds: float) -
 
 def not_begun(topic: str, error: MirrorError) -> Halt:
     """A topic's copy cannot begin, for the reason that an error names."""
-    return error.halt if isinstance(error, TopicHalted) else Halt(topic, error.message, error.hint)
+    return error.halt if isinstance(error, TopicHalted) else Halt(topic, error.message, error.hint or BEGINS_THEN)
 
 
 # The buffer, brokers, this program.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
@@ -51,28 +51,42 @@ def read_values(bootstrap: str, topic: str, *, committed: bool) -> Values:
 
 
 def compare_values(source: Values, target: Values, account: Account, *, topic: str) -> None:
-    """Count values that are lost, duplicated, out of order, or on the target without a source record."""
+    """Count values that are lost, duplicated, out of order, or on the target without a source record.
+
+    A value that the source has twice, because its own producer sent it again, must be on the target twice.
+    """
     if not any(source.values()):
         account.unexplain(f"{topic} is empty on the source: the load has not worked")
     for partition in sorted(source.keys() | target.keys()):
-        ours, theirs = source.get(partition, []), target.get(partition, [])
+        ours, theirs = _occurrences(source.get(partition, [])), _occurrences(target.get(partition, []))
         account.records += len(ours)
-        counts, there = Counter(theirs), set(theirs)
-        lost = [value for value in ours if value not in there]
-        duplicated = [value for value, count in counts.items() if count > 1]
         place = {value: index for index, value in enumerate(ours)}
-        strange = [value for value in counts if value not in place]
-        order = [place[value] for value in dict.fromkeys(theirs) if value in place]
+        more = [value for value in theirs if value not in place]
+        there = set(theirs)
+        lost = [value for value in ours if value not in there]
+        duplicated = [value for value in more if (value[0], 1) in place]
+        strange = [value for value in more if (value[0], 1) not in place]
+        order = [place[value] for value in theirs if value in place]
         wrong = sum(1 for before, after in zip(order, order[1:], strict=False) if after < before)
         account.lost += len(lost)
-        account.doubled += sum(counts[value] - 1 for value in duplicated)
+        account.doubled += len(duplicated)
         account.disordered += wrong
         account.unexplained += len(strange)
         for what, values in (("lost", lost), ("duplicated", duplicated), ("not of the source", strange)):
             if values:
-                account.tell(f"{topic}[{partition}]: {len(values)} {what}: {values[:3]} ... {values[-1]}")
+                account.tell(f"{topic}[{partition}]: {len(values)} {what}: {[value for value, _ in values[:3]]} ... {values[-1][0]}")
         if wrong:
             account.tell(f"{topic}[{partition}]: {wrong} out of order")
+
+
+def _occurrences(values: Sequence[str]) -> list[tuple[str, int]]:
+    """Each value with how often it has been there so far."""
+    seen: Counter[str] = Counter()
+    found = []
+    for value in values:
+        seen[value] += 1
+        found.append((value, seen[value]))
+    return found
 
 
 def acked_are_there(target: Values, acked: Mapping[tuple[str, int], int], failed: Mapping[tuple[str, int], int], topic: str) -> int:

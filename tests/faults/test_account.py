@@ -31,6 +31,22 @@ def test_counts(target: dict[int, list[str]], wanted: tuple[int, int, int, int])
     assert account.clean == (wanted == (0, 0, 0, 0))
 
 
+@pytest.mark.parametrize(
+    ("target", "wanted"),
+    [
+        (["t/0/0", "t/0/1", "t/0/2", "t/0/1", "t/0/2", "t/0/3"], (0, 0, 0)),
+        (["t/0/0", "t/0/1", "t/0/2", "t/0/3"], (2, 0, 0)),
+        (["t/0/0", "t/0/1", "t/0/2", "t/0/1", "t/0/2", "t/0/3", "t/0/2"], (0, 1, 0)),
+        (["t/0/0", "t/0/1", "t/0/1", "t/0/2", "t/0/2", "t/0/3"], (0, 0, 1)),
+    ],
+)
+def test_what_the_sources_own_producer_sent_twice_is_twice_on_the_target(target: list[str], wanted: tuple[int, int, int]) -> None:
+    account = Account()
+    source = {0: ["t/0/0", "t/0/1", "t/0/2", "t/0/1", "t/0/2", "t/0/3"]}
+    compare_values(source, {0: target}, account, topic="t")
+    assert (account.lost, account.doubled, account.disordered) == wanted
+
+
 def test_a_load_that_did_nothing_proves_nothing() -> None:
     account = Account()
     compare_values({0: []}, {0: []}, account, topic="t")

@@ -30,7 +30,7 @@ from tests.integration.secured import Secured
 from tests.integration.worlds import World, world
 from tests.support.groups import running
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import assert_identical, create_topic
+from tests.support.mirrors import add_partitions, assert_identical, create_topic
 from tests.support.scram import USER
 
 pytestmark = pytest.mark.long
@@ -193,4 +193,30 @@ def test_a_once_run_ends_with_the_halt_named(guarded: World, tmp_path: Path, top
     assert [(each.state, each.code) for each in report.topics] == [("halted", "topic_authorization_failed")]
     assert "tried again" not in report.topics[0].hint
     mirror.run(once=True)
+    assert_identical(mirror, [topic_name])
+
+
+def test_partitions_that_may_not_be_added_wait_and_the_others_go_on(guarded: World, tmp_path: Path, topic_name: str) -> None:
+    guarded.create(topic_name, 2)
+    guarded.produce(topic_name, 20, partitions=2)
+    mirror = guarded.mirror(tmp_path, topic_name)
+    assert guarded.secured is not None
+    guarded.secured.allow("west", "topic", f"east.{topic_name}", "ALTER")
+    with ExitStack() as right:
+        with running(mirror):
+            wait_until(lambda: caught_up(mirror), 60, "the first records")
+            right.enter_context(denied(guarded, "west", f"east.{topic_name}", "ALTER"))
+            time.sleep(1)
+            add_partitions(guarded.east, topic_name, 3)
+            wait_until(lambda: "ALTER" in row(mirror, topic_name).reason, 60, "the missing right")
+            assert row(mirror, topic_name).state == "behind"
+            guarded.produce(topic_name, 20, partitions=2, start=20)
+            wait_until(lambda: row(mirror, topic_name).records == 40, 60, "the other partitions")
+        guarded.produce(topic_name, 30, partitions=3, start=40)
+        (once,) = mirror.run(once=True).topics
+        assert (once.state, once.records) == ("behind", 20) and "ALTER" in once.reason
+        with running(mirror):
+            wait_until(lambda: "ALTER" in row(mirror, topic_name).reason, 60, "the missing right")
+            right.close()
+            wait_until(lambda: caught_up(mirror), 60, "the new partition")
     assert_identical(mirror, [topic_name])

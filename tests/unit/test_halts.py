@@ -118,7 +118,7 @@ def test_a_halt_crosses_processes_and_travels_in_its_exception(name: str) -> Non
     assert (again.message, again.hint, str(again)) == (halt.message, halt.hint, str(error))
     assert halts.not_begun("another", error) is halt
     assert halt.message and "\n" not in halt.message + halt.hint
-    assert halt.hint or not halt.code
+    assert halt.hint
 
 
 def test_a_halt_of_the_target_is_shown_with_its_source_partition() -> None:

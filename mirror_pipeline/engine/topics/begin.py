@@ -260,6 +260,7 @@ class TopicStarter:
         with self._state.lock:
             for begun in fresh:
                 run = self._state.topics.setdefault(begun.topic, begun)
+                run.waits = ""
                 for number in new[begun.topic]:
                     run.partitions.setdefault(number, begun.partitions[number])
                 self._state.unready.pop(begun.topic, None)
@@ -270,10 +271,19 @@ class TopicStarter:
         return passes(error) and self._waits.put_off(name, str(error), most=self._context.mirror.engine.target_wait)
 
     def _refuse(self, name: str, halt: Halt) -> None:
+        """Halt a topic that cannot begin; of one that has begun only the new partitions wait, until the next run if this is a ``once`` run."""
+        with self._state.lock:
+            run = self._state.topics.get(name)
+        why = str(halt.error())
+        if run is not None and self._waits.put_off(name, why, most=0.0):
+            return
         self._waits.over(name)
         with self._state.lock:
             self._state.unready.pop(name, None)
-            self._state.halt(name, halt)
+            if run is not None:
+                run.waits = why
+            else:
+                self._state.halt(name, halt)
 
 
 def _new_partitions(topic: LaneTopic, found: TopicMetadata, known: Incarnation | None) -> list[int]:

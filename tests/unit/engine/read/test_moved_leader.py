@@ -13,7 +13,8 @@ from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.read import divergence
 from mirror_pipeline.engine.read.loop import ReadLoop
 from mirror_pipeline.engine.read.messages import RangeOutcome, ReadResult
-from mirror_pipeline.kafka.answers import OffsetAnswer
+from mirror_pipeline.kafka.answers import EARLIEST, OffsetAnswer
+from mirror_pipeline.kafka.records.header import BatchHeader
 from mirror_pipeline.model import BatchMark, TopicPartition
 from tests.support.lane_context import context
 from tests.support.read_lane import STAGED, Source, halt_code, lane
@@ -37,9 +38,46 @@ class NewLeader(Source):
         return {tp: OffsetAnswer(-1, -1, self.error) for tp in at}
 
 
-def read_on(context: LaneContext, staging: ReadLoop) -> None:
+class GrownLog(Source):
+    """A log that goes on after what was staged, and whose epochs end where it is told."""
+
+    def __init__(self, ends: Mapping[int, int], held: BatchMark) -> None:
+        super().__init__()
+        self.ends, self.held = ends, held
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:
+        return {tp: OffsetAnswer(self.ends[epoch], epoch, 0) for tp, epoch in epochs.items()}
+
+    def list_offsets(self, at: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:
+        return {tp: OffsetAnswer(0 if time == EARLIEST else STAGED + 10, -1, 0) for tp, time in at.items()}
+
+
+@pytest.mark.parametrize(
+    ("mark", "ends", "code"),
+    [
+        (STAGED - 1, {0: STAGED}, ""),
+        (STAGED - 1, {0: STAGED - 1}, "truncated"),
+        (STAGED - 1, {0: STAGED - 5}, "truncated"),
+        (STAGED - 8, {0: STAGED - 5}, ""),
+        (STAGED - 8, {0: STAGED - 8}, "truncated"),
+    ],
+)
+def test_only_a_log_that_lost_the_batch_read_last_was_truncated(
+    context: LaneContext, monkeypatch: pytest.MonkeyPatch, mark: int, ends: dict[int, int], code: str
+) -> None:
+    """A killed run may have read on, and from another leader, after it reported the batch by which the log is known again."""
+    monkeypatch.setattr(divergence, "SECOND_LOOK_SECONDS", 0.0)
+    held = BatchMark(mark, 7, 0)
+    source = GrownLog(ends, held)
+    monkeypatch.setattr(divergence, "_batch_at", lambda *_: BatchHeader(held.offset, 99, held.epoch, 2, held.crc, 0, 0, 0, 0, -1, -1, -1, 1))
+    read_on(context, lane(context, source), mark=held)
+    assert halt_code(context) == code
+    assert len(context.spans.spans()) == (0 if code else 1)
+
+
+def read_on(context: LaneContext, staging: ReadLoop, *, mark: BatchMark = BatchMark(STAGED - 1, 7, 0)) -> None:
     """Another batch, of the next leader's epoch."""
-    context.state.topics["t"].partitions[0].mark = BatchMark(STAGED - 1, 7, 0)
+    context.state.topics["t"].partitions[0].mark = mark
     writer = PartFileWriter(context.store, 0, 0, durable=False)
     writer.add(SpanDraft("t", 0, "now", STAGED, STAGED + 10, 10, 1, 0, 0), b"payload")
     found = RangeOutcome("t", 0, STAGED + 10, 10, 7, end=STAGED + 10, first_epoch=1, mark=BatchMark(STAGED, 1, 1))

@@ -9,6 +9,8 @@ EXPIRES_SOON_SECONDS = 86_400.0
 LONG_TRANSACTION_SECONDS = 60.0
 # States of a topic that is not copied now, by a halt or because it waits for a cluster.
 HALTED, BEHIND = "halted", "behind"
+LASTING_SECONDS = 30.0
+"""A topic that has waited for this long has a problem: leaders of new topics, and those that move, are there within seconds."""
 HANGING_SECONDS = 900.0
 """Kafka's default of transaction.max.timeout.ms: a transaction that is open for longer hangs (KIP-664)."""
 
@@ -35,7 +37,8 @@ class TopicLag:
 
     ``expires_seconds`` is how soon the source's retention may delete unread records (None: not by time, or nothing is
     unread), ``held_records`` the offsets that an open transaction has held back for ``held_seconds``.
-    ``state`` is ``ok`` or ``halted``, the latter with its ``code``, the ``reason`` and, as ``hint``, what ends it.
+    ``state`` is ``ok``, ``behind`` where a lane at work says for what the topic waits, or ``halted``, with its ``code``; both
+    have the ``reason`` and, as ``hint``, what to do.
     ``lag_seconds_at_least``: not every partition's oldest record is known, and the lag may be longer.
     """
 

@@ -79,7 +79,8 @@ class Finding:
 class TopicState:
     """The state of a topic in a run: ``ok``, ``behind`` (target not reachable or run ended early) or ``halted``.
 
-    ``positions``: source offset, by partition, up to which everything is on the target or named as missing.
+    ``positions``: source offset, by partition, up to which everything is on the target or named as missing. ``behind_seconds``:
+    how long it had been behind when that was reported.
     """
 
     topic: str
@@ -91,6 +92,7 @@ class TopicState:
     bytes: int = 0
     code: str = ""
     positions: dict[int, int] = field(default_factory=dict)
+    behind_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,7 +469,7 @@ Observer = Callable[[Progress], None]
 class TopicProgress:
     """One topic inside a :class:`Progress`; ``marks`` are offset, CRC and leader epoch of the last batches read.
 
-    ``ends_known``: the source has reported every ``end``.
+    ``ends_known``: the source has reported every ``end``. ``behind_seconds``: how long the topic has been in state behind.
     """
 
     target_topic: str
@@ -486,3 +488,4 @@ class TopicProgress:
     max_batch_bytes: int = 0
     marks: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     ends_known: bool = False
+    behind_seconds: float = 0.0

@@ -7,6 +7,7 @@ import time
 from mirror_pipeline.engine.context import LaneContext
 from mirror_pipeline.engine.state import LaneState, TopicRun
 from mirror_pipeline.halts import ENDED, Halt, accept_hint
+from mirror_pipeline.lags import BEHIND, HALTED
 from mirror_pipeline.reports import Progress, RunReport, TopicProgress, TopicState
 from mirror_pipeline.text import duration
 
@@ -24,7 +25,8 @@ def progress_of(context: LaneContext, *, seconds: float, marks: bool = False) ->
         for name, why in state.unready.items():
             topic = topics.setdefault(name, TopicProgress(""))
             if topic.state == "ok":
-                topic.state, topic.reason = "behind", why
+                topic.state, topic.reason = BEHIND, why
+        _note_waiting(state, topics)
         return Progress(
             mirror=context.mirror.name,
             lane=context.lane,
@@ -49,6 +51,18 @@ def progress_of(context: LaneContext, *, seconds: float, marks: bool = False) ->
         )
 
 
+def _note_waiting(state: LaneState, topics: dict[str, TopicProgress]) -> None:
+    """Since when each topic has been waiting, and what to do about it."""
+    now = time.monotonic()
+    waiting = {name: state.behind_since.get(name, now) for name, topic in topics.items() if topic.state == BEHIND}
+    state.behind_since = waiting
+    side = "target" if state.target_down else "source" if state.source_down else "clusters"
+    goes_on = "reading goes on, and " if state.target_down else ""
+    for name, since in waiting.items():
+        topics[name].behind_seconds = now - since
+        topics[name].hint = f"`mirror check` says what the {side} lacks; {goes_on}the topic is copied once it can be"
+
+
 def _lag_seconds(state: LaneState) -> float | None:
     """Age of the oldest staged record that is not on the target; 0 without lag, None while nothing of the lag is staged."""
     live = state.live()
@@ -69,7 +83,7 @@ def _topic_progress(context: LaneContext, run: TopicRun, marks: bool) -> TopicPr
         lag_records=lag,
         position={n: p.position.source_next for n, p in run.partitions.items()},
         end={n: p.seen_end for n, p in run.partitions.items()},
-        state="behind" if error else "ok",
+        state=BEHIND if error else "ok",
         reason=error,
         incarnation=run.incarnation,
         max_batch_bytes=run.max_batch_bytes,
@@ -77,7 +91,7 @@ def _topic_progress(context: LaneContext, run: TopicRun, marks: bool) -> TopicPr
         marks={n: (p.mark.offset, p.mark.crc, p.mark.epoch) for n, p in run.partitions.items() if marks and p.mark is not None},
     )
     if run.halted is not None and run.halted.code == ENDED and any(p.pending for p in run.partitions.values()):
-        progress.state, progress.reason = ("behind", error) if error else _drained(run)
+        progress.state, progress.reason = (BEHIND, error) if error else _drained(run)
         return progress
     left = lag or any(p.pending for p in run.partitions.values())
     unproven = run.trial.halt if left or not context.stop.is_set() else None  # at the end of a run that has copied all it is over
@@ -122,7 +136,7 @@ def _halted(progress: TopicProgress, context: LaneContext, halt: Halt, next_tria
 
 def _drained(run: TopicRun) -> tuple[str, str]:
     left = sum(span.records for part in run.partitions.values() for span in part.pending)
-    return ("behind", f"{left:,} staged records are not on the target yet") if left else ("ok", "")
+    return (BEHIND, f"{left:,} staged records are not on the target yet") if left else ("ok", "")
 
 
 def report_of(context: LaneContext, *, seconds: float) -> RunReport:
@@ -135,9 +149,9 @@ def report_of(context: LaneContext, *, seconds: float) -> RunReport:
             state, reason = _drained(context.state.topics[name])
         elif state == "ok" and context.once:
             if topic.lag_records:
-                state, reason = "behind", reason or f"{topic.lag_records:,} offsets are not on the target yet"
+                state, reason = BEHIND, reason or f"{topic.lag_records:,} offsets are not on the target yet"
             elif not all(part.end_known for part in context.state.topics[name].partitions.values()):
-                state, reason = "behind", "the source has not reported its end offset yet"
+                state, reason = BEHIND, "the source has not reported its end offset yet"
         rows.append(
             TopicState(
                 name, state, reason, topic.hint, topic.target_topic, topic.records, topic.bytes, topic.code, dict(topic.position)
@@ -146,7 +160,7 @@ def report_of(context: LaneContext, *, seconds: float) -> RunReport:
     states = {row.state for row in rows}
     return RunReport(
         mirror=context.mirror.name,
-        state="halted" if "halted" in states else "behind" if "behind" in states else "ok",
+        state=HALTED if HALTED in states else BEHIND if BEHIND in states else "ok",
         records=progress.records,
         bytes=progress.bytes,
         seconds=seconds,

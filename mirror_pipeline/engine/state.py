@@ -202,12 +202,14 @@ class TopicRun:
 class LaneState:
     """Shared by the lane's read loop, write loop and preparation; every access holds ``lock``.
 
-    ``source_lost`` has ended the read loop; what is staged is still sent. ``search_failure`` says why the latest search for new
+    ``behind_since`` is monotonic, for topics that wait. ``source_lost`` has ended the read loop; what is staged is still sent.
+    ``search_failure`` says why the latest search for new
     topics and partitions found out nothing.
     """
 
     topics: dict[str, TopicRun] = field(default_factory=dict)
     unready: dict[str, str] = field(default_factory=dict)
+    behind_since: dict[str, float] = field(default_factory=dict)
     refused: dict[str, Halt] = field(default_factory=dict)
     lock: threading.Condition = field(default_factory=threading.Condition)
     staging_over: bool = False

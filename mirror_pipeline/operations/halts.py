@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.place.place import LaneStore
@@ -23,7 +24,7 @@ from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient, metadata_of
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirror_pipeline.kafka.offsets import led, offsets_or_errors
-from mirror_pipeline.lags import HALTED, MirrorLag, PartitionLag, TopicLag
+from mirror_pipeline.lags import BEHIND, HALTED, MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
 from mirror_pipeline.operations.buffer_status import ledger_of
 from mirror_pipeline.operations.standing import Standing, standing
@@ -57,7 +58,7 @@ def copied_topics(stores: Iterable[LaneStore]) -> dict[str, Copied]:
     found: dict[str, Copied] = {}
     for store in stores:
         body = read_status(store) or {}
-        running = body.get("state") == "running" and time.time() - body["heartbeat"] <= STALE_SECONDS
+        running = is_running(body)
         decisions = Decisions(store).all()
         for topic, life in ledger_of(store).incarnations().items():
             found[topic] = Copied(store, life, decisions, running)
@@ -84,6 +85,22 @@ def reported(stores: Iterable[LaneStore]) -> dict[str, TopicState]:
     return found
 
 
+def waiting(stores: Iterable[LaneStore]) -> dict[str, TopicState]:
+    """Topics that a lane at work waits for, as it reports; a cluster that is down is named once, not for each. Raises BufferUnusable."""
+    found: dict[str, TopicState] = {}
+    for store in stores:
+        body = read_status(store) or {}
+        if is_running(body) and not body.get("target_down") and not body.get("source_down"):
+            rows = {name: said for name, said in body.get("topics", {}).items() if said["state"] == BEHIND}
+            found |= {name: TopicState(name, BEHIND, said["reason"], said["hint"], said["target_topic"]) for name, said in rows.items()}
+    return found
+
+
+def is_running(body: Mapping[str, Any]) -> bool:
+    """Whether a lane's status is that of a run at work."""
+    return body.get("state") == "running" and time.time() - body["heartbeat"] <= STALE_SECONDS
+
+
 def run_notes(stores: Iterable[LaneStore]) -> tuple[str, ...]:
     """A line for each lane whose last run failed or was cut off. Raises BufferUnusable."""
     lines = []
@@ -91,7 +108,7 @@ def run_notes(stores: Iterable[LaneStore]) -> tuple[str, ...]:
         body = read_status(store) or {}
         if body.get("state") == "failed":
             lines.append(f"{store.lane}: the last run failed: {body.get('message') or 'no reason given'}")
-        elif body.get("state") == "running" and time.time() - body["heartbeat"] > STALE_SECONDS:
+        elif body.get("state") == "running" and not is_running(body):
             lines.append(f"{store.lane}: the last run was interrupted, its last heartbeat is {time.time() - body['heartbeat']:,.0f} s old")
         elif body.get("target_down"):
             lines.append(f"{store.lane}: target down: {body['target_down']}")
@@ -124,7 +141,7 @@ class Look:
         on_source_delete: of its ``topics``.
         refused: topics that were promoted, are copied the other way, or cannot be copied under their names; nothing else is said of them.
 
-    ``halts`` has all of them, ``seen`` those that only the clusters show.
+    ``halts`` has all of them, ``seen`` those that only the clusters show; ``waiting`` are topics that a lane at work waits for.
     """
 
     def __init__(
@@ -142,6 +159,7 @@ class Look:
         self.halts = {name: state for name, state in said.items() if state.state != ENDED or name in self.copied}  # else it is new
         self.halts |= {name: TopicState(name, h.state, h.message, h.hint, targets[name], code=h.code) for name, h in out.items()}
         self.seen: dict[str, Halt] = {}
+        self.waiting = {name: state for name, state in waiting(stores).items() if name in targets and name not in out}
 
     def source(self, client: WireClient, alias: str) -> None:
         """Compare the source's topics with the ledgers. Raises ClusterUnreachable, BrokerError."""
@@ -236,8 +254,11 @@ def _outside(start: int | BrokerError, at: int, end: int | BrokerError) -> bool:
 
 
 def with_halts(lag: MirrorLag, look: Look, stand: Standing, notes: tuple[str, ...]) -> MirrorLag:
-    """Add to each topic whether it is halted, and the topics that are gone from the source."""
+    """Add to each topic whether it is halted, or behind for a reason, and the topics that are gone from the source."""
     rows = {topic.topic: topic for topic in lag.topics}
+    for name, state in look.waiting.items():
+        if name in rows and (rows[name].lag_records or not rows[name].partitions):
+            rows[name] = replace(rows[name], state=state.state, reason=state.reason, hint=state.hint)
     for name, halt in look.halts.items():
         row = rows.get(name) or TopicLag(name, halt.target_topic, ())
         if not row.partitions and name in look.copied:

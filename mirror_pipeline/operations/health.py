@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from mirror_pipeline.errors import ClusterUnreachable, MirrorError
-from mirror_pipeline.lags import BEHIND, HALTED, MirrorLag, TopicLag
-from mirror_pipeline.reports import LaneStatus, MirrorStatus
+from mirror_pipeline.lags import BEHIND, HALTED, LASTING_SECONDS, MirrorLag, TopicLag
+from mirror_pipeline.reports import LaneStatus, MirrorStatus, TopicState
 from mirror_pipeline.text import clock, duration, plural
 
 if TYPE_CHECKING:
@@ -118,8 +118,13 @@ def _of_lane(lane: LaneStatus, status: MirrorStatus, looked: MirrorLag | None, n
     for topic in lane.topics:
         if topic.state == HALTED and looked is None:
             yield PROBLEM, _halt(topic.topic, topic.code, topic.reason)
-        elif topic.state == BEHIND and not down and (looked is None or lane.state == "running"):
+        elif topic.state == BEHIND and not down and _counts(lane, topic, looked):
             yield PROBLEM, f"{topic.topic} behind: {topic.reason or 'no reason given'}"
+
+
+def _counts(lane: LaneStatus, topic: TopicState, looked: MirrorLag | None) -> bool:
+    """Whether a topic that waits is a problem; while its lane runs, only once that lasts."""
+    return topic.behind_seconds >= LASTING_SECONDS if lane.state == "running" else looked is None
 
 
 def _down(lane: LaneStatus, status: MirrorStatus, now: float) -> Iterator[Finding]:

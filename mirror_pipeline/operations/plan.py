@@ -18,7 +18,7 @@ from mirror_pipeline.kafka.answers import EARLIEST, LATEST
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS
 from mirror_pipeline.kafka.offsets import led, offsets_or_errors
-from mirror_pipeline.lags import MirrorLag, TopicLag
+from mirror_pipeline.lags import BEHIND, MirrorLag, TopicLag
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.archive_cost import archive_note
 from mirror_pipeline.operations.halts import kept_topics, run_notes, with_halts
@@ -75,7 +75,7 @@ def plan(flow: Flow) -> MirrorPlan:
         )
         for name, made in sorted(plans.items())
     )
-    halted = {topic.topic: topic for topic in lag.topics if topic.state != "ok"}
+    halted = {topic.topic: topic for topic in lag.topics if topic.state not in ("ok", BEHIND)}
     gone = (TopicPlan(t.topic, t.target_topic, len(t.partitions), t.lag_records, None) for name, t in halted.items() if name not in plans)
     shown = tuple(_with_halt(row, halted.get(row.topic)) for row in sorted((*rows, *gone), key=lambda row: row.topic))
     hidden = rights.unseen(source.cluster, flow.settings.topics.include, list(selected.topics))

@@ -117,7 +117,8 @@ def _topic_state(name: str, said: Mapping[str, Any], accepted: Collection[Accept
     state, hint, code = said["state"], said["hint"], said.get("code", "")
     if state == HALTED and (name, ACCEPTABLE.get(code)) in accepted:
         state, hint = ACCEPTED, "the next run resumes the topic"
-    return TopicState(name, state, said["reason"], hint, said["target_topic"], said["records"], said["bytes"], code)
+    done = said["target_topic"], said["records"], said["bytes"]
+    return TopicState(name, state, said["reason"], hint, *done, code, behind_seconds=said.get("behind_seconds", 0.0))
 
 
 def accepted_since(store: LaneStore, body: Mapping[str, Any]) -> set[Accepted]:

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 from mirror_pipeline.halts import PROMOTED
-from mirror_pipeline.lags import BEHIND, TopicLag
+from mirror_pipeline.lags import TopicLag
 from mirror_pipeline.operations.failover.report import HandedTopic
 from mirror_pipeline.reports import BackfillReport, GroupsReport, Progress, TopicProgress
 from mirror_pipeline.verdicts import VerifyReport, difference_json
@@ -112,18 +112,11 @@ def of_topic_progress(
         STATE: topic.state,
         **_optional(CODE, topic.code),
         **_optional(REASON, topic.reason),
-        **_optional(HINT, topic.hint or (_hint(progress) if topic.state == BEHIND else "")),
+        **_optional(HINT, topic.hint),
         **_optional(SINCE, None if topic.state == "ok" else dg.MetadataValue.timestamp(since)),
         **_optional(TARGET_TOPIC, topic.target_topic),
         **_optional(TARGET_DOWN, progress.target_down),
     }
-
-
-def _hint(progress: Progress) -> str:
-    """What to do about a topic that waits for a cluster."""
-    side = "target" if progress.target_down else "source" if progress.source_down else "clusters"
-    goes_on = "reading goes on, and " if progress.target_down else ""
-    return f"`mirror check` says what the {side} lacks; {goes_on}the topic is copied by itself once it can be"
 
 
 def of_topic_lag(lag: TopicLag) -> Metadata:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import dagster as dg
 
+from mirror_pipeline.lags import LASTING_SECONDS
 from mirror_pipeline.orchestration import names
 from mirror_pipeline.orchestration.checks import moment
-from mirror_pipeline.orchestration.reporting import LASTING_SECONDS
 from mirror_pipeline.orchestration.step_thread import wall_clock
 from mirror_pipeline.reports import Progress
 

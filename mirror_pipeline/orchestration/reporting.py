@@ -9,15 +9,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mirror_pipeline.lags import BEHIND
+from mirror_pipeline.lags import BEHIND, LASTING_SECONDS
 from mirror_pipeline.orchestration import metadata
 from mirror_pipeline.reports import Progress, TopicProgress
 
 # A topic whose state flickers is reported at most this often.
 STATE_CHANGE_SPACING_SECONDS = 5.0
-# Waiting for a cluster is a warning at first: a broker that restarts takes less.
-LASTING_SECONDS = 30.0
-
 
 @dataclass(slots=True)
 class _LastReport:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from mirror_pipeline.engine.maintain import thread
 from mirror_pipeline.engine.topics import deletion
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, NothingSelected
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_ID
+from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.operations.failover.report import FailoverOptions
 from tests.integration.processes import wait_until
 from tests.support.deleted_topics import delete_topic, expected
@@ -180,13 +182,15 @@ def test_a_copy_stays_where_the_source_had_more(clusters: ClusterPair, tmp_path:
 
 
 def test_a_copy_stays_while_the_source_does_not_answer_or_is_another_cluster(
-    clusters: ClusterPair, tmp_path: Path, topic_name: str
+    clusters: ClusterPair, cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path, topic_name: str
 ) -> None:
+    """A third cluster of one broker: it is only asked who it is."""
     mirror = copied(tmp_path, clusters, topic_name)
     here, mirror.flow.source = mirror.flow.source, nowhere(mirror.flow.source)
     with pytest.raises(ClusterUnreachable):
         mirror.run(once=True)
-    mirror.flow.source = mirror.flow.target  # has no such topic
+    (third,) = cluster_factory(brokers=1)
+    mirror.flow.source = replace(here, bootstrap_servers=tuple(third.bootstrap_servers.split(",")))
     assert states(mirror) == {topic_name: ("halted", "other_cluster")}
     assert target_id(mirror, f"east.{topic_name}")
     mirror.flow.source = here

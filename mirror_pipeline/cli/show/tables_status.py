@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mirror_pipeline.cli.show.tables import STYLES, cells, halts, state, table, title
-from mirror_pipeline.lags import MirrorLag, TopicLag
+from mirror_pipeline.lags import BEHIND, MirrorLag, TopicLag
 from mirror_pipeline.operations.health import FINE, PROBLEM, Health
 from mirror_pipeline.reports import BufferUse, LaneStatus, MirrorStatus
 from mirror_pipeline.text import clock, count, duration, instant, plural, rate, size, sparkline
@@ -75,7 +75,7 @@ def undelivered(answer: MirrorLag, *, partitions: bool = False) -> RenderableTyp
 
 def _lag_row(topic: TopicLag) -> list[str | Text]:
     usual = _behind(topic) if topic.lag_records else ""
-    behind = usual if topic.state == "ok" else Text(topic.state, STYLES.get(topic.state, ""))
+    behind = usual if topic.state in ("ok", BEHIND) else Text(topic.state, STYLES.get(topic.state, ""))
     partitions, staged = count(len(topic.partitions)), count(_staged(topic))
     return [topic.topic, topic.target_topic, partitions, _lagging(topic.lag_records), staged, behind]
 

@@ -271,7 +271,7 @@ class TopicStarter:
         return passes(error) and self._waits.put_off(name, str(error), most=self._context.mirror.engine.target_wait)
 
     def _refuse(self, name: str, halt: Halt) -> None:
-        """Halt a topic that cannot begin; of one that has begun only the new partitions wait, until the next run if this is a ``once`` run."""
+        """Halt a topic that cannot begin. Of one that has begun the new partitions alone wait, in a ``once`` run for the next run."""
         with self._state.lock:
             run = self._state.topics.get(name)
         why = str(halt.error())

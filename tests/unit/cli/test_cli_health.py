@@ -50,6 +50,13 @@ def test_what_a_lane_says_of_itself(lane: dict[str, Any], state: str, code: int,
     assert bool(health.problems) == (state != "fine")
 
 
+@pytest.mark.parametrize(("seconds", "state"), [(0.0, "fine"), (29.0, "fine"), (30.0, "problem")])
+def test_a_topic_that_waits_for_a_moment_is_no_problem(seconds: float, state: str) -> None:
+    """Leaders of a topic that was just made, and those that move, are there within seconds."""
+    waits = replace(BEHIND, reason="east.pay[0]: NOT_LEADER_OR_FOLLOWER", behind_seconds=seconds)
+    assert health_of(of(replace(LANE, topics=(GOOD, waits), **RUNNING)), NOW).state == state
+
+
 @pytest.mark.parametrize("lane", [RUNNING, {"state": "failed", "exit_code": 3}])
 def test_a_cluster_that_is_down_is_one_line_with_its_cause_once(lane: dict[str, Any]) -> None:
     """Each topic that waits, and the run that gave up, name the same cause."""

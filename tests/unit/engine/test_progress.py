@@ -28,7 +28,7 @@ def test_the_status_names_a_halt_in_plain_fields(context: LaneContext) -> None:
     known, refused = (json.loads(json.dumps(plain(topics[name]))) for name in ("t", "new"))
     assert list(known) == [
         "target_topic", "records", "bytes", "lag_records", "position", "end", "state", "reason", "hint", "code", "halted_partition",
-        "halted_span", "incarnation", "max_batch_bytes", "marks", "ends_known",
+        "halted_span", "incarnation", "max_batch_bytes", "marks", "ends_known", "behind_seconds",
     ]  # fmt: skip
     hint = (
         "with `on_loss: record_gap` the run records the gap and continues;"
@@ -39,6 +39,22 @@ def test_the_status_names_a_halt_in_plain_fields(context: LaneContext) -> None:
     assert {name: known[name] for name in FIELDS} == dict(zip(FIELDS, ("halted", reason, hint, "trimmed", 0, [5, 9]), strict=True))
     assert (refused["state"], refused["code"], refused["halted_partition"], refused["halted_span"]) == ("halted", "internal", 1, None)
     assert "Traceback" not in refused["reason"] + refused["hint"]
+
+
+def test_what_waits_says_for_how_long_and_what_to_do(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("mirror_pipeline.engine.progress.time.monotonic", lambda: now)
+    context.state.unready = {"a": "t has no leader", "b": "t has no leader"}
+    assert {topic.behind_seconds for topic in progress_of(context, seconds=1.0).topics.values()} == {0.0}
+    now = 107.0
+    del context.state.unready["b"]
+    progress_of(context, seconds=1.0)
+    context.state.unready["b"] = "t has no leader"
+    now = 110.0
+    context.state.target_down = "no broker answers"
+    topics = progress_of(context, seconds=1.0).topics
+    assert {name: topic.behind_seconds for name, topic in topics.items()} == {"a": 10.0, "b": 0.0}
+    assert "`mirror check` says what the target lacks" in topics["a"].hint
 
 
 @pytest.mark.parametrize(

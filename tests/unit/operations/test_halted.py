@@ -80,6 +80,23 @@ def stopped(store: LaneStore, code: str) -> None:
     write_status(store, {"state": "finished", "heartbeat": time.time(), "message": "", "target_down": "", "topics": {"t": topic}})
 
 
+def waits(store: LaneStore, state: str = "running", **more: Any) -> MirrorLag:
+    """The lag beside the status of a run that waits for the topic."""
+    body = {"state": "behind", "reason": "NOT_ENOUGH_REPLICAS", "hint": "bring the brokers up", "target_topic": "east.t"}
+    status = {"state": state, "heartbeat": time.time(), "topics": {"t": body | {"records": 0, "bytes": 0}}, **more}
+    write_status(store, status)
+    stand = standing([store])
+    row = TopicLag("t", "east.t", (PartitionLag(0, 10, 12, 10, 2),), 3.0)
+    return with_halts(MirrorLag("m", (row,), 3.0), Look("m", [store], {"t": "east.t"}), stand, ())
+
+
+def test_a_topic_that_a_lane_waits_for_says_why_and_what_to_do(store: LaneStore) -> None:
+    (row,) = waits(store).topics
+    assert (row.state, row.reason, row.hint, row.lag_records) == ("behind", "NOT_ENOUGH_REPLICAS", "bring the brokers up", 2)
+    for other in (waits(store, "finished"), waits(store, target_down="no broker answers"), waits(store, source_down="none answers")):
+        assert (other.topics[0].state, other.topics[0].reason) == ("ok", "")
+
+
 def decide(store: LaneStore, kind: DecisionKind, start: int = 0, end: int = 0, subject: str = "") -> None:
     at = int(time.time() * 1000) + 1000
     Decisions(store, durable=False).add([Decision("t", 0, "now", kind, start, end, subject, "me", at)])

@@ -169,7 +169,8 @@ class Down(FakeMirror):
         if self.reachable:
             return super().picture(part=part, seconds=seconds)
         reason = f"500 offsets are not on the target: {DOWN}"
-        topics = {"a.b": TopicProgress("east.a.b", 0, 0, 500, {0: 0}, {0: 500}, "behind", reason), "quiet": TopicProgress("east.quiet")}
+        waits = TopicProgress("east.a.b", 0, 0, 500, {0: 0}, {0: 500}, "behind", reason, "what to do")
+        topics = {"a.b": waits, "quiet": TopicProgress("east.quiet")}
         return Progress(NAME, "lane-0", target_down=DOWN, topics=topics, lag_records=500)
 
     def report(self) -> RunReport:
@@ -190,7 +191,7 @@ def test_with_the_target_down_what_waits_is_not_green(
     assert failed(instance) == {"a.b"} and made(instance) == {"quiet"}
     passed, severity, text = check(instance, "a.b") or (True, "", "")
     assert (passed, severity) == (False, "WARN")
-    waits = rf"behind since {SINCE}: 500 offsets are not on the target: {re.escape(DOWN)} \(`mirror check` says what the target lacks; .*\)"
+    waits = rf"behind since {SINCE}: 500 offsets are not on the target: {re.escape(DOWN)} \(what to do\)"
     assert re.fullmatch(waits, text or "")
 
 

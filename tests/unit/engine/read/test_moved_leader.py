@@ -43,10 +43,10 @@ class GrownLog(Source):
 
     def __init__(self, ends: Mapping[int, int], held: BatchMark) -> None:
         super().__init__()
-        self.ends, self.held = ends, held
+        self.epochs, self.held = ends, held
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:
-        return {tp: OffsetAnswer(self.ends[epoch], epoch, 0) for tp, epoch in epochs.items()}
+        return {tp: OffsetAnswer(self.epochs[epoch], epoch, 0) for tp, epoch in epochs.items()}
 
     def list_offsets(self, at: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:
         return {tp: OffsetAnswer(0 if time == EARLIEST else STAGED + 10, -1, 0) for tp, time in at.items()}
@@ -69,13 +69,17 @@ def test_only_a_log_that_lost_the_batch_read_last_was_truncated(
     monkeypatch.setattr(divergence, "SECOND_LOOK_SECONDS", 0.0)
     held = BatchMark(mark, 7, 0)
     source = GrownLog(ends, held)
-    monkeypatch.setattr(divergence, "_batch_at", lambda *_: BatchHeader(held.offset, 99, held.epoch, 2, held.crc, 0, 0, 0, 0, -1, -1, -1, 1))
+    there = BatchHeader(held.offset, 99, held.epoch, 2, held.crc, 0, 0, 0, 0, -1, -1, -1, 1)
+    monkeypatch.setattr(divergence, "_batch_at", lambda *_: there)
     read_on(context, lane(context, source), mark=held)
     assert halt_code(context) == code
     assert len(context.spans.spans()) == (0 if code else 1)
 
 
-def read_on(context: LaneContext, staging: ReadLoop, *, mark: BatchMark = BatchMark(STAGED - 1, 7, 0)) -> None:
+LAST = BatchMark(STAGED - 1, 7, 0)
+
+
+def read_on(context: LaneContext, staging: ReadLoop, *, mark: BatchMark = LAST) -> None:
     """Another batch, of the next leader's epoch."""
     context.state.topics["t"].partitions[0].mark = mark
     writer = PartFileWriter(context.store, 0, 0, durable=False)

@@ -27,13 +27,15 @@ from mirror_pipeline.local.embedded.start import LocalCluster, cluster_status, s
 from tests.support.kafka_source import ClusterPair, GivenCluster, choose, docker_answers, start_container
 from tests.support.object_store import ObjectStore
 from tests.support.paths import VARIABLE as PATH_VARIABLE
-from tests.support.slow_tests import chosen_slow
+from tests.support.slow_tests import chosen
 
 # A machine that also runs brokers is slow now and then: no example fails for that.
 hypothesis_settings.register_profile("mirror", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("mirror")
 
 VERSIONS = ["4.4.0", "4.3.0", "3.9.1"]
+LONG_PARTS = 2
+"""``--long rotate`` runs one of so many parts of the long tests a day."""
 BROKERS = 3
 """Of each cluster, as production has them; a test with a reason takes a single one by ``cluster_factory(brokers=1)``."""
 
@@ -50,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     sources = ["auto", "containers", "embedded"]
     group.addoption("--kafka-from", choices=sources, default="auto", help="auto: containers where Docker answers")
     group.addoption("--slow", choices=["none", "rotate", "all"], default="none", help="slow tests: none, one a day in turn, all")
-    group.addoption("--long", choices=["none", "all"], default="all", help="long tests: faults that last as long as a broker's timeouts")
+    group.addoption("--long", choices=["none", "rotate", "all"], default="all", help="long tests: none, one half a day in turn, all")
     group.addoption("--path", choices=["both", "spark", "driver"], default="both", help="what carries the data of tests that name no path")
 
 
@@ -102,17 +104,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the slow and the long tests that are not asked for; pytest prints how many."""
-    slow = sorted((item for item in items if item.get_closest_marker("slow")), key=lambda item: item.nodeid)
-    chosen = set(chosen_slow([item.nodeid for item in slow], config.getoption("--slow"), int(os.environ[_DAY])))
-    short = config.getoption("--long") == "none"
-    out = [
-        item
-        for item in items
-        if (item.get_closest_marker("slow") and item.nodeid not in chosen) or (short and item.get_closest_marker("long"))
-    ]
+    day = int(os.environ[_DAY])
+    out: set[str] = set()
+    for marker, parts in (("slow", None), ("long", LONG_PARTS)):
+        names = sorted(item.nodeid for item in items if item.get_closest_marker(marker))
+        out |= set(names) - set(chosen(names, config.getoption(f"--{marker}"), day, parts=parts))
     if out:
-        config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if item not in out]
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in out])
+        items[:] = [item for item in items if item.nodeid not in out]
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 
-def chosen_slow(names: list[str], how: str, day: int) -> list[str]:
-    """Which of the slow tests run: one after the other by the day's number, all, or none."""
+def chosen(names: list[str], how: str, day: int, *, parts: int | None = None) -> list[str]:
+    """Which of the tests run: all, none, or every ``parts``-th, others by the day's number; without ``parts`` a single one."""
     if how == "rotate":
-        return [names[day % len(names)]] if names else []
+        parts = parts or max(1, len(names))
+        return names[day % parts :: parts]
     return names if how == "all" else []

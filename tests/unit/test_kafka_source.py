@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.kafka_source import choose, container_settings, docker_answers
-from tests.support.slow_tests import chosen_slow
+from tests.support.slow_tests import chosen
 
 
 def never() -> bool:
@@ -53,10 +53,11 @@ def test_no_docker_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_slow_tests_take_turns() -> None:
     names = ["a", "b", "c"]
-    assert [chosen_slow(names, "rotate", day) for day in (9, 10, 11, 12)] == [["a"], ["b"], ["c"], ["a"]]
-    assert chosen_slow(names, "all", 1) == names
-    assert chosen_slow(names, "none", 1) == []
-    assert chosen_slow([], "rotate", 1) == []
+    assert [chosen(names, "rotate", day) for day in (9, 10, 11, 12)] == [["a"], ["b"], ["c"], ["a"]]
+    assert [chosen(names, "rotate", day, parts=2) for day in (9, 10, 11)] == [["b"], ["a", "c"], ["b"]]
+    assert chosen(names, "all", 1) == names
+    assert chosen(names, "none", 1) == []
+    assert chosen([], "rotate", 1) == chosen([], "rotate", 1, parts=2) == []
 
 
 def test_two_containers_are_two_clusters_reached_by_their_own_ports() -> None:

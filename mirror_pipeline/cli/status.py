@@ -48,8 +48,8 @@ def lag(
     """Show how far each target lags its source, in records and in time.
 
     Lag counts source offsets between the position and the last stable offset; the staged part of it is already in the
-    buffer. `behind by` is the age of the oldest record that is not on the target, or what it is at least (`more than`). Halted topics
-    are listed with their reason. Exit code 0 even when there is lag or a halt.
+    buffer. `behind by` is the age of the oldest record that is not on the target, or what it is at least (`more than`). Halted topics,
+    and those that a lane at work waits for, are listed with their reason. Exit code 0 even when there is lag or a halt.
 
     While the source is unreachable, only the staged records that are not on the target yet are shown; exit code 3.
     """
@@ -138,8 +138,8 @@ def health(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, max_age:
     While all lanes run, their reports are enough. Otherwise the source is asked whether records wait: an idle mirror is healthy, one
     whose records nobody copies is not.
 
-    Exit code 0: healthy. 1: a topic is halted or behind, records wait and no lane is running, or a lane failed. 3: a cluster is
-    unreachable, or a lane is stale because it was interrupted or has never run, or records have waited for --max-age.
+    Exit code 0: healthy. 1: a topic is halted, or has been behind for 30 s, records wait and no lane is running, or a lane failed.
+    3: a cluster is unreachable, or a lane is stale because it was interrupted or has never run, or records have waited for --max-age.
     """
     age = parse_duration(max_age) if max_age is not None else None
     opened = load.load(config)

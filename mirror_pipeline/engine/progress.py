@@ -74,7 +74,7 @@ def _lag_seconds(state: LaneState) -> float | None:
 
 def _topic_progress(context: LaneContext, run: TopicRun, marks: bool) -> TopicProgress:
     lag = sum(p.lag for p in run.partitions.values())
-    error = _left(run) or next((p.error for p in run.partitions.values() if p.error), "") or run.waits
+    error = _left(run) or next((p.error for p in run.partitions.values() if p.error and (p.lag or p.pending)), "") or run.waits
     error = error or _waits_for(context.state, run, lag)
     progress = TopicProgress(
         run.target_topic,

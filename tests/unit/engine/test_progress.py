@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,16 @@ def test_the_status_names_a_halt_in_plain_fields(context: LaneContext) -> None:
     assert {name: known[name] for name in FIELDS} == dict(zip(FIELDS, ("halted", reason, hint, "trimmed", 0, [5, 9]), strict=True))
     assert (refused["state"], refused["code"], refused["halted_partition"], refused["halted_span"]) == ("halted", "internal", 1, None)
     assert "Traceback" not in refused["reason"] + refused["hint"]
+
+
+@pytest.mark.parametrize(("end", "state"), [(30, "ok"), (31, "behind")])
+def test_only_a_partition_with_something_to_copy_waits_for_its_leader(context: LaneContext, end: int, state: str) -> None:
+    context.state.topics |= resumed_runs(context, {"t": LIFE}, {"t": LaneTopic("t", "east.t")})
+    part = context.state.topics["t"].partitions[0]
+    part.position = replace(part.position, source_next=30)
+    part.staged, part.end, part.end_known = 30, end, True
+    part.failed("its leader does not respond", delay=1.0)
+    assert progress_of(context, seconds=1.0).topics["t"].state == state
 
 
 def test_what_waits_says_for_how_long_and_what_to_do(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,9 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror_pipeline.errors import UsageError
+from mirror_pipeline.local.embedded import cluster as embedded
 from mirror_pipeline.local.embedded.broker import StartFailed, command_line
+from mirror_pipeline.local.embedded.ports import free_port
 from mirror_pipeline.local.embedded.settings import DEFAULT_VERSION
 from mirror_pipeline.local.embedded.start import LocalCluster, cluster_status, start_clusters, stop_clusters
 
@@ -203,3 +205,20 @@ def test_unknown_version_and_unknown_cluster(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is no folder"):
         stop_clusters(tmp_path / "nowhere")
     assert cluster_status(tmp_path) == []
+
+
+def test_a_start_that_loses_a_port_to_another_cluster_takes_others(
+    cluster_factory: Factory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others of its brokers find a stranger behind that port, and may say so before its own broker fails."""
+    (neighbour,) = cluster_factory(1, brokers=3)
+    taken = neighbour.ports[0]["CONTROLLER"]
+    chances = iter([free_port(), taken])  # of broker 1: its own listener, its controller's
+    monkeypatch.setattr(embedded, "free_port", lambda used: next(chances, None) or free_port(used))
+    (later,) = start_clusters(tmp_path, names=["later"], brokers=3)
+    try:
+        assert next(chances, None) is None
+        assert later.state == "running"
+        assert taken not in {port for ports in later.ports for port in ports.values()}
+    finally:
+        later.stop()

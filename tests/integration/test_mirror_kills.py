@@ -14,6 +14,7 @@ from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.local.shapes.bulk import fill_bulk
 from tests.integration.processes import document, kill_a_worker, kill_tree, lane_is_running, start_mirror, wait_until
 from tests.support.mirrors import assert_identical, end_offsets, make_mirror, produce, write_config
+from tests.support.quotas import set_quotas
 
 pytestmark = pytest.mark.long
 
@@ -77,13 +78,20 @@ def test_the_target_stops_and_comes_back(cluster_factory: Callable[..., list[Loc
     steps = {**SMALL_STEPS, "target_wait": "5m", "request_timeout": "5s"}
     config = write_config(tmp_path, source, target, ["bulk"], engine=steps)
     mirror = make_mirror(tmp_path, source, target, ["bulk"], engine=steps)
+    set_quotas(target, {"producer_byte_rate": 2_000_000.0})  # still copying when the target stops
     process = start_mirror(config, "run", "--once", "--json")
     try:
         wait_until(lane_is_running(tmp_path, process), START_SECONDS, "the lane to run")
-        wait_until(lambda: sum(p.position for t in mirror.lag().topics for p in t.partitions) > 0, 60, "the first records")
+        wait_until(
+            lambda: process.poll() is not None or sum(p.position for t in mirror.lag().topics for p in t.partitions) > 0,
+            60,
+            "the first records",
+        )
+        assert process.poll() is None, (tmp_path / "stderr.txt").read_text()[-2000:]
+        set_quotas(target, {"producer_byte_rate": None})
         second.stop()
         wait_until(lambda: all(p.staged == p.end for t in mirror.lag().topics for p in t.partitions), 120, "staging to go on")
-        assert process.poll() is None
+        assert process.poll() is None, (tmp_path / "stderr.txt").read_text()[-2000:]
         assert mirror.lag().lag_records > 0
         wait_until(lambda: mirror.status().lanes[0].target_down_since is not None, 60, "the status to say so")
         assert mirror.status().staged_records > 0

@@ -17,6 +17,8 @@ from mirror_pipeline.local.embedded.settings import BROKER, ClusterSpec, kafka_u
 
 READY_SECONDS = 120.0  # 5 s on an idle machine; many brokers on two cores take longer
 PORT_ATTEMPTS = 3  # how often a start may lose the race for its ports
+# What a broker says whose port, or whose controller's port, a cluster started beside it has taken.
+_PORT_LOST = ("already in use", "INCONSISTENT_CLUSTER_ID")
 _POLL_SECONDS = 0.1
 
 
@@ -111,7 +113,7 @@ class LocalCluster:
                 self._start(stopped, jars, cancelled or threading.Event())
             except BaseException as error:
                 _end(stopped, grace=0)
-                if attempt < PORT_ATTEMPTS and isinstance(error, StartFailed) and "already in use" in error.message:
+                if attempt < PORT_ATTEMPTS and isinstance(error, StartFailed) and any(text in error.message for text in _PORT_LOST):
                     continue
                 raise
             return

@@ -20,6 +20,8 @@ MORE_FILES = "raise the limit: ulimit -n 4096, or LimitNOFILE= of the service"
 MORE_THREADS = "raise the limit: ulimit -u, TasksMax= of the service, or the container's limit of processes"
 # Of this process and the libraries that it loads, for a run that needs no Spark; above the second number nobody counts.
 THREADS, MANY_THREADS = 64, 2048
+# Of this process with one lane and one broker on each side.
+FILES = 64
 
 
 def operator() -> str:
@@ -109,6 +111,17 @@ def temporary_folder() -> Path:
         return Path(tempfile.gettempdir()).absolute()
     except FileNotFoundError:
         raise UsageError("no folder for temporary files can be written", hint="set TMPDIR to one that this user can write to") from None
+
+
+def refuse_few_files(count: int = FILES) -> None:
+    """Where a limit is met depends on what is opened first, and libraries answer with errors of their own.
+
+    Raises:
+        UsageError: this process may open only a few files, whatever its soft limit is raised to.
+    """
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if most != resource.RLIM_INFINITY and most < count:
+        raise UsageError(f"only {most} files can be opened, {count} are needed", hint=MORE_FILES)
 
 
 def refuse_few_threads(count: int = THREADS) -> None:

@@ -14,7 +14,7 @@ from mirror_pipeline.cli import adopt, cluster_change, local, offsets, resolve, 
 from mirror_pipeline.cli.errors import report
 from mirror_pipeline.cli.options import NO_VALUE, PlainCommand, PlainGroup, Settings
 from mirror_pipeline.errors import ProblemFound
-from mirror_pipeline.host import refuse_few_threads
+from mirror_pipeline.host import refuse_few_files, refuse_few_threads
 
 BROKEN_PIPE = 141
 """128 + SIGPIPE: the reader, such as head, closed the pipe."""
@@ -63,6 +63,7 @@ def root(
     debug: Debug = False,
     show_version: Version = False,
 ) -> None:
+    refuse_few_files()
     refuse_few_threads()
     context.obj = Settings(debug=debug)
     if config is not None:

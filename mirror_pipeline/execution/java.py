@@ -11,7 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.host import MORE_FILES
 
 MINIMUM_JAVA = 17  # Spark 4 and Kafka 4 brokers refuse anything older
 ANSWER_SECONDS = 60.0  # `java -version` answers within a second, unless the machine is starved
@@ -35,9 +34,7 @@ def _checked(home: str, path: str, minimum: int) -> Path:
     java = _locate(home, path, minimum)
     version = java_version(java)
     if version is None:
-        if (said := _said(java)) and "Too many open files" in said:
-            raise UsageError("no more files or connections can be opened by this process", hint=MORE_FILES)
-        raise UsageError(f"Java {minimum} or newer is needed, and `{java} -version` reports no version{said}", hint=_INSTALL)
+        raise UsageError(f"Java {minimum} or newer is needed, and `{java} -version` reports no version{_said(java)}", hint=_INSTALL)
     if version < minimum:
         raise UsageError(f"Java {minimum} or newer is needed, found {version} at {java}", hint=_INSTALL)
     return java

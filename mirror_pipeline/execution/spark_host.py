@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.execution.java import find_java, option
 from mirror_pipeline.files import private_folder
-from mirror_pipeline.host import cache_folder, passwd_entry, refuse_few_threads, temporary_cache, temporary_folder
+from mirror_pipeline.host import cache_folder, passwd_entry, refuse_few_files, refuse_few_threads, temporary_cache, temporary_folder
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
@@ -61,9 +60,7 @@ def folders() -> tuple[dict[str, str], str]:
     Raises:
         UsageError: no folder can be made, or too few files or threads can be opened.
     """
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # Java raises the soft limit itself
-    if most != resource.RLIM_INFINITY and most < DESCRIPTORS:
-        raise UsageError(f"Spark opens more than {most} files, which is this process's limit", hint=f"raise it: ulimit -n {DESCRIPTORS}")
+    refuse_few_files(DESCRIPTORS)
     refuse_few_threads(THREADS)
     properties, options = {}, ""
     entry = passwd_entry()

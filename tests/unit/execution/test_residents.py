@@ -116,7 +116,7 @@ def killed_worker(marker: str) -> None:
 
 
 def test_a_resident_without_tasks_ends_and_another_one_starts() -> None:
-    in_daemon(idling, idle=0.1)
+    in_daemon(idling, idle=1.0)
 
 
 def idling() -> None:
@@ -152,12 +152,12 @@ def ending(file: str) -> None:
 
 
 def test_a_keeper_keeps_nothing_of_residents_that_ended() -> None:
-    in_daemon(many, idle=0.05)
+    in_daemon(many, idle=1.0)
 
 
 def many() -> None:
     pids = [call(str(number), whose, None)[0] for number in range(5)]
-    keeper = psutil.Process(psutil.Process(call("last", whose, None)[0]).ppid())
+    (keeper,) = psutil.Process().children()
     until(lambda: all(gone(pid) for pid in pids))
     call("one more", whose, None)
     assert keeper.num_fds() < 5 + 5

@@ -25,7 +25,7 @@ from mirror_pipeline.buffer.place.place import LEASE_SECONDS, LaneStore, open_la
 from mirror_pipeline.buffer.place.usage import lane_use
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 from mirror_pipeline.buffer.spans.spans import SpanTable
-from mirror_pipeline.engine.maintain.rounds import Maintenance
+from mirror_pipeline.engine.driver.maintain.rounds import Maintenance
 from mirror_pipeline.model import Incarnation, Send, Verdict, Verification
 
 LIFE = "AAAAAAAAAAAAAAAAAAAAAA"

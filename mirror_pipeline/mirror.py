@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mirror_pipeline.config import Config
-from mirror_pipeline.engine import lanes
+from mirror_pipeline.engine.driver import lanes
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.model import Gap, TopicPartition
@@ -18,7 +18,7 @@ from mirror_pipeline.operations import backfill, catalogue, lag, status
 from mirror_pipeline.operations import health as healths
 from mirror_pipeline.operations import resolve as resolving
 from mirror_pipeline.operations import translate as translation
-from mirror_pipeline.operations.adoption import adopt_topics
+from mirror_pipeline.operations.adoption import adopt_topics, mm2_adoption
 from mirror_pipeline.operations.adoption.adoption_report import FULL, AdoptReport, options_of
 from mirror_pipeline.operations.check import check
 from mirror_pipeline.operations.drain import run as drain_or_run
@@ -27,7 +27,6 @@ from mirror_pipeline.operations.failover import failback, failover
 from mirror_pipeline.operations.failover.report import FailbackOptions, FailbackReport, FailoverOptions, FailoverReport
 from mirror_pipeline.operations.groups import answer
 from mirror_pipeline.operations.groups.background import carrying_groups
-from mirror_pipeline.operations.mm2 import mm2_adoption
 from mirror_pipeline.operations.plan import plan
 from mirror_pipeline.operations.sql import ask
 from mirror_pipeline.operations.topic_sync.sync_thread import syncing_topics
@@ -361,7 +360,7 @@ class Mirror:
         Data that is not verified yet is compared with the target first. May run beside the mirror's lanes.
 
         Returns:
-            One row for each lane (:class:`~mirror_pipeline.engine.maintain.rounds.Eviction`).
+            One row for each lane (:class:`~mirror_pipeline.engine.driver.maintain.rounds.Eviction`).
 
         Raises:
             BufferUnusable: the buffer cannot be read or written.

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 UNKNOWN_BYTES_PER_OFFSET = 1024.0
 """What an offset is taken to weigh before anything of its partition was read."""
+ESTIMATE_SLACK = 1.25
+"""How much more than estimated a range may bring."""
 LEAST_BYTES_PER_OFFSET = 50.0
 """What it weighs at least, compressed records of 100 bytes for instance: for decisions that pay only if much is waiting."""
 

@@ -33,7 +33,7 @@ R = TypeVar("R")
 # Reading and writing share the slots: half of them each.
 SHARES = 2
 # Spark's Python workers are forks of this process.
-DAEMON_MODULE = "mirror_pipeline.execution.spark_daemon"
+DAEMON_MODULE = "mirror_pipeline.engine.tasks.spark_daemon"
 
 # A failed write task must not run again before the target's tail was read; the user cannot change this.
 ONCE = {"spark.task.maxFailures": "1", "spark.speculation": "false"}

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes, open_lane
-from mirror_pipeline.engine.context import open_context
-from mirror_pipeline.engine.lane import LaneRun
-from mirror_pipeline.engine.read.kept import KeptSource
+from mirror_pipeline.engine.driver.context import open_context
+from mirror_pipeline.engine.driver.lane import LaneRun
+from mirror_pipeline.engine.driver.read.kept import KeptSource
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.operations.kept_ranges import KeptPlan, Ranges, source_log

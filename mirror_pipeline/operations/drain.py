@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import replace
 
-from mirror_pipeline.engine.lanes import WORST_FIRST, LaneRuns
+from mirror_pipeline.engine.driver.lanes import WORST_FIRST, LaneRuns
 from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.operations.lag import undelivered
 from mirror_pipeline.reports import Progress, RunReport

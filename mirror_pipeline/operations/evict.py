@@ -9,8 +9,8 @@ from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
 from mirror_pipeline.buffer.place.space import SpaceWatch
 from mirror_pipeline.buffer.spans.spans import SpanTable
-from mirror_pipeline.engine.maintain.archiving import archiving_of
-from mirror_pipeline.engine.maintain.rounds import Eviction, Maintenance, staged_verifier
+from mirror_pipeline.engine.driver.maintain.archiving import archiving_of
+from mirror_pipeline.engine.driver.maintain.rounds import Eviction, Maintenance, staged_verifier
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.verify.staged import verify_staged

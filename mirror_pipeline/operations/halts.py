@@ -15,8 +15,8 @@ from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.config.naming import fill
-from mirror_pipeline.engine.read.divergence import of_same_topic
-from mirror_pipeline.engine.topics.target import target_changed
+from mirror_pipeline.engine.driver.read.divergence import of_same_topic
+from mirror_pipeline.engine.driver.topics.target import target_changed
 from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import ACCEPTABLE, ENDED, GONE, Halt, accept_hint, gone, other_cluster, recreated, renamed, trimmed, truncated

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from mirror_pipeline.buffer.archive.selection import KeptSpan, KeptTopic, missing
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.spans.span_reader import SpanReader
-from mirror_pipeline.engine.read.kept import KeptSource
-from mirror_pipeline.engine.read.kept_task import verify
+from mirror_pipeline.engine.driver.read.kept import KeptSource
+from mirror_pipeline.engine.tasks.read.kept_task import verify
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST

@@ -9,7 +9,7 @@ from typing import cast
 
 from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.config.starts import Start, StartOffsets, start_of
-from mirror_pipeline.engine.topics.join import begins_at
+from mirror_pipeline.engine.driver.topics.join import begins_at
 from mirror_pipeline.errors import BrokerError, WrongCluster
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata

@@ -9,7 +9,7 @@ from dataclasses import replace
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config.starts import StartMap
-from mirror_pipeline.engine.topics.start_offsets import impossible_starts
+from mirror_pipeline.engine.driver.topics.start_offsets import impossible_starts
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import DIRECTED, FILLED_HINT, filled_message

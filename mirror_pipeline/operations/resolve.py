@@ -12,8 +12,8 @@ from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
 from mirror_pipeline.buffer.place.status import read_status
-from mirror_pipeline.engine.read.divergence import diverged
-from mirror_pipeline.engine.topics.policies import source_policies
+from mirror_pipeline.engine.driver.read.divergence import diverged
+from mirror_pipeline.engine.driver.topics.policies import source_policies
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, UsageError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import ACCEPTABLE, MEANING, accept_command

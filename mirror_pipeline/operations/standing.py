@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.place.place import LaneStore
-from mirror_pipeline.engine.topics.first_seen import FirstSeen
+from mirror_pipeline.engine.driver.topics.first_seen import FirstSeen
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.buffer_status import ledger_of, span_table
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.topics import backlog
+from mirror_pipeline.engine.driver.topics import begin
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.local.embedded.start import LocalCluster
@@ -31,8 +31,8 @@ def test_a_look_at_the_first_batches(
         begins, ends = (client.list_offsets(dict.fromkeys(parts, at)) for at in (EARLIEST, LATEST))
         bounds = {tp: (begins[tp].offset, ends[tp].offset) for tp in parts}
         offsets = sum(end - begin for begin, end in bounds.values())
-        assert backlog.backlog_bytes(client, bounds) == offsets * LEAST_BYTES_PER_OFFSET < logs
-        monkeypatch.setattr(backlog, "WORTH_A_LOOK", 1)
-        assert 0.9 < backlog.backlog_bytes(client, bounds) / logs < 1.1
+        assert begin.backlog_bytes(client, bounds) == offsets * LEAST_BYTES_PER_OFFSET < logs
+        monkeypatch.setattr(begin, "WORTH_A_LOOK", 1)
+        assert 0.9 < begin.backlog_bytes(client, bounds) / logs < 1.1
         gone = {TopicPartition("no-such-topic", 0): (0, 1000)}
-        assert backlog.backlog_bytes(client, gone) == 1000 * LEAST_BYTES_PER_OFFSET
+        assert begin.backlog_bytes(client, gone) == 1000 * LEAST_BYTES_PER_OFFSET

@@ -16,7 +16,7 @@ from mirror_pipeline import Mirror
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.usage import lane_use
 from mirror_pipeline.buffer.spans.spans import SpanTable
-from mirror_pipeline.engine.maintain import thread
+from mirror_pipeline.engine.driver.maintain import thread
 from mirror_pipeline.local.shapes.bulk import fill_bulk
 from mirror_pipeline.reports import RunReport
 from tests.integration.processes import start_mirror, wait_until

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as Place
 from mirror_pipeline import Mirror
 from mirror_pipeline.buffer.place import place
 from mirror_pipeline.buffer.place.lock import lane_lock
-from mirror_pipeline.buffer.tables.schema import FIRST_FORMAT
+from mirror_pipeline.buffer.place.place import FIRST_FORMAT
 from mirror_pipeline.cli.main import main
 from mirror_pipeline.errors import BufferUnusable, LaneBusy
 from mirror_pipeline.operations.failover.report import FailbackOptions, FailoverOptions

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine import lane, state
+from mirror_pipeline.engine.driver import lane, state
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.reports import TopicState
 from mirror_pipeline.topics.alter import alter_topics

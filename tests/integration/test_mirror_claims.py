@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mirror_pipeline import Mirror, load_config
-from mirror_pipeline.engine import lane
+from mirror_pipeline.engine.driver import lane
 from mirror_pipeline.reports import RunReport
 from tests.integration.processes import wait_until
 from tests.support.kafka_source import ClusterPair

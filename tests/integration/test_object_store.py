@@ -18,7 +18,7 @@ from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.usage import lane_use
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.crash_points import ONCE, STOP
-from mirror_pipeline.engine.maintain import thread
+from mirror_pipeline.engine.driver.maintain import thread
 from mirror_pipeline.errors import LaneBusy
 from mirror_pipeline.local.shapes.bulk import fill_bulk
 from tests.integration.processes import document, kill_tree, start_mirror, wait_until

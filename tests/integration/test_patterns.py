@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from mirror_pipeline import Mirror
-from mirror_pipeline.engine import lane
+from mirror_pipeline.engine.driver import lane
 from mirror_pipeline.local.embedded.start import start_clusters
 from mirror_pipeline.operations.failover.report import FailoverOptions
 from tests.integration.processes import wait_until

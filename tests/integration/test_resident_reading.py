@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mirror_pipeline import Mirror, load_config
-from mirror_pipeline.engine.read.messages import ReadResult, ReadTask
+from mirror_pipeline.engine.tasks.read.messages import ReadResult, ReadTask
 from mirror_pipeline.errors import TaskLost
 from mirror_pipeline.execution.spark import SparkRunner
 from mirror_pipeline.local.shapes.bulk import fill_bulk
@@ -45,7 +45,7 @@ def residents() -> list[psutil.Process]:
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             above = process.parents()[:3]
-            if len(above) == 3 and all("mirror_pipeline.execution.spark_daemon" in each.cmdline() for each in (process, *above[:2])):
+            if len(above) == 3 and all("mirror_pipeline.engine.tasks.spark_daemon" in each.cmdline() for each in (process, *above[:2])):
                 found.append(process)
     return found
 

@@ -13,7 +13,7 @@ import pytest
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine import lane
+from mirror_pipeline.engine.driver import lane
 from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.offsets import log_range

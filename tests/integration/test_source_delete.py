@@ -16,9 +16,9 @@ import pytest
 from mirror_pipeline import Mirror
 from mirror_pipeline.cli.main import main
 from mirror_pipeline.crash_points import CRASH, DELETION_POINTS
-from mirror_pipeline.engine import lane
-from mirror_pipeline.engine.maintain import thread
-from mirror_pipeline.engine.topics import deletion
+from mirror_pipeline.engine.driver import lane
+from mirror_pipeline.engine.driver.maintain import thread
+from mirror_pipeline.engine.driver.topics import deletion
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, NothingSelected
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_ID
 from mirror_pipeline.local.embedded.start import LocalCluster

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.write.recovery import NotReplicated, read_tail
+from mirror_pipeline.engine.driver.write.recovery import NotReplicated, read_tail
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.model import Position, TopicPartition

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror_pipeline import Mirror
-from mirror_pipeline.engine import lane
+from mirror_pipeline.engine.driver import lane
 from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirror_pipeline import Mirror, load_config
-from mirror_pipeline.engine import lane
+from mirror_pipeline.engine.driver import lane
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.reports import RunReport
 from tests.integration.processes import wait_until

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.engine.longlink.parallel_fetch import ParallelFetch
+from mirror_pipeline.engine.tasks.longlink.parallel_fetch import ParallelFetch
 from mirror_pipeline.local.shapes.bulk import fill_bulk
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, make_mirror

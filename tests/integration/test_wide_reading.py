@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mirror_pipeline.engine.longlink.read_ahead import ReadAhead
+from mirror_pipeline.engine.tasks.longlink.read_ahead import ReadAhead
 from mirror_pipeline.local.shapes.bulk import fill_bulk
 from mirror_pipeline.local.shapes.fill import fill
 from tests.support.kafka_source import ClusterPair

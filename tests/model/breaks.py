@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from mirror_pipeline.buffer.spans import spans
-from mirror_pipeline.engine.read import source as source_side
-from mirror_pipeline.engine.write import outcomes, task
-from mirror_pipeline.engine.write.messages import PartitionWork
-from mirror_pipeline.engine.write.recovery import Tail
+from mirror_pipeline.engine.driver.read import source as source_side
+from mirror_pipeline.engine.driver.write import outcomes
+from mirror_pipeline.engine.driver.write.recovery import Tail
+from mirror_pipeline.engine.tasks.write import task
+from mirror_pipeline.engine.tasks.write.messages import PartitionWork
 from mirror_pipeline.halts import truncated
 
 Break = Callable[[pytest.MonkeyPatch], None]

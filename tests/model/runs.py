@@ -6,12 +6,12 @@ from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.read.loop import ReadLoop
-from mirror_pipeline.engine.state import LaneState, PartitionState
-from mirror_pipeline.engine.topics.prepare import Preparation
-from mirror_pipeline.engine.topics.preparing import Preparing
-from mirror_pipeline.engine.write.loop import WriteLoop
+from mirror_pipeline.engine.driver.context import LaneContext
+from mirror_pipeline.engine.driver.read.loop import ReadLoop
+from mirror_pipeline.engine.driver.state import LaneState, PartitionState
+from mirror_pipeline.engine.driver.topics.prepare import Preparation
+from mirror_pipeline.engine.driver.topics.preparing import Preparing
+from mirror_pipeline.engine.driver.write.loop import WriteLoop
 from mirror_pipeline.execution.placement import Placement
 from mirror_pipeline.model import Position
 from mirror_pipeline.topics.lanes import LaneTopic

@@ -25,10 +25,10 @@ from mirror_pipeline.buffer.place.place import LaneStore, open_lane
 from mirror_pipeline.buffer.spans import spans as spans_module
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig, ClusterSettings, EngineConfig, MirrorConfig, TopicSelection
-from mirror_pipeline.engine.read import plan
-from mirror_pipeline.engine.read import source as source_side
-from mirror_pipeline.engine.silent_brokers import SilentBrokers
-from mirror_pipeline.engine.topics import prepare, target
+from mirror_pipeline.engine.driver import plan
+from mirror_pipeline.engine.driver.read import source as source_side
+from mirror_pipeline.engine.driver.silent_brokers import SilentBrokers
+from mirror_pipeline.engine.driver.topics import prepare, target
 from mirror_pipeline.errors import TaskLost
 from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.kafka.poll import readable

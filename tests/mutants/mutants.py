@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 UNIT = "tests/unit"
-SENDING, TAIL, MAPPING, SHARED = (f"{UNIT}/engine/write/test_{name}.py" for name in ("sending", "tail", "mapping", "shared_tail"))
-TAKING, JOINING = f"{UNIT}/engine/read/test_taking.py", f"{UNIT}/engine/topics/test_joining.py"
-CONTINUING = f"{UNIT}/engine/topics/test_continuing.py"
-HOUSE = f"{UNIT}/engine/maintain/test_housekeeping.py"
+SENDING, MAPPING = (f"{UNIT}/engine/tasks/write/test_{name}.py" for name in ("task", "offset_map"))
+TAKING = f"{UNIT}/engine/tasks/read/test_span_builder.py"
+TAIL, SHARED = (f"{UNIT}/engine/driver/write/test_{name}.py" for name in ("recovery", "shared_tail"))
+JOINING, CONTINUING = (f"{UNIT}/engine/driver/topics/test_{name}.py" for name in ("join", "continuing"))
+HOUSE = f"{UNIT}/engine/driver/maintain/test_rounds.py"
 LEASE, BUCKET = (f"{UNIT}/buffer/place/test_{name}.py" for name in ("lease", "bucket"))
 MODEL = "tests/model/test_model_search.py::test_no_long_story_breaks_the_lane"
 COPY = "tests/integration/test_mirror_copy.py"
@@ -29,63 +30,63 @@ class Mutant:
 FAST = (
     Mutant(
         "no tail read after an unknown outcome",
-        "engine/write/outcomes.py",
+        "engine/driver/write/outcomes.py",
         "        if not any(p.retry_at <= now for p in unknown):\n            return\n",
         "        for part in unknown:\n            part.outcome_unknown = False\n        return\n",
         MODEL, r"I[1459]",
     ),
     Mutant(
         "progress from the ledger alone",
-        "engine/state.py", "    outcome_unknown: bool = True\n", "    outcome_unknown: bool = False\n",
+        "engine/driver/state.py", "    outcome_unknown: bool = True\n", "    outcome_unknown: bool = False\n",
         f"{JOINING}::test_a_topic_goes_on_behind_its_ledger_and_its_buffer",
     ),
     Mutant(
         "ordinals come from the present generation only",
-        "engine/topics/continuing.py",
+        "engine/driver/topics/continuing.py",
         "    known = context.ledger.put_there(each for each in earlier if (each.target_topic_id, each.producer_epoch) == same)\n",
         "    known = context.ledger.put_there([each for each in earlier if (each.target_topic_id, each.producer_epoch) == same][-1:])\n",
         CONTINUING,
     ),
     Mutant(
         "what a killed run sent beyond the ledger is forgotten when its partition joins again",
-        "engine/topics/continuing.py", "    begins |= _after_tails(", "    _ = lambda: _after_tails(",
+        "engine/driver/topics/continuing.py", "    begins |= _after_tails(", "    _ = lambda: _after_tails(",
         f"{CONTINUING}::test_the_tail_of_the_log_counts_beyond_the_ledger",
     ),
     Mutant(
         "the ledger is ordered by its hosts' clocks",
         "buffer/tables/rows.py", "key=lambda each: int(each[0][\"revision\"]))", "key=lambda each: each[1])",
-        f"{UNIT}/buffer/ledger/test_order.py",
+        f"{UNIT}/buffer/ledger/test_ledger_order.py",
     ),
     Mutant(
         "reading a tail well ends a partition's patience",
-        "engine/write/outcomes.py", "        if not part.pending:\n            part.worked()\n", "        part.worked()\n",
-        f"{UNIT}/engine/write/test_target_looks.py::test_a_partition_that_the_target_does_not_take_is_left_by_a_run_that_ends",
+        "engine/driver/write/outcomes.py", "        if not part.pending:\n            part.worked()\n", "        part.worked()\n",
+        f"{UNIT}/engine/driver/write/test_outcomes.py::test_a_partition_that_the_target_does_not_take_is_left_by_a_run_that_ends",
     ),
     Mutant(
         "one topic's refusal is the loss of the target",
-        "engine/write/outcomes.py", "        elif answered:\n            self._health.answered()\n", "",
-        f"{UNIT}/engine/write/test_target_looks.py::test_what_a_broker_answers_about_one_topic_is_not_the_loss_of_the_target",
+        "engine/driver/write/outcomes.py", "        elif answered:\n            self._health.answered()\n", "",
+        f"{UNIT}/engine/driver/write/test_outcomes.py::test_what_a_broker_answers_about_one_topic_is_not_the_loss_of_the_target",
     ),
     Mutant(
         "what was read of another topic of that name is committed",
-        "engine/read/source.py", "        other = other_ids(self._client, known, names)\n", "        other = dict[str, str]()\n",
-        f"{UNIT}/engine/read/test_another_log.py", r"recreated",
+        "engine/driver/read/source.py", "        other = other_ids(self._client, known, names)\n", "        other = dict[str, str]()\n",
+        f"{UNIT}/engine/driver/read/test_source_another_log.py", r"recreated",
     ),
     Mutant(
         "whoever answers at an address is the cluster that is meant",
         "kafka/security/identity.py", "        if cluster_id != self.cluster_id:\n", "        if False:\n",
-        f"{UNIT}/kafka/test_identity.py::test_an_answer_of_another_cluster_is_never_handed_out",
+        f"{UNIT}/kafka/security/test_identity.py::test_an_answer_of_another_cluster_is_never_handed_out",
     ),
     Mutant(
         "records are sent before it is known who listens",
         "kafka/connection.py", "self.identify() if api in CHANGES else self._ask_identity()\n", "self._ask_identity()\n",
-        f"{UNIT}/kafka/test_identity.py::test_what_changes_a_cluster_is_not_even_sent_to_another",
+        f"{UNIT}/kafka/security/test_identity.py::test_what_changes_a_cluster_is_not_even_sent_to_another",
     ),
     Mutant(
         "compaction that overtakes a verification is a difference",
         "verify/record_tasks.py", "        return record.key in self.keys or self.last.get(record.key, -1) > record.offset\n",
         "        return record.key in self.keys\n",
-        f"{UNIT}/verify/test_join.py::test_a_later_record_of_the_key_excuses_one_that_is_gone",
+        f"{UNIT}/verify/test_positional.py::test_a_later_record_of_the_key_excuses_one_that_is_gone",
     ),
     Mutant(
         "a task that Spark runs a second time sends again",
@@ -94,17 +95,17 @@ FAST = (
     ),
     Mutant(
         "error 45 is taken for success",
-        "engine/write/task.py", "    if answer.error:\n", "    if answer.error not in (0, 45):\n",
+        "engine/tasks/write/task.py", "    if answer.error:\n", "    if answer.error not in (0, 45):\n",
         f"{SENDING}::test_no_error_counts_as_written", r"\[45\]",
     ),
     Mutant(
         "a leader that moved is taken for success",
-        "engine/write/task.py", "    if answer.error:\n", "    if answer.error not in (0, 6):\n",
+        "engine/tasks/write/task.py", "    if answer.error:\n", "    if answer.error not in (0, 6):\n",
         f"{SENDING}::test_no_error_counts_as_written", r"\[6\]",
     ),
     Mutant(
         "after an error the tail is not asked",
-        "engine/write/task.py",
+        "engine/tasks/write/task.py",
         "        self.outcome_unknown = self.outcome_unknown or outcome_unknown\n", "        self.outcome_unknown = self.outcome_unknown\n",
         f"{SENDING}::test_no_error_counts_as_written",
     ),
@@ -115,7 +116,7 @@ FAST = (
     ),
     Mutant(
         "later answers count after a refusal",
-        "engine/write/task.py", "    if slot.stopped and (slot.outcome_unknown or slot.halt is not None):\n",
+        "engine/tasks/write/task.py", "    if slot.stopped and (slot.outcome_unknown or slot.halt is not None):\n",
         "    if slot.halt is not None:\n",
         f"{SENDING}::test_after_a_refusal_later_answers_count_for_nothing",
     ),
@@ -126,12 +127,12 @@ FAST = (
     ),
     Mutant(
         "the second span begins with the first one's sequence",
-        "engine/write/task.py", "                sequence += records - known\n", "",
+        "engine/tasks/write/task.py", "                sequence += records - known\n", "",
         f"{SENDING}::test_the_numbers_go_on_from_span_to_span",
     ),
     Mutant(
         "a stamp used twice, searched",
-        "engine/write/task.py", "    sequence = work.position.ordinal\n", "    sequence = 0\n",
+        "engine/tasks/write/task.py", "    sequence = work.position.ordinal\n", "    sequence = 0\n",
         MODEL, r"I[1459]",
     ),
     Mutant(
@@ -141,79 +142,79 @@ FAST = (
     ),
     Mutant(
         "the tail does not know that sequences wrap",
-        "engine/write/recovery.py", "target_next) & SEQUENCE_MASK\n", "target_next)\n",
+        "engine/driver/write/recovery.py", "target_next) & SEQUENCE_MASK\n", "target_next)\n",
         f"{TAIL}::test_sequences_are_followed_over_their_end",
     ),
     Mutant(
         "five batches before the first answer",
-        "engine/write/task.py",
+        "engine/tasks/write/task.py",
         "        return REQUESTS_IN_FLIGHT if self.remembered and", "        return REQUESTS_IN_FLIGHT if not self.acked or",
         f"{SENDING}::test_one_batch_is_on_its_way_before_the_first_answer_and_five_later",
     ),
     Mutant(
         "five batches of records that brokers forget",
-        "engine/write/task.py", "    slot.remembered = batch.newest > forgotten_before\n", "    slot.remembered = True\n",
+        "engine/tasks/write/task.py", "    slot.remembered = batch.newest > forgotten_before\n", "    slot.remembered = True\n",
         f"{SENDING}::test_of_old_records_one_batch_at_a_time_is_on_its_way",
     ),
     Mutant(
         "five batches after a long pause",
-        "engine/write/task.py", " and time.monotonic() - self.acked_at < MEMORY_SECONDS else 1\n", " else 1\n",
+        "engine/tasks/write/task.py", " and time.monotonic() - self.acked_at < MEMORY_SECONDS else 1\n", " else 1\n",
         f"{SENDING}::test_after_a_pause_one_batch_is_on_its_way_again",
     ),
     Mutant(
         "the lease is ignored",
-        "engine/write/task.py", "        if time.monotonic() >= deadline:\n", "        if False:\n",
+        "engine/tasks/write/task.py", "        if time.monotonic() >= deadline:\n", "        if False:\n",
         f"{SENDING}::test_nothing_is_sent_once_the_lease_is_over",
     ),
     Mutant(
         "another writer is ignored when a batch is acknowledged",
-        "engine/write/task.py", "    if answer.base_offset != expected:\n", "    if False:\n",
+        "engine/tasks/write/task.py", "    if answer.base_offset != expected:\n", "    if False:\n",
         f"{SENDING}::test_another_offset_than_expected_is_another_writer",
     ),
     Mutant(
         "another writer is ignored in the tail",
-        "engine/write/recovery.py", " or (header.producer_id, header.producer_epoch) != ours:\n", ":\n",
+        "engine/driver/write/recovery.py", " or (header.producer_id, header.producer_epoch) != ours:\n", ":\n",
         f"{TAIL}::test_records_of_another_writer_halt",
     ),
     Mutant(
         "a batch missing in the tail is ignored",
-        "engine/write/recovery.py", "    if header.base_sequence != expected:\n", "    if False:\n",
+        "engine/driver/write/recovery.py", "    if header.base_sequence != expected:\n", "    if False:\n",
         f"{TAIL}::test_a_missing_batch_halts",
     ),
     Mutant(
         "a target that lost records is ignored",
-        "engine/write/recovery.py", "    if end.offset < first:\n", "    if False:\n",
+        "engine/driver/write/recovery.py", "    if end.offset < first:\n", "    if False:\n",
         f"{TAIL}::test_a_log_that_ends_before_the_position_halts",
     ),
     Mutant(
         "what is not replicated yet does not count",
-        "engine/write/recovery.py", " and end.offset == look.at:\n", ":\n",
+        "engine/driver/write/recovery.py", " and end.offset == look.at:\n", ":\n",
         f"{TAIL}::test_what_is_on_the_leader_alone_is_waited_for",
     ),
     Mutant(
         "other writers' records in a shared topic count as ours",
-        "engine/write/shared_tail.py", " or (header.producer_id, header.producer_epoch) != stamp:\n", ":\n",
+        "engine/driver/write/shared_tail.py", " or (header.producer_id, header.producer_epoch) != stamp:\n", ":\n",
         f"{SHARED}::test_our_records_are_found_among_the_others",
     ),
     Mutant(
         "a batch that a shared topic lacks, or holds twice, is passed over",
-        "engine/write/shared_tail.py", "        if left_out > self.absent:", "        if False:",
+        "engine/driver/write/shared_tail.py", "        if left_out > self.absent:", "        if False:",
         f"{SHARED}::test_a_batch_that_is_missing_or_there_twice_halts",
     ),
     Mutant(
         "what was deleted from a shared topic was never sent",
-        "engine/write/shared_tail.py", "            return tail_deleted(self.target, self._end) if self.absent else self.tail(at)\n",
+        "engine/driver/write/shared_tail.py", "            return tail_deleted(self.target, self._end) if self.absent else self.tail(at)\n",
         "            return self.tail(at)\n",
         f"{SHARED}::test_records_that_retention_deleted_are_counted_by_what_the_leader_remembers",
     ),
     Mutant(
         "a shared topic's tail counts before it reaches the end of the log",
-        "engine/write/recovery.py", " and 0 <= look.goal <= look.at:\n", ":\n",
+        "engine/driver/write/recovery.py", " and 0 <= look.goal <= look.at:\n", ":\n",
         f"{SHARED}::test_what_is_on_the_leader_alone_is_waited_for",
     ),
     Mutant(
         "positions move without an acknowledgement",
-        "engine/write/outcomes.py",
+        "engine/driver/write/outcomes.py",
         "                sends += self._account(part, outcome.records, outcome.landed)\n",
         "                sends += self._account(part, part.pending[0].records if part.pending else 0)\n",
         MODEL, r"I[1589]",
@@ -221,32 +222,32 @@ FAST = (
     Mutant(
         "committed before the file is written",
         "buffer/spans/part_writer.py", "            self._waiting.append(self._format.tail(self._described))\n", "",
-        f"{UNIT}/buffer/spans/test_payloads.py::test_payloads_come_back_byte_for_byte",
+        f"{UNIT}/buffer/spans/test_spans_payloads.py::test_payloads_come_back_byte_for_byte",
     ),
     Mutant(
         "the footer does not tell where the payloads lie",
         "buffer/spans/span_pages.py", "            at += length\n", "            at += len(body)\n",
-        f"{UNIT}/buffer/spans/test_payloads.py::test_payloads_come_back_byte_for_byte",
+        f"{UNIT}/buffer/spans/test_spans_payloads.py::test_payloads_come_back_byte_for_byte",
     ),
     Mutant(
         "committed before the file is on the disk",
         "buffer/spans/part_writer.py", "                os.fsync(self._sink.fileno())\n", "                pass\n",
-        f"{UNIT}/buffer/spans/test_payloads.py::test_a_commit_reaches_the_disk_after_what_it_names",
+        f"{UNIT}/buffer/spans/test_spans_payloads.py::test_a_commit_reaches_the_disk_after_what_it_names",
     ),
     Mutant(
         "a record is written twice under one number",
-        "engine/write/ledger_writer.py", "        landed = self._context.ledger.record(self._number, sends, gaps)\n",
+        "engine/driver/write/ledger_writer.py", "        landed = self._context.ledger.record(self._number, sends, gaps)\n",
         "        landed = self._context.ledger.record(self._context.ledger.last_record() + 1, sends, gaps)\n",
         f"{JOINING}::test_of_two_runs_that_write_one_number_the_second_ends",
     ),
     Mutant(
         "checksums are not checked when staging",
-        "engine/read/plain_run.py", "        if crc32c(data[at + CRC_START : stop], 0, -1) != crc:\n", "        if False:\n",
+        "engine/tasks/read/plain_run.py", "        if crc32c(data[at + CRC_START : stop], 0, -1) != crc:\n", "        if False:\n",
         f"{TAKING}::test_a_flipped_bit_is_found",
     ),
     Mutant(
         "checksums of batches that are opened are not checked",
-        "engine/read/span_builder.py", "            check(batch, 0, header)\n", "            pass\n",
+        "engine/tasks/read/span_builder.py", "            check(batch, 0, header)\n", "            pass\n",
         f"{TAKING}::test_a_flipped_bit_is_found_in_a_batch_that_is_opened",
     ),
     Mutant(
@@ -256,54 +257,54 @@ FAST = (
     ),
     Mutant(
         "aborted records are copied",
-        "engine/read/plain_run.py", "(attributes & _NEVER_PLAIN or producer in open_aborts)", "attributes & _NEVER_PLAIN",
+        "engine/tasks/read/plain_run.py", "(attributes & _NEVER_PLAIN or producer in open_aborts)", "attributes & _NEVER_PLAIN",
         f"{TAKING}::test_every_batch_of_an_aborted_transaction_becomes_a_hole",
     ),
     Mutant(
         "transaction markers count as records",
-        "engine/read/span_builder.py", "        if header.magic >= 2 and header.is_control:\n", "        if False:\n",
+        "engine/tasks/read/span_builder.py", "        if header.magic >= 2 and header.is_control:\n", "        if False:\n",
         f"{TAKING}::test_markers_and_aborted_batches_become_holes_and_their_producer_goes_on",
     ),
     Mutant(
         "unexplained offsets are skipped",
-        "engine/read/span_builder.py",
+        "engine/tasks/read/span_builder.py",
         "            raise self.rules.hole(self.next, to)\n", "            self._miss(to, HoleCause.COMPACTION)\n",
         f"{TAKING}::test_missing_offsets_of_another_topic_halt_or_are_recorded",
     ),
     Mutant(
         "what lies behind a lost stretch is taken",
-        "engine/read/parallel_read.py", " or builder.next < segment.start:\n", ":\n",
-        "tests/unit/engine/read/test_stage_wide.py::test_nothing_behind_a_missing_stretch_is_taken",
+        "engine/tasks/read/parallel_read.py", " or builder.next < segment.start:\n", ":\n",
+        "tests/unit/engine/tasks/read/test_parallel_read.py::test_nothing_behind_a_missing_stretch_is_taken",
     ),
     Mutant(
         "what was read ahead is used wherever it begins",
-        "engine/longlink/read_ahead.py", "first is not None and first.start > starts[source]", "first is None",
-        "tests/unit/engine/longlink/test_reading.py::test_what_does_not_fit_does_not_go_on",
+        "engine/tasks/longlink/read_ahead.py", "first is not None and first.start > starts[source]", "first is None",
+        "tests/unit/engine/tasks/longlink/test_read_ahead.py::test_what_does_not_fit_does_not_go_on",
     ),
     Mutant(
         "what was read ahead is used by another read loop",
-        "engine/read/task.py", 'call(f"{task.reader}-{task.index}"', 'call(f"{task.index}"',
-        "tests/unit/engine/longlink/test_link.py::test_a_task_that_reads_ahead_is_run_by_its_resident_process",
+        "engine/tasks/read/task.py", 'call(f"{task.reader}-{task.index}"', 'call(f"{task.index}"',
+        "tests/unit/engine/tasks/longlink/test_link.py::test_a_task_that_reads_ahead_is_run_by_its_resident_process",
     ),
     Mutant(
         "a hole loses its cause",
-        "engine/write/offset_map.py", "        cause=cause,\n", "        cause=None,\n",
+        "engine/tasks/write/offset_map.py", "        cause=cause,\n", "        cause=None,\n",
         f"{MAPPING}::test_trailing_holes_are_passed_with_the_last_record",
     ),
     Mutant(
         "holes are counted as records",
-        "engine/write/offset_map.py",
+        "engine/tasks/write/offset_map.py",
         "        taken = 0 if cause else min(end - first, left)\n", "        taken = min(end - first, left)\n",
         f"{MAPPING}::test_the_map_is_total_monotone_and_right",
     ),
     Mutant(
         "gap rows are not written",
-        "engine/write/ledger_writer.py", "        gaps = self._gaps(sends)\n", "        gaps: list[Gap] = []\n",
+        "engine/driver/write/ledger_writer.py", "        gaps = self._gaps(sends)\n", "        gaps: list[Gap] = []\n",
         f"{JOINING}::test_every_loss_gets_a_gap_and_nothing_else_does",
     ),
     Mutant(
         "spans of another life of a topic are sent",
-        "engine/topics/join.py", " or span.incarnation != run.incarnation or", " or",
+        "engine/driver/topics/join.py", " or span.incarnation != run.incarnation or", " or",
         f"{JOINING}::test_spans_of_another_life_of_the_topic_are_not_sent",
     ),
     Mutant(
@@ -314,7 +315,8 @@ FAST = (
     ),
     Mutant(
         "eviction ignores verification",
-        "engine/maintain/rounds.py", "self.spans.produced(safe_ends(reached, self.ledger.verified()))", "self.spans.produced(reached)",
+        "engine/driver/maintain/rounds.py",
+        "self.spans.produced(safe_ends(reached, self.ledger.verified()))", "self.spans.produced(reached)",
         f"{HOUSE}::test_only_what_is_produced_and_verified_leaves_however_full_it_is",
     ),
     Mutant(
@@ -324,7 +326,7 @@ FAST = (
     ),
     Mutant(
         "an old answer is taken for the source's end",
-        "engine/read/source.py",
+        "engine/driver/read/source.py",
         "                if part.source in answers and answers[part.source].last_stable_offset >= part.staged:\n",
         "                if part.source in answers and answers[part.source].last_stable_offset < part.staged:\n"
         "                    halt = divergence.truncated(part.source, answers[part.source].last_stable_offset, part.staged)\n"
@@ -334,7 +336,7 @@ FAST = (
     ),
     Mutant(
         "a leader that cannot tell yet ends the lane",
-        "engine/read/source.py",
+        "engine/driver/read/source.py",
         "        except (BrokerError, ConnectionLost) as error:\n            self._note_silent()\n",
         "        except ConnectionLost as error:\n            self._note_silent()\n",
         MODEL, "a run failed: BrokerError",
@@ -376,7 +378,7 @@ SLOW = (
     ),
     Mutant(
         "a copy begins in a topic that is not empty",
-        "engine/topics/target.py", "        if count and not topic.filled:\n", "        if False:\n",
+        "engine/driver/topics/target.py", "        if count and not topic.filled:\n", "        if False:\n",
         f"{COPY}::test_a_lost_ledger_never_doubles_records",
     ),
 )  # fmt: skip

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from mirror_pipeline.engine.longlink.segments import Segment
+from mirror_pipeline.engine.tasks.longlink.segments import Segment
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.model import TopicPartition
 from tests.support.source_batches import batch

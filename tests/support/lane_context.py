@@ -13,7 +13,7 @@ from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig, TopicSelection
-from mirror_pipeline.engine.context import LaneContext
+from mirror_pipeline.engine.driver.context import LaneContext
 from mirror_pipeline.execution.placement import Placement
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.model import HoleCause, Incarnation, Send

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.read.loop import ReadLoop
-from mirror_pipeline.engine.topics.join import resumed_runs
+from mirror_pipeline.engine.driver.context import LaneContext
+from mirror_pipeline.engine.driver.read.loop import ReadLoop
+from mirror_pipeline.engine.driver.topics.join import resumed_runs
 from mirror_pipeline.kafka.answers import ClusterMetadata, OffsetAnswer, TopicMetadata
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mirror_pipeline.buffer.spans.part_writer import SpanDraft
-from mirror_pipeline.engine.read.answer_handler import AnswerHandler
-from mirror_pipeline.engine.read.messages import ReadTask
-from mirror_pipeline.engine.read.range_outcomes import Outcomes
+from mirror_pipeline.engine.tasks.read.answer_handler import AnswerHandler
+from mirror_pipeline.engine.tasks.read.messages import ReadTask
+from mirror_pipeline.engine.tasks.read.range_outcomes import Outcomes
 from mirror_pipeline.model import TopicPartition
 
 SOURCE = TopicPartition("t", 0)

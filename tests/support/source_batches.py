@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mirror_pipeline.buffer.spans.part_writer import SpanDraft
-from mirror_pipeline.engine.read.rules import RangeRules
-from mirror_pipeline.engine.read.span_builder import SpanBuilder
+from mirror_pipeline.engine.tasks.read.rules import RangeRules
+from mirror_pipeline.engine.tasks.read.span_builder import SpanBuilder
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.kafka.records.batch import BatchHeader, OpenRecord, headers, open_batch, seal
 from mirror_pipeline.kafka.records.digest import digests_of

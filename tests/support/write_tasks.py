@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.write.messages import PartitionWork, ProduceTask
-from mirror_pipeline.engine.write.task import _acknowledge, _Link, _sequenced, _Slot
+from mirror_pipeline.engine.tasks.write.messages import PartitionWork, ProduceTask
+from mirror_pipeline.engine.tasks.write.task import _acknowledge, _Link, _sequenced, _Slot
 from mirror_pipeline.kafka.produce import ProduceAnswer
 from mirror_pipeline.kafka.records.batch import OpenRecord, seal, tail_of
 from mirror_pipeline.kafka.records.restamp import SequencedBatch

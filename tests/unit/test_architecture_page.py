@@ -23,7 +23,8 @@ def test_rooms_and_levels_are_those_of_the_tree() -> None:
 
 
 def test_folders_inside_the_rooms_are_those_of_the_tree() -> None:
-    inner = {f"{path.parent.relative_to(PACKAGE)}/" for path in PACKAGE.glob("*/*/__init__.py")}
+    folders = [path.parent.relative_to(PACKAGE) for path in PACKAGE.rglob("__init__.py")]
+    inner = {f"{folder}/" for folder in folders if len(folder.parts) > 1}
     assert set(re.findall(r"^\| `([\w/]+/)` \|", PAGE, re.M)) == inner
 
 

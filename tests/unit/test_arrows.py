@@ -1,10 +1,10 @@
-"""The floor plan: which room may import which, how many files a room has, which names may stand twice."""
+"""The floor plan: which room may import which, which names may stand twice."""
 
 from __future__ import annotations
 
 import ast
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,6 @@ LEVELS: tuple[tuple[str, ...], ...] = (
 LOWEST = len(LEVELS) - 1
 """Files of the lowest level may know each other, as long as no circle comes of it."""
 LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
-MOST_FILES = 20
 TWICE = {
     "backfill": "what it does, and its job in Dagster",
     "catalogue": "the file, and the operation that renews it",
@@ -45,7 +44,6 @@ TWICE = {
     "naming": "its rules, and applying them",
     "offset_map": "folding the sends table, and advancing it",
     "offsets": "of many partitions in one request, and the command",
-    "pieces": "of spans, and of compared streams",
     "place": "of a buffer, and of a demo",
     "plan": "of a topic, of a micro-batch, of a mirror",
     "progress": "of a lane, and its bar",
@@ -75,7 +73,7 @@ def room(module: str) -> str:
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """The package's modules that a file imports, and whether it does so when it is imported itself."""
+    """The package's modules that a file imports, written out or as a string, and whether it does so when it is imported itself."""
     tree = ast.parse(path.read_text())
     late = {id(node) for outer in ast.walk(tree) if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(outer)}
     late |= {id(node) for outer in ast.walk(tree) if isinstance(outer, ast.If) for node in ast.walk(outer)}  # TYPE_CHECKING
@@ -84,6 +82,8 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and isinstance(node.args[0], ast.Constant):
+            names = [str(node.args[0].value)]
         else:
             continue
         for name in names:
@@ -109,27 +109,51 @@ def test_a_file_imports_from_its_room_and_from_lower_levels_only() -> None:
     assert not wrong, "\n".join(sorted(set(wrong)))
 
 
-def test_no_circle() -> None:
-    """Of imports that are made when a module is imported."""
-    graph = {module: {found for found, now in imports(path) if now and found != module} for module, path in MODULES.items()}
+def check_no_circle(graph: Mapping[str, Collection[str]]) -> None:
     done: set[str] = set()
 
-    def visit(module: str, way: tuple[str, ...]) -> None:
-        if module in way:
-            pytest.fail(" -> ".join([*way[way.index(module) :], module]))
-        if module not in done:
-            for found in graph[module]:
-                visit(found, (*way, module))
-            done.add(module)
+    def visit(name: str, way: tuple[str, ...]) -> None:
+        if name in way:
+            pytest.fail(" -> ".join([*way[way.index(name) :], name]))
+        if name not in done:
+            for found in graph.get(name, ()):
+                visit(found, (*way, name))
+            done.add(name)
 
-    for module in graph:
-        visit(module, ())
+    for name in graph:
+        visit(name, ())
 
 
-def test_no_room_is_crowded() -> None:
-    counts = Counter(path.parent for path in MODULES.values() if path.name != "__init__.py")
-    crowded = {str(folder.relative_to(ROOT)): count for folder, count in counts.items() if count > MOST_FILES}
-    assert not crowded
+def test_no_circle() -> None:
+    """Of imports that are made when a module is imported."""
+    check_no_circle({module: {found for found, now in imports(path) if now and found != module} for module, path in MODULES.items()})
+
+
+def folder(module: str) -> tuple[str, ...]:
+    parts = module.split(".")
+    return tuple(parts if MODULES[module].name == "__init__.py" else parts[:-1])
+
+
+def test_no_circle_of_folders() -> None:
+    """Of any imports, between folders that lie beside each other."""
+    graph = defaultdict(set)
+    for module, path in MODULES.items():
+        for found, _ in imports(path):
+            ours, theirs = folder(module), folder(found)
+            shared = next((at for at, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other), None)
+            if shared is not None:
+                graph[".".join(ours[: shared + 1])].add(".".join(theirs[: shared + 1]))
+    check_no_circle(graph)
+
+
+def test_what_runs_anywhere_knows_nothing_of_what_runs_once_a_lane() -> None:
+    tasks, driver = "mirror_pipeline.engine.tasks", "mirror_pipeline.engine.driver"
+    crossed = [
+        f"{module} imports {found}"
+        for module, path in MODULES.items() if module.startswith(tasks)
+        for found, _ in imports(path) if found.startswith(driver)
+    ]  # fmt: skip
+    assert not crossed
 
 
 def test_a_name_stands_twice_only_where_it_means_the_same() -> None:
@@ -140,3 +164,15 @@ def test_a_name_stands_twice_only_where_it_means_the_same() -> None:
     twice = {name: where for name, where in places.items() if len(where) > 1}
     assert {name: where for name, where in twice.items() if name not in TWICE} == {}
     assert set(TWICE) - set(twice) == set(), "names that stand once only need no reason"
+
+
+def test_a_unit_test_lies_where_its_module_lies() -> None:
+    """``test_<module>.py``, or ``test_<module>_<subject>.py``; beside the folders are tests of the tree as a whole."""
+    unit = Path(__file__).parent
+    homeless = []
+    for path in unit.glob("*/**/test_*.py"):
+        here = path.relative_to(unit).parent
+        room = ROOT if here.parts[0] == "benchmarks" else PACKAGE
+        if not any(path.stem == f"test_{file.stem}" or path.stem.startswith(f"test_{file.stem}_") for file in (room / here).glob("*.py")):
+            homeless.append(str(path.relative_to(unit)))
+    assert not homeless, "\n".join(homeless)

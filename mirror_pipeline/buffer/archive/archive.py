@@ -12,11 +12,10 @@ from deltalake.transaction import AddAction
 
 from mirror_pipeline.buffer.archive.merged import FILE_BYTES, FILE_SPANS, MERGED_BYTES, ArchivedFile, draft_of, joinable, merged
 from mirror_pipeline.buffer.place.place import LaneStore
-from mirror_pipeline.buffer.spans.eviction import FoundFile
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
 from mirror_pipeline.buffer.spans.span_reader import SpanReader
 from mirror_pipeline.buffer.tables.delta import DeltaLog, add_action
-from mirror_pipeline.buffer.tables.files import remove_files
+from mirror_pipeline.buffer.tables.files import FoundFile, remove_files
 from mirror_pipeline.buffer.tables.index import read_index, span_statistics
 from mirror_pipeline.buffer.tables.local_log import LiveFile
 from mirror_pipeline.buffer.tables.schema import ARCHIVE

@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mirror_pipeline.buffer.place.place import LaneStore, find_lanes, raise_format
+from mirror_pipeline.buffer.place.place import DIRECTED_FORMAT, LaneStore, find_lanes, raise_format
 from mirror_pipeline.buffer.tables import columns
 from mirror_pipeline.buffer.tables.delta import DeltaLog, add_action
 from mirror_pipeline.buffer.tables.files import read_rows, write_rows
-from mirror_pipeline.buffer.tables.schema import DIRECTED_FORMAT, FAILOVER_STEPS, PROMOTIONS, TableSpec
+from mirror_pipeline.buffer.tables.schema import FAILOVER_STEPS, PROMOTIONS, TableSpec
 from mirror_pipeline.config import BufferConfig
 from mirror_pipeline.errors import BufferUnusable
 

@@ -20,12 +20,18 @@ from pyarrow import fs
 from mirror_pipeline.buffer.place.bucket import Objects, Options, carried_options, delta_options
 from mirror_pipeline.buffer.place.bucket_files import ObjectFileSystem
 from mirror_pipeline.buffer.place.errors import explained
-from mirror_pipeline.buffer.tables.schema import FIRST_FORMAT, FORMAT
 from mirror_pipeline.errors import BufferUnusable, UsageError
 from mirror_pipeline.files import replace_file
 from mirror_pipeline.host import expanded
 
+# Versions of the folder layout and of the tables, in the marker file of every buffer; a version refuses a buffer whose number it does not
+# know. New buffers have the first one, and get the second with the first promotion or shared topic: a version that does not know these
+# would copy into topics that belong to applications.
+FIRST_FORMAT = 1
+DIRECTED_FORMAT = 2
+FORMAT = DIRECTED_FORMAT
 MARKER = "MIRROR_BUFFER.json"
+SPANS_FOLDER, ARCHIVE_FOLDER = "spans", "archive"
 CLOCK = "clock"
 """A file of each lane that is written to learn the time of the place."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

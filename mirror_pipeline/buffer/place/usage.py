@@ -11,8 +11,7 @@ from pathlib import Path
 from mirror_pipeline.buffer.place.bucket import Listed, Objects
 from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.lock import LOCK
-from mirror_pipeline.buffer.place.place import LaneStore
-from mirror_pipeline.buffer.tables.schema import ARCHIVE, SPANS
+from mirror_pipeline.buffer.place.place import ARCHIVE_FOLDER, SPANS_FOLDER, LaneStore
 
 LOG = "_delta_log"
 
@@ -66,11 +65,11 @@ def _listed_use(objects: Iterable[Listed]) -> LaneUse:
         if not rest:
             other += each.size
             running = running or (table == LOCK and each.size > 0)
-        elif table == ARCHIVE.name:
+        elif table == ARCHIVE_FOLDER:
             archive += each.size
         elif rest.startswith(f"{LOG}/"):
             logs, log_files = logs + each.size, log_files + 1
-        elif table == SPANS.name:
+        elif table == SPANS_FOLDER:
             spans += each.size
         else:
             ledger += each.size
@@ -91,11 +90,11 @@ def _folder_use(folder: str | Path) -> LaneUse:
                 sizes = [_size(file) for file in _entries(entry.path)]
             else:
                 data += _size(entry)
-        if table.name == ARCHIVE.name:
+        if table.name == ARCHIVE_FOLDER:
             archive += data + sum(sizes)
             continue
         logs, log_files = logs + sum(sizes), log_files + len(sizes)
-        if table.name == SPANS.name:
+        if table.name == SPANS_FOLDER:
             spans += data
         else:
             ledger += data

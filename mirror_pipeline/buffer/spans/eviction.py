@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mirror_pipeline.model import SpanRef
@@ -81,39 +81,3 @@ def _more(count: int, limit: int | None) -> bool:
 def safe_ends(produced: Mapping[SpanKey, int], verified: Mapping[SpanKey, int]) -> dict[SpanKey, int]:
     """Source offset up to which a partition may be forgotten: what is on the target *and* was verified there."""
     return {key: min(end, verified[key]) for key, end in produced.items() if key in verified}
-
-
-@dataclass(frozen=True, slots=True)
-class FoundFile:
-    """A data file in the table's folder; ``modified`` in seconds since the epoch."""
-
-    path: str
-    size: int
-    modified: float
-
-
-def removable_files(
-    found: Iterable[FoundFile],
-    live: Iterable[str],
-    *,
-    now: Callable[[], float],
-    orphan_age: float,
-    evicted: Mapping[str, float] | None = None,
-    grace: float = 0.0,
-) -> list[FoundFile]:
-    """Files that no reader and no writer needs.
-
-    Args:
-        found: what lay in the folder *before* ``live`` was read, else a commit in between would look like an orphan.
-        live: paths the newest table version refers to.
-        now: seconds since the epoch, by the clock that stamps the files.
-        orphan_age: seconds since an unreferenced file was last written; longer than any task takes to write one.
-        evicted: files known to have been removed from the table, and for how many seconds; they leave after ``grace`` seconds, which
-            gives readers of the version before time to end.
-        grace: see ``evicted``.
-    """
-    alive = set(live)
-    known = evicted or {}
-    dead = [file for file in found if file.path not in alive]
-    before = now() - orphan_age if any(file.path not in known for file in dead) else 0.0
-    return [file for file in dead if (known[file.path] >= grace if file.path in known else file.modified <= before)]

@@ -15,9 +15,9 @@ from itertools import chain
 from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.spans.compaction import JOINED_BYTES, SmallFile, groups, write_joined
-from mirror_pipeline.buffer.spans.eviction import FoundFile, SpanKey, StagedBatch, choose, produced_batches, removable_files
+from mirror_pipeline.buffer.spans.eviction import SpanKey, StagedBatch, choose, produced_batches
 from mirror_pipeline.buffer.tables.delta import DeltaLog, add_action
-from mirror_pipeline.buffer.tables.files import READ_ATTEMPTS, found_files, remove_files
+from mirror_pipeline.buffer.tables.files import READ_ATTEMPTS, FoundFile, found_files, removable_files, remove_files
 from mirror_pipeline.buffer.tables.index import read_index, span_statistics
 from mirror_pipeline.buffer.tables.local_log import LiveFile
 from mirror_pipeline.buffer.tables.schema import SPANS

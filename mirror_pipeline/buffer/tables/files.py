@@ -7,7 +7,8 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,6 @@ import pyarrow.parquet as pq
 
 from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.place import LaneStore, sync_path
-from mirror_pipeline.buffer.spans.eviction import FoundFile
 from mirror_pipeline.buffer.tables.columns import empty
 from mirror_pipeline.buffer.tables.delta import DeltaLog, add_action
 from mirror_pipeline.buffer.tables.schema import TableSpec
@@ -27,6 +27,42 @@ from mirror_pipeline.errors import BufferUnusable
 SKEW_SECONDS = 900.0
 # Maintenance may join files during a read; twice in a row is rare, more often is an error.
 READ_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A data file in the table's folder; ``modified`` in seconds since the epoch."""
+
+    path: str
+    size: int
+    modified: float
+
+
+def removable_files(
+    found: Iterable[FoundFile],
+    live: Iterable[str],
+    *,
+    now: Callable[[], float],
+    orphan_age: float,
+    evicted: Mapping[str, float] | None = None,
+    grace: float = 0.0,
+) -> list[FoundFile]:
+    """Files that no reader and no writer needs.
+
+    Args:
+        found: what lay in the folder *before* ``live`` was read, else a commit in between would look like an orphan.
+        live: paths the newest table version refers to.
+        now: seconds since the epoch, by the clock that stamps the files.
+        orphan_age: seconds since an unreferenced file was last written; longer than any task takes to write one.
+        evicted: files known to have been removed from the table, and for how many seconds; they leave after ``grace`` seconds, which
+            gives readers of the version before time to end.
+        grace: see ``evicted``.
+    """
+    alive = set(live)
+    known = evicted or {}
+    dead = [file for file in found if file.path not in alive]
+    before = now() - orphan_age if any(file.path not in known for file in dead) else 0.0
+    return [file for file in dead if (known[file.path] >= grace if file.path in known else file.modified <= before)]
 
 
 def found_files(store: LaneStore, table: str) -> list[FoundFile]:

@@ -6,14 +6,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from mirror_pipeline.buffer.place.place import ARCHIVE_FOLDER, SPANS_FOLDER
 from mirror_pipeline.buffer.tables.columns import DIGESTS, HOLES, OFFSETS, TIME
-
-# Versions of the folder layout and of the tables, in the marker file of every buffer; a version refuses a buffer whose number it does not
-# know. New buffers have the first one, and get the second with the first promotion or shared topic: a version that does not know these
-# would copy into topics that belong to applications.
-FIRST_FORMAT = 1
-DIRECTED_FORMAT = 2
-FORMAT = DIRECTED_FORMAT
 
 LOG_SETTINGS = {
     # These tables need no time travel: their rows hold the history. Short retention keeps opening and committing cheap.
@@ -50,7 +44,7 @@ _TEXT, _INT, _LONG = pa.string(), pa.int32(), pa.int64()
 _REVISION = pa.field("revision", _LONG, nullable=True)
 
 SPANS = TableSpec(
-    "spans",
+    SPANS_FOLDER,
     _columns(
         topic=_TEXT,
         partition=_INT,
@@ -75,7 +69,7 @@ SPANS = TableSpec(
 
 # The columns of spans in the same order, so that both tables' files are read and written alike. `topic` is in the files as well.
 ARCHIVE = TableSpec(
-    "archive",
+    ARCHIVE_FOLDER,
     pa.schema([*(column for column in SPANS.schema if column.name != "micro_batch"), pa.field("day", _TEXT, nullable=False)]),
     partition_by=("topic", "day"),
     skipping=("partition", "incarnation", "start_offset", "end_offset", "min_timestamp", "max_timestamp"),

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from mirror_pipeline.buffer.spans.eviction import FoundFile, removable_files
 from mirror_pipeline.buffer.tables.delta import DeltaLog, add_action
-from mirror_pipeline.buffer.tables.files import found_files, read_rows, remove_files, write_rows
+from mirror_pipeline.buffer.tables.files import FoundFile, found_files, read_rows, removable_files, remove_files, write_rows
 
 # Bytes: larger files are not rewritten, so that a row is rewritten only a few times. About 700,000 rows of the offset map of a
 # transactional topic; they are in memory while they are joined.

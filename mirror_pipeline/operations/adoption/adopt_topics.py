@@ -16,14 +16,14 @@ from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes, open_lane
 from mirror_pipeline.crash_points import crash_point
-from mirror_pipeline.engine.topics.generations import bound_at
+from mirror_pipeline.engine.driver.topics.generations import bound_at
 from mirror_pipeline.errors import ProblemFound, UsageError
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.model import HoleCause, Incarnation, Send, TopicPartition
+from mirror_pipeline.operations.adoption import mm2_adoption
 from mirror_pipeline.operations.adoption.adoption_report import AdoptedPartition, AdoptOptions, AdoptReport
 from mirror_pipeline.operations.adoption.proof import Proof, ProofObserver, ProvenPartition, prove
-from mirror_pipeline.operations.mm2 import mm2_adoption
 from mirror_pipeline.topics.lanes import known_topics, lane_of, select_topics
 from mirror_pipeline.verify.log_walk import READ_UNCOMMITTED
 

@@ -11,7 +11,7 @@ from mirror_pipeline.buffer.ledger.promotions import is_promoted
 from mirror_pipeline.buffer.place.lock import Hold, lane_lock
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.place.status import read_status
-from mirror_pipeline.engine.topics.target import target_changed
+from mirror_pipeline.engine.driver.topics.target import target_changed
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, LaneBusy, ProblemFound, UsageError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.answers import LATEST, ProducerState

@@ -13,7 +13,7 @@ from mirror_pipeline.buffer.ledger.promotions import Promotion, Promotions, Prom
 from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.crash_points import crash_point
-from mirror_pipeline.engine.lanes import LaneRuns
+from mirror_pipeline.engine.driver.lanes import LaneRuns
 from mirror_pipeline.errors import BrokerError, ProblemFound
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.flow import Flow, Session

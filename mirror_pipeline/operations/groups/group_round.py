@@ -15,7 +15,7 @@ from mirror_pipeline.buffer.ledger.promotions import latest_of, promoted_topics
 from mirror_pipeline.buffer.ledger.translation import PartitionMap
 from mirror_pipeline.config import GroupSelection
 from mirror_pipeline.crash_points import crash_point
-from mirror_pipeline.engine.topics.waits import patience
+from mirror_pipeline.engine.driver.topics.waits import patience
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.answers import EARLIEST, LATEST

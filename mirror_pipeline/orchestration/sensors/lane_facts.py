@@ -10,15 +10,9 @@ import dagster as dg
 
 from mirror_pipeline.orchestration import names
 from mirror_pipeline.orchestration.project import KnownMirror
+from mirror_pipeline.orchestration.run_tags import IN_FLIGHT
 from mirror_pipeline.reports import LaneStatus, MirrorStatus
 
-IN_FLIGHT = (
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-)
 RECENT_RUNS = 10
 
 

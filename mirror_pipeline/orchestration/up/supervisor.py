@@ -225,7 +225,7 @@ def end_runs(home: Path, socket: Path, *, impatient: threading.Event) -> None:
     """Terminate the runs of the code server at this socket and wait for them; queued ones are cancelled. Runs of others go on."""
     import dagster as dg
 
-    from mirror_pipeline.orchestration.sensors.lane_facts import IN_FLIGHT
+    from mirror_pipeline.orchestration.run_tags import IN_FLIGHT
 
     with dg.DagsterInstance.from_config(str(home)) as instance:
         in_flight = dg.RunsFilter(statuses=list(IN_FLIGHT))

@@ -15,8 +15,8 @@ from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig
-from mirror_pipeline.engine.read.rules import RangeRules
-from mirror_pipeline.engine.read.span_builder import SpanBuilder
+from mirror_pipeline.engine.tasks.read.rules import RangeRules
+from mirror_pipeline.engine.tasks.read.span_builder import SpanBuilder
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.fetch import FetchedPartition

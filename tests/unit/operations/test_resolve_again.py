@@ -11,8 +11,8 @@ import pytest
 
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.place.status import write_status
-from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.topics.policies import SourcePolicy
+from mirror_pipeline.engine.driver.context import LaneContext
+from mirror_pipeline.engine.driver.topics.policies import SourcePolicy
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, UsageError
 from mirror_pipeline.halts import Halt
 from mirror_pipeline.kafka.answers import EARLIEST, ClusterMetadata, OffsetAnswer, TopicMetadata

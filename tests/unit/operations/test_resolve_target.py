@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mirror_pipeline.engine.context import LaneContext
-from mirror_pipeline.engine.read import divergence
-from mirror_pipeline.engine.topics.target import TargetSide
+from mirror_pipeline.engine.driver.context import LaneContext
+from mirror_pipeline.engine.driver.read import divergence
+from mirror_pipeline.engine.driver.topics.target import TargetSide
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.kafka.answers import ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
 from mirror_pipeline.model import TopicPartition

@@ -1,0 +1,211 @@
+"""What the parts of one lane's run share: clusters, settings, tables, state."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mirror_pipeline.buffer.ledger.decisions import Decisions
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.lock import HELD, Hold
+from mirror_pipeline.buffer.place.place import DIRECTED_FORMAT, LaneStore, open_lane, raise_format
+from mirror_pipeline.buffer.place.space import SpaceWatch
+from mirror_pipeline.buffer.spans.spans import SpanTable
+from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig
+from mirror_pipeline.engine.driver.state import LaneState
+from mirror_pipeline.errors import MirrorError
+from mirror_pipeline.execution.placement import Placement
+from mirror_pipeline.halts import Halt
+from mirror_pipeline.model import Decision, DecisionKind, Send, Stamp, TopicPartition
+from mirror_pipeline.topics.lanes import LANE_PREFIX
+
+if TYPE_CHECKING:
+    from mirror_pipeline.engine.driver.read.kept import KeptSource
+    from mirror_pipeline.flow import Flow
+    from mirror_pipeline.topics.claims import Claims
+    from mirror_pipeline.topics.directions import Directions
+
+VerifyStaged = Callable[..., Any]
+FIRST_BACKOFF_SECONDS = 0.25
+LONGEST_BACKOFF_SECONDS = 5.0
+LOSSES, LOSSES_SECONDS = 10, 120.0
+
+
+@dataclass(slots=True)
+class LaneContext:
+    """Collaborators of one lane's run.
+
+    ``once`` ends the run at the end offsets seen at its start; ``drain`` does not ask the source and ends the run when everything
+    staged is on the target; ``room_wanted`` wakes the maintenance thread.
+    ``hold`` is checked before any action that only the lane's one run may take.
+    ``claims`` knows what other mirrors write on the target; None if there are none.
+    ``verify_staged`` compares spans with the target (:func:`mirror_pipeline.verify.staged.verify_staged`); None in a run
+    without verification.
+    ``directions`` knows which topics were promoted, or are copied the other way; None in a backfill.
+    ``kept`` are the source offsets that a backfill reads from the buffer; None if it reads none.
+    ``memory_seconds`` is the age of records at which the target's brokers forget their producer.
+    """
+
+    mirror: MirrorConfig
+    lane: str
+    source: ClusterSettings
+    target: ClusterSettings
+    buffer: BufferConfig
+    store: LaneStore
+    spans: SpanTable
+    ledger: Ledger
+    cases: Decisions
+    placement: Placement
+    once: bool
+    stop: threading.Event
+    state: LaneState = field(default_factory=LaneState)
+    stamp: Stamp | None = None
+    memory_seconds: float = 86_400.0
+    room_wanted: threading.Event = field(default_factory=threading.Event)
+    hold: Hold = HELD
+    drain: bool = False
+    claims: Claims | None = None
+    verify_staged: VerifyStaged | None = None
+    kept: KeptSource | None = None
+    _room: SpaceWatch | None = None
+    decisions: tuple[Decision, ...] = ()
+    directions: Directions | None = None
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether this is a lane of the mirror, not of a backfill."""
+        return self.lane.startswith(LANE_PREFIX)
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may write the lane's target topics too; a backfill has new ones of its own."""
+        return self.mirror.shared and self.is_mirror
+
+    @property
+    def room(self) -> SpaceWatch:
+        """How full the buffer is; shared, so that the maintenance thread knows the sizes that the read loop has seen."""
+        if self._room is None:
+            self._room = SpaceWatch(self.store, cap=self.buffer.max_bytes, micro_batch=self.mirror.engine.micro_batch_bytes)
+        return self._room
+
+    def read_decisions(self) -> None:
+        """Read the operator's decisions, and what was promoted, again. Raises BufferUnusable."""
+        self.decisions = self.cases.all()
+        if self.directions is not None:
+            self.directions.look()
+
+    def turned_away(self, topics: Collection[str]) -> dict[str, Halt]:
+        """Topics that this mirror must not copy now, as last read."""
+        return {} if self.directions is None else self.directions.refused(topics)
+
+    def approved(self, incarnation: str, tp: TopicPartition) -> tuple[tuple[int, int], ...]:
+        """Source offset ranges of a partition that an operator allowed to be missing."""
+        return tuple(
+            (d.start, d.end)
+            for d in self.decisions
+            if d.kind is DecisionKind.GAP and (d.topic, d.partition, d.incarnation) == (tp.topic, tp.partition, incarnation)
+        )
+
+    def accepted(self, kind: DecisionKind, incarnation: str, subject: str = "") -> list[Decision]:
+        """Decisions of a kind about one generation of a topic, and about one topic id if ``subject`` names it."""
+        decisions = [d for d in self.decisions if d.kind is kind and d.incarnation == incarnation]
+        return [d for d in decisions if not subject or d.subject == subject]
+
+    def decided_by(self, send: Send) -> str:
+        """Who allowed these source offsets to be missing: an operator by ``mirror resolve``, or the mirror's ``on_loss``."""
+        covering = (d for d in self.decisions if d.allows(send.topic, send.partition, send.source_start, send.source_end))
+        decision = next(covering, None)
+        return decision.decided_by if decision else f"on_loss: {self.mirror.on_loss}"
+
+    def fail(self, error: Exception) -> None:
+        """End the whole lane with this error."""
+        with self.state.lock:
+            if self.state.failure is None:
+                self.state.failure = error
+            self.stop.set()
+            self.state.lock.notify_all()
+
+
+def open_context(
+    flow: Flow,
+    lane: str,
+    placement: Placement,
+    *,
+    once: bool,
+    stop: threading.Event,
+    verify_staged: VerifyStaged,
+    drain: bool = False,
+) -> LaneContext:
+    """Collaborators of one run over one lane of a flow. Raises BufferUnusable."""
+    buffer = flow.config.buffer
+    store = open_lane(buffer, flow.name, lane)
+    if flow.settings.shared:
+        raise_format(store, DIRECTED_FORMAT)
+    return LaneContext(
+        mirror=flow.settings,
+        lane=lane,
+        source=flow.source,
+        target=flow.target,
+        buffer=buffer,
+        store=store,
+        spans=SpanTable(store, durable=buffer.durable),
+        ledger=Ledger(store, durable=buffer.durable),
+        cases=Decisions(store, durable=buffer.durable),
+        placement=placement,
+        once=once,
+        stop=stop,
+        drain=drain,
+        claims=flow.claims(),
+        directions=flow.directions(),
+        verify_staged=verify_staged,
+    )
+
+
+def backoff(failures: int) -> float:
+    """Seconds to wait after that many failures in a row: doubling, capped, with jitter."""
+    longest = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures, 10))
+    return longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+
+
+@dataclass(slots=True)
+class Losses:
+    """Fails the run when workers keep dying without making progress."""
+
+    count: int = 0
+    since: float | None = None
+
+    def lost(self, error: MirrorError) -> float:
+        """Seconds to wait before the next try; raises ``error`` after too many losses without progress."""
+        now = time.monotonic()
+        self.since = self.since if self.since is not None else now
+        self.count += 1
+        if now - self.since > LOSSES_SECONDS and self.count > LOSSES:
+            raise error
+        return backoff(min(self.count, 2))
+
+    def done(self) -> None:
+        """Progress was made."""
+        self.count, self.since = 0, None
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long a cluster may stay silent before a ``once`` run gives up."""
+
+    seconds: float
+    since: float | None = None
+
+    def lost(self, error: MirrorError, *, forever: bool) -> None:
+        """The cluster did not answer; raise ``error`` once that has lasted too long, unless the run waits ``forever``."""
+        now = time.monotonic()
+        self.since = self.since if self.since is not None else now
+        if not forever and now - self.since > self.seconds:
+            raise error
+
+    def found(self) -> None:
+        """The cluster answered."""
+        self.since = None

@@ -1,0 +1,99 @@
+"""Where a topic joins a run: at its first offsets, or at the position in ledger and buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from mirror_pipeline.buffer.place.status import read_status
+from mirror_pipeline.engine.driver.context import LaneContext
+from mirror_pipeline.engine.driver.state import PartitionState, TopicRun
+from mirror_pipeline.engine.driver.topics.waits import patience
+from mirror_pipeline.kafka.answers import EARLIEST, LATEST
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.offsets import offsets_at
+from mirror_pipeline.model import BatchMark, Incarnation, Position, TopicPartition
+from mirror_pipeline.topics.lanes import LaneTopic
+
+Ranges = dict[int, tuple[int, int]] | None
+
+
+def resumed_runs(context: LaneContext, known: Mapping[str, Incarnation], wanted: Mapping[str, LaneTopic]) -> dict[str, TopicRun]:
+    """Known topics as ledger and buffer describe them. Raises BufferUnusable."""
+    if not known:
+        return {}
+    positions = context.ledger.positions()
+    runs = {name: run_of(generation, positions, wanted[name].ranges) for name, generation in known.items()}
+    floors = {p.source: p.position.source_next for run in runs.values() for p in run.partitions.values()}
+    for span in context.spans.pending(floors):
+        run = runs.get(span.topic)
+        if run is None or span.incarnation != run.incarnation or span.partition not in run.partitions:
+            continue
+        part = run.partitions[span.partition]
+        part.pending.append(span)
+        part.resumed = part.resumed or span.records > 0
+        part.staged = max(part.staged, span.end)
+        part.learned(span)
+    _remember(context, runs)
+    return runs
+
+
+def _remember(context: LaneContext, runs: Mapping[str, TopicRun]) -> None:
+    """Take over from the last run's status the batches read last, which reveal a truncated log, the largest batch that
+    the target takes, which is not available while the target is unreachable, and the ends of the source's logs."""
+    status = read_status(context.store) or {}
+    for name, saved in status.get("topics", {}).items():
+        run = runs.get(name)
+        if run is None or saved.get("incarnation") != run.incarnation:
+            continue
+        run.max_batch_bytes = saved.get("max_batch_bytes") or run.max_batch_bytes
+        for number, end in saved.get("end", {}).items():
+            if int(number) in run.partitions:
+                run.partitions[int(number)].last_end = int(end)
+                run.partitions[int(number)].end_was_known = bool(saved.get("ends_known"))
+        for number, mark in saved.get("marks", {}).items():
+            part = run.partitions.get(int(number))
+            if part is not None and mark[0] < part.staged:
+                part.mark = BatchMark(*mark)
+
+
+def run_of(generation: Incarnation, positions: Mapping[TopicPartition, Position], ranges: Ranges) -> TopicRun:
+    """A topic's run at its positions, without staged spans."""
+    run = TopicRun(generation.topic, generation.target_topic, generation.incarnation)
+    for number, start in generation.starts.items():
+        source = TopicPartition(generation.topic, number)
+        position = positions.get(source) or Position(start, generation.target_starts[number], generation.ordinals.get(number, 0))
+        run.partitions[number] = PartitionState(
+            source, TopicPartition(generation.target_topic, number), generation.incarnation, position, position.source_next,
+            hard_end=ranges[number][1] if ranges else None, producer_epoch=generation.producer_epoch,
+        )  # fmt: skip
+    return run
+
+
+def first_offsets(client: WireClient, topic: LaneTopic, partitions: list[int], start: str | datetime) -> dict[int, int]:
+    """First source offset to copy of some partitions. Their leaders are asked once.
+
+    Args:
+        client: the source.
+        topic: the topic; the ranges of a backfill take precedence.
+        partitions: their numbers.
+        start: ``earliest``, ``latest`` or a time.
+
+    Raises:
+        BrokerError: the source refuses the request.
+    """
+    if topic.ranges is not None:
+        return {number: topic.ranges[number][0] for number in partitions}
+    at = begins_at(start)
+    wanted = [TopicPartition(topic.topic, number) for number in partitions]
+    within = patience(client)
+    found = offsets_at(client, wanted, at, within=within)
+    found |= offsets_at(client, [tp for tp, offset in found.items() if offset < 0], LATEST, within=within)  # no record is that recent
+    return {tp.partition: offset for tp, offset in found.items()}
+
+
+def begins_at(start: str | datetime) -> int:
+    """The mirror's ``start`` as a ListOffsets timestamp: a special value, or milliseconds since the epoch."""
+    if isinstance(start, datetime):
+        return int(start.timestamp() * 1000)
+    return {"earliest": EARLIEST, "latest": LATEST}[start]

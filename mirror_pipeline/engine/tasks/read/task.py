@@ -1,0 +1,129 @@
+"""The read task: its offset ranges of the source into one part file. Runs in the lane's process or in a Spark worker."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from functools import partial
+
+from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
+from mirror_pipeline.crash_points import crash_point
+from mirror_pipeline.engine.tasks.longlink.admission import room_of
+from mirror_pipeline.engine.tasks.longlink.link import Link, resident_link, worker_connections
+from mirror_pipeline.engine.tasks.longlink.read_ahead import ReadAhead
+from mirror_pipeline.engine.tasks.read.answer_handler import AnswerHandler, Unwritten
+from mirror_pipeline.engine.tasks.read.messages import ReadResult, ReadTask
+from mirror_pipeline.engine.tasks.read.parallel_read import read_parallel
+from mirror_pipeline.engine.tasks.read.range_outcomes import Outcomes
+from mirror_pipeline.engine.tasks.read.short_fetch import ShortFetch, Throttle, patience
+from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost
+from mirror_pipeline.execution import worker_cache
+from mirror_pipeline.execution.residents import NoResident, call
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.model import TopicPartition
+
+
+def run_read(task: ReadTask, link: Link | None = None) -> ReadResult:
+    """Read all ranges of ``task`` and write them as spans.
+
+    A broken connection, a moved leader or a silent broker ends its own ranges where they are; the next micro-batch
+    continues there. A range that cannot be read at all halts its topic alone.
+
+    Args:
+        task: the ranges.
+        link: of the read loop whose thread runs this task; a long link is then read ahead for the next one. None in a Spark worker.
+
+    Raises:
+        BufferUnusable: the part file cannot be written.
+    """
+    began = time.monotonic()
+    writer = PartFileWriter(task.store, task.micro_batch, task.index, durable=task.durable)
+    outcomes = Outcomes(task.rules, writer.add)
+    try:
+        crash_point("stage.before_fetch")
+        _read(task, outcomes, link, deadline=began + task.seconds)
+        crash_point("stage.before_close")
+        part = writer.close()
+    except Unwritten as fault:
+        writer.abort()
+        return ReadResult(None, outcomes.discarded(fault.source, fault.error), time.monotonic() - began)
+    except BaseException:
+        writer.abort()
+        raise
+    return ReadResult(part, outcomes.results(), time.monotonic() - began, outcomes.silent, outcomes.heard, outcomes.resumed)
+
+
+def run_read_resident(task: ReadTask) -> ReadResult:
+    """As ``run_read``, for Spark workers: where tasks read ahead for each other, their resident process runs it.
+
+    Raises:
+        BufferUnusable: the part file cannot be written.
+        TaskLost: the resident process has died.
+    """
+    if task.reader:
+        with suppress(NoResident):
+            return call(f"{task.reader}-{task.index}", _read_in_turn, task)
+    return run_read(task)
+
+
+def _read_in_turn(task: ReadTask) -> ReadResult:
+    return run_read(task, resident_link())
+
+
+def _read(task: ReadTask, outcomes: Outcomes, link: Link | None, *, deadline: float) -> None:
+    client = worker_cache.client_of(task.cluster, timeout=task.timeout)
+    handler = AnswerHandler(task, client, outcomes)
+    try:
+        client.avoid(task.avoid)
+        _fetch(task, client, handler, outcomes, link, deadline)
+    except (ConnectionLost, ClusterUnreachable) as error:
+        if link is not None:
+            link.end()
+        worker_cache.forget(task.cluster)
+        outcomes.fail_open(error.message)
+    handler.flush()
+
+
+def _fetch(
+    task: ReadTask, client: WireClient, handler: AnswerHandler, outcomes: Outcomes, link: Link | None, deadline: float
+) -> None:
+    """Read over a few connections or over many, by the round trip."""
+    by_leader = _leaders(task, client, handler, outcomes)
+    read_ahead = link.resume([outcomes.ranges[source].builder.rules.range for source in outcomes.open()]) if link else None
+    outcomes.resumed = read_ahead is not None
+    throttle = Throttle(task.bytes_per_second)
+    short = ShortFetch(task, client, handler, outcomes, throttle)
+    round_trip = short.open(by_leader) if read_ahead is None else read_ahead.round_trip
+    learnt = link.connections if link else worker_connections(task.cluster)
+    count = learnt.now(round_trip, task.connections, tasks=task.tasks)
+    if not count:
+        short.run(deadline)
+        return
+    read_ahead = read_ahead or ReadAhead(client, round_trip, room_of(task.tasks))
+    try:
+        read_parallel(
+            read_ahead, handler, outcomes, count=count, ahead=link is not None, pause=throttle.pause,
+            patience=partial(patience, task, client), deadline=deadline,
+        )  # fmt: skip
+        learnt.brought(*read_ahead.brought())
+    except BaseException:
+        read_ahead.end()
+        raise
+    if link is not None and read_ahead.unfinished and outcomes.clean:
+        link.keep(read_ahead)
+    else:
+        read_ahead.end()
+
+
+def _leaders(task: ReadTask, client: WireClient, handler: AnswerHandler, outcomes: Outcomes) -> dict[int, list[TopicPartition]]:
+    """Partitions by leader; those without one, or with a silent one, fail until a later micro-batch."""
+    leaders, errors = client.leaders(list(outcomes.ranges), patience=0)
+    for source, error in errors.items():
+        handler.refused(source, error)
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for source, node in leaders.items():
+        if node in task.avoid:
+            outcomes.ranges[source].error = f"broker {node} does not respond"
+        else:
+            by_leader.setdefault(node, []).append(source)
+    return by_leader

@@ -35,7 +35,7 @@ from mirror_pipeline.config import GroupSelection
 from mirror_pipeline.kafka.groups.group_client import Commit, GroupClient
 from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.operations.groups.background import MAINTAIN_EVERY, open_rounds
+from mirror_pipeline.operations.groups.background import GROUPS_MAINTAIN_EVERY, open_rounds
 from mirror_pipeline.operations.groups.group_round import WHOLE_EVERY, GroupRounds
 
 HEAP = "512m"
@@ -90,7 +90,7 @@ def one_round(rounds: GroupRounds, number: int) -> dict[str, float]:
     """One round as a run does it."""
     began, cpu = time.perf_counter(), time.process_time()
     outcome = rounds.run()
-    if number % MAINTAIN_EVERY == 0:
+    if number % GROUPS_MAINTAIN_EVERY == 0:
         rounds.table.maintain()
     return {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - cpu, "written": outcome.written}
 

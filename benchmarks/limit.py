@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import MirrorError
-from mirror_pipeline.kafka.answers import LATEST
+from mirror_pipeline.kafka.answers import LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.kafka.connection import Connection
@@ -30,7 +30,7 @@ from mirror_pipeline.kafka.fetch import FetchedPartition, receive_fetch, send_fe
 from mirror_pipeline.kafka.poll import readable
 from mirror_pipeline.kafka.produce import receive_produce, send_produce
 from mirror_pipeline.kafka.records.header import CODEC_MASK, HEADER, HEADER_BYTES, LOG_OVERHEAD
-from mirror_pipeline.kafka.records.merge import MERGED_BYTES, merge, worth_merging
+from mirror_pipeline.kafka.records.merge import MERGED_BATCH_BYTES, merge, worth_merging
 from mirror_pipeline.kafka.transport import Buffer
 from mirror_pipeline.local.shapes.ground import OPEN_TIMES
 from mirror_pipeline.model import TopicPartition
@@ -115,7 +115,7 @@ def outgoing(data: memoryview) -> tuple[list[memoryview], int]:
         at, after, records, packed = stop, base + delta + 1, records + count, packed | (attributes & CODEC_MASK)
         stops.append(stop)
     if worth_merging(len(stops), records, at, packed=bool(packed)):
-        batches = [_writable(batch) for batch in merge(data[:at], records=records, max_bytes=MERGED_BYTES)]
+        batches = [_writable(batch) for batch in merge(data[:at], records=records, max_bytes=MERGED_BATCH_BYTES)]
     else:
         batches = [data[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
     for batch in batches:
@@ -229,7 +229,7 @@ def copy(source: str, target: str, prefix: str, topics: Sequence[str]) -> None:
         TopicPartition(topic, number): TopicPartition(f"{prefix}.{topic}", number) for topic in topics for number in found[topic].partitions
     }
     create(target, {f"{prefix}.{topic}": len(found[topic].partitions) for topic in topics})
-    for tp, end in writer.list_offsets(dict.fromkeys(names.values(), LATEST)).items():  # waits for the leaders of new topics
+    for tp, end in writer.list_offsets(dict.fromkeys(names.values(), LATEST_TIME)).items():  # waits for the leaders of new topics
         if end.error:
             raise broker_error(end.error, f"end of {tp}")
     pipe, failed = Pipe(names), threading.Event()

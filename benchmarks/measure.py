@@ -11,7 +11,7 @@ import psutil
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import MirrorError
-from mirror_pipeline.kafka.answers import LATEST
+from mirror_pipeline.kafka.answers import LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import TopicPartition
 
@@ -137,7 +137,7 @@ class Ends:
         for name, topic in self._client.metadata(sorted(self._missing)).topics.items():
             ready = topic.partitions and all(part.leader >= 0 for part in topic.partitions.values())
             if not topic.error and ready:
-                self._partitions |= {TopicPartition(name, number): LATEST for number in topic.partitions}
+                self._partitions |= {TopicPartition(name, number): LATEST_TIME for number in topic.partitions}
                 self._missing.discard(name)
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ from benchmarks.mirror_yaml import write_mirror_yaml
 from benchmarks.wan.far import PLAIN_ADDRESS
 from benchmarks.wan.link import Line, link
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.kafka.answers import LATEST
+from mirror_pipeline.kafka.answers import LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.local.embedded.cluster import LocalCluster
 from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
@@ -110,7 +110,7 @@ def _anonymous(pid: int) -> int:
 def _records(bootstrap: str, topic: str) -> int:
     with WireClient(ClusterSettings("target", (bootstrap,))) as client:
         parts = [TopicPartition(topic, number) for number in client.metadata([topic]).topics[topic].partitions]
-        return sum(answer.offset for answer in client.list_offsets(dict.fromkeys(parts, LATEST)).values())
+        return sum(answer.offset for answer in client.list_offsets(dict.fromkeys(parts, LATEST_TIME)).values())
 
 
 @contextlib.contextmanager

@@ -198,7 +198,7 @@ class Mirror:
             ClusterUnreachable: with ``at``, the cluster that is asked does not answer.
             BufferUnusable: the ledger cannot be read.
         """
-        return translation.translate(self.flow, translation.Question(topic, partition, offset, at, reverse, generation))
+        return translation.translate(self.flow, translation.TranslationQuestion(topic, partition, offset, at, reverse, generation))
 
     def offset_map(self, topic: str | None = None) -> tuple[MappedRange, ...]:
         """Which source offsets of each partition are which target offsets, in every generation of each topic; contacts no cluster.

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+NO_TIMESTAMP = -1
+"""Kafka's timestamp of a record that has none."""
 UNKNOWN_BYTES_PER_OFFSET = 1024.0
 """What an offset is taken to weigh before anything of its partition was read."""
 ESTIMATE_SLACK = 1.25

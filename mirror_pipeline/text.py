@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from mirror_pipeline import units
 from mirror_pipeline.errors import UsageError
 
+# Topics, partitions or groups that a sentence names; it counts the others.
+SHOWN_NAMES = 5
 _BARS = "▁▂▃▄▅▆▇█"
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import PROBLEM, answers, note, notices, print_json
 from mirror_pipeline.cli.jobs import Job, run_jobs, signals_stop
-from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile
 from mirror_pipeline.cli.show.progress import VerifyContent, view_for
 from mirror_pipeline.cli.show.tables import cells, table, title
 from mirror_pipeline.operations.adoption.adoption_report import AdoptReport
@@ -38,7 +38,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", metavar=NO_VALUE, help="Only 
 def adopt(
     topic: Topics,
     name: Name = None,
-    config: ConfigFile = DEFAULT_CONFIG,
+    config: ConfigFile = DEFAULT_CONFIG_PATH,
     proof: Proof = "full",
     allow: Allow = None,
     from_mm2: FromMm2 = None,

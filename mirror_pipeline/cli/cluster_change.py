@@ -13,7 +13,7 @@ from rich.text import Text
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import PROBLEM, answers, note, notices, print_json
 from mirror_pipeline.cli.jobs import Job, run_jobs, signals_stop
-from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile
 from mirror_pipeline.cli.show.progress import view_for
 from mirror_pipeline.cli.show.run_progress import RunContent
 from mirror_pipeline.cli.show.tables import cells, table, title
@@ -44,7 +44,7 @@ Accept = Annotated[
 
 def failover(
     name: Name,
-    config: ConfigFile = DEFAULT_CONFIG,
+    config: ConfigFile = DEFAULT_CONFIG_PATH,
     dry_run: DryRun = False,
     topic: Topics = None,
     unplanned: Unplanned = False,
@@ -76,7 +76,7 @@ def failover(
 
 def failback(
     name: Name,
-    config: ConfigFile = DEFAULT_CONFIG,
+    config: ConfigFile = DEFAULT_CONFIG_PATH,
     dry_run: DryRun = False,
     topic: Topics = None,
     tail: Tail = None,

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from mirror_pipeline import __version__
 from mirror_pipeline.cli.errors import answers, print_json
-from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, PlainCommand, PlainGroup, Settings
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, PlainCommand, PlainGroup, Settings
 from mirror_pipeline.cli.show.tables import cells, table
 from mirror_pipeline.cli.spark_output import children_unheard
 from mirror_pipeline.errors import UsageError
@@ -110,7 +110,7 @@ def _show(found: Sequence[LocalCluster], as_json: bool) -> None:
 
 
 def up(
-    config: ConfigFile = DEFAULT_CONFIG,
+    config: ConfigFile = DEFAULT_CONFIG_PATH,
     port: Port = 3000,
     host: Host = "127.0.0.1",
     allow_host: AllowHost = None,

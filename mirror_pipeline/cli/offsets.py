@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import answers, print_json
-from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors, OneMirror, PlainCommand, PlainGroup
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, Mirrors, OneMirror, PlainCommand, PlainGroup
 from mirror_pipeline.cli.show.tables import cells, table, title
 from mirror_pipeline.reports import CarriedGroup, GroupsReport, MappedRange, Translation
 from mirror_pipeline.text import count, instant, parse_time, plural
@@ -40,7 +40,7 @@ Generation = Annotated[
 @commands.command(cls=PlainCommand)
 def translate(
     topic: Topic,
-    config: ConfigFile = DEFAULT_CONFIG,
+    config: ConfigFile = DEFAULT_CONFIG_PATH,
     mirror: OneMirror = None,
     partition: Partition = None,
     offset: Offset = None,
@@ -70,7 +70,7 @@ def translate(
 
 
 @commands.command(cls=PlainCommand)
-def show(config: ConfigFile = DEFAULT_CONFIG, mirror: OneMirror = None, topic: OnlyTopic = None, as_json: AsJson = False) -> None:
+def show(config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: OneMirror = None, topic: OnlyTopic = None, as_json: AsJson = False) -> None:
     """List what is copied of each partition: source offsets, target offsets, records, and the generations of each topic.
 
     Inside a run both offsets increase together; every hole in the source's log begins another run. The runs themselves are the view
@@ -84,7 +84,7 @@ def show(config: ConfigFile = DEFAULT_CONFIG, mirror: OneMirror = None, topic: O
         answers().print(_shown(found))
 
 
-def groups(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, carry: Carry = False, as_json: AsJson = False) -> None:
+def groups(config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: Mirrors = None, carry: Carry = False, as_json: AsJson = False) -> None:
     """Show the committed offsets of consumer groups on both sides, and why an offset is not carried over.
 
     A group in step continues on the target with exactly the record that is its next one on the source. Reads both clusters and changes

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-DEFAULT_CONFIG = Path("mirror.yaml")
+DEFAULT_CONFIG_PATH = Path("mirror.yaml")
 NO_VALUE = ""
 """metavar of a switch."""
 

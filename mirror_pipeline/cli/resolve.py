@@ -10,7 +10,7 @@ from rich.text import Text
 
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import answers, print_json
-from mirror_pipeline.cli.options import DEFAULT_CONFIG, AsJson, ConfigFile, Mirrors
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, AsJson, ConfigFile, Mirrors
 from mirror_pipeline.cli.show.tables import cells, table
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.reports import HaltedTopic, Resolution
@@ -21,7 +21,7 @@ Accept = Annotated[str | None, typer.Option("--accept", metavar="CODE", help="Th
 
 
 def resolve(
-    config: ConfigFile = DEFAULT_CONFIG,
+    config: ConfigFile = DEFAULT_CONFIG_PATH,
     mirror: Mirrors = None,
     topic: Topic = None,
     accept: Accept = None,

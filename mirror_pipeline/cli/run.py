@@ -15,7 +15,7 @@ import typer
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import OK, PROBLEM, UNEXPECTED, UNREACHABLE, answers, describe, note, notices, print_json, say
 from mirror_pipeline.cli.jobs import Job, Outcome, run_jobs, signals_stop
-from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors, Settings
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, Mirrors, Settings
 from mirror_pipeline.cli.show import tables
 from mirror_pipeline.cli.show.progress import View, view_for
 from mirror_pipeline.cli.show.run_progress import RunContent
@@ -81,7 +81,7 @@ class SharedSession:
 
 def run(
     context: typer.Context,
-    config: ConfigFile = DEFAULT_CONFIG,
+    config: ConfigFile = DEFAULT_CONFIG_PATH,
     once: Once = False,
     for_: Period = None,
     mirror: Mirrors = None,
@@ -158,7 +158,7 @@ def backfill(
     to: To,
     into: Into = None,
     from_buffer: FromBuffer = None,
-    config: ConfigFile = DEFAULT_CONFIG,
+    config: ConfigFile = DEFAULT_CONFIG_PATH,
     as_json: AsJson = False,
 ) -> None:
     """Copy a past time range: the records with from <= timestamp < to.

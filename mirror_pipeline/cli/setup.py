@@ -10,7 +10,7 @@ import typer
 
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import PROBLEM, answers, note, print_json
-from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, Mirrors
 from mirror_pipeline.cli.show import tables
 from mirror_pipeline.cli.show.tables_status import each
 from mirror_pipeline.config.checks import NAME
@@ -28,7 +28,7 @@ Force = Annotated[bool, typer.Option("--force", metavar=NO_VALUE, help="Replace 
 
 
 def init(
-    config: ConfigFile = DEFAULT_CONFIG,
+    config: ConfigFile = DEFAULT_CONFIG_PATH,
     source: Source = None,
     target: Target = None,
     force: Force = False,
@@ -43,7 +43,7 @@ def init(
     if as_json:
         print_json({"path": str(config)})
         return
-    option = "" if config == DEFAULT_CONFIG else f" -c {config}"
+    option = "" if config == DEFAULT_CONFIG_PATH else f" -c {config}"
     answers().print(f"wrote {config}; edit it, then: mirror check{option}", markup=False, soft_wrap=True)
 
 
@@ -58,7 +58,7 @@ def _write(path: Path, text: str, force: bool) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}", hint="choose another path with -c FILE") from None
 
 
-def check(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
+def check(config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: Mirrors = None, as_json: AsJson = False) -> None:
     """Check everything a run needs: clusters, permissions, topics, buffer.
 
     Changes nothing on the clusters. Exit code 1 when anything is wrong.
@@ -73,7 +73,7 @@ def check(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: 
     raise typer.Exit(0 if good else PROBLEM)
 
 
-def plan(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
+def plan(config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: Mirrors = None, as_json: AsJson = False) -> None:
     """Show what a run would do: topics, target names, record counts, changes, and which topics are excluded and why.
 
     Records are counted by offsets, which is an upper bound. Their size in bytes is not known in advance (`bytes` is null).

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import PROBLEM, answers, describe, print_json
-from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors, OneMirror
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, Mirrors, OneMirror
 from mirror_pipeline.cli.show import tables, tables_status
 from mirror_pipeline.cli.spark_output import children_unheard
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, MirrorError, UsageError
@@ -38,7 +38,7 @@ Limit = Annotated[int, typer.Option("--limit", min=1, metavar="ROWS", help="Prin
 
 
 def lag(
-    config: ConfigFile = DEFAULT_CONFIG,
+    config: ConfigFile = DEFAULT_CONFIG_PATH,
     mirror: Mirrors = None,
     watch: Watch = False,
     every: Every = 2.0,
@@ -116,7 +116,7 @@ def _watch(mirrors: list[Mirror], every: float, partitions: bool) -> None:
         return
 
 
-def status(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, exit_code: ExitCode = False, as_json: AsJson = False) -> None:
+def status(config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: Mirrors = None, exit_code: ExitCode = False, as_json: AsJson = False) -> None:
     """Show the state of each lane, buffer usage, and the number of gaps.
 
     Contacts no cluster. Exit code 0 in every state; with --exit-code, that of `mirror health`, which may ask the source.
@@ -132,7 +132,7 @@ def status(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, exit_cod
         raise typer.Exit(max(each.health().exit_code for each in mirrors))
 
 
-def health(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, max_age: MaxAge = None, as_json: AsJson = False) -> None:
+def health(config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: Mirrors = None, max_age: MaxAge = None, as_json: AsJson = False) -> None:
     """One line for probes and alerts: healthy and up to when everything is copied, or what is wrong.
 
     While all lanes run, their reports are enough. Otherwise the source is asked whether records wait: an idle mirror is healthy, one
@@ -152,7 +152,7 @@ def health(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, max_age:
     raise typer.Exit(EXIT_CODES[state])
 
 
-def gaps(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
+def gaps(config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: Mirrors = None, as_json: AsJson = False) -> None:
     """List source offsets that are permanently missing on the target, with the cause, who decided it, and when.
 
     Exit code 0 with or without gaps.
@@ -165,7 +165,7 @@ def gaps(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: A
         answers().print(tables.gaps(found))
 
 
-def evict(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: AsJson = False) -> None:
+def evict(config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: Mirrors = None, as_json: AsJson = False) -> None:
     """Remove data from the buffer that is on the target, verified, and older than the buffer retention.
 
     Data that is not yet verified is compared with the target first. Runs and the Dagster schedule also evict; run this
@@ -182,7 +182,7 @@ def evict(config: ConfigFile = DEFAULT_CONFIG, mirror: Mirrors = None, as_json: 
 
 
 def sql(
-    query: Query, config: ConfigFile = DEFAULT_CONFIG, mirror: OneMirror = None, limit: Limit = 1_000, as_json: AsJson = False
+    query: Query, config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: OneMirror = None, limit: Limit = 1_000, as_json: AsJson = False
 ) -> None:
     """Ask the buffer and the ledger in SQL: what was copied when, where each partition is, which offset is which, what is missing.
 

@@ -15,7 +15,7 @@ from typing import TextIO
 
 _NAMES = ("stdin", "stdout", "stderr")
 # Connections to many brokers; more than a driver ever holds.
-DESCRIPTORS = 65_536
+MOST_DESCRIPTORS = 65_536
 
 
 class Notices(io.TextIOWrapper):
@@ -48,7 +48,7 @@ def prepare() -> None:
     os.environ.pop("PYTHONWARNINGS", None)
     warnings.simplefilter("ignore")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mirror_pipeline.cli.errors import PROBLEM, answers, note, print_json
-from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson
 from mirror_pipeline.cli.show.tables import cells, table, title
 from mirror_pipeline.config.mm2.import_file import import_mm2 as make
 from mirror_pipeline.reports import ImportOutcome, ImportReport
@@ -30,7 +30,7 @@ _COLOURS = {ImportOutcome.CARRIED: "green", ImportOutcome.CHANGED: "cyan", Impor
 
 def import_mm2(
     properties: Properties,
-    output: Output = DEFAULT_CONFIG,
+    output: Output = DEFAULT_CONFIG_PATH,
     force: Force = False,
     without_refused: Without = False,
     naming: Naming = "",
@@ -65,6 +65,6 @@ def _report(report: ImportReport) -> RenderableType:
     parts += [Text(f"set before you start: {name} (now in {key})", "yellow") for name, key in sorted(report.secrets.items())]
     if report.path is not None:
         mirrors = f"{plural(len(report.mirrors), 'mirror')}: {', '.join(report.mirrors)}"
-        option = "" if report.path == str(DEFAULT_CONFIG) else f" -c {report.path}"
+        option = "" if report.path == str(DEFAULT_CONFIG_PATH) else f" -c {report.path}"
         parts.append(Text(f"wrote {report.path}, {mirrors}; next: mirror check{option}", "green"))
     return Group(*parts)

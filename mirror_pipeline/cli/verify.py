@@ -12,7 +12,7 @@ import typer
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import PROBLEM, UNEXPECTED, answers, describe, note, notices, print_json
 from mirror_pipeline.cli.jobs import Job, Outcome, run_jobs, signals_stop
-from mirror_pipeline.cli.options import DEFAULT_CONFIG, NO_VALUE, AsJson, ConfigFile, Mirrors, Settings
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, Mirrors, Settings
 from mirror_pipeline.cli.run import OneMirror, OneTopic, SharedSession, Topics
 from mirror_pipeline.cli.show import tables_verify
 from mirror_pipeline.cli.show.progress import VerifyContent, view_for
@@ -40,7 +40,7 @@ Work = Callable[[Observe, threading.Event], T]
 
 def verify(
     context: typer.Context,
-    config: ConfigFile = DEFAULT_CONFIG,
+    config: ConfigFile = DEFAULT_CONFIG_PATH,
     mirror: Mirrors = None,
     topic: Topics = None,
     from_: Since = None,
@@ -106,7 +106,7 @@ def repair(
     context: typer.Context,
     mirror: OneMirror,
     topic: OneTopic,
-    config: ConfigFile = DEFAULT_CONFIG,
+    config: ConfigFile = DEFAULT_CONFIG_PATH,
     dry_run: DryRun = False,
     all_: Everything = False,
     as_json: AsJson = False,

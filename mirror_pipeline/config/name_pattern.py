@@ -33,10 +33,10 @@ class NameMatch:
 
     def sources(self, target_topic: str) -> Iterator[str]:
         """Every name that matches and is replaced by this one."""
-        groups, seen = [part for part in _match(self.match) if isinstance(part, _Group)], set()
+        groups, seen = [part for part in _match(self.match) if isinstance(part, _PatternGroup)], set()
         patterns = {group.number: re.compile(group.regex) for group in groups}
         for values in _fits(_replace(self.replace), target_topic, 0, {}, patterns):
-            topic = "".join(values[part.number] if isinstance(part, _Group) else part for part in _match(self.match))
+            topic = "".join(values[part.number] if isinstance(part, _PatternGroup) else part for part in _match(self.match))
             if topic and topic not in seen and self.named(topic) == target_topic:
                 seen.add(topic)
                 yield topic
@@ -46,7 +46,7 @@ def match_problem(match: str, replace: str) -> str:
     """Why these texts cannot name topics; empty if they can. Legal names are not checked here."""
     try:
         re.compile(match)
-        groups = {part.number for part in _match(match) if isinstance(part, _Group)}
+        groups = {part.number for part in _match(match) if isinstance(part, _PatternGroup)}
         used = {part for part in _replace(replace) if isinstance(part, int)}
     except re.error as error:
         return f'regex "{match}" does not compile: {error.msg} at position {error.pos}'
@@ -62,15 +62,15 @@ def match_problem(match: str, replace: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _PatternGroup:
     number: int
     regex: str
 
 
 @lru_cache(maxsize=64)
-def _match(match: str) -> tuple[str | _Group, ...]:
+def _match(match: str) -> tuple[str | _PatternGroup, ...]:
     """Plain text and groups. Raises ValueError for anything else that varies."""
-    parts: list[str | _Group] = []
+    parts: list[str | _PatternGroup] = []
     at = 0
     while at < len(match):
         char = match[at]
@@ -79,7 +79,7 @@ def _match(match: str) -> tuple[str | _Group, ...]:
             regex = match[at + 1 : end]
             if regex.startswith("?") or re.compile(regex).groups:
                 raise ValueError(f'"{match}": write groups as (...), without "(?" at their start and without groups inside')
-            parts.append(_Group(1 + sum(isinstance(part, _Group) for part in parts), regex))
+            parts.append(_PatternGroup(1 + sum(isinstance(part, _PatternGroup) for part in parts), regex))
             at = end + 1
         elif char == "\\" and at + 1 < len(match) and not match[at + 1].isalnum():
             parts.append(match[at + 1])

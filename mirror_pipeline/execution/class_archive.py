@@ -18,7 +18,7 @@ from mirror_pipeline.host import cache_folder
 
 DUMP_SECONDS = 120.0  # 4 s on an idle machine
 QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"  # no warning about classes that cannot be archived, or an archive that does not fit
-KEPT = 4  # archives, of 110 MB each: every virtual environment has its own
+KEPT_FILES = 4  # archives, of 110 MB each: every virtual environment has its own
 
 
 def archive_path() -> Path:
@@ -75,7 +75,7 @@ def build() -> Path:
 def _drop_old(folder: Path) -> None:
     """Remove all archives but the newest; a Java process that uses one keeps it open."""
     found = sorted(folder.glob("spark-*.jsa"), key=lambda path: path.stat().st_mtime)
-    for path in found[:-KEPT]:
+    for path in found[:-KEPT_FILES]:
         path.unlink(missing_ok=True)
 
 

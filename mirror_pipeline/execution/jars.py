@@ -25,7 +25,7 @@ from mirror_pipeline.files import Forgeable, close_to_others, file_lock, private
 from mirror_pipeline.host import cache_folder
 
 # Repositories sometimes answer 429 or 503: seconds to wait before each further try, which fetches only what is missing.
-PAUSES = (1.0, 4.0, 10.0)
+DOWNLOAD_PAUSES = (1.0, 4.0, 10.0)
 FILE_PATTERN = "[artifact]-[revision].[ext]"
 _OWN_FOLDER = "set MIRROR_CACHE to a folder that you own"
 
@@ -151,7 +151,7 @@ def _fetch_patiently(kind: JarKind, fresh: Path, work: Path, progress: Progress)
         progress(kind.title, min(len(arrived), len(kind.sha256)), len(kind.sha256))
 
     progress(kind.title, 0, len(kind.sha256))
-    for pause in (*PAUSES, None):
+    for pause in (*DOWNLOAD_PAUSES, None):
         try:
             ivy.fetch(kind.sha256, fresh, work, pattern=FILE_PATTERN, transitive=False, arrived=one_more)
         except ivy.FetchFailed:

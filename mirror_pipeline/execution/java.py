@@ -13,7 +13,7 @@ from pathlib import Path
 from mirror_pipeline.errors import UsageError
 
 MINIMUM_JAVA = 17  # Spark 4 and Kafka 4 brokers refuse anything older
-ANSWER_SECONDS = 60.0  # `java -version` answers within a second, unless the machine is starved
+JAVA_ANSWER_SECONDS = 60.0  # `java -version` answers within a second, unless the machine is starved
 
 _INSTALL = "install openjdk-17-jre-headless (Debian/Ubuntu) or another JDK, or set JAVA_HOME"
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -72,7 +72,7 @@ def _said(java: Path) -> str:
 def _answer(java: Path) -> str:
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own Java
-            [str(java), "-version"], capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False, stdin=subprocess.DEVNULL
+            [str(java), "-version"], capture_output=True, text=True, timeout=JAVA_ANSWER_SECONDS, check=False, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"error: {error}"

@@ -31,7 +31,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 # What a resident holds is worth nothing once its reader pauses: starting anew takes a second or two.
-IDLE_SECONDS = 20.0
+RESIDENT_IDLE_SECONDS = 20.0
 # The first connection may reach a resident that is just ending.
 TRIES = 2
 _KEY_BYTES = 1024
@@ -183,7 +183,7 @@ def _resident(hears: socket.socket, others: dict[str, socket.socket]) -> socket.
 
 def _serve(line: socket.socket) -> None:
     """Run the tasks that come until there are none for a while, or the keeper is gone."""
-    line.settimeout(IDLE_SECONDS)
+    line.settimeout(RESIDENT_IDLE_SECONDS)
     with contextlib.suppress(TimeoutError, OSError):
         while True:
             _, files, _, _ = socket.recv_fds(line, 1, 1)

@@ -36,7 +36,7 @@ SHARES = 2
 DAEMON_MODULE = "mirror_pipeline.engine.tasks.spark_daemon"
 
 # A failed write task must not run again before the target's tail was read; the user cannot change this.
-ONCE = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
+RUN_ONCE = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
 MOST_JOBS = 256
 # How long a warm-up task stays, so that each of them gets its own worker.
 WARM_SECONDS = 0.2
@@ -158,7 +158,7 @@ def default_master() -> str:
 def _settings(engine: EngineConfig, with_delta: bool) -> dict[str, str]:
     """Spark's properties: ours, over them the user's, over them those that may not be changed."""
     master = engine.spark_master or default_master()
-    return {"spark.master": master, **_defaults(with_delta), **(_local() if _is_local(master) else {}), **dict(engine.spark), **ONCE}
+    return {"spark.master": master, **_defaults(with_delta), **(_local() if _is_local(master) else {}), **dict(engine.spark), **RUN_ONCE}
 
 
 def _is_local(master: str) -> bool:

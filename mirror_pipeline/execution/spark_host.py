@@ -25,8 +25,8 @@ _KEPT = ("SPARK_LOCAL_DIRS",)
 # Of the Java process that puts together Spark's command line and ends.
 _LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # 300 jars, and connections.
-DESCRIPTORS = 512
-THREADS = 256
+SPARK_DESCRIPTORS = 512
+SPARK_THREADS = 256
 _USUAL_TMP = "/tmp"  # noqa: S108 - Java's own, whatever $TMPDIR says
 
 
@@ -60,8 +60,8 @@ def folders() -> tuple[dict[str, str], str]:
     Raises:
         UsageError: no folder can be made, or too few files or threads can be opened.
     """
-    refuse_few_files(DESCRIPTORS)
-    refuse_few_threads(THREADS)
+    refuse_few_files(SPARK_DESCRIPTORS)
+    refuse_few_threads(SPARK_THREADS)
     properties, options = {}, ""
     entry = passwd_entry()
     if entry is None or not os.access(entry.pw_dir, os.W_OK | os.X_OK):

@@ -46,7 +46,7 @@ FIRST_CONTACT_TIMEOUT = 10.0  # a command must say "unreachable" within 15 s, it
 BROKER_TIMEOUT = 3.0  # for a request that other brokers can answer as well
 REFUSED_GRACE = 4.0  # every address refuses or does not resolve: time for a broker that is just starting
 # Shares of a request's time for the first tries: librdkafka waits for the broker it has chosen, which may hang.
-TRIES = 0.2, 0.3
+TRY_SECONDS = 0.2, 0.3
 PROBE_SECONDS = 2.0
 IDENTITY_SECONDS = 5.0  # between two looks whose brokers answer; before a change there is always one
 TLS_GRACE = 1.0  # a certificate does not get better by waiting
@@ -341,7 +341,7 @@ class Admin:
         most = self._timeout if self._contacted else min(self._timeout, FIRST_CONTACT_TIMEOUT)
         if not self._contacted and len(self.cluster.bootstrap_servers) == 1:
             return self._many(what, start, most)
-        for share in TRIES:
+        for share in TRY_SECONDS:
             try:
                 return self._many(what, start, share * most)
             except ClusterUnreachable as error:
@@ -355,7 +355,7 @@ class Admin:
                 idle = self._contacted and time.monotonic() - self._answered > IDLE_SECONDS + most
                 if idle or len(servers) < len(self.cluster.bootstrap_servers):  # else it may only be slow: keep the open connections
                     self._reopen(servers)
-        return self._many(what, start, most if self._contacted else (1 - sum(TRIES)) * most)
+        return self._many(what, start, most if self._contacted else (1 - sum(TRY_SECONDS)) * most)
 
     def _others_may_answer(self) -> bool:
         """Whether one broker was silent, as opposed to a refused login, a bad certificate, or all brokers down."""

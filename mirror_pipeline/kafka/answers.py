@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mirror_pipeline.model import TopicPartition
 
-EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3  # times that ListOffsets gives a meaning of their own
+EARLIEST_TIME, LATEST_TIME, MAX_TIMESTAMP = -2, -1, -3  # times that ListOffsets gives a meaning of their own
 NO_TOPIC_ID = ""  # brokers before Kafka 2.8
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import Lock
 
-KEPT = 2  # one in use, one to receive into
+KEPT_BUFFERS = 2  # one in use, one to receive into
 # Buffer sizes are multiples of it, so that a later request of a slightly different size still fits.
 STEP = 64 * 1024
 CHUNK_BYTES = 4 * 2**20
@@ -18,7 +18,7 @@ class BufferPool:
     What it saves is the kernel's work for fresh memory, which is several times that of a copy. Any thread may ask.
     """
 
-    def __init__(self, most: int = KEPT) -> None:
+    def __init__(self, most: int = KEPT_BUFFERS) -> None:
         self._most = most
         self._kept: list[bytearray] = []
         self._lock = Lock()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from mirror_pipeline.errors import BrokerError, ConnectionLost, WrongCluster
 from mirror_pipeline.kafka import requests
 from mirror_pipeline.kafka.answers import (
-    LATEST,
+    LATEST_TIME,
     ClusterMetadata,
     OffsetAnswer,
     ProducerState,
@@ -47,7 +47,7 @@ METADATA_TIMEOUT = 15.0  # an unreachable cluster is reported within this
 OPEN_TIMEOUT = 10.0  # connect, TLS and authentication with one broker
 SETTLE_TIME = 5.0  # how long requests to leaders are repeated while leadership moves
 UNKNOWN_TOPIC_TIME = 1.0  # until a new topic is known to every broker; a deleted one never comes back
-PAUSES = (0.05, 1.0)  # first and longest pause between attempts
+RETRY_PAUSES = (0.05, 1.0)  # first and longest pause between attempts
 ASK_AGAIN = {Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME}  # harmless here: nothing in this file changes a log
 
 T = TypeVar("T")
@@ -314,7 +314,7 @@ class WireClient:
 
         ``within`` as in :meth:`list_offsets`.
         """
-        build = requests.offsets(dict.fromkeys(tps, LATEST), 0, requests.DEBUGGER)
+        build = requests.offsets(dict.fromkeys(tps, LATEST_TIME), 0, requests.DEBUGGER)
         return self._ask_leaders(tps, build, offset_answers, lambda a: a.error, _no_offset, within=within)
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int], *, within: float | None = None) -> dict[TopicPartition, OffsetAnswer]:
@@ -461,7 +461,7 @@ def _no_offset(code: int) -> OffsetAnswer:
 
 
 def _pauses() -> Iterator[float]:
-    pause, longest = PAUSES
+    pause, longest = RETRY_PAUSES
     while True:
         yield pause * random.uniform(0.5, 1.0)  # noqa: S311 - a spread, not a secret
         pause = min(pause * 2, longest)

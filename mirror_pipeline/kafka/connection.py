@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from mirror_pipeline.errors import BrokerError, ConnectionLost, WireError
 from mirror_pipeline.kafka import messages
 from mirror_pipeline.kafka.answers import TopicIds
-from mirror_pipeline.kafka.buffers import KEPT, BufferPool
+from mirror_pipeline.kafka.buffers import KEPT_BUFFERS, BufferPool
 from mirror_pipeline.kafka.codes import UNSUPPORTED_VERSION, broker_error
 from mirror_pipeline.kafka.frames import SIZE, Arriving
-from mirror_pipeline.kafka.messages import CHANGES, OPENING, SPOKEN, Api
+from mirror_pipeline.kafka.messages import CHANGES, OPENING_APIS, SPOKEN, Api
 from mirror_pipeline.kafka.security import sasl
 from mirror_pipeline.kafka.security.access import taken_before
 from mirror_pipeline.kafka.security.tls import tls_context
@@ -88,7 +88,7 @@ class Connection:
         open_timeout: float | None = None,
         receive_buffer: int | None = None,
         send_buffer: int | None = None,
-        kept_replies: int = KEPT,
+        kept_replies: int = KEPT_BUFFERS,
         identity: Identity | None = None,
         topics: TopicIds | None = None,
     ) -> None:
@@ -213,7 +213,7 @@ class Connection:
             The correlation id; ``receive`` hands out replies in the order of sending.
         """
         self.wait_out_throttle()
-        if not self._known and api not in OPENING:
+        if not self._known and api not in OPENING_APIS:
             self.identify() if api in CHANGES else self._ask_identity()
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         head = messages.header(sum(map(len, parts)), api, version, self._correlation_id, self._client_id)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, ConnectionLost, Stranger, WireError, WrongCluster
 from mirror_pipeline.kafka.answers import TopicIds
-from mirror_pipeline.kafka.buffers import KEPT
+from mirror_pipeline.kafka.buffers import KEPT_BUFFERS
 from mirror_pipeline.kafka.connection import CLIENT_ID, Connection
 from mirror_pipeline.kafka.security.access import taken_before
 from mirror_pipeline.kafka.security.identity import Identity
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mirror_pipeline.config import ClusterSettings
 
 UNEXPLAINED = "check that the broker is running and that security.protocol matches its listener"
-LEAST_SHARE = 0.1  # seconds every address gets, however late it is
+LEAST_TIME_SHARE = 0.1  # seconds every address gets, however late it is
 FIRST_TRY = 2.0  # seconds an address gets before others are tried: healthy brokers may be enough
 
 
@@ -44,7 +44,7 @@ class Dialler:
         return self._last.brokers_versions if self._last is not None else {}
 
     def open(
-        self, host: str, port: int, *, open_timeout: float, receive_buffer: int | None = None, kept_replies: int = KEPT
+        self, host: str, port: int, *, open_timeout: float, receive_buffer: int | None = None, kept_replies: int = KEPT_BUFFERS
     ) -> Connection:
         """A new connection to a broker of this cluster: what another one answers is never handed out.
 
@@ -90,14 +90,14 @@ class Dialler:
         last = self._last
         if last is not None and (last.host, last.port) not in avoid and not last.stale(first_try):
             try:
-                return last.request(message, timeout=max(min(seconds / 2, first_try), LEAST_SHARE))
+                return last.request(message, timeout=max(min(seconds / 2, first_try), LEAST_TIME_SHARE))
             except ConnectionLost:
                 self.turn()
         addresses.sort(key=lambda address: (address in avoid, address == self._avoided))
         failures: dict[tuple[str, int], WireError] = {}
         for most in (first_try, seconds):
             for position, (host, port) in enumerate(addresses):
-                share = max(min(most, (begin + seconds - time.monotonic()) / (len(addresses) - position)), LEAST_SHARE)
+                share = max(min(most, (begin + seconds - time.monotonic()) / (len(addresses) - position)), LEAST_TIME_SHARE)
                 try:
                     return self._ask_one(host, port, message, share)
                 except BrokerError:
@@ -105,7 +105,7 @@ class Dialler:
                 except WireError as error:
                     failures[host, port] = error
             addresses = [address for address in addresses if _timed_out(failures[address])]
-            if begin + seconds - time.monotonic() < LEAST_SHARE:
+            if begin + seconds - time.monotonic() < LEAST_TIME_SHARE:
                 break
         raise self._unreachable(list(failures.values()), time.monotonic() - begin)
 
@@ -113,7 +113,7 @@ class Dialler:
         end = time.monotonic() + seconds
         self.close()
         self._last = self.open(host, port, open_timeout=seconds)
-        return self._last.request(message, timeout=max(end - time.monotonic(), LEAST_SHARE))
+        return self._last.request(message, timeout=max(end - time.monotonic(), LEAST_TIME_SHARE))
 
     def turn(self) -> None:
         """Ask another broker than the one that answered last, if another answers."""

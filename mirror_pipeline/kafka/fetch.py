@@ -19,14 +19,14 @@ from mirror_pipeline.kafka.cursor import Cursor, uvarint
 from mirror_pipeline.kafka.messages import Api
 from mirror_pipeline.model import TopicPartition
 
-CONSUMER = -1  # replica id of a client
+CONSUMER_REPLICA = -1  # replica id of a client
 NO_SESSION = struct.pack(">ii", 0, -1)  # session id 0, epoch -1: a full fetch that opens no session
 # Seconds that a fetch is repeated while a client quota withholds its responses. A broker counts over about ten seconds; a batch larger
 # than the quota allows in that time never comes (Kafka sources, ``KafkaApis.handleFetchRequest``).
 THROTTLE_PATIENCE = 120.0
 # Bytes. A broker drops a response that would exceed the quota and throttles the client for as long as all of it takes: small responses
 # use the quota better than large ones, which lose whole seconds.
-LEAST_SHARE = 64 * 1024
+LEAST_SHARE_BYTES = 64 * 1024
 FIRST_SHARE = 1 << 20
 _HEAD = Struct(">iiiib")
 _PARTITION = Struct(">ihqqq")  # index, error, high watermark, last stable offset, log start
@@ -34,7 +34,7 @@ _OLD_PARTITION = Struct(">ihqq")
 _ABORTED = Struct(">qq")
 _ABORTED_TAGGED = Struct(">qqx")  # brokers give these no tags
 _WANT_BY_ID = Struct(">iiqiqib")  # partition, leader epoch, offset, last fetched epoch, log start, most bytes, no tags
-BY_NAME, BY_ID = 11, 13  # the last version by topic name that we speak, and the one by topic id
+FETCH_BY_NAME, FETCH_BY_ID = 11, 13  # the last version by topic name that we speak, and the one by topic id
 Wants = Mapping[TopicPartition, tuple[int, int]]
 
 
@@ -143,16 +143,16 @@ def send_fetch(
 ) -> int:
     """Send a fetch request as ``fetch`` does and return its correlation id; ``receive_fetch`` reads the answer."""
     version, ids = connection.version(Api.FETCH), connection.topics.by_name
-    if version < BY_ID or any(tp.topic not in ids for tp in wants):
-        version = min(version, BY_NAME)
+    if version < FETCH_BY_ID or any(tp.topic not in ids for tp in wants):
+        version = min(version, FETCH_BY_NAME)
     if connection.fetch_share is not None:
         max_bytes = min(max_bytes, connection.fetch_share)
-    parts = [_HEAD.pack(CONSUMER, max_wait_ms, min_bytes, max_bytes, isolation)]
+    parts = [_HEAD.pack(CONSUMER_REPLICA, max_wait_ms, min_bytes, max_bytes, isolation)]
     if version >= 7:
         parts.append(NO_SESSION)
     ordered = sorted(wants)
     topics = [(topic, list(group)) for topic, group in groupby(ordered, key=lambda tp: tp.topic)]
-    if version >= BY_ID:
+    if version >= FETCH_BY_ID:
         _append_by_id(parts, ((ids[topic], group) for topic, group in topics), len(topics), wants, leader_epochs or {})
         return connection.send(Api.FETCH, version, (b"".join(parts),), wait=max_wait_ms / 1000)
     parts.append(struct.pack(">i", len(topics)))
@@ -213,7 +213,7 @@ def _answered(connection: Connection, reply: Reply) -> dict[TopicPartition, Fetc
 def _share(connection: Connection, answered: bool) -> None:
     """Ask for less after a response that the quota withheld, and gradually for more again after others."""
     share = connection.fetch_share or FIRST_SHARE
-    connection.fetch_share = share + share // 16 if answered else max(LEAST_SHARE, share // 2)
+    connection.fetch_share = share + share // 16 if answered else max(LEAST_SHARE_BYTES, share // 2)
 
 
 def _want(version: int, tp: TopicPartition, want: tuple[int, int], leader_epoch: int) -> bytes:
@@ -233,7 +233,7 @@ def _parse(connection: Connection, reply: Reply) -> dict[TopicPartition, Fetched
         if error:
             raise broker_error(error, f"{connection.peer}: fetch")
     answer: dict[TopicPartition, FetchedPartition] = {}
-    if reply.version >= BY_ID:
+    if reply.version >= FETCH_BY_ID:
         _parse_by_id(cursor, connection.topics.names, answer)
         return answer
     for _ in range(cursor.count()):

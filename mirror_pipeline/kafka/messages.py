@@ -41,7 +41,7 @@ from mirror_pipeline.errors import UsageError
 
 __all__ = [
     "CHANGES",
-    "OPENING",
+    "OPENING_APIS",
     "SPOKEN",
     "Api",
     "ApiVersionsRequest",
@@ -103,7 +103,7 @@ NEVER = 1 << 15
 # this off, to run what older brokers get.
 BY_TOPIC_ID = os.environ.get("MIRROR_TOPIC_IDS", "on") != "off"
 # What opens a connection, or tells itself whose broker answers; and what changes a cluster, and waits until that is known.
-OPENING = frozenset((Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.METADATA))
+OPENING_APIS = frozenset((Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.METADATA))
 CHANGES = frozenset((Api.PRODUCE, Api.OFFSET_COMMIT, Api.DELETE_TOPICS, Api.INIT_PRODUCER_ID))
 
 SPOKEN: dict[int, Versions] = {

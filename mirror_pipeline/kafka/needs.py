@@ -10,7 +10,7 @@ from mirror_pipeline.kafka.answers import NO_TOPIC_ID, TopicMetadata
 from mirror_pipeline.kafka.codes import UNSUPPORTED_VERSION
 from mirror_pipeline.kafka.messages import Api
 
-HINT = "upgrade its brokers to Kafka 3.0 or newer, and raise inter.broker.protocol.version with them"
+UPGRADE_HINT = "upgrade its brokers to Kafka 3.0 or newer, and raise inter.broker.protocol.version with them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +58,4 @@ def without_id(alias: str, topic: str) -> BrokerError:
 
 
 def _too_old(said: str) -> BrokerError:
-    return BrokerError(UNSUPPORTED_VERSION, "UNSUPPORTED_VERSION", said, hint=HINT)
+    return BrokerError(UNSUPPORTED_VERSION, "UNSUPPORTED_VERSION", said, hint=UPGRADE_HINT)

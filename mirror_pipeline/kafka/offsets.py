@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from mirror_pipeline.errors import BrokerError
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import LEADER_NOT_AVAILABLE, broker_error
 from mirror_pipeline.model import TopicPartition
@@ -58,7 +58,7 @@ def log_range(
     Raises:
         BrokerError: a partition's leader refuses.
     """
-    starts, ends = (offsets_at(client, parts, at, isolation=isolation, within=within) for at in (EARLIEST, LATEST))
+    starts, ends = (offsets_at(client, parts, at, isolation=isolation, within=within) for at in (EARLIEST_TIME, LATEST_TIME))
     return {tp: (starts[tp], ends[tp]) for tp in parts}
 
 
@@ -67,9 +67,9 @@ def log_ranges(
 ) -> dict[TopicPartition, tuple[int, int] | BrokerError]:
     """The same with an error in place of a refused range."""
     ranges: dict[TopicPartition, tuple[int, int] | BrokerError] = {}
-    starts = offsets_or_errors(client, parts, EARLIEST, isolation=isolation)
+    starts = offsets_or_errors(client, parts, EARLIEST_TIME, isolation=isolation)
     answered = [tp for tp, start in starts.items() if not isinstance(start, BrokerError)]  # asking the others again waits in vain
-    ends = offsets_or_errors(client, answered, LATEST, isolation=isolation)
+    ends = offsets_or_errors(client, answered, LATEST_TIME, isolation=isolation)
     for tp, start in starts.items():
         if isinstance(start, BrokerError):
             ranges[tp] = start

@@ -29,7 +29,7 @@ _OLD_PARTITION = Struct(">ihqq")
 _PLAIN = Struct(">ihqqqih")  # a partition of v8: the same, then no refused records (0) and no text (-1)
 _PLAIN_BY_ID = Struct(">ihqqqbh")  # a partition of v13: the same, then no refused records (1), no text and no tags (0, a byte each)
 _INDEX = Struct(">i")
-BY_NAME, BY_ID = 8, 13  # the last version by topic name that we speak, and the one by topic id
+PRODUCE_BY_NAME, PRODUCE_BY_ID = 8, 13  # the last version by topic name that we speak, and the one by topic id
 DETAILS_SHOWN = 3  # refused records named in one message
 
 
@@ -64,13 +64,13 @@ def send_produce(
         ConnectionLost: The connection broke or timed out: whether this and earlier requests were carried out is unknown.
     """
     version, ids = connection.version(Api.PRODUCE), connection.topics.by_name
-    if version < BY_ID or any(tp.topic not in ids for tp in batches):
-        version = min(version, BY_NAME)
+    if version < PRODUCE_BY_ID or any(tp.topic not in ids for tp in batches):
+        version = min(version, PRODUCE_BY_NAME)
     topics: dict[str, list[tuple[int, Buffer, Buffer]]] = {}
     for tp, (head, rest) in batches.items():
         topics.setdefault(tp.topic, []).append((tp.partition, head, rest))
     limit = timeout_ms / 1000 if wait is None else wait
-    if version >= BY_ID:
+    if version >= PRODUCE_BY_ID:
         return connection.send(Api.PRODUCE, version, _by_id(topics, ids, timeout_ms), wait=limit)
     gap = b"\xff\xff" + _ACKS.pack(ALL_REPLICAS, timeout_ms) + _COUNT.pack(len(topics))
     parts: list[Buffer] = []
@@ -115,7 +115,7 @@ def receive_produce(connection: Connection) -> dict[TopicPartition, ProduceAnswe
 def _parse(connection: Connection, reply: Reply) -> dict[TopicPartition, ProduceAnswer]:
     cursor = Cursor(reply.body)
     answer: dict[TopicPartition, ProduceAnswer] = {}
-    if reply.version >= BY_ID:
+    if reply.version >= PRODUCE_BY_ID:
         _parse_by_id(cursor, connection.topics.names, answer)
         connection.throttled(cursor.int32())
         return answer

@@ -10,9 +10,9 @@ from mirror_pipeline.buffer.archive.merged import day_of
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig
+from mirror_pipeline.engine.driver.maintain.archiving import DAY_SECONDS
 from mirror_pipeline.units import format_duration, rounded_size
 
-DAY_SECONDS = 86_400
 # The rate is that of so many days before today.
 DAYS = 7
 

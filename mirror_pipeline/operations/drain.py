@@ -13,7 +13,7 @@ from mirror_pipeline.reports import Progress, RunReport
 
 # Each attempt to reach a source that is down takes seconds by itself.
 LOOK_AGAIN_SECONDS = 2.0
-POLL_SECONDS = 0.2
+DRAIN_POLL_SECONDS = 0.2
 
 
 def run(lanes: LaneRuns) -> RunReport:
@@ -43,7 +43,7 @@ def _without_source(lanes: LaneRuns, silent: ClusterUnreachable) -> RunReport:
     watch = _Watch(lanes)
     drained = watch.drain()
     while not lanes.once and not watch.over(began):
-        lanes.stop.wait(POLL_SECONDS)
+        lanes.stop.wait(DRAIN_POLL_SECONDS)
     if not watch.back.is_set():
         silent.report = drained
         raise silent

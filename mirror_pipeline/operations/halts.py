@@ -20,7 +20,7 @@ from mirror_pipeline.engine.driver.topics.target import target_changed
 from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import ACCEPTABLE, ENDED, GONE, Halt, accept_hint, gone, other_cluster, recreated, renamed, trimmed, truncated
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient, metadata_of
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirror_pipeline.kafka.offsets import led, offsets_or_errors
@@ -119,18 +119,18 @@ def run_notes(stores: Iterable[LaneStore]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def look(flow: Flow, stores: list[LaneStore], selected: Selected) -> Look:
+def look(flow: Flow, stores: list[LaneStore], selected: Selected) -> HaltLook:
     """What is known of halts among selected topics, before any cluster is asked. Raises BufferUnusable."""
     settings = flow.settings
     names = {topic: fill(settings.naming, settings.source, topic) for topic in selected.refused}
     refused = selected.refused | flow.directions().look().refused(selected.topics)
-    return Look(
+    return HaltLook(
         flow.name, stores, selected.topics | names, passes_gaps=settings.on_loss != "halt",
         on_source_delete=settings.topics.on_source_delete, refused=refused,
     )  # fmt: skip
 
 
-class Look:
+class HaltLook:
     """One look at a mirror's topics: what the runs reported, and what the clusters show.
 
     Args:
@@ -208,14 +208,14 @@ class Look:
         idle = [self.copied[name] for name in names if not self.copied[name].running]
         nexts = _next_offsets(idle, standing(self._stores)) if idle else {}
         nexts = {tp: nexts[tp] for tp in led(metadata, nexts)[0]}
-        starts = offsets_or_errors(client, nexts, EARLIEST)
-        ends = offsets_or_errors(client, nexts, LATEST, isolation=0)
+        starts = offsets_or_errors(client, nexts, EARLIEST_TIME)
+        ends = offsets_or_errors(client, nexts, LATEST_TIME, isolation=0)
         odd = [tp for tp, at in nexts.items() if _outside(starts[tp], at, ends[tp])]
         if not odd:
             return {}
         for tp in odd:
             client.forget(tp)
-        ends |= offsets_or_errors(client, odd, LATEST, isolation=0)  # once more, of the leader that there is now
+        ends |= offsets_or_errors(client, odd, LATEST_TIME, isolation=0)  # once more, of the leader that there is now
         nexts = _next_offsets(idle, standing(self._stores))  # a lane may have been started and have read on meanwhile
         outside = (self._of_bounds(tp, nexts[tp], starts[tp], ends[tp]) for tp in reversed(odd))  # the first partition's counts
         known = {name: topic.life.incarnation for name, topic in self.copied.items()}
@@ -253,7 +253,7 @@ def _outside(start: int | BrokerError, at: int, end: int | BrokerError) -> bool:
     return (isinstance(start, int) and at < start) or (isinstance(end, int) and end < at)
 
 
-def with_halts(lag: MirrorLag, look: Look, stand: Standing, notes: tuple[str, ...]) -> MirrorLag:
+def with_halts(lag: MirrorLag, look: HaltLook, stand: Standing, notes: tuple[str, ...]) -> MirrorLag:
     """Add to each topic whether it is halted, or behind for a reason, and the topics that are gone from the source."""
     rows = {topic.topic: topic for topic in lag.topics}
     for name, state in look.waiting.items():

@@ -18,10 +18,10 @@ from mirror_pipeline.text import clock, duration, plural
 if TYPE_CHECKING:
     from mirror_pipeline.flow import Flow
 
-FINE, PROBLEM, UNREACHABLE, STALE = "fine", "problem", "unreachable", "stale"
-EXIT_CODES = {FINE: 0, PROBLEM: 1, UNREACHABLE: 3, STALE: 3}
+FINE, PROBLEM_STATE, UNREACHABLE_STATE, STALE = "fine", "problem", "unreachable", "stale"
+EXIT_CODES = {FINE: 0, PROBLEM_STATE: 1, UNREACHABLE_STATE: 3, STALE: 3}
 """As for every command: 1 a problem was found, 3 a cluster is unreachable; also 3 for a stale lane."""
-BY_SEVERITY = (STALE, UNREACHABLE, PROBLEM, FINE)
+BY_SEVERITY = (STALE, UNREACHABLE_STATE, PROBLEM_STATE, FINE)
 UNATTENDED_SECONDS = 120.0
 """Records may wait this long while no lane runs: Dagster needs a moment to start one."""
 NOBODY = "no lane is running: start one with `mirror run` or `mirror up`"
@@ -90,7 +90,8 @@ def health_of(status: MirrorStatus, now: float, max_age: float | None = None, se
     elif max_age is not None and now - max(signs) > max_age:
         found.append((STALE, f"no lane has sent a heartbeat for {duration(now - max(signs))}"))
     if isinstance(seen, MirrorError):
-        found.append((UNREACHABLE if isinstance(seen, ClusterUnreachable) else PROBLEM, f"its lag cannot be measured: {_cause(str(seen))}"))
+        state = UNREACHABLE_STATE if isinstance(seen, ClusterUnreachable) else PROBLEM_STATE
+        found.append((state, f"its lag cannot be measured: {_cause(str(seen))}"))
     copied_to, records = _standing(status, looked, now)
     return Health(
         status.mirror, worst(state for state, _ in found), tuple(text for _, text in found), len(status.lanes),
@@ -112,14 +113,14 @@ def _of_lane(lane: LaneStatus, status: MirrorStatus, looked: MirrorLag | None, n
     waits = looked is None or any(topic.lag_records for topic in looked.topics if topic.topic in here or not here)
     down = list(_down(lane, status, now)) if waits or lane.state == "running" else []
     yield from down
-    unreachable = lane.exit_code == EXIT_CODES[UNREACHABLE]
+    unreachable = lane.exit_code == EXIT_CODES[UNREACHABLE_STATE]
     if lane.state == "failed" and not (unreachable and (down or not waits)):
-        yield UNREACHABLE if unreachable else PROBLEM, f"{lane.lane} failed: {lane.message or 'no reason given'}"
+        yield UNREACHABLE_STATE if unreachable else PROBLEM_STATE, f"{lane.lane} failed: {lane.message or 'no reason given'}"
     for topic in lane.topics:
         if topic.state == HALTED and looked is None:
-            yield PROBLEM, _halt(topic.topic, topic.code, topic.reason)
+            yield PROBLEM_STATE, _halt(topic.topic, topic.code, topic.reason)
         elif topic.state == BEHIND and not down and _counts(lane, topic, looked):
-            yield PROBLEM, f"{topic.topic} behind: {topic.reason or 'no reason given'}"
+            yield PROBLEM_STATE, f"{topic.topic} behind: {topic.reason or 'no reason given'}"
 
 
 def _counts(lane: LaneStatus, topic: TopicState, looked: MirrorLag | None) -> bool:
@@ -136,7 +137,7 @@ def _down(lane: LaneStatus, status: MirrorStatus, now: float) -> Iterator[Findin
         if since is not None or (side == "source" and lane.source_down):
             long = f" since {clock(since)} ({duration(max(0.0, now - since))})" if since is not None else ""
             topics = f"; {plural(waiting, 'topic')} of {lane.lane} wait" + ("s" if waiting == 1 else "") if waiting else ""
-            yield UNREACHABLE, f"{side} {alias} down{long}: {_cause(why) or 'no answer'}{topics}; `mirror check` tests it"
+            yield UNREACHABLE_STATE, f"{side} {alias} down{long}: {_cause(why) or 'no answer'}{topics}; `mirror check` tests it"
 
 
 def _cause(message: str) -> str:
@@ -147,7 +148,7 @@ def _cause(message: str) -> str:
 def _halted(topics: Iterable[TopicLag]) -> Iterator[Finding]:
     for topic in topics:
         if topic.state == HALTED:
-            yield PROBLEM, _halt(topic.topic, topic.code, topic.reason)
+            yield PROBLEM_STATE, _halt(topic.topic, topic.code, topic.reason)
 
 
 def _halt(topic: str, code: str, reason: str) -> str:
@@ -168,7 +169,7 @@ def _unattended(status: MirrorStatus, looked: MirrorLag, heard: float, now: floa
     if max_age is not None and idle > max_age:
         yield STALE, said
     elif left or (max_age is None and idle > UNATTENDED_SECONDS):
-        yield PROBLEM, said
+        yield PROBLEM_STATE, said
 
 
 def _standing(status: MirrorStatus, looked: MirrorLag | None, now: float) -> tuple[float | None, int]:

@@ -13,7 +13,7 @@ from mirror_pipeline.engine.driver.read.kept import KeptSource
 from mirror_pipeline.engine.tasks.read.kept_task import verify
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
 from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.kafka.offsets import offsets_at
 from mirror_pipeline.kafka.records.batch import headers, open_batch
@@ -40,7 +40,7 @@ def source_log(flow: Flow, topic: str, from_time: int, to_time: int) -> SourceLo
         if found.error:
             raise broker_error(found.error, topic)
         parts = [TopicPartition(topic, number) for number in sorted(found.partitions)]
-        starts, ends = (offsets_at(client, parts, at) for at in (EARLIEST, LATEST))
+        starts, ends = (offsets_at(client, parts, at) for at in (EARLIEST_TIME, LATEST_TIME))
         first, last = (offsets_at(client, parts, at) for at in (from_time, to_time))
 
     def bounds(tp: TopicPartition) -> tuple[int, int]:

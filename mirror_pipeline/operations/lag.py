@@ -12,7 +12,7 @@ from mirror_pipeline.config.starts import Start, StartOffsets, start_of
 from mirror_pipeline.engine.driver.topics.join import begins_at
 from mirror_pipeline.errors import BrokerError, WrongCluster
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.offsets import led, offsets_or_errors
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
@@ -83,7 +83,7 @@ def lag_of(
         for number in metadata.topics[name].partitions
     ]
     asked, unled = led(metadata, parts)
-    ends = offsets_or_errors(client, asked, LATEST) | unled
+    ends = offsets_or_errors(client, asked, LATEST_TIME) | unled
     firsts = _first_offsets(client, [tp for tp in asked if tp not in stand.positions], stand, start, metadata)
     rows: dict[str, list[PartitionLag]] = {name: [] for name in targets}
     unknown: list[str] = []
@@ -120,10 +120,10 @@ def _first_offsets(
         elif begins == "latest" and seen is not None and not later:
             found[tp] = seen[tp.partition]
         else:
-            asked.setdefault(EARLIEST if later or isinstance(begins, StartOffsets) else begins_at(begins), []).append(tp)
+            asked.setdefault(EARLIEST_TIME if later or isinstance(begins, StartOffsets) else begins_at(begins), []).append(tp)
     for at, mine in asked.items():
         found |= offsets_or_errors(client, mine, at)
-    return found | offsets_or_errors(client, [tp for tp, offset in found.items() if offset == NO_RECORD], LATEST)
+    return found | offsets_or_errors(client, [tp for tp, offset in found.items() if offset == NO_RECORD], LATEST_TIME)
 
 
 def first_ends(stand: Standing, metadata: ClusterMetadata, topic: str) -> dict[int, int] | None:

@@ -14,7 +14,7 @@ from mirror_pipeline.errors import UsageError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import DIRECTED, FILLED_HINT, filled_message
 from mirror_pipeline.kafka.admin import Admin
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS
 from mirror_pipeline.kafka.offsets import led, offsets_or_errors
@@ -122,7 +122,7 @@ def filled_topics(flow: Flow, targets: Collection[str]) -> dict[str, int]:
         metadata = client.metadata(sorted(targets))
         found = (topic for topic in metadata.topics.values() if not topic.error)
         parts, _ = led(metadata, (TopicPartition(topic.name, number) for topic in found for number in topic.partitions))
-        starts, ends = (offsets_or_errors(client, parts, which, isolation=0) for which in (EARLIEST, LATEST))
+        starts, ends = (offsets_or_errors(client, parts, which, isolation=0) for which in (EARLIEST_TIME, LATEST_TIME))
         counts: dict[str, int] = {}
         for tp in parts:
             if isinstance(start := starts[tp], int) and isinstance(end := ends[tp], int):

@@ -18,13 +18,13 @@ from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLo
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import ACCEPTABLE, MEANING, accept_command
 from mirror_pipeline.host import operator
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
 from mirror_pipeline.kafka.offsets import offsets_at
 from mirror_pipeline.lags import HALTED
 from mirror_pipeline.model import BatchMark, Decision, DecisionKind, Gap, HoleCause, Incarnation, TopicPartition
-from mirror_pipeline.operations.halts import Look, kept_topics
+from mirror_pipeline.operations.halts import HaltLook, kept_topics
 from mirror_pipeline.operations.halts import look as look_at
 from mirror_pipeline.operations.standing import standing
 from mirror_pipeline.reports import HaltedTopic, Resolution
@@ -72,7 +72,7 @@ def _reports(stores: Iterable[LaneStore]) -> dict[str, tuple[LaneStore, dict[str
     return {name: (store, entry) for store, name, entry in topics if entry["state"] == HALTED}
 
 
-def _look(flow: Flow, stores: list[LaneStore], reported: Iterable[str]) -> Look:
+def _look(flow: Flow, stores: list[LaneStore], reported: Iterable[str]) -> HaltLook:
     look = look_at(flow, stores, select_topics(flow.config, flow.settings, {*kept_topics(stores), *reported}))
     for client, ask, alias in (
         (flow.source_client(), look.source, flow.settings.source), (flow.target_client(), look.target, flow.settings.target),
@@ -199,7 +199,7 @@ def _look_at_target(client: WireClient, ledger: Ledger, life: Incarnation) -> No
         stands[place] = position.target_next if position is not None else stands[place]
     if answer.topic_id != life.target_topic_id or not stands.keys() <= {TopicPartition(life.target_topic, n) for n in answer.partitions}:
         return
-    ends = offsets_at(client, stands, LATEST, isolation=0)
+    ends = offsets_at(client, stands, LATEST_TIME, isolation=0)
     if all(ends[place] >= at for place, at in stands.items()):
         raise UsageError(
             f"target topic {life.target_topic} holds what was copied: its topic id is unchanged, and no partition ends too early",
@@ -212,7 +212,7 @@ def _spans(client: WireClient, found: _Halted, life: Incarnation) -> dict[int, S
     spans = _named_spans(found.halt)
     if found.halt.code == "trimmed":
         nexts = _nexts(found.store, life)
-        firsts = _offsets(client, life.topic, nexts, EARLIEST)
+        firsts = _offsets(client, life.topic, nexts, EARLIEST_TIME)
         spans |= {n: (at, firsts[n]) for n, at in nexts.items() if firsts[n] > at}
     return spans
 
@@ -233,7 +233,7 @@ def _truncated(flow: Flow, client: WireClient, found: _Halted, life: Incarnation
         BrokerError, ConnectionLost: this cannot be determined.
     """
     nexts = _nexts(found.store, life)
-    ends = _offsets(client, life.topic, nexts, LATEST)
+    ends = _offsets(client, life.topic, nexts, LATEST_TIME)
     named = _named_spans(found.halt)
     spans = {n: named.get(n, (ends[n], at)) for n, at in nexts.items() if ends[n] < at}
     spans |= {n: span for n, span in named.items() if n not in spans and n in nexts and _diverged(flow, client, found, life, n, nexts[n])}

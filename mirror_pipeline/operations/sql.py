@@ -29,7 +29,7 @@ from mirror_pipeline.operations.sql_query import hint, refuse_outside, refuse_un
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TABLES = (SPANS, ARCHIVE, SENDS, GAPS, INCARNATIONS, PRODUCERS, VERIFICATIONS, DECISIONS, QUARANTINE)
+QUERY_TABLES = (SPANS, ARCHIVE, SENDS, GAPS, INCARNATIONS, PRODUCERS, VERIFICATIONS, DECISIONS, QUARANTINE)
 VIEWS = {
     "copied": """
 SELECT date_trunc('MINUTE', recorded_at) AS minute, topic, target_topic, sum(records) AS records,
@@ -71,7 +71,7 @@ WHERE sends.records > 0 AND spans.records > 0 AND spans.min_timestamp > 0
 GROUP BY ALL""",
 }
 """Named answers to the questions of docs/buffer.md, as views over the tables of all lanes."""
-KNOWN = (*(spec.name for spec in TABLES), *VIEWS)
+KNOWN = (*(spec.name for spec in QUERY_TABLES), *VIEWS)
 # Classes of SQLSTATE that are about the query: cardinality, data, syntax, what is not supported, and what it raises itself.
 QUERY_STATES = ("21", "22", "42", "0A", "P0")
 
@@ -97,7 +97,7 @@ def open_sql(flow: Flow, session: Session = None) -> SparkSession:
     spark = (session() if callable(session) else session) or build_session(
         flow.settings.engine, app_name=f"mirror sql {flow.name}", with_delta=True
     )
-    for spec in TABLES:
+    for spec in QUERY_TABLES:
         _rows(spark, spec, stores).createOrReplaceTempView(spec.name)
     for name, text in VIEWS.items():
         spark.sql(text).createOrReplaceTempView(name)

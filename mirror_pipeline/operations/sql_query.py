@@ -22,7 +22,7 @@ NODES = frozenset({
     "UnresolvedSubqueryColumnAliases", "UnresolvedWith", "Window", "WithWindowDefinition",
 })  # fmt: skip
 # What a plan may read once its names are known.
-LEAVES = frozenset({"CTERelationRef", "LocalRelation", "OneRowRelation", "View"})
+PLAN_LEAVES = frozenset({"CTERelationRef", "LocalRelation", "OneRowRelation", "View"})
 # Expressions that reach beyond the rows: `reflect` and its kin, and schemas that are read from files.
 OUTSIDE = ("CallMethodViaReflection", "Protobuf", "PythonUDF", "ScalaUDF")
 
@@ -48,7 +48,7 @@ def refuse_unsafe(spark: SparkSession, query: str, known: Collection[str]) -> No
 def refuse_outside(frame: DataFrame, known: Collection[str]) -> None:
     """Raise UsageError where an analysed query reads anything but the mirror's tables, or leaves SQL; executes nothing."""
     for plan in _plans(frame._jdf.queryExecution().analyzed(), into_views=False):
-        if not _count(plan.children()) and _kind(plan) not in LEAVES:
+        if not _count(plan.children()) and _kind(plan) not in PLAN_LEAVES:
             raise UsageError(f"{_kind(plan)}: no table of this mirror", hint=hint(known))
         for expression in _expressions(plan.expressions()):
             kind = _kind(expression)

@@ -16,20 +16,19 @@ from mirror_pipeline.buffer.ledger.translation import (
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, UsageError
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.offsets import offsets_at, offsets_or_errors
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.buffer_status import ledger_of
 from mirror_pipeline.reports import MappedRange, Translation
-from mirror_pipeline.text import instant, plural
+from mirror_pipeline.text import SHOWN_NAMES, instant, plural
 
 Maps = dict[int, PartitionMap]
-SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class TranslationQuestion:
     """Which offset of a topic is asked for: ``offset``, or the first record at or after ``at`` (milliseconds since the epoch)."""
 
     topic: str
@@ -59,7 +58,7 @@ def maps_of(store: LaneStore, topics: Iterable[str] | None = None) -> dict[Topic
     return maps
 
 
-def translate(flow: Flow, question: Question) -> tuple[Translation, ...]:
+def translate(flow: Flow, question: TranslationQuestion) -> tuple[Translation, ...]:
     """See ``Mirror.translate``."""
     question.check()
     maps = _partitions(question, _found(flow, question))
@@ -89,7 +88,7 @@ def show(flow: Flow, topic: str | None = None) -> tuple[MappedRange, ...]:
     return tuple(sorted(rows, key=lambda row: (row.topic, row.partition, row.generation)))
 
 
-def _found(flow: Flow, question: Question) -> Maps:
+def _found(flow: Flow, question: TranslationQuestion) -> Maps:
     """The maps of the topic, named by its name on the source, or on the target for the way back."""
     for store in flow.lane_stores():
         generations = ledger_of(store).generations().values()
@@ -103,12 +102,12 @@ def _found(flow: Flow, question: Question) -> Maps:
 
 def _unknown(flow: Flow, topic: str) -> UsageError:
     known = sorted({g.topic for store in flow.lane_stores() for g in ledger_of(store).incarnations().values()})
-    more = f" and {plural(len(known) - SHOWN, 'more topic')}" if len(known) > SHOWN else ""
-    hint = f"it has copied {', '.join(known[:SHOWN])}{more}" if known else "it has not copied anything yet: `mirror run`"
+    more = f" and {plural(len(known) - SHOWN_NAMES, 'more topic')}" if len(known) > SHOWN_NAMES else ""
+    hint = f"it has copied {', '.join(known[:SHOWN_NAMES])}{more}" if known else "it has not copied anything yet: `mirror run`"
     return UsageError(f"mirror {flow.name} has not copied a topic {topic!r}", hint=hint)
 
 
-def _partitions(question: Question, maps: Maps) -> Maps:
+def _partitions(question: TranslationQuestion, maps: Maps) -> Maps:
     if question.partition is not None and question.partition not in maps:
         raise UsageError(
             f"{question.topic} has no partition {question.partition} that was copied", hint=f"it has {min(maps)} to {max(maps)}"
@@ -127,12 +126,12 @@ def _generation(own: PartitionMap, number: int | None) -> GenerationMap:
     return next((part for part in own.generations if part.number == number), own.generations[-1])
 
 
-def _topic(question: Question, own: PartitionMap, *, target: bool) -> str:
+def _topic(question: TranslationQuestion, own: PartitionMap, *, target: bool) -> str:
     generation = _generation(own, question.generation).generation
     return generation.target_topic if target else generation.topic
 
 
-def _asked(flow: Flow, question: Question, maps: Maps) -> dict[int, int]:
+def _asked(flow: Flow, question: TranslationQuestion, maps: Maps) -> dict[int, int]:
     """The offset asked for in each partition; for a time, the first record at or after it, or the log's end."""
     if question.at is None:
         assert question.offset is not None  # noqa: S101 - checked
@@ -142,11 +141,11 @@ def _asked(flow: Flow, question: Question, maps: Maps) -> dict[int, int]:
     with flow.target_client() if question.reverse else flow.source_client() as client:
         found = offsets_at(client, places, question.at)
         late = [tp for tp, offset in found.items() if offset < 0]
-        found |= offsets_at(client, late, LATEST)
+        found |= offsets_at(client, late, LATEST_TIME)
     return {places[tp]: offset for tp, offset in found.items()}
 
 
-def _refuse_past(question: Question, maps: Maps) -> None:
+def _refuse_past(question: TranslationQuestion, maps: Maps) -> None:
     """A broker finds times in the log that it has now."""
     last = max(own.generations[-1].number for own in maps.values())
     if question.generation is not None and question.generation != last and not question.reverse:
@@ -155,7 +154,7 @@ def _refuse_past(question: Question, maps: Maps) -> None:
         )
 
 
-def _log_starts(flow: Flow, question: Question, maps: Maps, answers: dict[int, Translated]) -> tuple[dict[int, int], str]:
+def _log_starts(flow: Flow, question: TranslationQuestion, maps: Maps, answers: dict[int, Translated]) -> tuple[dict[int, int], str]:
     """First offsets of the partitions that the answers are in, where it is still the same log; and which cluster did not answer."""
     places = {}
     for number, answer in answers.items():
@@ -176,12 +175,12 @@ def _log_starts(flow: Flow, question: Question, maps: Maps, answers: dict[int, T
 def _starts(client: WireClient, places: dict[TopicPartition, str]) -> dict[int, int]:
     known = client.metadata({tp.topic for tp in places}).topics
     same = [tp for tp, topic_id in places.items() if tp.topic in known and known[tp.topic].topic_id == topic_id]
-    found = offsets_or_errors(client, same, EARLIEST)
+    found = offsets_or_errors(client, same, EARLIEST_TIME)
     return {tp.partition: offset for tp, offset in found.items() if not isinstance(offset, BrokerError)}
 
 
 def _report(
-    flow: Flow, question: Question, own: PartitionMap, number: int, asked: int, answer: Translated, log_start: int, unknown: str
+    flow: Flow, question: TranslationQuestion, own: PartitionMap, number: int, asked: int, answer: Translated, log_start: int, unknown: str
 ) -> Translation:
     part = _generation(own, answer.generation)
     state, found = answer.state, answer.offset
@@ -207,7 +206,7 @@ def _report(
     )
 
 
-def _note(question: Question, part: GenerationMap, asked: int, answer: Translated) -> str:
+def _note(question: TranslationQuestion, part: GenerationMap, asked: int, answer: Translated) -> str:
     end = part.target_end if question.reverse else part.source_end
     start = part.target_start if question.reverse else part.source_start
     return {

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.kafka.admin import Admin
-from mirror_pipeline.kafka.answers import LATEST, OffsetAnswer
+from mirror_pipeline.kafka.answers import LATEST_TIME, OffsetAnswer
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.cluster_info import ConfigValue
 from mirror_pipeline.kafka.connection import Connection
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 PARTITIONS_ASKED = 32
 """Times are read for the partitions with the most lag: each costs up to ``LOOK_BYTES``."""
-LOOK_BYTES = 64 * 1024
+TIME_LOOK_BYTES = 64 * 1024
 MOST_QUESTIONS = 4
 """Requests to one broker when its partitions begin with batches so large that an answer holds few of them."""
 LOOK_PATIENCE = 5.0
@@ -85,10 +85,10 @@ def _topic(
 def _held(lag: MirrorLag, client: WireClient) -> dict[TopicPartition, tuple[int, int]]:
     """Partitions whose last stable offset is below their end, with both (KIP-98)."""
     stable = {TopicPartition(t.topic, p.partition): p.end for t in lag.topics for p in t.partitions}
-    answers = client.list_offsets(dict.fromkeys(stable, LATEST), isolation=0) if stable else {}
+    answers = client.list_offsets(dict.fromkeys(stable, LATEST_TIME), isolation=0) if stable else {}
     # The log may have grown since the stable offsets were read.
     candidates = {tp for tp, answer in answers.items() if not answer.error and answer.offset > stable[tp]}
-    again = client.list_offsets(dict.fromkeys(candidates, LATEST), isolation=1) if candidates else {}
+    again = client.list_offsets(dict.fromkeys(candidates, LATEST_TIME), isolation=1) if candidates else {}
     sure = {tp: (again[tp].offset, answers[tp].offset) for tp in candidates if not again[tp].error}
     return {tp: (held, end) for tp, (held, end) in sure.items() if held < end}
 
@@ -120,10 +120,11 @@ def _times_at(connection: Connection, at: Mapping[TopicPartition, int], isolatio
     times: dict[TopicPartition, float] = {}
     open_questions = dict(at)
     for _ in range(MOST_QUESTIONS):
-        wants = {tp: (offset, LOOK_BYTES) for tp, offset in open_questions.items()}
+        wants = {tp: (offset, TIME_LOOK_BYTES) for tp, offset in open_questions.items()}
         answers = fetch(
-            connection, wants, max_wait_ms=0, min_bytes=0, max_bytes=LOOK_BYTES * len(wants), isolation=isolation, patience=LOOK_PATIENCE
-        )
+            connection, wants, max_wait_ms=0, min_bytes=0, max_bytes=TIME_LOOK_BYTES * len(wants), isolation=isolation,
+            patience=LOOK_PATIENCE,
+        )  # fmt: skip
         for tp, data in answers.items():
             header = next((h for _, h in headers(data.records) if h.next_offset > open_questions[tp]), None)
             if header is not None and header.base_timestamp > 0:

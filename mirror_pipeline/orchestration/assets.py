@@ -25,11 +25,11 @@ from mirror_pipeline.reports import Observer, Progress, RunReport
 from mirror_pipeline.topics.lanes import lane_number
 
 BUDGET_SECONDS = 1800.0
-IDLE_SECONDS = 300.0
+STEP_IDLE_SECONDS = 300.0
 REPORT_SECONDS = 30.0
 # Between the end of the budget and the time at which Dagster ends the run: session start, last Spark jobs, shutdown.
-GRACE_SECONDS = 300
-KINDS = {"kafka", "delta", "pyspark"}
+STEP_GRACE_SECONDS = 300
+ASSET_KINDS = {"kafka", "delta", "pyspark"}
 
 
 class LaneConfig(dg.Config):
@@ -38,7 +38,7 @@ class LaneConfig(dg.Config):
     budget_seconds: float = Field(
         default=BUDGET_SECONDS, gt=0, description="The run ends after this time; the lag sensor starts the next one when there is lag."
     )
-    idle_seconds: float = Field(default=IDLE_SECONDS, gt=0, description="The run ends earlier if no record was copied for this long.")
+    idle_seconds: float = Field(default=STEP_IDLE_SECONDS, gt=0, description="The run ends earlier if no record was copied for this long.")
     report_interval: float = Field(default=REPORT_SECONDS, ge=1, description="Seconds between two materializations of one asset.")
     whole_lane: bool = Field(
         default=False,
@@ -72,7 +72,7 @@ def target_spec(mirror: KnownMirror, topic: KnownTopic) -> dg.AssetSpec:
         description=f"{_state_words(mirror, topic)}Topic `{topic.target_topic}` on cluster `{mirror.config.target}`: the copy of "
         f"`{topic.topic}` of cluster `{mirror.config.source}`, kept by mirror `{mirror.name}`.",
         group_name=names.group(mirror.name, topic.lane),
-        kinds=KINDS,
+        kinds=ASSET_KINDS,
         skippable=True,  # a topic without new records emits no event
         metadata={
             "mirror": mirror.name, "lane": topic.lane, "cluster": mirror.config.target, metadata.TARGET_TOPIC: topic.target_topic,
@@ -249,10 +249,10 @@ def _failure_of(label: str, report: RunReport, selected: Collection[str]) -> dg.
     parts = [f"{len(halted)} {noun} halted, the others are copied. " + "; ".join(lines)] if halted and not down else lines
     return failure(
         f"lane {label}: " + "; ".join([*down, *parts]),
-        details={t.topic: {metadata.REASON: t.reason, metadata.HINT: t.hint} for t in [*halted, *behind]},
+        details={t.topic: {metadata.REASON: t.reason, metadata.HINT_KEY: t.hint} for t in [*halted, *behind]},
     )
 
 
 def lane_tags(mirror: KnownMirror, label: str, budget_seconds: float) -> dict[str, str]:
     """The tags of a lane's run."""
-    return run_tags(mirror.project, names.KIND_LANE, int(budget_seconds) + GRACE_SECONDS, mirror=mirror.name, lane=label)
+    return run_tags(mirror.project, names.KIND_LANE, int(budget_seconds) + STEP_GRACE_SECONDS, mirror=mirror.name, lane=label)

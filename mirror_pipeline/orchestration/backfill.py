@@ -24,8 +24,8 @@ PARTITION_ENV = "MIRROR_BACKFILL_PARTITION"
 START_ENV = "MIRROR_BACKFILL_START"
 # For mirrors whose first catalogue was saved by a version that did not record the time.
 DEFAULT_START = "2024-01-01"
-MAX_RUNTIME_SECONDS = 24 * 3600
-LOG_SECONDS = 30.0
+BACKFILL_MAX_SECONDS = 24 * 3600
+BACKFILL_LOG_SECONDS = 30.0
 
 
 class BackfillConfig(dg.Config):
@@ -120,7 +120,7 @@ def record_source(name: str) -> RecordSource:
 
 
 def _tags(mirror: KnownMirror) -> dict[str, str]:
-    return run_tags(mirror.project, names.KIND_BACKFILL, MAX_RUNTIME_SECONDS, mirror=mirror.name)
+    return run_tags(mirror.project, names.KIND_BACKFILL, BACKFILL_MAX_SECONDS, mirror=mirror.name)
 
 
 def _watch(context: dg.AssetExecutionContext, label: str, worker: Worker[BackfillReport]) -> BackfillReport:
@@ -128,7 +128,7 @@ def _watch(context: dg.AssetExecutionContext, label: str, worker: Worker[Backfil
         logged = 0.0
         try:
             for progress in worker.watch():
-                if progress.seconds - logged >= LOG_SECONDS:
+                if progress.seconds - logged >= BACKFILL_LOG_SECONDS:
                     logged = progress.seconds
                     context.log.info(_line(progress))
             report = worker.report()

@@ -10,15 +10,15 @@ from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
 from mirror_pipeline.orchestration.run_tags import run_tags, step_tags, tag_check_run
 from mirror_pipeline.reports import GroupsReport
+from mirror_pipeline.text import SHOWN_NAMES
 
-INTERVAL_SECONDS = 60
+GROUPS_INTERVAL_SECONDS = 60
 # Dagster abandons a tick after a minute.
-ROUND_SECONDS = 30.0
-MAX_RUNTIME_SECONDS = 3600
-SHOWN = 5
+GROUPS_ROUND_SECONDS = 30.0
+GROUPS_MAX_SECONDS = 3600
 # A group in one of these states needs a person; the others end by themselves.
 STUCK = frozenset(("both_sides", "ahead", "not_carried"))
-FINE = frozenset(("in_step", "moved"))
+FINE_STATES = frozenset(("in_step", "moved"))
 
 
 def carries_groups(mirror: KnownMirror) -> bool:
@@ -44,7 +44,7 @@ def groups_sensor(mirror: KnownMirror) -> dg.SensorDefinition:
     @dg.sensor(
         name=mirror.called("groups"),
         description=f"Carries the consumer groups of mirror `{mirror.name}` over while no lane runs, and reports how they stand.",
-        minimum_interval_seconds=INTERVAL_SECONDS,
+        minimum_interval_seconds=GROUPS_INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         tags={names.MIRROR_TAG: mirror.name},
     )
@@ -57,7 +57,9 @@ def groups_sensor(mirror: KnownMirror) -> dg.SensorDefinition:
 def tick(mirror: KnownMirror, mirrors: MirrorsResource) -> dg.SensorResult | dg.SkipReason:
     """One round. Errors make it skip with a reason, never raise."""
     try:
-        report = step_thread.bounded(lambda: mirrors.mirror(mirror.name).carry_groups(), ROUND_SECONDS, name=f"groups of {mirror.name}")
+        report = step_thread.bounded(
+            lambda: mirrors.mirror(mirror.name).carry_groups(), GROUPS_ROUND_SECONDS, name=f"groups of {mirror.name}"
+        )
     except (MirrorError, TimeoutError) as error:
         return dg.SkipReason(f"groups of mirror {mirror.name} not carried over: {error}")
     key, result = names.groups_key(mirror.name), in_step(mirror.name, report)
@@ -72,15 +74,15 @@ def tick(mirror: KnownMirror, mirrors: MirrorsResource) -> dg.SensorResult | dg.
 def in_step(mirror: str, report: GroupsReport) -> dg.AssetCheckResult:
     """The check's result: an error where somebody must decide, a warning where a round will do."""
     states = {row.state for row in report.groups}
-    late = sorted({row.group for row in report.groups if row.state not in FINE})
-    whys = sorted({f"{row.group}: {row.why}" for row in report.groups if row.state not in FINE})
-    more = [f"and {len(whys) - SHOWN} more"] if len(whys) > SHOWN else []
+    late = sorted({row.group for row in report.groups if row.state not in FINE_STATES})
+    whys = sorted({f"{row.group}: {row.why}" for row in report.groups if row.state not in FINE_STATES})
+    more = [f"and {len(whys) - SHOWN_NAMES} more"] if len(whys) > SHOWN_NAMES else []
     return dg.AssetCheckResult(
         passed=not late and not report.notes,
         asset_key=names.groups_key(mirror),
         check_name=names.GROUPS_CHECK,
         severity=dg.AssetCheckSeverity.ERROR if states & STUCK else dg.AssetCheckSeverity.WARN,
-        description="; ".join([*report.notes, *whys[:SHOWN], *more]),
+        description="; ".join([*report.notes, *whys[:SHOWN_NAMES], *more]),
         metadata=metadata.of_groups(report),
     )
 
@@ -95,7 +97,7 @@ def groups_check(mirror: KnownMirror) -> dg.AssetChecksDefinition:
 
     @dg.multi_asset_check(name=mirror.called("groups_check"), specs=[spec], op_tags=step_tags(mirror.project))
     def look(context: dg.AssetCheckExecutionContext, mirror_project: MirrorsResource) -> dg.AssetCheckResult:
-        tag_check_run(context, run_tags(mirror.project, names.KIND_UPKEEP, MAX_RUNTIME_SECONDS, mirror=mirror.name))
+        tag_check_run(context, run_tags(mirror.project, names.KIND_UPKEEP, GROUPS_MAX_SECONDS, mirror=mirror.name))
         try:
             return in_step(mirror.name, mirror_project.mirror(mirror.name).groups())
         except MirrorError as error:

@@ -26,9 +26,9 @@ from mirror_pipeline.reports import MirrorStatus, Observer, TopicState
 from mirror_pipeline.verdicts import DIFFERENT, VerifyReport
 
 VERIFY_CRON = "37 * * * *"
-MAX_RUNTIME_SECONDS = 6 * 3600
+CHECK_MAX_SECONDS = 6 * 3600
 NOT_YET = "no record was copied yet"
-_SHOWN = (metadata.STATE, metadata.CODE, metadata.REASON, metadata.HINT, metadata.SINCE)
+_SHOWN = (metadata.STATE, metadata.CODE, metadata.REASON, metadata.HINT_KEY, metadata.SINCE)
 # A verification, and the topics that are halted, with their states.
 Compared = tuple[VerifyReport, dict[str, TopicState]]
 
@@ -58,7 +58,7 @@ def copying_key(mirror: str, topic: str) -> dg.AssetCheckKey:
 
 def verdict(key: dg.AssetKey, state: str, facts: metadata.Metadata, *, lasting: bool = False) -> dg.AssetCheckResult:
     """The result of the check for a topic in this state. Waiting for a cluster is an error, red in the asset graph, once it lasts."""
-    reason, hint = str(facts.get(metadata.REASON, "")), str(facts.get(metadata.HINT, ""))
+    reason, hint = str(facts.get(metadata.REASON, "")), str(facts.get(metadata.HINT_KEY, ""))
     since = facts.get(metadata.SINCE)
     began = f" since {moment(since.value)}" if state == BEHIND and isinstance(since, dg.TimestampMetadataValue) else ""
     text = f"{state}{began}: {reason}" + (f" ({hint})" if hint else "")
@@ -190,7 +190,7 @@ def verify_job(mirror: KnownMirror, checks: dg.AssetChecksDefinition) -> Any:
 
 
 def _tags(mirror: KnownMirror) -> dict[str, str]:
-    return run_tags(mirror.project, names.KIND_UPKEEP, MAX_RUNTIME_SECONDS, mirror=mirror.name)
+    return run_tags(mirror.project, names.KIND_UPKEEP, CHECK_MAX_SECONDS, mirror=mirror.name)
 
 
 def verify_schedule(mirror: KnownMirror, job: Any) -> dg.ScheduleDefinition:

@@ -30,11 +30,11 @@ from mirror_pipeline.orchestration.run_tags import run_tags, step_tags
 from mirror_pipeline.orchestration.step_thread import SupervisorGone, Worker
 from mirror_pipeline.reports import Observer
 
-MAX_RUNTIME_SECONDS = 6 * 3600
-LOG_SECONDS = 30.0
+FAILOVER_MAX_SECONDS = 6 * 3600
+FAILOVER_LOG_SECONDS = 30.0
 UNDECIDED = "undecided"
 # Rows of a table; the hand-over file has all of them.
-SHOWN = 200
+SHOWN_LINES = 200
 AGAIN = "launch it again: it continues where it stopped"
 
 _TOPICS = dg.Field(dg.Array(dg.String), default_value=[], is_required=False, description="Only these source topics; none: all of them.")
@@ -139,7 +139,7 @@ def _pool(mirror: KnownMirror) -> str:
 
 
 def _tags(mirror: KnownMirror) -> dict[str, str]:
-    return run_tags(mirror.project, names.KIND_FAILOVER, MAX_RUNTIME_SECONDS, mirror=mirror.name)
+    return run_tags(mirror.project, names.KIND_FAILOVER, FAILOVER_MAX_SECONDS, mirror=mirror.name)
 
 
 def _watch(context: dg.OpExecutionContext, label: str, call: Callable[[Observer, threading.Event], Report]) -> Report:
@@ -148,7 +148,7 @@ def _watch(context: dg.OpExecutionContext, label: str, call: Callable[[Observer,
         logged = 0.0
         try:
             for progress in worker.watch():
-                if progress.seconds - logged >= LOG_SECONDS:
+                if progress.seconds - logged >= FAILOVER_LOG_SECONDS:
                     logged = progress.seconds
                     context.log.info(f"{progress.records:,} records copied, lag {progress.lag_records:,}")
             return worker.report()
@@ -191,13 +191,14 @@ def _state(report: FailoverReport | FailbackReport) -> str:
 
 def _page(head: Sequence[str], lines: Sequence[str], *tables: tuple[Sequence[str], Sequence[Sequence[Any]]]) -> str:
     parts = [*head, *("\n".join(_table(columns, rows)) for columns, rows in tables if rows)]
-    listed = [f"- {line}" for line in lines[:SHOWN]] + ([f"- and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else [])
+    more = [f"- and {len(lines) - SHOWN_LINES} more"] if len(lines) > SHOWN_LINES else []
+    listed = [f"- {line}" for line in lines[:SHOWN_LINES]] + more
     return "\n\n".join([*parts, *(["\n".join(listed)] if listed else [])])
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterable[str]:
     yield f"| {' | '.join(columns)} |"
     yield "|" + "---|" * len(columns)
-    yield from (f"| {' | '.join(str(cell).replace('|', '&#124;') for cell in row)} |" for row in rows[:SHOWN])
-    if len(rows) > SHOWN:
-        yield f"| and {len(rows) - SHOWN} more |"
+    yield from (f"| {' | '.join(str(cell).replace('|', '&#124;') for cell in row)} |" for row in rows[:SHOWN_LINES])
+    if len(rows) > SHOWN_LINES:
+        yield f"| and {len(rows) - SHOWN_LINES} more |"

@@ -26,7 +26,7 @@ def failure(message: str, *, hint: str = "", details: dict[str, Any] | None = No
     """A step failure without a stack trace that Dagster does not retry."""
     facts: dict[str, Any] = {}
     if hint:
-        facts[metadata.HINT] = hint
+        facts[metadata.HINT_KEY] = hint
     if details:
         facts["topics"] = dg.MetadataValue.json(json.loads(json.dumps(details)))
     return PlainFailure(f"{message} ({hint})" if hint else message, facts)

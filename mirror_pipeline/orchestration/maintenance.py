@@ -17,7 +17,7 @@ from mirror_pipeline.orchestration.run_tags import run_tags, step_tags
 
 EVICT_CRON = "7 * * * *"
 PRUNE_CRON = "20 3 * * *"
-MAX_RUNTIME_SECONDS = 3600
+UPKEEP_MAX_SECONDS = 3600
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 PAGE = 100
 
@@ -74,10 +74,10 @@ def prune_job(project: Project) -> dg.JobDefinition:
 
 
 def _tags(project: Project) -> dict[str, str]:
-    return run_tags(project.id, names.KIND_UPKEEP, MAX_RUNTIME_SECONDS)
+    return run_tags(project.id, names.KIND_UPKEEP, UPKEEP_MAX_SECONDS)
 
 
-def prune(instance: dg.DagsterInstance, project: str, days: float, *, keep: str = "", kinds: Sequence[str] = names.KINDS) -> int:
+def prune(instance: dg.DagsterInstance, project: str, days: float, *, keep: str = "", kinds: Sequence[str] = names.RUN_KINDS) -> int:
     """Delete finished runs of a project that ended more than ``days`` ago, with their logs; return how many.
 
     Runs of others stay, and so does a run that also holds steps of others. A run that holds the newest materialization of an asset

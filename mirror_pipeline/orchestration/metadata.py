@@ -33,20 +33,20 @@ SPARK_BYTES = "spark_bytes"
 DRIVER_BYTES = "driver_bytes"
 SPARK_JOBS = "spark_jobs"
 STAGED_BYTES = "staged_bytes"
-GAPS = "gaps"
+GAPS_KEY = "gaps"
 POSITIONS = "positions"
 END_OFFSETS = "end_offsets"
 OFFSET_RANGES = "offset_ranges"
 STATE = "state"
 CODE = "code"
 REASON = "reason"
-HINT = "hint"
+HINT_KEY = "hint"
 TARGET_TOPIC = "target_topic"
 TARGET_DOWN = "target_down"
 SINCE = "since"
 FROM_TIME = "from_time"
 TO_TIME = "to_time"
-LEAVES = "leaves"
+LEAVES_KEY = "leaves"
 DIFFERENCES = "differences"
 FIRST_DIFFERENCES = "first_differences"
 EXPIRED = "expired"
@@ -54,15 +54,15 @@ GROUPS = "groups"
 GROUPS_NOT_IN_STEP = "groups_not_in_step"
 RECORDS_BEHIND = "records_behind"
 REPORT = "report"
-SHOWN_DIFFERENCES = 20
+METADATA_DIFFERENCES = 20
 
-NAMES = frozenset(
+METADATA_NAMES = frozenset(
     (
         LAG_RECORDS, LAG_SECONDS, EXPIRES_SECONDS, HELD_RECORDS, RECORDS, BYTES, RECORDS_PER_SECOND, BYTES_PER_SECOND, MICRO_BATCHES,
         SECONDS, SECONDS_STAGING, SECONDS_PRODUCING, STAGED_RECORDS, STAGED_BYTES, SPARK_BYTES, DRIVER_BYTES, SPARK_JOBS,
-        GAPS, POSITIONS, END_OFFSETS, OFFSET_RANGES, STATE,
-        CODE, REASON, HINT, SINCE, TARGET_TOPIC, TARGET_DOWN, FROM_TIME, TO_TIME,
-        LEAVES, DIFFERENCES, FIRST_DIFFERENCES, EXPIRED, GROUPS, GROUPS_NOT_IN_STEP, RECORDS_BEHIND,
+        GAPS_KEY, POSITIONS, END_OFFSETS, OFFSET_RANGES, STATE,
+        CODE, REASON, HINT_KEY, SINCE, TARGET_TOPIC, TARGET_DOWN, FROM_TIME, TO_TIME,
+        LEAVES_KEY, DIFFERENCES, FIRST_DIFFERENCES, EXPIRED, GROUPS, GROUPS_NOT_IN_STEP, RECORDS_BEHIND,
         REPORT,
     )
 )  # fmt: skip
@@ -107,12 +107,12 @@ def of_topic_progress(
         SPARK_BYTES: progress.spark_bytes,
         DRIVER_BYTES: progress.staged_bytes - progress.spark_bytes,
         SPARK_JOBS: progress.spark_jobs,
-        GAPS: progress.gaps,
+        GAPS_KEY: progress.gaps,
         OFFSET_RANGES: dg.MetadataValue.json(ranges),
         STATE: topic.state,
         **_optional(CODE, topic.code),
         **_optional(REASON, topic.reason),
-        **_optional(HINT, topic.hint),
+        **_optional(HINT_KEY, topic.hint),
         **_optional(SINCE, None if topic.state == "ok" else dg.MetadataValue.timestamp(since)),
         **_optional(TARGET_TOPIC, topic.target_topic),
         **_optional(TARGET_DOWN, progress.target_down),
@@ -132,7 +132,7 @@ def of_topic_lag(lag: TopicLag) -> Metadata:
         STATE: lag.state,
         **_optional(CODE, lag.code),
         **_optional(REASON, lag.reason),
-        **_optional(HINT, lag.hint),
+        **_optional(HINT_KEY, lag.hint),
         **_optional(TARGET_TOPIC, lag.target_topic),
     }
 
@@ -157,11 +157,11 @@ def of_verification(topic: str, report: VerifyReport) -> Metadata:
     """Metadata of a check; differences are named by offsets and lengths, never by contents. Seconds are the whole verification's."""
     verdicts = [verdict for verdict in report.topics if verdict.topic == topic]
     differences = [difference for difference in report.differences if difference.topic == topic]
-    shown = [difference_json(difference) for difference in differences[:SHOWN_DIFFERENCES]]
+    shown = [difference_json(difference) for difference in differences[:METADATA_DIFFERENCES]]
     return {
         RECORDS: sum(verdict.records for verdict in verdicts),
         BYTES: sum(verdict.bytes for verdict in verdicts),
-        LEAVES: sum(verdict.leaves for verdict in verdicts),
+        LEAVES_KEY: sum(verdict.leaves for verdict in verdicts),
         DIFFERENCES: len(differences),
         EXPIRED: sum(verdict.expired for verdict in verdicts),
         SECONDS: round(report.seconds, 1),

@@ -15,9 +15,9 @@ from typing import Generic, TypeVar
 from mirror_pipeline.orchestration.project import UP_PID_ENV
 from mirror_pipeline.reports import Progress
 
-LOOK_SECONDS = 0.5
+STEP_LOOK_SECONDS = 0.5
 # How long an interrupted run may take to stop cleanly: the engine waits 120 s for its last Spark jobs.
-END_SECONDS = 150.0
+STEP_END_SECONDS = 150.0
 
 Report = TypeVar("Report")
 
@@ -49,7 +49,7 @@ class Worker(Generic[Report]):
     def end(self) -> None:
         """Ask the call to stop and wait for it."""
         self._stop.set()
-        self._thread.join(END_SECONDS)
+        self._thread.join(STEP_END_SECONDS)
 
     @property
     def last(self) -> Progress | None:
@@ -65,7 +65,7 @@ class Worker(Generic[Report]):
         supervisor = _supervisor()
         while self._thread.is_alive():
             with self._changed:
-                self._changed.wait_for(lambda: self._newest is not None or not self._thread.is_alive(), LOOK_SECONDS)
+                self._changed.wait_for(lambda: self._newest is not None or not self._thread.is_alive(), STEP_LOOK_SECONDS)
                 newest, self._newest = self._newest, None
             if newest is not None:
                 yield newest
@@ -74,11 +74,11 @@ class Worker(Generic[Report]):
 
     def report(self) -> Report:
         """The call's answer; raises what the call raised."""
-        self._thread.join(END_SECONDS)
+        self._thread.join(STEP_END_SECONDS)
         if self._error is not None:
             raise self._error
         if not self._report:
-            raise TimeoutError(f"{self._thread.name} did not end within {END_SECONDS:.0f} s")
+            raise TimeoutError(f"{self._thread.name} did not end within {STEP_END_SECONDS:.0f} s")
         return self._report[0]
 
     def _work(self) -> None:

@@ -16,7 +16,7 @@ from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.config.naming import NamingRule, fill, template_of
 from mirror_pipeline.kafka.security.acls import ALL_TOPICS, ALLOW, LITERAL, PREFIXED, Acl
 
-ALLOWED = {"READ": "READ", "DESCRIBE": "DESCRIBE", "DESCRIBE_CONFIGS": "DESCRIBE_CONFIGS", "ALL": "READ"}
+SYNCED_OPERATIONS = {"READ": "READ", "DESCRIBE": "DESCRIBE", "DESCRIBE_CONFIGS": "DESCRIBE_CONFIGS", "ALL": "READ"}
 """Operations of ALLOW that are carried, and as what."""
 # What the mirror itself needs on its target topics.
 NEEDED = frozenset({"ALL", "READ", "WRITE", "DESCRIBE", "CREATE", "ALTER", "ALTER_CONFIGS", "DESCRIBE_CONFIGS"})
@@ -63,7 +63,7 @@ def carried_acls(
     """
     found = Carried()
     for acl in sorted(source):
-        operation = ALLOWED.get(acl.operation) if acl.permission == ALLOW else acl.operation
+        operation = SYNCED_OPERATIONS.get(acl.operation) if acl.permission == ALLOW else acl.operation
         if operation is None:
             continue
         there = list(_places(acl, targets, naming, alias))

@@ -12,7 +12,7 @@ from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.kafka.admin import Admin
 
 # Topics in one request.
-TOGETHER = 200
+ALTERED_TOGETHER = 200
 
 Changes = Mapping[str, str | None]
 """By setting its new value; None removes the topic's own value, so that the broker's default applies."""
@@ -26,8 +26,8 @@ def alter_topics(admin: Admin, changes: Mapping[str, Changes]) -> dict[str, Brok
     """
     names = sorted(changes)
     answers: dict[str, BrokerError | None] = {}
-    for first in range(0, len(names), TOGETHER):
-        resources = [_resource(name, changes[name]) for name in names[first : first + TOGETHER]]
+    for first in range(0, len(names), ALTERED_TOGETHER):
+        resources = [_resource(name, changes[name]) for name in names[first : first + ALTERED_TOGETHER]]
 
         def start(client: Any, timeout: float, resources: list[ConfigResource] = resources) -> dict[str, Future[Any]]:
             futures = client.incremental_alter_configs(resources, request_timeout=timeout)

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 # Only names are requested; for a cluster that takes longer the saved catalogue is used.
 LIST_SECONDS = 5.0
-LOCK_SECONDS = 5.0
+CLAIMS_LOCK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Claims:
         if not self.neighbours and self.partner is None:
             yield
             return
-        with buffer_lock(store, patience=LOCK_SECONDS):
+        with buffer_lock(store, patience=CLAIMS_LOCK_SECONDS):
             yield
 
     def on(self, targets: Collection[str]) -> dict[str, Claim]:

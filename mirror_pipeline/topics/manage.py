@@ -21,11 +21,11 @@ from mirror_pipeline.kafka.cluster_info import TopicInfo
 from mirror_pipeline.kafka.codes import INVALID_REPLICATION_FACTOR, LEADER_NOT_AVAILABLE, broker_error
 from mirror_pipeline.topics import rights
 from mirror_pipeline.topics.configs import AFTER, BEFORE, DIFFERENCE, FOREVER, Settings, desired_configs, number
-from mirror_pipeline.topics.plan import USUAL_REPLICAS, Rules, TargetCluster, TargetPlan, plan_target
+from mirror_pipeline.topics.plan import USUAL_REPLICAS, TargetCluster, TargetPlan, TopicRules, plan_target
 
 __all__ = [
     "Ensured",
-    "Rules",
+    "TopicRules",
     "TargetCluster",
     "TargetPlan",
     "desired_configs",
@@ -40,7 +40,7 @@ LED_SECONDS = 2.0
 # A busy cluster may need many: for a command that has nothing else to do.
 LED_PATIENCE_SECONDS = 30.0
 # How often a topic is planned anew because somebody else has just created or grown it.
-LOOKS = 3
+TARGET_LOOKS = 3
 TOO_FEW = ("INVALID_REPLICATION_FACTOR",)
 OVERTAKEN = ("TOPIC_ALREADY_EXISTS", "INVALID_PARTITIONS")
 # Of topics created in one request: a controller refuses a request that needs more than 10,000 metadata records.
@@ -87,7 +87,8 @@ def plan_targets(
     source_configs, target_configs = source.topic_configs(list(targets)), target.topic_configs(there)
     readable, writable = source.topic_operations(list(targets)), target.topic_operations(list(targets.values()))
     by_form = {same_to_kafka(name): name for name in existing}
-    rules = Rules(mirror.topics.manage, mirror.topics.replication_factor, mirror.topics.configs.exclude, _equal_counts(mirror, partner))
+    managed = mirror.topics
+    rules = TopicRules(managed.manage, managed.replication_factor, managed.configs.exclude, _equal_counts(mirror, partner))
     cluster = _target_cluster(target, rules.replication_factor)
     plans = {}
     for topic, name in targets.items():
@@ -192,10 +193,10 @@ def ensure_target_topics(
         ClusterUnreachable: the target does not answer.
     """
     results: dict[str, Ensured | TopicHalted | BrokerError] = {}
-    for look in range(LOOKS):
+    for look in range(TARGET_LOOKS):
         found, overtaken = _ensure(admin, plans, seconds)
         results |= found
-        if not overtaken or look == LOOKS - 1:
+        if not overtaken or look == TARGET_LOOKS - 1:
             break
         time.sleep(_POLL)
         plans = [replace(plan, create=False, grow=False) for plan in overtaken] if again is None else _planned_again(again, overtaken)

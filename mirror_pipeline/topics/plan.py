@@ -39,7 +39,7 @@ class TargetCluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class TopicRules:
     """The mirror's ``topics.manage``, ``topics.replication_factor`` and ``topics.configs.exclude``.
 
     ``equal_counts``: why a target topic may not have more partitions than its source; "" if it may.
@@ -76,7 +76,7 @@ def plan_target(
     *,
     target_topic: str,
     cluster: TargetCluster,
-    rules: Rules = Rules(),
+    rules: TopicRules = TopicRules(),
     collides_with: str | None = None,
 ) -> TargetPlan:
     """Decide whether to create, grow or leave a target topic, and what is worth a warning.
@@ -110,7 +110,7 @@ def _plan_new(
     configs: Settings,
     name: str,
     cluster: TargetCluster,
-    rules: Rules,
+    rules: TopicRules,
     collides_with: str | None,
     unread: tuple[str, ...],
 ) -> TargetPlan:
@@ -158,7 +158,7 @@ def _plan_existing(
     target: TopicInfo,
     target_configs: Settings | None,
     cluster: TargetCluster,
-    rules: Rules,
+    rules: TopicRules,
     unread: tuple[str, ...],
 ) -> TargetPlan:
     name, blockers, actions = target.name, [], []
@@ -195,7 +195,7 @@ def _plan_existing(
     )
 
 
-def _fewer_replicas(target: TopicInfo, cluster: TargetCluster, rules: Rules) -> Iterator[str]:
+def _fewer_replicas(target: TopicInfo, cluster: TargetCluster, rules: TopicRules) -> Iterator[str]:
     """A warning where the topic has fewer replicas than it would get if it was made today."""
     have, wanted = target.replication_factor, rules.replication_factor or cluster.default_replicas
     if 0 < have < wanted:

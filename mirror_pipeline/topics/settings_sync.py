@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from mirror_pipeline.config import TopicConfigs
 from mirror_pipeline.kafka.cluster_info import ConfigValue
-from mirror_pipeline.kafka.records.merge import MERGED_BYTES
+from mirror_pipeline.kafka.records.merge import MERGED_BATCH_BYTES
 from mirror_pipeline.topics.configs import Settings, carried_configs, is_left_out
 
 SIZES = ("max.message.bytes", "segment.bytes")
@@ -110,9 +110,10 @@ def _lowered(key: str, value: str | None, held: ConfigValue | None) -> bool:
 def _never(key: str, value: str | None, held: ConfigValue | None) -> str:
     """Why a change is not made at all; "" if it is."""
     new = _number(value)
-    if not _lowered(key, value, held) or new is None or new >= MERGED_BYTES or held is None:
+    if not _lowered(key, value, held) or new is None or new >= MERGED_BATCH_BYTES or held is None:
         return ""
-    return f"{key} stays {held.value} on the target, {value} on the source: the mirror joins small batches up to {MERGED_BYTES:,} bytes"
+    stays = f"{key} stays {held.value} on the target, {value} on the source"
+    return f"{stays}: the mirror joins small batches up to {MERGED_BATCH_BYTES:,} bytes"
 
 
 def _must_wait(key: str, value: str | None, held: ConfigValue | None) -> bool:

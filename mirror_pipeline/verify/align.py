@@ -41,7 +41,7 @@ class Alignment:
     beyond: int | None = None
 
 
-class Side:
+class AlignedSide:
     """One stream: opened records waiting to be matched, then batches not yet opened."""
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
@@ -100,7 +100,7 @@ def align(
         budget: pause after this many bytes of the source, at the next batch boundary that both sides share.
         prefix: the target need only hold the source's beginning: what the source has after it is no difference.
     """
-    left, right = Side(source), Side(target)
+    left, right = AlignedSide(source), AlignedSide(target)
     found = Alignment()
     while len(found.candidates) < limit:
         if budget is not None and found.bytes >= budget and not left.pending and not right.pending:
@@ -124,7 +124,7 @@ def align(
     return found
 
 
-def _skip_equal_batch(left: Side, right: Side, found: Alignment) -> bool:
+def _skip_equal_batch(left: AlignedSide, right: AlignedSide, found: Alignment) -> bool:
     a, b = left.peek(), right.peek()
     if a is None or b is None or not a.same_bytes(b):
         return False
@@ -144,7 +144,7 @@ def _match(left: deque[OpenRecord], right: deque[OpenRecord]) -> int:
     return matched
 
 
-def _resync(left: Side, right: Side, found: Alignment, prefix: bool) -> None:
+def _resync(left: AlignedSide, right: AlignedSide, found: Alignment, prefix: bool) -> None:
     window = FIRST_WINDOW
     while True:
         left.widen(window)
@@ -163,7 +163,7 @@ def _resync(left: Side, right: Side, found: Alignment, prefix: bool) -> None:
     found.candidates += between(lost, more)
 
 
-def _altered_at_end(left: Side, right: Side) -> int:
+def _altered_at_end(left: AlignedSide, right: AlignedSide) -> int:
     """How many source records the last target records, which equal none of them, may be altered copies of: all others lie beyond."""
     more = [content(record) for record in right.pending]
     likely = pair([content(record) for record, _ in zip(left.pending, more, strict=False)], more)

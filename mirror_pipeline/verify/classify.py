@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from mirror_pipeline.verify.pieces import Candidate, Trace
 
-KINDS = ("missing", "extra", "altered", "duplicate", "order")
+FINDING_KINDS = ("missing", "extra", "altered", "duplicate", "order")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RecordFinding:
     """One difference inside a partition; offsets are None where that side has no such record."""
 
     kind: str
@@ -26,7 +26,7 @@ def surplus(candidates: Iterable[Candidate]) -> list[Trace]:
     return [candidate.target for candidate in candidates if candidate.target is not None]
 
 
-def classify(candidates: Sequence[Candidate], known: Collection[bytes]) -> list[Finding]:
+def classify(candidates: Sequence[Candidate], known: Collection[bytes]) -> list[RecordFinding]:
     """The kind of each candidate, in log order.
 
     A record that is missing in one place and surplus in another has moved, because everything else is equal on both sides.
@@ -38,20 +38,20 @@ def classify(candidates: Sequence[Candidate], known: Collection[bytes]) -> list[
     lost = Counter(c.source.digest for c in candidates if c.source)
     more = Counter(c.target.digest for c in candidates if c.target)
     moves = {mark: min(count, more[mark]) for mark, count in lost.items() if more[mark]}
-    findings: list[Finding] = []
+    findings: list[RecordFinding] = []
     from_places: dict[bytes, deque[int]] = {}
     to_places: dict[bytes, deque[int]] = {}
     for candidate in candidates:
         ours, theirs = candidate.source, candidate.target
         if ours and theirs and ours.digest not in moves and theirs.digest not in moves and theirs.digest not in known:
-            findings.append(Finding("altered", ours.offset, theirs.offset, candidate.detail))
+            findings.append(RecordFinding("altered", ours.offset, theirs.offset, candidate.detail))
             continue
         if ours and not _moves(from_places, moves, ours):
-            findings.append(Finding("missing", ours.offset, None))
+            findings.append(RecordFinding("missing", ours.offset, None))
         if theirs and not _moves(to_places, moves, theirs):
-            findings.append(Finding("duplicate" if theirs.digest in known else "extra", None, theirs.offset))
+            findings.append(RecordFinding("duplicate" if theirs.digest in known else "extra", None, theirs.offset))
     for mark, places in from_places.items():
-        findings += [Finding("order", a, b) for a, b in zip(places, to_places[mark], strict=True)]
+        findings += [RecordFinding("order", a, b) for a, b in zip(places, to_places[mark], strict=True)]
     return sorted(findings, key=_place)
 
 
@@ -66,7 +66,7 @@ def _moves(places: dict[bytes, deque[int]], moves: dict[bytes, int], record: Tra
     return True
 
 
-def _place(finding: Finding) -> tuple[int, int]:
+def _place(finding: RecordFinding) -> tuple[int, int]:
     source = finding.source_offset
     target = finding.target_offset
     return (source if source is not None else target or 0, target or 0)

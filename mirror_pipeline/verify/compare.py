@@ -209,7 +209,7 @@ class TopicComparison:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sides:
+class _ComparedSides:
     source: WireClient
     target: WireClient
     source_from: Offsets
@@ -251,7 +251,7 @@ def compare_topics(
         ClusterUnreachable: No broker of a cluster answers.
     """
     with closing(WireClient(source)) as left, closing(WireClient(target)) as right:
-        sides = _Sides(left, right, source_from or {}, source_to or {}, target_from or {}, target_to or {})
+        sides = _ComparedSides(left, right, source_from or {}, source_to or {}, target_from or {}, target_to or {})
         partitions = _partition_counts(left, list(pairs)), _partition_counts(right, list(pairs.values()))
         return [
             _compare_topic(sides, topic, name, partitions[0].get(topic, 0), partitions[1].get(name, 0), progress)
@@ -264,7 +264,7 @@ def _partition_counts(client: WireClient, topics: list[str]) -> dict[str, int]:
 
 
 def _compare_topic(
-    sides: _Sides, topic: str, target: str, count: int, target_count: int, progress: ProgressCallback | None
+    sides: _ComparedSides, topic: str, target: str, count: int, target_count: int, progress: ProgressCallback | None
 ) -> TopicComparison:
     began = time.monotonic()
     if not count or not target_count:
@@ -291,7 +291,7 @@ def _compare_topic(
     return TopicComparison(topic, target, count, records, size, time.monotonic() - began, verdict, tuple(found))
 
 
-def _topic_tasks(sides: _Sides, topic: str, target: str, count: int, target_count: int) -> list[PairTask]:
+def _topic_tasks(sides: _ComparedSides, topic: str, target: str, count: int, target_count: int) -> list[PairTask]:
     tasks = pair_tasks(
         sides.source, sides.target, (topic, target), (count, target_count), Terms(), limit=DIFFERENCES_PER_PARTITION, strict=True
     )

@@ -31,7 +31,7 @@ from mirror_pipeline.verdicts import (
 from mirror_pipeline.verify.compare import ComparedPair, OffsetRange, PairStep, PairTask, compare_pairs, pair_tasks
 from mirror_pipeline.verify.record_tasks import Terms
 from mirror_pipeline.verify.rules import read_terms
-from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION
+from mirror_pipeline.verify.settle import UNSETTLED_PER_PARTITION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +81,7 @@ class ExternalCheck:
                 self._problems[topic] = _absent("source", ours, topic) or _absent("target", theirs, name)
                 if not self._problems[topic]:
                     counts = len(ours.topics[topic].partitions), len(theirs.topics[name].partitions)
-                    tasks = pair_tasks(left, right, (topic, name), counts, terms[topic], limit=DIFFERENCES_PER_PARTITION)
+                    tasks = pair_tasks(left, right, (topic, name), counts, terms[topic], limit=UNSETTLED_PER_PARTITION)
                     self._tasks |= {task.source: task for task in tasks}
             if from_time is not None or to_time is not None:
                 self._tasks = {tp: _narrowed(task, left, right, from_time, to_time) for tp, task in self._tasks.items()}

@@ -88,7 +88,7 @@ class FoldResult:
 
 
 @dataclass(slots=True)
-class _Sides:
+class _FoldedSides:
     ours: LeafSums = field(default_factory=LeafSums)
     theirs: LeafSums = field(default_factory=LeafSums)
     extents: Extents = field(default_factory=deque)
@@ -111,7 +111,7 @@ def run_fold(task: FoldTask) -> FoldResult:
 
 
 def _fold(task: FoldTask, result: FoldResult) -> None:
-    chunk, sides = task.chunk, _Sides()
+    chunk, sides = task.chunk, _FoldedSides()
 
     def source_deleted(start: int) -> None:
         result.source_start = start
@@ -161,7 +161,7 @@ def _below(sums: LeafSums, leaf: int | None) -> tuple[LeafDigest, ...]:
     return tuple(digest for digest in sums.digests() if leaf is None or digest.leaf < leaf)
 
 
-def _fold_source(walk: LogWalk, chunk: Chunk, sides: _Sides, target: Iterator[bool]) -> Iterator[bool]:
+def _fold_source(walk: LogWalk, chunk: Chunk, sides: _FoldedSides, target: Iterator[bool]) -> Iterator[bool]:
     """Fold the batches whose base offset is in the chunk, one step per answer; reads as much of the target as that needs."""
     matching = Matching(sides.ours, sides.extents, target)
     start, add = chunk.start, matching.add
@@ -185,7 +185,7 @@ def _fold_source(walk: LogWalk, chunk: Chunk, sides: _Sides, target: Iterator[bo
     matching.close()
 
 
-def _fold_target(walk: LogWalk, chunk: Chunk, sides: _Sides) -> Iterator[bool]:
+def _fold_target(walk: LogWalk, chunk: Chunk, sides: _FoldedSides) -> Iterator[bool]:
     """The same on the target; each batch counts under the source offset that the map gives it."""
     low, add, to_source = chunk.target_start, sides.theirs.add, chunk.runs.to_source
     last = chunk.start

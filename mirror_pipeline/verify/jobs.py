@@ -16,8 +16,8 @@ R = TypeVar("R")
 
 JOBS_PER_TASK = 2
 """Concurrent jobs per task slot: one reads from the brokers while the other folds."""
-ATTEMPTS = 3
-GROUP_OFFSETS = 65_536
+JOB_ATTEMPTS = 3
+OFFSETS_PER_GROUP = 65_536
 """Small chunks share a task until they have this many source offsets: a Spark job costs 50 ms."""
 
 
@@ -34,9 +34,9 @@ def run_deeps(tasks: Sequence[DeepTask]) -> list[DeepResult]:
 def grouped(items: Iterable[T], weight: Callable[[T], int]) -> list[tuple[T, ...]]:
     """Group consecutive items until their weight reaches ``GROUP_OFFSETS``."""
     groups: list[list[T]] = []
-    held = GROUP_OFFSETS
+    held = OFFSETS_PER_GROUP
     for item in items:
-        if held + weight(item) > GROUP_OFFSETS:
+        if held + weight(item) > OFFSETS_PER_GROUP:
             groups.append([])
             held = 0
         groups[-1].append(item)
@@ -81,7 +81,7 @@ def run_each(
 
 def _attempt(runner: Runner, function: Callable[[T], R], spec: T, name: str) -> list[R]:
     """These tasks only read, so one whose worker died is run again."""
-    for _ in range(ATTEMPTS - 1):
+    for _ in range(JOB_ATTEMPTS - 1):
         try:
             return runner.run(function, [spec], name=name)
         except TaskLost:

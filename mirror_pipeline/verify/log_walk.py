@@ -18,22 +18,22 @@ from mirror_pipeline.kafka.records.batch import HEADER_BYTES, BatchHeader, check
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.pieces import Piece
 
-FETCH_BYTES = 4 << 20
-LEAST_FETCH_BYTES = 64 << 10
-FETCH_WAIT_MS = 200
+WALK_FETCH_BYTES = 4 << 20
+LEAST_WALK_BYTES = 64 << 10
+WALK_WAIT_MS = 200
 # How long one fetch may keep failing while leaders move or a broker restarts.
-RETRY_SECONDS = 30.0
-RETRY_PAUSE_SECONDS = 0.2
+WALK_RETRY_SECONDS = 30.0
+WALK_PAUSE_SECONDS = 0.2
 OFFSET_OUT_OF_RANGE = 1
 READ_COMMITTED = 1
 READ_UNCOMMITTED = 0
 # Requests repeated after an answer without data below the end; then the rest is a hole that compaction left.
-EMPTY_ANSWERS = 3
+EMPTY_WALK_ANSWERS = 3
 Deleted = Callable[[int], None]
 
 
 @dataclass(slots=True)
-class Answer:
+class WalkedAnswer:
     """One fetch answer: whole batches as (position, header) in ``records``, and the broker's list of aborted transactions."""
 
     records: memoryview
@@ -70,7 +70,7 @@ class LogWalk:
         isolation: int,
         line: int = 0,
         deleted: Deleted | None = None,
-        size: int = FETCH_BYTES,
+        size: int = WALK_FETCH_BYTES,
     ) -> None:
         self.position, self.end = start, end
         self.floor = start  # offsets below are deleted, although a batch that holds them may still arrive whole
@@ -82,7 +82,7 @@ class LogWalk:
 
     def ask(self) -> None:
         """Send the next request if anything is left to fetch; errors are raised when the answer is read."""
-        if self._asked is None and self.position < self.end and self._empty < EMPTY_ANSWERS:
+        if self._asked is None and self.position < self.end and self._empty < EMPTY_WALK_ANSWERS:
             try:
                 self._send()
             except WireError:
@@ -91,21 +91,21 @@ class LogWalk:
     def _send(self) -> Connection:
         size = self._size
         if self._bytes_per_offset:  # near the end: no more than needed
-            size = min(size, max(LEAST_FETCH_BYTES, int((self.end - self.position) * self._bytes_per_offset * 1.1)))
+            size = min(size, max(LEAST_WALK_BYTES, int((self.end - self.position) * self._bytes_per_offset * 1.1)))
         connection = self._client.connection(self._client.leader(self._tp), self._line)
         wants = {self._tp: (self.position, size)}
-        send_fetch(connection, wants, max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=size, isolation=self._isolation)
+        send_fetch(connection, wants, max_wait_ms=WALK_WAIT_MS, min_bytes=1, max_bytes=size, isolation=self._isolation)
         self._asked = connection
         return connection
 
-    def read(self) -> Answer | None:
+    def read(self) -> WalkedAnswer | None:
         """The next answer, None at the end.
 
         Raises:
             ProblemFound: Records were deleted while they were read, and ``deleted`` was not given.
             BrokerError: The broker refuses, or did so for 30 s.
         """
-        while self.position < self.end and self._empty < EMPTY_ANSWERS:
+        while self.position < self.end and self._empty < EMPTY_WALK_ANSWERS:
             data = self._receive()
             if data is None:
                 continue
@@ -119,7 +119,7 @@ class LogWalk:
             self._empty = self._empty + 1 if self.position == before else 0
             self.ask()
             if batches:
-                return Answer(data.records, batches, Aborted(data.aborted if self._isolation == READ_COMMITTED else []))
+                return WalkedAnswer(data.records, batches, Aborted(data.aborted if self._isolation == READ_COMMITTED else []))
         self.close()
         return None
 
@@ -131,18 +131,18 @@ class LogWalk:
 
     def _receive(self) -> FetchedPartition | None:
         """The next answer; None when the position has changed. A request that a client quota holds back is repeated."""
-        deadline, patience = time.monotonic() + RETRY_SECONDS, time.monotonic() + THROTTLE_PATIENCE
+        deadline, patience = time.monotonic() + WALK_RETRY_SECONDS, time.monotonic() + THROTTLE_PATIENCE
         while True:
             error, throttled = self._attempt(), False
             if not isinstance(error, WireError):
                 return error
             if isinstance(error, BrokerError) and error.code == THROTTLING_QUOTA_EXCEEDED:
-                throttled, deadline = True, time.monotonic() + RETRY_SECONDS  # it answers, so it is not down
+                throttled, deadline = True, time.monotonic() + WALK_RETRY_SECONDS  # it answers, so it is not down
             if time.monotonic() > (patience if throttled else deadline) or not error.retryable:
                 raise error
             if not throttled:
                 self._client.forget(self._tp)
-                time.sleep(RETRY_PAUSE_SECONDS)
+                time.sleep(WALK_PAUSE_SECONDS)
 
     def _attempt(self) -> FetchedPartition | WireError | None:
         try:
@@ -180,7 +180,7 @@ def read_log(
     line: int = 0,
     deleted: Deleted | None = None,
     timeless: bool = False,
-    size: int = FETCH_BYTES,
+    size: int = WALK_FETCH_BYTES,
 ) -> Iterator[Piece]:
     """Every batch with data in ``[start, end)``, checked by CRC, in order; control batches left out.
 

@@ -27,10 +27,10 @@ from mirror_pipeline.verify.copies import CopiedPartition, CopiedTopic, by_time,
 from mirror_pipeline.verify.fold_tasks import Chunk, FoldResult, FoldTask, TailTask, deep_chunks, plan_chunks, run_tail, sample
 from mirror_pipeline.verify.jobs import JOBS_PER_TASK, grouped, run_each, run_folds
 from mirror_pipeline.verify.record_tasks import DeepResult, DeepTask
-from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION, Settled, Whole, compare_records, verifications
+from mirror_pipeline.verify.settle import UNSETTLED_PER_PARTITION, Settled, Whole, compare_records, verifications
 from mirror_pipeline.verify.tree import Tree
 
-TASK_BYTES = 128 << 20
+MIRRORED_TASK_BYTES = 128 << 20
 """Bytes of the source after which a task ends at the next leaf: about a second, so progress moves and work is shared well."""
 
 Observer = Callable[[VerifyProgress], None]
@@ -39,7 +39,7 @@ GenerationKey = tuple[str, int]
 
 
 @dataclass(slots=True)
-class _Part:
+class _VerifiedPart:
     """One partition under verification."""
 
     topic: CopiedTopic
@@ -76,7 +76,7 @@ class MirrorCheck:
         self._timeout = flow.settings.engine.request_timeout
         self._source, self._target = flow.source_client(), flow.target_client()
         self._progress = VerifyProgress(0)
-        self._parts: dict[tuple[GenerationKey, TopicPartition], _Part] = {}
+        self._parts: dict[tuple[GenerationKey, TopicPartition], _VerifiedPart] = {}
 
     def run(
         self,
@@ -106,7 +106,7 @@ class MirrorCheck:
             began = time.monotonic()
             for topic in good:
                 for part in topic.partitions.values():
-                    self._parts[(topic.lane, topic.age), part.chunk.source] = _Part(topic, part)
+                    self._parts[(topic.lane, topic.age), part.chunk.source] = _VerifiedPart(topic, part)
             for key in sorted({(topic.lane, topic.age) for topic in good}):
                 self._lane(key, fraction)
             if fraction == 1:
@@ -124,7 +124,7 @@ class MirrorCheck:
         self._compare(parts, {source: leaves for source, leaves in suspects.items() if leaves})
         self._find_foreign_records(parts)
 
-    def _fold(self, parts: dict[TopicPartition, _Part], fraction: float) -> None:
+    def _fold(self, parts: dict[TopicPartition, _VerifiedPart], fraction: float) -> None:
         wholes = [part.copied.chunk for part in parts.values()]
         slots = self._runner.tasks * JOBS_PER_TASK
         chunks = plan_chunks(wholes, slots=slots) if fraction == 1 else sample(wholes, fraction, random.Random())  # noqa: S311 - no secret
@@ -145,9 +145,9 @@ class MirrorCheck:
             part.left, part.right = Tree(part.ours.digests()), Tree(part.theirs.digests())
 
     def _fold_task(self, chunk: Chunk) -> FoldTask:
-        return FoldTask(self._flow.source, self._flow.target, chunk, TASK_BYTES, self._timeout)
+        return FoldTask(self._flow.source, self._flow.target, chunk, MIRRORED_TASK_BYTES, self._timeout)
 
-    def _folded(self, part: _Part, result: FoldResult) -> None:
+    def _folded(self, part: _VerifiedPart, result: FoldResult) -> None:
         part.ours.merge(result.left)
         part.theirs.merge(result.right)
         part.bytes += result.bytes
@@ -156,7 +156,7 @@ class MirrorCheck:
         self._progress.records += sum(leaf.records for leaf in result.left)
         self._progress.bytes += result.bytes
 
-    def _compare(self, parts: dict[TopicPartition, _Part], suspects: dict[TopicPartition, list[int]]) -> None:
+    def _compare(self, parts: dict[TopicPartition, _VerifiedPart], suspects: dict[TopicPartition, list[int]]) -> None:
         if not suspects:
             return
         self._progress.stage = "records"
@@ -166,7 +166,7 @@ class MirrorCheck:
             part.unreadable = part.unreadable or part.topic.problem
         left, right = self._flow.source, self._flow.target
         tasks = [
-            DeepTask(left, right, chunk, part.topic.terms, DIFFERENCES_PER_PARTITION, self._timeout, part.copied.gaps)
+            DeepTask(left, right, chunk, part.topic.terms, UNSETTLED_PER_PARTITION, self._timeout, part.copied.gaps)
             for source, leaves in suspects.items()
             for part in (parts[source],)
             if not part.unreadable
@@ -189,7 +189,7 @@ class MirrorCheck:
             parts[source].settled = settled
             parts[source].unreadable = parts[source].unreadable or settled.unreadable
 
-    def _find_foreign_records(self, parts: dict[TopicPartition, _Part]) -> None:
+    def _find_foreign_records(self, parts: dict[TopicPartition, _VerifiedPart]) -> None:
         """Records after the position that no lane of this mirror wrote are extra; the lanes' own are not in the ledger yet."""
         if self._flow.settings.shared:
             return
@@ -197,7 +197,7 @@ class MirrorCheck:
         tasks = [
             TailTask(
                 self._flow.target, source, part.copied.chunk.target, part.copied.target_next, part.copied.target_log[1], ours,
-                DIFFERENCES_PER_PARTITION, self._timeout,
+                UNSETTLED_PER_PARTITION, self._timeout,
             )
             for source, part in parts.items()
             if part.copied.target_log[1] > part.copied.target_next and not part.copied.promoted
@@ -216,7 +216,7 @@ class MirrorCheck:
     def _all_topics(self) -> list[CopiedTopic]:
         return list({id(part.topic): part.topic for part in self._parts.values()}.values())
 
-    def _continued(self, part: _Part) -> bool:
+    def _continued(self, part: _VerifiedPart) -> bool:
         """Whether another lane has appended to the same target partition after this one (consecutive backfills)."""
         return any(
             other.copied.chunk.target == part.copied.chunk.target and other.copied.target_next > part.copied.target_next

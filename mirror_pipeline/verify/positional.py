@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.ledger.offset_runs import Runs
 from mirror_pipeline.kafka.records.batch import OpenRecord, Record, content
-from mirror_pipeline.verify.align import Alignment, Side, between
+from mirror_pipeline.verify.align import AlignedSide, Alignment, between
 from mirror_pipeline.verify.pieces import Candidate, Piece, Trace, contents, key_digest, trace
 
 
@@ -76,7 +76,7 @@ def join(
         thin_target: the target topic is.
         limit: stop at this many candidates.
     """
-    left, right = Side(source), Side(target)
+    left, right = AlignedSide(source), AlignedSide(target)
     state = _Join(runs, thin_source, thin_target)
     found = state.found
     while len(found.candidates) + len(state.lost) + len(state.more) < limit:
@@ -93,7 +93,7 @@ def join(
     return Joined(found, [kept for kepts in state.waiting.values() for kept in kepts])
 
 
-def _skip(left: Side, right: Side, state: _Join) -> bool:
+def _skip(left: AlignedSide, right: AlignedSide, state: _Join) -> bool:
     a, b = left.peek(), right.peek()
     if state.waiting or a is None or b is None or state.runs.to_source(b.header.base_offset) != a.header.base_offset:
         return False
@@ -106,7 +106,7 @@ def _skip(left: Side, right: Side, state: _Join) -> bool:
     return True
 
 
-def _step(left: Side, right: Side, state: _Join) -> None:
+def _step(left: AlignedSide, right: AlignedSide, state: _Join) -> None:
     """Process the first record of both sides."""
     if not right.pending:
         state.gone_on_target(left.pending.popleft())

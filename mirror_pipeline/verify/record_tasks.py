@@ -11,7 +11,7 @@ from mirror_pipeline.buffer.spans.span_reader import SpanReader
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution import worker_cache
-from mirror_pipeline.kafka.answers import LATEST
+from mirror_pipeline.kafka.answers import LATEST_TIME
 from mirror_pipeline.kafka.offsets import offsets_at
 from mirror_pipeline.kafka.records.header import headers
 from mirror_pipeline.model import SpanRef, TopicPartition
@@ -184,7 +184,7 @@ def run_look(task: LookTask) -> LookResult:
     if not task.keys:
         return LookResult(task.source, frozenset(known), frozenset())
     client = worker_cache.client_of(task.right, timeout=task.timeout)
-    end = offsets_at(client, [task.target], LATEST, isolation=0)[task.target]
+    end = offsets_at(client, [task.target], LATEST_TIME, isolation=0)[task.target]
     seen = keys_seen(target_pieces(task.right, task.target, task.target_start, end, task.terms, task.timeout), task.keys)
     others = set(task.keys) - seen
     return LookResult(task.source, frozenset(known), frozenset(seen), last_seen(read(), others) if others else {})

@@ -32,7 +32,7 @@ WHY = (
     "nothing can be inserted into the middle of the target's log without breaking the order, and only the mirror may append to it: "
     "the records are in the side topic, in the same partitions and in the order of their source offsets"
 )
-WRITTEN, THERE, PLANNED, LOST = "written", "already there", "would be written", "lost"
+WRITTEN, THERE, REPAIR_PLANNED, LOST = "written", "already there", "would be written", "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class RepairReport:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for printing as JSON."""
-        counts = {state.replace(" ", "_"): sum(r.state == state for r in self.records) for state in (WRITTEN, THERE, PLANNED, LOST)}
+        counts = {state.replace(" ", "_"): sum(r.state == state for r in self.records) for state in (WRITTEN, THERE, REPAIR_PLANNED, LOST)}
         return {"ok": self.ok, **asdict(self), **counts}
 
 
@@ -176,7 +176,7 @@ def _mend(
         offset = difference.source_offset or 0
         if offset not in originals:
             return RepairedRecord(number, offset, difference.kind, LOST)
-        state = THERE if before[offset] is not None else PLANNED if dry_run else WRITTEN
+        state = THERE if before[offset] is not None else REPAIR_PLANNED if dry_run else WRITTEN
         return RepairedRecord(number, offset, difference.kind, state, after[offset])
 
     return [row(difference) for difference in wanted]

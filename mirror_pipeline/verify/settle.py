@@ -18,7 +18,7 @@ from mirror_pipeline.verify.pieces import Candidate, Trace
 from mirror_pipeline.verify.record_tasks import DeepResult, DeepTask, LookResult, LookTask, StagedSource, Terms, run_look
 from mirror_pipeline.verify.tree import Tree, stretches
 
-DIFFERENCES_PER_PARTITION = 10_000
+UNSETTLED_PER_PARTITION = 10_000
 """A partition with more is not compared to its end: the first ones show what is wrong."""
 
 
@@ -129,9 +129,9 @@ def _settle(source: TopicPartition, found: Sequence[DeepResult], look: LookResul
     findings = classify([*_candidates(found), *gone], look.known if look is not None else ())
     differences = [
         Difference(f.kind, source.topic, source.partition, f.source_offset, f.target_offset, f.detail)
-        for f in findings[:DIFFERENCES_PER_PARTITION]
+        for f in findings[:UNSETTLED_PER_PARTITION]
     ]
-    more = len(findings) > DIFFERENCES_PER_PARTITION or any(result.alignment.stopped for result in found)
+    more = len(findings) > UNSETTLED_PER_PARTITION or any(result.alignment.stopped for result in found)
     unreadable = next((result.unreadable for result in found if result.unreadable), "")
     return Settled(differences, more, unreadable)
 
@@ -140,7 +140,7 @@ def _unsettled(found: Iterable[DeepResult]) -> list[Trace]:
     return [record for result in found for record in result.unsettled]
 
 
-KIND = "source"
+SOURCE_KIND = "source"
 
 
 def verifications(part: CopiedPartition, tree: Tree, settled: Settled) -> list[Verification]:
@@ -150,7 +150,7 @@ def verifications(part: CopiedPartition, tree: Tree, settled: Settled) -> list[V
     def row(start: int, end: int, verdict: Verdict) -> Verification:
         leaves = [leaf for leaf in tree.leaves.values() if leaf_of(start) <= leaf.leaf <= leaf_of(end - 1)]
         below = Tree(leaves)
-        return Verification(*part.key, start, end, len(leaves), below.records, below.root, verdict, KIND, now)
+        return Verification(*part.key, start, end, len(leaves), below.records, below.root, verdict, SOURCE_KIND, now)
 
     rows, at = [], chunk.start
     if settled.more:  # further differences may lie anywhere

@@ -22,8 +22,8 @@ from mirror_pipeline.verify.pieces import contents
 BATCH_BYTES = 256 << 10
 READY_SECONDS = 30.0
 """A controller elects the leaders of a new topic within a second; a busy cluster may need much longer."""
-ATTEMPTS = 8
-PAUSE_SECONDS = 0.25
+WRITE_ATTEMPTS = 8
+WRITE_PAUSE_SECONDS = 0.25
 
 
 class SideTopic:
@@ -70,7 +70,7 @@ class SideTopic:
                 return
             if time.monotonic() > deadline:
                 raise without_leaders(self._name, self._name, self._admin.cluster.alias, READY_SECONDS).error()
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(WRITE_PAUSE_SECONDS)
 
     def places(self, partition: int, records: Sequence[OpenRecord]) -> list[int | None]:
         """The offset at which the side topic already holds each record, None where it does not; equal records count separately."""
@@ -91,8 +91,8 @@ class SideTopic:
         stamp = self._client.init_producer_id()
         tp = TopicPartition(self._name, partition)
         last: WireError | None = None
-        for attempt in range(ATTEMPTS):
-            time.sleep(PAUSE_SECONDS * attempt)
+        for attempt in range(WRITE_ATTEMPTS):
+            time.sleep(WRITE_PAUSE_SECONDS * attempt)
             try:
                 places = self.places(partition, records)
                 sequence = sum(producer == stamp.producer_id for _, producer in self._log(partition))

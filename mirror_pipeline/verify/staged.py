@@ -17,7 +17,7 @@ from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.execution.runner import Runner
-from mirror_pipeline.kafka.answers import EARLIEST, NO_TOPIC_ID
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, NO_TOPIC_ID
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirror_pipeline.kafka.offsets import led, offsets_or_errors
@@ -30,12 +30,12 @@ from mirror_pipeline.verify.jobs import grouped, run_each, run_folds
 from mirror_pipeline.verify.log_walk import READ_UNCOMMITTED
 from mirror_pipeline.verify.record_tasks import DeepTask, StagedSource
 from mirror_pipeline.verify.rules import read_target_terms
-from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION, Settled, Whole, compare_records
+from mirror_pipeline.verify.settle import UNSETTLED_PER_PARTITION, Settled, Whole, compare_records
 from mirror_pipeline.verify.tree import Tree
 
 GROUP_BYTES = 64 << 20
 """Spans of a partition that are compared as one."""
-KIND = "staged"
+STAGED_KIND = "staged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class StagedVerdict:
 
 
 @dataclass(slots=True)
-class _Group:
+class _SpanGroup:
     """Contiguous produced spans of one partition, and the outcome of their comparison."""
 
     key: SpanKey
@@ -79,8 +79,8 @@ class _Group:
 
 
 @dataclass(slots=True)
-class _Work:
-    groups: list[_Group] = field(default_factory=list)
+class _StagedWork:
+    groups: list[_SpanGroup] = field(default_factory=list)
     rows: list[Verification] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
@@ -110,7 +110,7 @@ def verify_staged(
         BufferUnusable: buffer or ledger cannot be read or written.
     """
     verified, generations = ledger.verified(), ledger.generations()
-    work = _Work()
+    work = _StagedWork()
     live = [span for span in spans.spans() if topics is None or span.topic in topics]
     chosen, lost = choose_spans(live, ledger, generations, verified, budget_bytes)
     work.rows += [_row(key, start, end, (), Verdict.NOT_STAGED) for key, start, end in lost]
@@ -139,7 +139,7 @@ def _by_generation(chosen: Mapping[SpanKey, list[SpanRef]]) -> list[dict[SpanKey
 
 
 def _compare(
-    work: _Work,
+    work: _StagedWork,
     chosen: Mapping[SpanKey, Sequence[SpanRef]],
     ledger: Ledger,
     generations: Generations,
@@ -154,7 +154,7 @@ def _compare(
         gone = _gone(client, chosen, ledger, generations)
         starts = _log_starts(client, sorted({tp for key, tp in targets.items() if key not in gone}))
     chosen = {key: spans for key, spans in chosen.items() if key in gone or targets[key] in starts}  # a later round has the others
-    groups: list[_Group] = []
+    groups: list[_SpanGroup] = []
     for key, spans in chosen.items():
         if key in gone:
             work.rows.append(_row(key, spans[0].start, spans[-1].end, (), Verdict.DELETED_ON_TARGET))
@@ -168,7 +168,7 @@ def _compare(
         terms = read_target_terms(target, wanted)
         tasks = [
             DeepTask(
-                StagedSource(ledger.store, group.spans), target, group.checked, terms[group.key[0]], DIFFERENCES_PER_PARTITION, timeout
+                StagedSource(ledger.store, group.spans), target, group.checked, terms[group.key[0]], UNSETTLED_PER_PARTITION, timeout
             )
             for group in deep
         ]
@@ -189,7 +189,7 @@ def _log_starts(client: WireClient, parts: Sequence[TopicPartition]) -> dict[Top
     if not parts:
         return {}
     asked, _ = led(client.metadata(sorted({tp.topic for tp in parts})), parts)
-    starts = offsets_or_errors(client, asked, EARLIEST, isolation=READ_UNCOMMITTED)
+    starts = offsets_or_errors(client, asked, EARLIEST_TIME, isolation=READ_UNCOMMITTED)
     return {tp: start for tp, start in starts.items() if isinstance(start, int)}
 
 
@@ -212,7 +212,7 @@ def _maps(ledger: Ledger, chosen: Mapping[SpanKey, Sequence[SpanRef]]) -> dict[S
 
 def _groups(
     key: SpanKey, spans: Sequence[SpanRef], tp: TopicPartition, runs: Runs, log_start: int, ours: frozenset[int] = frozenset()
-) -> list[_Group]:
+) -> list[_SpanGroup]:
     parts: list[list[SpanRef]] = []
     held = 0
     for span in spans:
@@ -226,11 +226,11 @@ def _groups(
         start, end = part[0].start, part[-1].end
         chunk = Chunk(part[0].source, tp, start, end, runs.slice(start, end), ours=ours)
         deleted = runs.source_at_or_after(log_start, end) if log_start > chunk.target_start else start
-        groups.append(_Group(key, tuple(part), chunk, deleted))
+        groups.append(_SpanGroup(key, tuple(part), chunk, deleted))
     return groups
 
 
-def _fold(groups: Sequence[_Group], runner: Runner, target: ClusterSettings, timeout: float) -> None:
+def _fold(groups: Sequence[_SpanGroup], runner: Runner, target: ClusterSettings, timeout: float) -> None:
     """Fold what the target holds of each group and compare it with what was staged."""
     whole = {}
     for group in groups:
@@ -256,7 +256,7 @@ def _fold(groups: Sequence[_Group], runner: Runner, target: ClusterSettings, tim
     )
 
 
-def _settle(work: _Work, deep: Sequence[_Group], settled: Mapping[TopicPartition, Settled]) -> None:
+def _settle(work: _StagedWork, deep: Sequence[_SpanGroup], settled: Mapping[TopicPartition, Settled]) -> None:
     for group in deep:
         found = settled[group.chunk.source]
         group.unreadable = found.unreadable
@@ -265,14 +265,14 @@ def _settle(work: _Work, deep: Sequence[_Group], settled: Mapping[TopicPartition
         work.differences += found.differences
 
 
-def _inside(group: _Group, difference: Difference) -> bool:
+def _inside(group: _SpanGroup, difference: Difference) -> bool:
     if difference.source_offset is not None:
         return group.start <= difference.source_offset < group.end
     chunk = group.chunk
     return difference.target_offset is None or chunk.target_start <= difference.target_offset < chunk.runs.target_end
 
 
-def _write_down(work: _Work) -> None:
+def _write_down(work: _StagedWork) -> None:
     """One row for each offset range of a partition with one verdict."""
     work.unreadable += sorted({group.unreadable for group in work.groups if group.unreadable})
     pending: list[tuple[Verification, tuple[LeafDigest, ...]]] = []
@@ -311,4 +311,4 @@ def _joined(pending: Sequence[tuple[Verification, tuple[LeafDigest, ...]]]) -> l
 
 def _row(key: SpanKey, start: int, end: int, leaves: tuple[LeafDigest, ...], verdict: Verdict) -> Verification:
     records = sum(leaf.records for leaf in leaves)
-    return Verification(*key, start, end, len(leaves), records, Tree(leaves).root, verdict, KIND, int(time.time() * 1000))
+    return Verification(*key, start, end, len(leaves), records, Tree(leaves).root, verdict, STAGED_KIND, int(time.time() * 1000))

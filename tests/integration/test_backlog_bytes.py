@@ -10,7 +10,7 @@ import pytest
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.driver.topics import begin
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.local.shapes.bulk import fill_bulk
@@ -28,7 +28,7 @@ def test_a_look_at_the_first_batches(
     logs = sum(log.stat().st_size for log in files) / (len(files) / 3)  # every replica is a file
     with closing(WireClient(ClusterSettings("east", tuple(cluster.bootstrap_servers.split(","))))) as client:
         parts = [TopicPartition(topic, number) for number in range(3)]
-        begins, ends = (client.list_offsets(dict.fromkeys(parts, at)) for at in (EARLIEST, LATEST))
+        begins, ends = (client.list_offsets(dict.fromkeys(parts, at)) for at in (EARLIEST_TIME, LATEST_TIME))
         bounds = {tp: (begins[tp].offset, ends[tp].offset) for tp in parts}
         offsets = sum(end - begin for begin, end in bounds.values())
         assert begin.backlog_bytes(client, bounds) == offsets * LEAST_BYTES_PER_OFFSET < logs

@@ -30,7 +30,7 @@ SMALL_STEPS = {"micro_batch_bytes": "1MB", "poll_interval": "100ms"}
 @pytest.fixture
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Housekeeping every second in place of every minute."""
-    monkeypatch.setattr(thread, "ROUND_SECONDS", 1.0)
+    monkeypatch.setattr(thread, "MAINTENANCE_SECONDS", 1.0)
 
 
 @pytest.fixture

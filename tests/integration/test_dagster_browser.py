@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from mirror_pipeline.orchestration import names
-from mirror_pipeline.orchestration.up.page import FILE
+from mirror_pipeline.orchestration.up.page import UP_TOKEN
 from tests.integration.browser import Browser, needs_chromium
 from tests.support.dagster_page import NAME, Up, end, family, start, until
 
@@ -190,8 +190,8 @@ def test_a_run_with_resources_of_its_own_is_refused(up: Up) -> None:
 def test_the_token_lies_in_one_closed_file_and_in_no_other_place(up: Up) -> None:
     home = up.config.parent / ".mirror" / "dagster_home"
     holders = [path for path in home.rglob("*") if path.is_file() and up.token.encode() in path.read_bytes()]
-    assert holders == [home / FILE]
-    assert (home / FILE).stat().st_mode & 0o777 == 0o600
+    assert holders == [home / UP_TOKEN]
+    assert (home / UP_TOKEN).stat().st_mode & 0o777 == 0o600
     for pid in family(up) | {up.process.pid}:
         process = Path("/proc") / str(pid)
         try:
@@ -202,4 +202,4 @@ def test_the_token_lies_in_one_closed_file_and_in_no_other_place(up: Up) -> None
 
 def test_the_token_ends_with_the_server(up: Up) -> None:
     assert end(up) == 0
-    assert not (up.config.parent / ".mirror" / "dagster_home" / FILE).exists()
+    assert not (up.config.parent / ".mirror" / "dagster_home" / UP_TOKEN).exists()

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from mirror_pipeline import Mirror
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.kafka.answers import LATEST, OffsetAnswer
+from mirror_pipeline.kafka.answers import LATEST_TIME, OffsetAnswer
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.records.batch import headers
 from mirror_pipeline.local.embedded.start import LocalCluster
@@ -242,7 +242,7 @@ def slow_ends(monkeypatch: pytest.MonkeyPatch, refused: int) -> None:
 
     def asked(client: WireClient, at: dict[TopicPartition, int], *, isolation: int = 1, **more: float) -> Offsets:
         found = LIST_OFFSETS(client, at, isolation=isolation, **more)
-        if isolation == 1 and set(at.values()) == {LATEST}:
+        if isolation == 1 and set(at.values()) == {LATEST_TIME}:
             time.sleep(1.5)
             if left[0]:
                 left[0] -= 1

@@ -218,7 +218,7 @@ def test_a_store_that_is_away_pauses_the_lane(clusters: ClusterPair, tmp_path: P
 def test_a_copy_larger_than_the_cap_stays_under_it(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread, "ROUND_SECONDS", 1.0)
+    monkeypatch.setattr(thread, "MAINTENANCE_SECONDS", 1.0)
     cap = 12 * MB
     setting = Setting(clusters, tmp_path, topic_name, 18 * MB, buffer={"max_bytes": cap})
     sizes: list[int] = []

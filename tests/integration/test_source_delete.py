@@ -112,7 +112,7 @@ def test_the_copy_is_deleted_after_delivery_and_verification(
 def test_a_running_mirror_deletes_the_copy_and_begins_the_recreated_topic_anew(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread, "ROUND_SECONDS", 2.0)
+    monkeypatch.setattr(thread, "MAINTENANCE_SECONDS", 2.0)
     monkeypatch.setattr(lane, "DISCOVER_SECONDS", 1.0)
     monkeypatch.setattr(lane, "RAREST_DISCOVER_SECONDS", 1.0)
     mirror = copied(tmp_path, clusters, topic_name)
@@ -138,8 +138,8 @@ def test_a_copy_that_is_not_verified_stays(
         assert mirror.run(once=True).records == 100
     delete_topic(mirror, topic_name)
     with monkeypatch.context() as short:
-        short.setattr(deletion, "VERIFY_SECONDS", -1.0)
-        short.setattr(deletion, "VERIFY_BYTES", 1)
+        short.setattr(deletion, "DELETION_VERIFY_SECONDS", -1.0)
+        short.setattr(deletion, "DELETION_VERIFY_BYTES", 1)
         assert reason(mirror).endswith("its copy is not deleted: 200 offsets of its copy are not verified yet")
         assert target_id(mirror, f"east.{topic_name}")
     assert states(mirror) == {topic_name: ("ended", "ended")}

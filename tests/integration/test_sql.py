@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from mirror_pipeline.cli.main import main
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.mirror import Mirror
-from mirror_pipeline.operations.sql import TABLES, VIEWS
+from mirror_pipeline.operations.sql import QUERY_TABLES, VIEWS
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, make_mirror, produce
 
@@ -74,7 +74,7 @@ def test_a_wrong_query_is_one_line_with_the_tables(
     assert main(["sql", query, "-c", str(tmp_path / "mirror.yaml")]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ") and "Traceback" not in said
-    assert all(name in said for name in [*(spec.name for spec in TABLES), *VIEWS])
+    assert all(name in said for name in [*(spec.name for spec in QUERY_TABLES), *VIEWS])
 
 
 REFUSED = [

@@ -12,7 +12,7 @@ import pytest
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.kafka.admin import Admin
-from mirror_pipeline.kafka.answers import LATEST
+from mirror_pipeline.kafka.answers import LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.local.embedded.ports import free_port
 from mirror_pipeline.local.embedded.settings import BROKER
@@ -59,7 +59,7 @@ def led_by(cluster: LocalCluster, topic: str, node: int) -> list[int]:
 def ends(servers: str, topic: str) -> dict[int, int]:
     with WireClient(local_settings(servers)) as client:
         tps = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-        return {tp.partition: answer.offset for tp, answer in client.list_offsets(dict.fromkeys(tps, LATEST), isolation=0).items()}
+        return {tp.partition: answer.offset for tp, answer in client.list_offsets(dict.fromkeys(tps, LATEST_TIME), isolation=0).items()}
 
 
 @contextmanager

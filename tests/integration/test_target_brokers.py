@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirror_pipeline import Mirror
-from mirror_pipeline.kafka.answers import LATEST
+from mirror_pipeline.kafka.answers import LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.model import TopicPartition
@@ -37,7 +37,7 @@ def start(cluster_factory: Start, config: dict[str, str] | None = None) -> tuple
 
 def ends(client: WireClient, numbers: list[int]) -> int:
     """Records in these target partitions."""
-    wanted = {TopicPartition("east.t", number): LATEST for number in numbers}
+    wanted = {TopicPartition("east.t", number): LATEST_TIME for number in numbers}
     return sum(answer.offset for answer in client.list_offsets(wanted, isolation=0).values())
 
 

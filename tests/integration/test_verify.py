@@ -24,7 +24,7 @@ from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.records.batch import OpenRecord, seal, tail_of
 from mirror_pipeline.local.shapes.bulk import fill_bulk
 from mirror_pipeline.local.shapes.fill import fill
-from mirror_pipeline.local.shapes.ground import FOREVER, Ground
+from mirror_pipeline.local.shapes.ground import FOREVER_MS, Ground
 from mirror_pipeline.model import HoleCause, TopicPartition, Verdict
 from mirror_pipeline.verdicts import VerifyReport
 from mirror_pipeline.verify.external import verify_external
@@ -268,7 +268,7 @@ def test_compaction_after_the_copy_is_no_difference(clusters: ClusterPair, tmp_p
     source, target = (c.bootstrap_servers for c in clusters)
     held = {"cleanup.policy": "compact", "segment.ms": "1000", "segment.jitter.ms": "0", "min.cleanable.dirty.ratio": "0.01"}
     settings: dict[str, Any] = {key.replace(".", "__"): value for key, value in held.items()}
-    create_topic(source, topic_name, 1, **settings, min__compaction__lag__ms=FOREVER)
+    create_topic(source, topic_name, 1, **settings, min__compaction__lag__ms=FOREVER_MS)
     began = int(time.time() * 1000) - 3_600_000
     with closing(Ground(source)) as here:
         for number in range(12):

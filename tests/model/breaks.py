@@ -30,7 +30,7 @@ def no_tail_read(patch: pytest.MonkeyPatch) -> None:
 
 def ledger_alone(patch: pytest.MonkeyPatch) -> None:
     """A new run trusts its ledger; only errors of its own make it read the tail."""
-    real = outcomes.Outcomes.recover
+    real = outcomes.SendOutcomes.recover
 
     def recover(self: Any) -> None:
         for part in self._state.sendable():
@@ -38,7 +38,7 @@ def ledger_alone(patch: pytest.MonkeyPatch) -> None:
                 part.outcome_unknown = False
         real(self)
 
-    patch.setattr(outcomes.Outcomes, "recover", recover)
+    patch.setattr(outcomes.SendOutcomes, "recover", recover)
 
 
 def window_of_five(patch: pytest.MonkeyPatch) -> None:

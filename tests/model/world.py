@@ -153,7 +153,7 @@ class World:
         patch.setattr(source_side, "SilentBrokers", lambda *_, **__: ModelSilentBrokers(self.source))
         patch.setattr(prepare, "Admin", ModelAdmin)
         patch.setattr(target, "Admin", ModelAdmin)
-        patch.setattr(plan, "LEAST_SHARE_BYTES", 200)
+        patch.setattr(plan, "LEAST_RANGE_BYTES", 200)
         patch.setattr(merge, "MERGED_RECORDS", 3)  # else a partition would be one batch
         patch.setattr(crash_points, "_NAMES", frozenset(crash_points.POINTS))
         patch.setattr(crash_points, "_reach", pause)

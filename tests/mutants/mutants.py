@@ -363,7 +363,7 @@ FAST = (
     ),
     Mutant(
         "a new holder leaves the number to the last one",
-        "buffer/spans/spans.py", "        self._log.fence(APP_ID, 0)\n", "        pass\n",
+        "buffer/spans/spans.py", "        self._log.fence(SPANS_APP_ID, 0)\n", "        pass\n",
         f"{BUCKET}::test_a_holder_that_wakes_in_its_commit_comes_too_late",
     ),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 from mirror_pipeline.buffer.spans.part_writer import SpanDraft
 from mirror_pipeline.engine.tasks.read.answer_handler import AnswerHandler
 from mirror_pipeline.engine.tasks.read.messages import ReadTask
-from mirror_pipeline.engine.tasks.read.range_outcomes import Outcomes
+from mirror_pipeline.engine.tasks.read.range_outcomes import RangeOutcomes
 from mirror_pipeline.model import TopicPartition
 
 SOURCE = TopicPartition("t", 0)
@@ -23,7 +23,7 @@ class Written:
         self.spans.append(span)
 
 
-def handler_of(task: ReadTask, written: Any, client: object = None) -> tuple[AnswerHandler, Outcomes]:
+def handler_of(task: ReadTask, written: Any, client: object = None) -> tuple[AnswerHandler, RangeOutcomes]:
     """What both transports hand their answers to."""
-    outcomes = Outcomes(task.rules, written.add)
+    outcomes = RangeOutcomes(task.rules, written.add)
     return AnswerHandler(task, client, outcomes), outcomes  # type: ignore[arg-type]

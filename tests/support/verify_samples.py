@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mirror_pipeline.kafka.records.batch import OpenRecord, headers, seal, tail_of
 from mirror_pipeline.verify.align import align, find_digests
-from mirror_pipeline.verify.classify import Finding, classify, surplus
+from mirror_pipeline.verify.classify import RecordFinding, classify, surplus
 from mirror_pipeline.verify.pieces import Piece
 
 END = 1 << 40
@@ -33,7 +33,7 @@ class Found:
 
     records: int
     bytes: int
-    differences: tuple[Finding, ...]
+    differences: tuple[RecordFinding, ...]
     more: bool = False
 
 

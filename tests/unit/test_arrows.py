@@ -176,3 +176,24 @@ def test_a_unit_test_lies_where_its_module_lies() -> None:
         if not any(path.stem == f"test_{file.stem}" or path.stem.startswith(f"test_{file.stem}_") for file in (room / here).glob("*.py")):
             homeless.append(str(path.relative_to(unit)))
     assert not homeless, "\n".join(homeless)
+
+
+def test_no_class_name_stands_twice() -> None:
+    places = defaultdict(list)
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(module)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_no_constant_stands_twice() -> None:
+    """Of those that other modules may import; one letter is a type variable."""
+    places = defaultdict(list)
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+            for name in (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)):
+                if name.isupper() and not name.startswith("_") and len(name) > 1:
+                    places[name].append(module)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}

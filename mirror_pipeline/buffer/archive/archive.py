@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from deltalake.transaction import AddAction
 
-from mirror_pipeline.buffer.archive.merged import FILE_BYTES, FILE_SPANS, MERGED_BYTES, ArchivedFile, draft_of, joinable, merged
+from mirror_pipeline.buffer.archive.merged import FILE_BYTES, FILE_SPANS, MERGED_FILE_BYTES, ArchivedFile, draft_of, joinable, merged
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
 from mirror_pipeline.buffer.spans.span_reader import SpanReader
@@ -22,7 +22,7 @@ from mirror_pipeline.buffer.tables.schema import ARCHIVE
 from mirror_pipeline.buffer.tables.upkeep import Upkeep, remove_dead_files
 from mirror_pipeline.model import PartFile, SpanRef
 
-APP_ID = "mirror-archive"
+ARCHIVE_APP_ID = "mirror-archive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Archive:
         merged_bytes: about how large spans may become.
     """
 
-    def __init__(self, store: LaneStore, *, durable: bool = True, merged_bytes: int = MERGED_BYTES) -> None:
+    def __init__(self, store: LaneStore, *, durable: bool = True, merged_bytes: int = MERGED_FILE_BYTES) -> None:
         self.store = store
         self.log = DeltaLog(store, ARCHIVE, durable=durable)
         self._durable = durable
@@ -111,7 +111,7 @@ class Archive:
 
     def add(self, files: Sequence[NewFile], version: int) -> bool:
         """Make files visible in one transaction; False if ``version`` was committed before, by anyone. Raises BufferUnusable."""
-        return self.log.commit([self._action(file) for file in files], app_id=APP_ID, version=version)
+        return self.log.commit([self._action(file) for file in files], app_id=ARCHIVE_APP_ID, version=version)
 
     @staticmethod
     def _action(file: NewFile, *, new: bool = True) -> AddAction:
@@ -125,11 +125,11 @@ class Archive:
 
     def transaction(self) -> int:
         """The number of the last addition, -1 before the first."""
-        return self.log.transaction(APP_ID)
+        return self.log.transaction(ARCHIVE_APP_ID)
 
     def fence(self, version: int) -> None:
         """Let an addition under this number, by a process that was only stopped, be refused. Raises BufferUnusable."""
-        self.log.fence(APP_ID, version)
+        self.log.fence(ARCHIVE_APP_ID, version)
 
     def expire(self, before: int) -> int:
         """Take out files whose spans were all staged before this time (milliseconds since the epoch); the bytes."""

@@ -10,18 +10,17 @@ from itertools import groupby
 from mirror_pipeline.buffer.spans.compaction import SmallFile, filled
 from mirror_pipeline.buffer.spans.part_writer import SpanDraft
 from mirror_pipeline.buffer.tables.local_log import LiveFile
-from mirror_pipeline.model import LeafDigest, SpanRef
+from mirror_pipeline.model import NO_TIMESTAMP, LeafDigest, SpanRef
 
 # A span in the archive grows to about this size: each has a row group, whose description takes about 2 KB.
-MERGED_BYTES = 8 * 2**20
+MERGED_FILE_BYTES = 8 * 2**20
 MERGED_HOLES = 10_000
 # A file in the archive grows to about this size, and to this many spans: the description of them all is read to find one.
 FILE_BYTES = 256 * 2**20
 FILE_SPANS = 500
 # So many files of similar size are joined; a span is then rewritten once each time its file grows by that factor.
-TOGETHER = 8
+FILES_TOGETHER = 8
 SMALLEST_BYTES = 64 * 1024
-NO_TIMESTAMP = -1
 # Digests are added modulo this.
 DIGEST_LIMIT = 1 << 128
 
@@ -36,7 +35,7 @@ def place_of(ref: SpanRef) -> tuple[int, str, int, int]:
     return ref.partition, ref.incarnation, ref.start, -ref.end
 
 
-def merged(spans: Iterable[SpanRef], *, most_bytes: int = MERGED_BYTES) -> Iterator[tuple[SpanRef, ...]]:
+def merged(spans: Iterable[SpanRef], *, most_bytes: int = MERGED_FILE_BYTES) -> Iterator[tuple[SpanRef, ...]]:
     """Spans of one topic in the order of :func:`place_of`, and which of them become one: each continues the one before it."""
     chosen: list[SpanRef] = []
     size = holes = 0
@@ -82,7 +81,7 @@ class ArchivedFile(SmallFile):
     @property
     def tier(self) -> int:
         """Files of one tier differ in size by less than ``TOGETHER`` times."""
-        return int(math.log(max(self.file.size, SMALLEST_BYTES) / SMALLEST_BYTES, TOGETHER))
+        return int(math.log(max(self.file.size, SMALLEST_BYTES) / SMALLEST_BYTES, FILES_TOGETHER))
 
 
 def joinable(files: Iterable[ArchivedFile], *, over: str) -> list[list[LiveFile]]:
@@ -97,6 +96,6 @@ def joinable(files: Iterable[ArchivedFile], *, over: str) -> list[list[LiveFile]
     keyed = sorted(small, key=lambda f: (f.file.values, 0 if f.file.values[1] < over else 1 + f.tier, f.file.modified, f.file.path))
     groups = []
     for (values, _), members in groupby(keyed, key=lambda f: (f.file.values, 0 if f.file.values[1] < over else 1 + f.tier)):
-        fewest = 2 if values[1] < over else TOGETHER
+        fewest = 2 if values[1] < over else FILES_TOGETHER
         groups += [group for group in filled(members, most_bytes=FILE_BYTES, most_spans=FILE_SPANS) if len(group) >= fewest]
     return groups

@@ -38,7 +38,7 @@ class KeptSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class SpanSegment:
     """Source offsets ``[start, end)`` and the span that holds them."""
 
     start: int
@@ -98,7 +98,7 @@ class KeptTopic:
         _earliest(found, self._live(wanted))
         return {number: span for number, span in found.items() if number in partitions}
 
-    def segments(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, list[Segment]]:
+    def segments(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, list[SpanSegment]]:
         """What holds the offsets of these partitions, in order; offsets that no segment names are not there."""
         wanted = Wanted(ranges=ranges)
         spans = [*self._live(wanted)]
@@ -167,12 +167,12 @@ def generation_of(incarnation: str) -> int:
     return int(incarnation.partition("/")[2] or 1)
 
 
-def covering(spans: Iterable[KeptSpan], start: int, end: int) -> Iterator[Segment]:
+def covering(spans: Iterable[KeptSpan], start: int, end: int) -> Iterator[SpanSegment]:
     """The spans that hold ``[start, end)`` between them, each offset once: the later generation, then what reaches further."""
     waiting = sorted(spans, key=lambda span: span.ref.start)
     active: list[tuple[int, int, int]] = []
     at, index = start, 0
-    last: Segment | None = None
+    last: SpanSegment | None = None
     while at < end:
         while index < len(waiting) and waiting[index].ref.start <= at:
             ref = waiting[index].ref
@@ -187,17 +187,17 @@ def covering(spans: Iterable[KeptSpan], start: int, end: int) -> Iterator[Segmen
         span = waiting[active[0][2]]
         stop = min(span.ref.end, following, end)
         if last is not None and last.span is span and last.end == at:
-            last = Segment(last.start, stop, span)
+            last = SpanSegment(last.start, stop, span)
         else:
             if last is not None:
                 yield last
-            last = Segment(at, stop, span)
+            last = SpanSegment(at, stop, span)
         at = stop
     if last is not None:
         yield last
 
 
-def missing(segments: Iterable[Segment], start: int, end: int) -> list[tuple[int, int]]:
+def missing(segments: Iterable[SpanSegment], start: int, end: int) -> list[tuple[int, int]]:
     """Offsets of ``[start, end)`` that no segment holds, as ranges."""
     gaps, at = [], start
     for segment in segments:

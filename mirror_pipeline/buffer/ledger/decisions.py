@@ -15,7 +15,7 @@ from mirror_pipeline.buffer.tables.files import append_numbered, read_rows
 from mirror_pipeline.buffer.tables.schema import DECISIONS, QUARANTINE
 from mirror_pipeline.model import Decision, DecisionKind, Incarnation, Quarantined
 
-APP_ID = "mirror-decisions"
+DECISIONS_APP_ID = "mirror-decisions"
 
 
 class Decisions:
@@ -73,4 +73,4 @@ class Decisions:
 
     def _append(self, log: DeltaLog, table_of: Callable[[int], pa.Table]) -> None:
         log.ensure()
-        append_numbered(log, APP_ID, table_of, durable=self._durable)
+        append_numbered(log, DECISIONS_APP_ID, table_of, durable=self._durable)

@@ -19,9 +19,9 @@ from mirror_pipeline.errors import BufferUnusable
 
 GROUPS_LANE = "groups"
 """The folder beside the lanes' folders; rounds of one mirror exclude each other by its lock."""
-APP_ID = "mirror-groups"
-NONE = -1
-MAX_FILES = 64
+GROUPS_APP_ID = "mirror-groups"
+NO_OFFSET = -1
+MAX_GROUP_FILES = 64
 
 
 class GroupPartition(NamedTuple):
@@ -49,11 +49,11 @@ class CarriedOffset:
     previous_offset: int
     moved_back: bool
     at: int
-    opened: int = NONE
+    opened: int = NO_OFFSET
 
     def settled(self, *, written: bool) -> CarriedOffset:
         """The row once it is known whether its offset was written: the other one of the two is somebody else's from now on."""
-        return replace(self, previous_offset=self.target_offset) if written else replace(self, target_offset=NONE)
+        return replace(self, previous_offset=self.target_offset) if written else replace(self, target_offset=NO_OFFSET)
 
 
 class GroupOffsets:
@@ -81,16 +81,16 @@ class GroupOffsets:
             return
         assert self._log is not None and self._store is not None  # noqa: S101 - nothing is added before the first round
         self._log.ensure()
-        revision = max(self._log.transaction(APP_ID), NONE) + 1
+        revision = max(self._log.transaction(GROUPS_APP_ID), NO_OFFSET) + 1
         path, size, stats = write_rows(self._log, _table(self._store, carried, revision), durable=self._durable)
-        if not self._log.commit([add_action(path, size, stats, {})], app_id=APP_ID, version=revision):
+        if not self._log.commit([add_action(path, size, stats, {})], app_id=GROUPS_APP_ID, version=revision):
             hint = "two runs of one mirror? end one of them"
             raise BufferUnusable(f"group offsets {self._log.uri}: revision {revision} was written by another run", hint=hint)
 
     def maintain(self) -> None:
         """Keep the number of files and rows bounded; costs nothing when there is nothing to do. Raises BufferUnusable."""
         if self._log is not None and self._log.exists():
-            maintain_log(self._log, max_files=MAX_FILES, orphan_age=READER_GRACE, durable=self._durable, shrink=_latest)
+            maintain_log(self._log, max_files=MAX_GROUP_FILES, orphan_age=READER_GRACE, durable=self._durable, shrink=_latest)
 
 
 def _table(store: LaneStore, carried: Sequence[CarriedOffset], revision: int) -> pa.Table:
@@ -128,7 +128,7 @@ def _rows(table: pa.Table) -> list[CarriedOffset]:
     return [
         CarriedOffset(
             GroupPartition(row["group"], row["topic"], row["partition"]), row["source_offset"], row["metadata"], row["target_offset"],
-            row["previous_offset"], row["moved_back"], when, NONE if row["opened"] is None else row["opened"],
+            row["previous_offset"], row["moved_back"], when, NO_OFFSET if row["opened"] is None else row["opened"],
         )
         for row, when in zip(table.drop_columns(["written_at"]).to_pylist(), at, strict=True)
     ]  # fmt: skip

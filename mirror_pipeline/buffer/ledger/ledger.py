@@ -34,7 +34,7 @@ from mirror_pipeline.buffer.tables.upkeep import READER_GRACE, Upkeep, maintain_
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import Gap, Incarnation, Position, Send, Stamp, TopicPartition, Verification
 
-APP_ID = "mirror-ledger"
+LEDGER_APP_ID = "mirror-ledger"
 FIRST_COMMIT = f"{0:020d}.json"
 # Verifications of the last hour stay rows of their own.
 VERIFICATIONS_APART_MS = 3_600_000
@@ -91,17 +91,17 @@ class Ledger:
 
     def last_record(self) -> int:
         """Number of the newest record, -1 before the first; the next one takes a greater number."""
-        return max(self._sends.transaction(APP_ID), self._gaps.transaction(APP_ID))
+        return max(self._sends.transaction(LEDGER_APP_ID), self._gaps.transaction(LEDGER_APP_ID))
 
     def fence(self) -> None:
         """As :meth:`SpanTable.fence`, for records."""
         number = self.last_record() + 1
         for log in (self._gaps, self._sends):
-            log.fence(APP_ID, number)
+            log.fence(LEDGER_APP_ID, number)
 
     def recorded(self, number: int) -> bool:
         """Whether the sends of that record are in the ledger, for a record whose outcome is not known. Raises BufferUnusable."""
-        return self._sends.transaction(APP_ID) >= number
+        return self._sends.transaction(LEDGER_APP_ID) >= number
 
     def record(self, number: int, sends: Sequence[Send], gaps: Sequence[Gap] = ()) -> bool:
         """Write down what one micro-batch did: all its sends in one transaction.
@@ -117,10 +117,10 @@ class Ledger:
             True when these sends are in the ledger now, False when ``number`` was recorded before or there was nothing to do.
         """
         with self._lock:
-            added = self._append_gaps(gaps, app_id=APP_ID, number=number)
+            added = self._append_gaps(gaps, app_id=LEDGER_APP_ID, number=number)
             if not sends:
                 return added
-            return self._append(self._sends, rows.sends_table(self._store, sends, _now()), APP_ID, number)
+            return self._append(self._sends, rows.sends_table(self._store, sends, _now()), LEDGER_APP_ID, number)
 
     def add_gap(self, gap: Gap) -> bool:
         """Write down one gap; False when it is there already."""
@@ -142,7 +142,7 @@ class Ledger:
 
     def _take(self, log: DeltaLog, table: pa.Table, revision: int) -> None:
         """Append under a revision that no other commit may use: a run that was suspended in between must not overwrite newer rows."""
-        if not self._append(log, table, APP_ID, revision):
+        if not self._append(log, table, LEDGER_APP_ID, revision):
             raise BufferUnusable(
                 f"ledger {log.uri}: revision {revision} was written by another run", hint="two runs of one lane? end one of them"
             )
@@ -240,7 +240,7 @@ class Ledger:
             with self._lock:
                 self._verifications.ensure()
                 append_numbered(
-                    self._verifications, APP_ID,
+                    self._verifications, LEDGER_APP_ID,
                     lambda number: rows.verifications_table(self._store, [replace(each, revision=number) for each in done]),
                     durable=self._durable,
                 )  # fmt: skip

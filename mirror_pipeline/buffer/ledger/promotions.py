@@ -26,7 +26,7 @@ from mirror_pipeline.errors import BufferUnusable
 
 FAILOVER_LANE = "failover"
 """The folder beside the lanes' folders; failovers and failbacks of one mirror exclude each other by its lock."""
-APP_ID = "mirror-failover"
+FAILOVER_APP_ID = "mirror-failover"
 WHOLE = -1
 """The partition of a row that is about a whole topic, and offsets that have no meaning."""
 
@@ -63,7 +63,7 @@ Latest = dict[str, dict[int, Promotion]]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FailoverStep:
     """A step of a failover or failback that is done: ``number`` counts them, ``detail`` is what later steps need of it."""
 
     number: int
@@ -118,25 +118,25 @@ class Promotions:
             raise_format(self._store, DIRECTED_FORMAT)
             self._append(self._promotions, lambda revision: _promotions_table(self._store, rows, revision))
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[FailoverStep]:
         """Every step that is done, in order. Raises BufferUnusable."""
         if not self._steps.exists():
             return []
         table = read_rows(self._steps).sort_by([("revision", "ascending")])
         return [
-            Step(row["number"], row["kind"], row["step"], json.loads(row["detail"]), row["done_by"], at)
+            FailoverStep(row["number"], row["kind"], row["step"], json.loads(row["detail"]), row["done_by"], at)
             for row, at in zip(table.drop_columns(["done_at"]).to_pylist(), _milliseconds(table["done_at"]), strict=True)
         ]
 
-    def note(self, step: Step) -> None:
+    def note(self, step: FailoverStep) -> None:
         """Write a step down. Raises BufferUnusable."""
         self._append(self._steps, lambda revision: _steps_table(self._store, step, revision))
 
     def _append(self, log: DeltaLog, table_of: Any) -> None:
         log.ensure()
-        revision = max(log.transaction(APP_ID), WHOLE) + 1
+        revision = max(log.transaction(FAILOVER_APP_ID), WHOLE) + 1
         path, size, stats = write_rows(log, table_of(revision), durable=self._durable)
-        if not log.commit([add_action(path, size, stats, {})], app_id=APP_ID, version=revision):
+        if not log.commit([add_action(path, size, stats, {})], app_id=FAILOVER_APP_ID, version=revision):
             hint = "two failovers of one mirror? end one of them"
             raise BufferUnusable(f"{log.uri}: revision {revision} was written by another process", hint=hint)
 
@@ -193,7 +193,7 @@ def _promotions_table(store: LaneStore, rows: Sequence[Promotion], revision: int
     )  # fmt: skip
 
 
-def _steps_table(store: LaneStore, step: Step, revision: int) -> pa.Table:
+def _steps_table(store: LaneStore, step: FailoverStep, revision: int) -> pa.Table:
     texts = (step.kind, step.step, json.dumps(step.detail), step.by)
     return _table(
         FAILOVER_STEPS, store, revision, 1, columns.int64s([step.number]), *(columns.strings([text]) for text in texts),

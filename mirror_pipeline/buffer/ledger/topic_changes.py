@@ -21,9 +21,9 @@ from mirror_pipeline.errors import BufferUnusable
 
 TOPICS_LANE = "topics"
 """The folder beside the lanes' folders; rounds of one mirror exclude each other by its lock."""
-APP_ID = "mirror-topics"
+TOPICS_APP_ID = "mirror-topics"
 SETTING, ACL = "setting", "acl"
-MAX_FILES = 64
+MAX_CHANGE_FILES = 64
 
 
 class Made(NamedTuple):
@@ -67,16 +67,16 @@ class TopicChanges:
         if not rows:
             return
         self._log.ensure()
-        revision = max(self._log.transaction(APP_ID), -1) + 1
+        revision = max(self._log.transaction(TOPICS_APP_ID), -1) + 1
         path, size, stats = write_rows(self._log, _table(self._store, rows, revision), durable=self._durable)
-        if not self._log.commit([add_action(path, size, stats, {})], app_id=APP_ID, version=revision):
+        if not self._log.commit([add_action(path, size, stats, {})], app_id=TOPICS_APP_ID, version=revision):
             hint = "two runs of one mirror? end one of them"
             raise BufferUnusable(f"topic changes {self._log.uri}: revision {revision} was written by another run", hint=hint)
 
     def maintain(self) -> None:
         """Keep the number of files and rows bounded; costs nothing when there is nothing to do. Raises BufferUnusable."""
         if self._log.exists():
-            maintain_log(self._log, max_files=MAX_FILES, orphan_age=READER_GRACE, durable=self._durable, shrink=_latest)
+            maintain_log(self._log, max_files=MAX_CHANGE_FILES, orphan_age=READER_GRACE, durable=self._durable, shrink=_latest)
 
 
 def _table(store: LaneStore, rows: list[tuple[str, str, str, str, bool]], revision: int) -> pa.Table:

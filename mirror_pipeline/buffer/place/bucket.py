@@ -24,11 +24,11 @@ from mirror_pipeline.errors import BufferUnusable, UsageError
 
 Options = tuple[tuple[str, str], ...]
 # Settings without secrets: tasks on other machines get them from the driver.
-CARRIED = ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ALLOW_HTTP", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST")
+CARRIED_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ALLOW_HTTP", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST")
 ALLOW_HTTP = "AWS_ALLOW_HTTP"  # obstore takes it as a property of the connection
 CONNECT_SECONDS, REQUEST_SECONDS = 5, 30
 # A store that does not answer is reported after this; the lane then waits by its own rules, and says so.
-RETRIES, RETRY_SECONDS = 5, 20
+RETRIES, STORE_RETRY_SECONDS = 5, 20
 # A larger file is uploaded in parts of this size; so many are in memory.
 PART_BYTES, PARTS_AT_ONCE = 8 * 2**20, 4
 _URI = re.compile(r"s3://([^/]+)/*(.*?)/*")
@@ -57,7 +57,7 @@ class Listed:
 
 def carried_options() -> Options:
     """What tasks on other machines must know of this machine's environment."""
-    return tuple((name, os.environ[name]) for name in CARRIED if os.environ.get(name))
+    return tuple((name, os.environ[name]) for name in CARRIED_VARIABLES if os.environ.get(name))
 
 
 def delta_options(options: Options) -> dict[str, str]:
@@ -67,7 +67,7 @@ def delta_options(options: Options) -> dict[str, str]:
         "connect_timeout": f"{CONNECT_SECONDS}s",
         "timeout": f"{REQUEST_SECONDS}s",
         "max_retries": str(RETRIES),
-        "retry_timeout": f"{RETRY_SECONDS}s",
+        "retry_timeout": f"{STORE_RETRY_SECONDS}s",
     }
 
 
@@ -78,7 +78,7 @@ def _bucket(name: str, options: Options, seconds: float) -> S3Store:
     if given.pop(ALLOW_HTTP, os.environ.get(ALLOW_HTTP, "")).lower() in ("true", "1"):
         client["allow_http"] = True
     config: Any = {key.lower(): value for key, value in given.items()}
-    retry: Any = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=min(seconds, RETRY_SECONDS))}
+    retry: Any = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=min(seconds, STORE_RETRY_SECONDS))}
     return S3Store(name, config=config, client_options=client, retry_config=retry)
 
 

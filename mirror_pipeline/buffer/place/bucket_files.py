@@ -50,7 +50,7 @@ class _Reader(io.RawIOBase):
         return bytes(data)
 
 
-class _Writer(io.RawIOBase):
+class _ObjectWriter(io.RawIOBase):
     """A file that exists once it is closed: in one PUT while it is small, else as a multipart upload with a few parts in memory."""
 
     def __init__(self, objects: Objects, name: str) -> None:
@@ -103,7 +103,7 @@ class ObjectFileSystem(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow i
         return self.open_input_file(path)
 
     def open_output_stream(self, path: str, metadata: object) -> pa.NativeFile:
-        return pa.PythonFile(_Writer(self._objects, path), mode="w")
+        return pa.PythonFile(_ObjectWriter(self._objects, path), mode="w")
 
     def _refuse(self, *arguments: object) -> None:
         raise NotImplementedError("the buffer does not need this")

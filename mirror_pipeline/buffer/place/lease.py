@@ -38,7 +38,7 @@ RENEWALS = 3
 # Share of the lease that its holder uses; the rest covers clock drift and work that began just before the end.
 HELD_SHARE = 0.8
 # How often a waiting process checks during one lease.
-LOOKS = 10
+LEASE_LOOKS = 10
 # Content that a holder leaves when it ends: the next one need not wait.
 RELEASED = b""
 
@@ -127,7 +127,7 @@ class Lease:
             now = self._clock()
             if patience <= 0 or (alive and now >= deadline):
                 return False
-            time.sleep(min(length / LOOKS, max(0.01, unchanged + length - now)))
+            time.sleep(min(length / LEASE_LOOKS, max(0.01, unchanged + length - now)))
 
     def _try(self) -> tuple[str, float, float] | None:
         """None when acquired; else the current ETag, when it was first seen, and how long it must stay to count as abandoned."""
@@ -165,7 +165,7 @@ class Lease:
             except OSError as error:
                 if pause == self._seconds / RENEWALS:
                     log.warning("%s is not renewed: %s", self._place, explain(self._place, error).message)
-                pause = self._seconds / RENEWALS / LOOKS
+                pause = self._seconds / RENEWALS / LEASE_LOOKS
 
     def renew(self) -> bool:
         """Rewrite the object; False once another process has. Raises OSError."""

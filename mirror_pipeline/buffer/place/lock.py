@@ -23,7 +23,7 @@ from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.errors import LaneBusy
 from mirror_pipeline.files import try_lock
 
-LOCK = "lock"
+LANE_LOCK = "lock"
 MAINTENANCE = "house"
 # Object whose modification time is the last maintenance; in a folder that is the file ``house`` itself.
 MAINTAINED = "house-kept"
@@ -90,7 +90,7 @@ def lane_lock(store: LaneStore, *, patience: float = PATIENCE) -> Iterator[Hold]
         with _kernel_lock(store, patience):
             yield HELD
         return
-    lease = _lease(store, LOCK)
+    lease = _lease(store, LANE_LOCK)
     if not lease.take(patience):
         raise _busy(store, lease.holder)
     try:
@@ -108,7 +108,7 @@ def buffer_lock(store: LaneStore, *, patience: float) -> Iterator[Hold]:
 
 @contextmanager
 def _kernel_lock(store: LaneStore, patience: float) -> Iterator[None]:
-    path = store.file(LOCK)
+    path = store.file(LANE_LOCK)
     with explained(store.uri):
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:

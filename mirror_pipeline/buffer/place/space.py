@@ -15,7 +15,7 @@ from mirror_pipeline.units import rounded_size
 
 # Between two measurements of a local folder; bytes staged in between are added. A measurement walks all files of all lanes, so it
 # comes rarer, up to the longest time, where even so many bytes a second from other lanes would not fill the buffer meanwhile.
-LOOK_SECONDS, LONGEST_LOOK_SECONDS = 1.0, 10.0
+SPACE_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 1.0, 10.0
 OTHERS_BYTES_PER_SECOND = 2_000_000_000
 # A micro-batch may become larger than planned, because a range takes whole fetches. The largest one seen counts, times this factor.
 OVERRUN = 1.25
@@ -60,7 +60,7 @@ class BufferSpace:
     def look_seconds(self) -> float:
         """How long this measurement may count."""
         left = min(self.limit - self.used, self.free - self.reserve - SPARE_BYTES)
-        return min(LONGEST_LOOK_SECONDS, max(LOOK_SECONDS, left / OTHERS_BYTES_PER_SECOND))
+        return min(LONGEST_LOOK_SECONDS, max(SPACE_LOOK_SECONDS, left / OTHERS_BYTES_PER_SECOND))
 
     @property
     def near(self) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mirror_pipeline.buffer.place.bucket import Listed, Objects
 from mirror_pipeline.buffer.place.errors import explained
-from mirror_pipeline.buffer.place.lock import LOCK
+from mirror_pipeline.buffer.place.lock import LANE_LOCK
 from mirror_pipeline.buffer.place.place import ARCHIVE_FOLDER, SPANS_FOLDER, LaneStore
 
 LOG = "_delta_log"
@@ -64,7 +64,7 @@ def _listed_use(objects: Iterable[Listed]) -> LaneUse:
         table, _, rest = each.name.partition("/")
         if not rest:
             other += each.size
-            running = running or (table == LOCK and each.size > 0)
+            running = running or (table == LANE_LOCK and each.size > 0)
         elif table == ARCHIVE_FOLDER:
             archive += each.size
         elif rest.startswith(f"{LOG}/"):
@@ -82,7 +82,7 @@ def _folder_use(folder: str | Path) -> LaneUse:
     for table in _entries(folder):
         if not table.is_dir(follow_symlinks=False):
             other += _size(table)
-            running = running or (table.name == LOCK and _size(table) > 0)
+            running = running or (table.name == LANE_LOCK and _size(table) > 0)
             continue
         data, sizes = 0, list[int]()
         for entry in _entries(table.path):

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TypeAlias
 
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
-NUMBERS = (I16, I32, I64)
+THRIFT_NUMBERS = (I16, I32, I64)
 MOST_PIECES = 512  # one call takes; POSIX's usual limit is 1024
 # One call writes. For a large one ext4 takes huge pages, memory that a virtual machine's host has often yet to find: calls of 16 MiB were
 # seen to copy 0.4 GB/s where those of 256 KiB copied 4 (Linux 6.18).
@@ -58,14 +58,14 @@ def _end(data: bytes, at: int, kind: int) -> int:
             if not head >> 4:
                 at = _end(data, at, I16)
             kind = head & 0x0F
-            if kind in NUMBERS:  # almost all of them
+            if kind in THRIFT_NUMBERS:  # almost all of them
                 while data[at] > 0x7F:
                     at += 1
                 at += 1
             elif kind > FALSE:  # a field's boolean is its type
                 at = _end(data, at, kind)
         return at + 1
-    if kind in NUMBERS:
+    if kind in THRIFT_NUMBERS:
         return _varint(data, at)[1]
     if kind == BINARY:
         size, at = _varint(data, at)

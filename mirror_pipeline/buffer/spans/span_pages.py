@@ -25,7 +25,7 @@ from mirror_pipeline.model import Hole, LeafDigest, SpanRef
 
 MAGIC = b"PAR1"
 LENGTH_BYTES = 4  # in front of a plain value, and of the footer's magic
-WRITER = f"mirror-pipeline version {__version__}".encode()  # the form that Parquet's readers expect
+PARQUET_WRITER = f"mirror-pipeline version {__version__}".encode()  # the form that Parquet's readers expect
 ROWS, ROW_GROUPS, CREATED_BY = 3, 4, 6  # of FileMetaData
 PHYSICAL = {"INT32": 1, "INT64": 2, "BYTE_ARRAY": 6}
 _INT, _LONG, _LENGTH = struct.Struct("<i"), struct.Struct("<q"), struct.Struct("<I")
@@ -143,7 +143,7 @@ class SpanFormat:
         data = empty.to_pybytes()
         end = len(data) - len(MAGIC) - LENGTH_BYTES
         self._footer = fields_of(data[end - _LENGTH.unpack_from(data, end)[0] : end])
-        self._footer[CREATED_BY] = BINARY, encoded(len(WRITER)) + WRITER
+        self._footer[CREATED_BY] = BINARY, encoded(len(PARQUET_WRITER)) + PARQUET_WRITER
         schema = pq.ParquetFile(pa.BufferReader(empty)).schema
         columns = [schema.column(index) for index in range(len(schema.names))]
         self._leaves = [_Leaf(_begin(column.physical_type, column.path), column.path in spec.skipping) for column in columns]

@@ -24,11 +24,11 @@ from mirror_pipeline.buffer.tables.schema import SPANS
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import PartFile, SpanRef, TopicPartition
 
-APP_ID = "mirror-spans"
+SPANS_APP_ID = "mirror-spans"
 # Seconds after which a file that was written but never committed counts as abandoned; no read task takes that long.
 ORPHAN_AGE = 3600.0
 # Live files beyond this number are evicted as soon as that is safe, whatever the retention: each adds about 12 µs to a commit.
-MAX_FILES = 1000
+MAX_SPAN_FILES = 1000
 # The same for live spans: a run holds each of them in memory (about 1 KB).
 MAX_SPANS = 50_000
 # Live part files beyond this number are joined, as far as they are safe to forget.
@@ -74,7 +74,7 @@ class SpanTable:
             return False
         self._check(parts)
         adds = [add_action(p.path, p.size, span_statistics(p.spans), {"micro_batch": str(micro_batch)}) for p in parts]
-        landed = self._log.commit(adds, app_id=APP_ID, version=micro_batch)
+        landed = self._log.commit(adds, app_id=SPANS_APP_ID, version=micro_batch)
         if landed:
             with self._lock:
                 self._spans.update((part.path, part.spans) for part in parts)
@@ -90,7 +90,7 @@ class SpanTable:
 
     def last_micro_batch(self) -> int:
         """Number of the micro-batch committed last, -1 before the first."""
-        return self._log.transaction(APP_ID)
+        return self._log.transaction(SPANS_APP_ID)
 
     def holds(self, parts: Sequence[PartFile]) -> bool:
         """Whether all of these are in the table, for a commit whose outcome is not known. Raises BufferUnusable."""
@@ -102,7 +102,7 @@ class SpanTable:
         Raises:
             BufferUnusable: the commit cannot be written.
         """
-        self._log.fence(APP_ID, 0)
+        self._log.fence(SPANS_APP_ID, 0)
 
     def spans(self, above: int = -1) -> list[SpanRef]:
         """All live spans of micro-batches greater than ``above``, ordered by topic, partition and start. Reads no payload."""
@@ -200,7 +200,7 @@ class SpanTable:
         *,
         older_than: int | None = None,
         target_bytes: int | None = None,
-        target_files: int | None = MAX_FILES,
+        target_files: int | None = MAX_SPAN_FILES,
         target_spans: int | None = MAX_SPANS,
     ) -> list[int]:
         """What :meth:`evict` would take, with the same arguments."""
@@ -219,7 +219,7 @@ class SpanTable:
         *,
         older_than: int | None = None,
         target_bytes: int | None = None,
-        target_files: int | None = MAX_FILES,
+        target_files: int | None = MAX_SPAN_FILES,
         target_spans: int | None = MAX_SPANS,
     ) -> list[int]:
         """Remove micro-batches from the table; a later :meth:`vacuum` removes the files.

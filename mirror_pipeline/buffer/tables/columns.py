@@ -13,8 +13,8 @@ from itertools import accumulate
 
 import pyarrow as pa
 
-HOLE = pa.struct([pa.field("start", pa.int64(), False), pa.field("end", pa.int64(), False), pa.field("cause", pa.string(), False)])
-HOLES = pa.list_(pa.field("element", HOLE, False))
+HOLE_TYPE = pa.struct([pa.field("start", pa.int64(), False), pa.field("end", pa.int64(), False), pa.field("cause", pa.string(), False)])
+HOLES = pa.list_(pa.field("element", HOLE_TYPE, False))
 DIGEST = pa.struct([pa.field("leaf", pa.int64(), False), pa.field("digest", pa.binary(), False), pa.field("records", pa.int64(), False)])
 DIGESTS = pa.list_(pa.field("element", DIGEST, False))
 OFFSETS = pa.map_(pa.int32(), pa.field("value", pa.int64(), False))

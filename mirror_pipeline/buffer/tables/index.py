@@ -16,7 +16,7 @@ from mirror_pipeline.errors import BufferDamaged
 from mirror_pipeline.model import Hole, HoleCause, LeafDigest, SpanRef
 
 # The one column that files of an older version lack.
-DIGESTS = "digests"
+DIGESTS_COLUMN = "digests"
 _SMALL = [name for name in SPANS.file_schema.names if name not in ("payload", "staged_at")]
 
 
@@ -36,7 +36,7 @@ def read_index(store: LaneStore, file: LiveFile, spec: TableSpec = SPANS) -> tup
 
 def refs_of(file: LiveFile, part: pq.ParquetFile, table_uri: str, groups: Sequence[int]) -> tuple[SpanRef, ...]:
     """The spans in these row groups of an open part file; raises as :func:`read_index`."""
-    names = [name for name in _SMALL if name != DIGESTS or name in part.schema_arrow.names]
+    names = [name for name in _SMALL if name != DIGESTS_COLUMN or name in part.schema_arrow.names]
     whole = len(groups) == part.metadata.num_row_groups
     table = part.read(columns=names, use_threads=False) if whole else part.read_row_groups(groups, columns=names, use_threads=False)
     if table.num_rows != len(groups):

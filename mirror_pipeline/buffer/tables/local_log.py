@@ -30,7 +30,7 @@ from mirror_pipeline.buffer.place.place import sync_path
 
 # Writers of version 2 know of appends, removals, transactions and table settings: all that is written here.
 KNOWN_READER, KNOWN_WRITER = 1, 2
-WRITER = f"mirror-pipeline {__version__}"
+LOG_WRITER = f"mirror-pipeline {__version__}"
 # An entry under construction; deltalake and Spark skip names of this form, which object_store uses as well.
 STAGED_MARK = "#"
 STAGED_NUMBERS = 2**31
@@ -186,7 +186,7 @@ class LocalLog:
             FileExistsError: another writer was faster.
             OSError: the entry cannot be written, or its name may not be on the disk yet.
         """
-        facts = {"timestamp": _now(), "operation": "WRITE", "operationParameters": self._mode, "engineInfo": WRITER}
+        facts = {"timestamp": _now(), "operation": "WRITE", "operationParameters": self._mode, "engineInfo": LOG_WRITER}
         bodies: list[dict[str, Any]] = [{"commitInfo": facts}, *map(_action, actions)]
         bodies += [{"txn": {"appId": name, "version": number}} for name, number in transactions.items()]
         lines = [json.dumps(body, separators=(",", ":")) for body in bodies]

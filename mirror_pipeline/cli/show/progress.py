@@ -164,7 +164,7 @@ class Lines(Generic[P]):
         self._console.out(text, highlight=False)
 
 
-class Verification(Protocol):
+class VerificationFigures(Protocol):
     """The figures shown for a running verification."""
 
     total: int
@@ -179,10 +179,10 @@ class VerifyContent:
 
     def __init__(self) -> None:
         self._window = Window()
-        self._last: Verification | None = None
+        self._last: VerificationFigures | None = None
         self._bars: list[Bar] = []
 
-    def take(self, progress: Verification, now: float) -> Update:
+    def take(self, progress: VerificationFigures, now: float) -> Update:
         """Store one update."""
         if self._last is not progress:
             self._last, self._window = progress, Window()
@@ -198,7 +198,7 @@ class VerifyContent:
         return self._bars
 
 
-def _left(progress: Verification, pace: float) -> str:
+def _left(progress: VerificationFigures, pace: float) -> str:
     if progress.suspects:
         return f"comparing {plural(progress.suspects, 'record')} one by one"
     return f"{duration((progress.total - progress.offsets) / pace)} left" if pace > 0 else "waiting"

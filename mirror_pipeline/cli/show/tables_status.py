@@ -13,14 +13,14 @@ from rich.text import Text
 
 from mirror_pipeline.cli.show.tables import STYLES, cells, halts, state, table, title
 from mirror_pipeline.lags import BEHIND, MirrorLag, TopicLag
-from mirror_pipeline.operations.health import FINE, PROBLEM, Health
+from mirror_pipeline.operations.health import FINE, PROBLEM_STATE, Health
 from mirror_pipeline.reports import BufferUse, LaneStatus, MirrorStatus
 from mirror_pipeline.text import clock, count, duration, instant, plural, rate, size, sparkline
 
 HISTORY = 20
 """Values kept for the sparkline of ``lag --watch``; a wide terminal has room for twice as many."""
 WIDE = 120
-NUMBERS = ["partitions", "lag", "staged", "behind by"]
+NUMBER_COLUMNS = ["partitions", "lag", "staged", "behind by"]
 SQL_NUMBERS = frozenset(("int", "bigint", "double", "float"))
 GUTTER = 3
 """Between two columns of a table."""
@@ -49,7 +49,7 @@ def lag(answer: MirrorLag, history: LagHistory | None = None, *, partitions: boo
         return Group(title(answer.mirror), _by_partition(answer), *_below(answer))
     rows = [_lag_row(topic) for topic in answer.topics]
     narrow, room = _fitted(rows, width) if history else (False, 0)
-    grid = table(["topic"] if narrow else ["topic", "target"], NUMBERS)
+    grid = table(["topic"] if narrow else ["topic", "target"], NUMBER_COLUMNS)
     if room:
         grid.add_column("history", no_wrap=True)
     for topic, row in zip(answer.topics, rows, strict=True):
@@ -86,7 +86,7 @@ def _behind(lag: TopicLag | MirrorLag) -> str:
 
 def _fitted(rows: Sequence[Sequence[str | Text]], width: int) -> tuple[bool, int]:
     """Whether to drop the target column, and how many values the history may show (0: none), so that names are not cut."""
-    heads = ["topic", "target", *NUMBERS]
+    heads = ["topic", "target", *NUMBER_COLUMNS]
     widths = [max([len(head), *(len(row[at]) for row in rows)]) + GUTTER for at, head in enumerate(heads)]
     for narrow in (False, True):
         room = width - sum(widths) + (widths[1] if narrow else 0) - GUTTER
@@ -156,7 +156,7 @@ def status(answer: MirrorStatus, now: float) -> RenderableType:
 
 def health(found: Sequence[Health], state: str, now: float) -> Text:
     """``health`` in one line; ``now`` in seconds since the epoch."""
-    style = {FINE: "green", PROBLEM: "red"}.get(state, "yellow")
+    style = {FINE: "green", PROBLEM_STATE: "red"}.get(state, "yellow")
     if state == FINE:
         lanes, topics = sum(answer.lanes for answer in found), sum(answer.topics for answer in found)
         what = f"{plural(len(found), 'mirror')}, {plural(lanes, 'lane')}, {plural(topics, 'topic')}"

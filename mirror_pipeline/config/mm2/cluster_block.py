@@ -16,7 +16,7 @@ from mirror_pipeline.config.mm2.scoped_keys import CLIENTS, FLOW_CLIENTS, Scoped
 from mirror_pipeline.host import expanded
 
 FILL_IN = "CHANGE-ME"
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MM2_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _LOGIN = re.compile(r"\s*[\w.]*\.(PlainLoginModule|ScramLoginModule)\s+required\b(.*?);?\s*", re.DOTALL)
 _OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|'((?:\\.|[^'\\])*)'|([^\s;"']+))""")
@@ -32,8 +32,8 @@ def alias_in_yaml(alias: str) -> str:
 
 def _not_carried(mechanism: str, protocol: str) -> str:
     """Why a mechanism is refused; "" when it is carried."""
-    if mechanism not in MECHANISMS:
-        return f"is {mechanism}; supported are {', '.join(MECHANISMS)}"
+    if mechanism not in MM2_MECHANISMS:
+        return f"is {mechanism}; supported are {', '.join(MM2_MECHANISMS)}"
     plain = mechanism == "PLAIN" and protocol == "SASL_PLAINTEXT"
     return "PLAIN would send the password unencrypted; use SASL_SSL or SCRAM-SHA-512" if plain else ""
 

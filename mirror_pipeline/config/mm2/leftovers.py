@@ -17,7 +17,7 @@ from mirror_pipeline.config.mm2.properties_file import Entry
 from mirror_pipeline.config.mm2.scoped_keys import FlowName, ScopedKeys
 
 _CLIENT = re.compile(r"((source|target)\.)?(consumer|producer|admin|cluster)\.(?=bootstrap|security|sasl|ssl)")
-NEAR = 0.9  # so alike that a slip of the keyboard is likelier than another tool's key
+NEAR_MATCH = 0.9  # so alike that a slip of the keyboard is likelier than another tool's key
 _CONVERTERS = ("key.converter", "value.converter", "header.converter")
 
 
@@ -69,7 +69,7 @@ def _note_rule(keys: ScopedKeys, entry: Entry, key: str, scope: str) -> None:
         keys.note(entry, NOT_NEEDED, why="the enabled flows have their own")
     elif idle is not None:
         keys.note(entry, NOT_NEEDED, why=idle.why)
-    elif near := difflib.get_close_matches(key, _meant(scope), n=1, cutoff=NEAR):
+    elif near := difflib.get_close_matches(key, _meant(scope), n=1, cutoff=NEAR_MATCH):
         keys.note(entry, REFUSED, why=f"unknown key; did you mean {scope}{near[0]}?")
     else:
         keys.note(entry, NOT_NEEDED, why="MirrorMaker ignores it: it knows no such key here")

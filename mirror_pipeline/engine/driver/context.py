@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 VerifyStaged = Callable[..., Any]
 FIRST_BACKOFF_SECONDS = 0.25
 LONGEST_BACKOFF_SECONDS = 5.0
-LOSSES, LOSSES_SECONDS = 10, 120.0
+FULL_DISK_POLL_SECONDS = 0.5
+WORKER_LOSSES, WORKER_LOSSES_SECONDS = 10, 120.0
 
 
 @dataclass(slots=True)
@@ -183,7 +184,7 @@ class Losses:
         now = time.monotonic()
         self.since = self.since if self.since is not None else now
         self.count += 1
-        if now - self.since > LOSSES_SECONDS and self.count > LOSSES:
+        if now - self.since > WORKER_LOSSES_SECONDS and self.count > WORKER_LOSSES:
             raise error
         return backoff(min(self.count, 2))
 

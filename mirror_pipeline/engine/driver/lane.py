@@ -32,11 +32,11 @@ from mirror_pipeline.topics.lanes import LaneTopic
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.2
+LANE_LOOK_SECONDS = 0.2
 HEARTBEAT_SECONDS, RAREST_HEARTBEAT_SECONDS = 2.0, 8.0
 # Each periodic task (progress, heartbeat, search for new topics) may use at most 1/SHARE of wall time, so it runs less often with
 # thousands of topics.
-SHARE = 200
+SAVED_SHARE = 200
 DISCOVER_SECONDS, RAREST_DISCOVER_SECONDS = 30.0, 120.0
 # How long a stopped run waits for its running Spark jobs before it abandons them.
 LAST_JOB_SECONDS = 120.0
@@ -159,7 +159,7 @@ class LaneRun:
         """Show progress, write the heartbeat, and stop the run when its time is up."""
         self._heartbeat("running", "")
         while any(thread.is_alive() for thread in threads):
-            threads[-1].join(LOOK_SECONDS)
+            threads[-1].join(LANE_LOOK_SECONDS)
             now = time.monotonic()
             if now >= self._show_at:
                 self._show()
@@ -244,7 +244,7 @@ def tolerate_buffer_errors() -> Iterator[None]:
 
 def rarely(began: float, least: float, most: float) -> float:
     """When to repeat a task that began at ``began``: after ``SHARE`` times its duration, within ``least`` and ``most`` seconds."""
-    return began + min(most, max(least, SHARE * (time.monotonic() - began)))
+    return began + min(most, max(least, SAVED_SHARE * (time.monotonic() - began)))
 
 
 _NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (Progress, TopicProgress)}

@@ -16,7 +16,7 @@ from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.reports import Observer, Progress, RunReport
 
-LOOK_SECONDS = 0.2
+LANES_LOOK_SECONDS = 0.2
 WORST_FIRST = ("halted", "behind", "ok")
 
 
@@ -108,7 +108,7 @@ def _side_by_side(
         thread.start()
     try:
         while any(thread.is_alive() for thread in threads):
-            next(thread for thread in threads if thread.is_alive()).join(LOOK_SECONDS)
+            next(thread for thread in threads if thread.is_alive()).join(LANES_LOOK_SECONDS)
             if observer is not None and seen:
                 observer(joined_progress(mirror, list(seen.values())))
     except BaseException:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 # so the next one follows a micro-batch of SHORT_TURN_BYTES or more soonest.
 TURN_SECONDS, SHORT_TURN_SECONDS = 0.1, 0.05
 SHORT_TURN_BYTES = 128 * 1024
-LEAST_SHARE_BYTES = 64 * 1024
+LEAST_RANGE_BYTES = 64 * 1024
 LARGE_IN_BUFFER = 16
 """Micro-batches larger than usual that the buffer must have room for: while the largest one may not fit, reading waits."""
 
@@ -76,7 +76,7 @@ def plan_ranges(views: Iterable[PartitionView], *, budget_bytes: int) -> list[Of
     left = float(budget_bytes)
     for index, view in enumerate(lagging):
         share = left / (len(lagging) - index)
-        take = max(float(LEAST_SHARE_BYTES), min(view.wanted_bytes * ESTIMATE_SLACK, share))
+        take = max(float(LEAST_RANGE_BYTES), min(view.wanted_bytes * ESTIMATE_SLACK, share))
         left = max(0.0, left - take)
         ranges.append(
             OffsetRange(

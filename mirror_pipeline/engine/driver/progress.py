@@ -9,10 +9,7 @@ from mirror_pipeline.engine.driver.state import LaneState, TopicRun
 from mirror_pipeline.halts import ENDED, Halt, accept_hint
 from mirror_pipeline.lags import BEHIND, HALTED
 from mirror_pipeline.reports import Progress, RunReport, TopicProgress, TopicState
-from mirror_pipeline.text import duration
-
-# Partitions that a reason names.
-SHOWN = 5
+from mirror_pipeline.text import SHOWN_NAMES, duration
 
 
 def progress_of(context: LaneContext, *, seconds: float, marks: bool = False) -> Progress:
@@ -109,8 +106,10 @@ def _next_trial(context: LaneContext, run: TopicRun, halt: Halt) -> str:
 def _left(run: TopicRun) -> str:
     """Which partitions a ``once`` run has given up, and why; "" if none."""
     left = [part for _, part in sorted(run.partitions.items()) if part.left]
-    names = ", ".join(str(part.target) for part in left[:SHOWN]) + (f" and {len(left) - SHOWN} more" if len(left) > SHOWN else "")
-    return f"{names}: the target took nothing within target_wait, what is staged waits for the next run: {left[0].left}" if left else ""
+    names = ", ".join(str(part.target) for part in left[:SHOWN_NAMES])
+    more = f" and {len(left) - SHOWN_NAMES} more" if len(left) > SHOWN_NAMES else ""
+    why = "the target took nothing within target_wait, what is staged waits for the next run"
+    return f"{names}{more}: {why}: {left[0].left}" if left else ""
 
 
 def _waits_for(state: LaneState, run: TopicRun, lag: int) -> str:

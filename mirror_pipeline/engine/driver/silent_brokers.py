@@ -19,7 +19,7 @@ from mirror_pipeline.kafka.client import WireClient
 log = logging.getLogger(__name__)
 
 FIRST_PROBE_SECONDS, RAREST_PROBE_SECONDS = 0.2, 2.0
-PROBE_SECONDS = 5.0
+BROKER_PROBE_SECONDS = 5.0
 
 
 class SilentBrokers:
@@ -104,8 +104,8 @@ def prober(cluster: ClusterSettings) -> Callable[[int], None]:
     """A probe: asks a broker for metadata over a new connection."""
 
     def ask(node: int) -> None:
-        with WireClient(cluster, timeout=PROBE_SECONDS) as client:
+        with WireClient(cluster, timeout=BROKER_PROBE_SECONDS) as client:
             client.metadata(())
-            client.connection(node, within=PROBE_SECONDS)  # which asks whose broker answers
+            client.connection(node, within=BROKER_PROBE_SECONDS)  # which asks whose broker answers
 
     return ask

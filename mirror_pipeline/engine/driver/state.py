@@ -14,11 +14,10 @@ from mirror_pipeline.errors import ClusterUnreachable, MirrorError
 from mirror_pipeline.execution.placement import Place
 from mirror_pipeline.halts import OF_LOG, OF_TOPIC, Halt
 from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, BatchMark, Position, SpanRef, TopicPartition
+from mirror_pipeline.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 
 log = logging.getLogger(__name__)
 
-# Kafka's default of message.max.bytes; assumed while the target topic's own value is not known.
-DEFAULT_MAX_MESSAGE_BYTES = 1048588
 # A halt whose cause may pass is tried again after this time, then after twice as long each, and from the start once it has stayed away.
 FIRST_TRIAL_SECONDS, RAREST_TRIAL_SECONDS, STEADY_SECONDS = 10.0, 300.0, 60.0
 # How long one partition of a topic is tried alone.

@@ -30,13 +30,13 @@ UNKNOWN_MEMBER_ID = 25
 GROUP_AUTHORIZATION_FAILED = 30
 # In a broker's answer to what we may do (KIP-430): codes of ACL operations.
 OPERATIONS = {3: "READ", 6: "DELETE", 8: "DESCRIBE"}
-SETTLE_SECONDS = 5.0
-PAUSE_SECONDS = 0.1
+GROUP_SETTLE_SECONDS = 5.0
+GROUP_PAUSE_SECONDS = 0.1
 # Groups in one OffsetFetch; and requests that wait for answers at a time on one connection.
 FETCHED, PIPELINED = 200, 50
 
-Questions = Callable[[list[str]], Iterator["Question"]]
-Read = Callable[["Question", memoryview], "Answers"]
+Questions = Callable[[list[str]], Iterator["GroupQuestion"]]
+Read = Callable[["GroupQuestion", memoryview], "Answers"]
 
 
 __all__ = ["Commit", "Commits", "GroupClient", "ListedGroup"]
@@ -50,7 +50,7 @@ class ListedGroup(NamedTuple):
     kind: str
 
 
-class Question(NamedTuple):
+class GroupQuestion(NamedTuple):
     """A request about some groups, encoded; all of one call are of the same kind."""
 
     names: list[str]
@@ -87,14 +87,14 @@ class GroupClient:
 
     def _settled(self, node: int, message: Any) -> Any:
         """The answer of a broker that may be loading groups right now."""
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + GROUP_SETTLE_SECONDS
         while True:
             answer = self.client.connection(node).request(message)
             if not answer.error_code:
                 return answer
             if answer.error_code not in MOVING or time.monotonic() > deadline:
                 raise broker_error(answer.error_code, f"{self.client.cluster.alias}: groups of broker {node}")
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(GROUP_PAUSE_SECONDS)
 
     def committed(self, groups: Sequence[str]) -> dict[str, Commits | BrokerError]:
         """Committed offsets of groups, or the error of a group; offsets of a transaction that is not decided yet are left out.
@@ -103,14 +103,14 @@ class GroupClient:
             ClusterUnreachable: no broker answers.
         """
 
-        def questions(names: list[str]) -> Iterator[Question]:
+        def questions(names: list[str]) -> Iterator[GroupQuestion]:
             kind = OffsetFetchRequest.OffsetFetchRequestGroup
             for start in range(0, len(names), FETCHED):
                 part = names[start : start + FETCHED]
                 asked = [kind(group_id=name, member_id=None, member_epoch=-1, topics=None) for name in part]
                 yield _question(part, OffsetFetchRequest(groups=asked, require_stable=True))
 
-        def read(_: Question, body: memoryview) -> Answers:
+        def read(_: GroupQuestion, body: memoryview) -> Answers:
             return fetched_offsets(body)
 
         return self._ask(groups, questions, read, "committed offsets")
@@ -122,10 +122,10 @@ class GroupClient:
             ClusterUnreachable: no broker answers.
         """
 
-        def questions(names: list[str]) -> Iterator[Question]:
-            return (Question([name], Api.OFFSET_COMMIT, commit_body(name, commits[name])) for name in names)
+        def questions(names: list[str]) -> Iterator[GroupQuestion]:
+            return (GroupQuestion([name], Api.OFFSET_COMMIT, commit_body(name, commits[name])) for name in names)
 
-        def read(question: Question, body: memoryview) -> Answers:
+        def read(question: GroupQuestion, body: memoryview) -> Answers:
             throttle, codes = commit_codes(body)
             moving = next((code for code in codes.values() if code in MOVING), 0)
             return throttle, [(question.names[0], moving, codes)]
@@ -150,12 +150,12 @@ class GroupClient:
             ClusterUnreachable: no broker answers.
         """
 
-        def questions(names: list[str]) -> Iterator[Question]:
+        def questions(names: list[str]) -> Iterator[GroupQuestion]:
             for start in range(0, len(names), FETCHED):
                 part = names[start : start + FETCHED]
                 yield _question(part, DescribeGroupsRequest(groups=part, include_authorized_operations=True))
 
-        def read(question: Question, body: memoryview) -> Answers:
+        def read(question: GroupQuestion, body: memoryview) -> Answers:
             answer = messages.decode(question.api, SPOKEN[question.api].highest, body)
             allowed = {
                 group.group_id: frozenset(name for code, name in OPERATIONS.items() if code in (group.authorized_operations or ()))
@@ -167,7 +167,7 @@ class GroupClient:
 
     def _ask(self, names: Sequence[str], questions: Questions, read: Read, what: str) -> dict[str, Any | BrokerError]:
         """Ask each group's coordinator; requests that a moving coordinator refuses are sent again for five seconds."""
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + GROUP_SETTLE_SECONDS
         answers: dict[str, Any | BrokerError] = {}
         left = list(names)
         while left:
@@ -185,7 +185,7 @@ class GroupClient:
             if time.monotonic() > deadline:
                 break
             if left:
-                time.sleep(PAUSE_SECONDS)
+                time.sleep(GROUP_PAUSE_SECONDS)
         return answers
 
     def _find(self, names: list[str]) -> dict[str, int]:
@@ -218,7 +218,7 @@ class GroupClient:
             except ConnectionLost:
                 yield from ((name, NETWORK_EXCEPTION, {}) for name in mine if name not in done)
 
-    def _node(self, node: int, asked: list[Question], read: Read) -> Iterator[tuple[str, int, Any]]:
+    def _node(self, node: int, asked: list[GroupQuestion], read: Read) -> Iterator[tuple[str, int, Any]]:
         connection = self.client.connection(node)
         for start in range(0, len(asked), PIPELINED):
             part = asked[start : start + PIPELINED]
@@ -230,6 +230,6 @@ class GroupClient:
                 yield from found
 
 
-def _question(names: list[str], message: Any) -> Question:
+def _question(names: list[str], message: Any) -> GroupQuestion:
     api = Api(int(message.API_KEY))
-    return Question(names, api, messages.encode(message, SPOKEN[api].highest))
+    return GroupQuestion(names, api, messages.encode(message, SPOKEN[api].highest))

@@ -14,8 +14,8 @@ import cramjam
 
 from mirror_pipeline.errors import CorruptBatch
 
-NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
-NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+UNCOMPRESSED, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 
 MAX_OPENED_BYTES = 512 << 20  # no producer fills one batch with more; a bomb must not take the task's memory
 
@@ -30,7 +30,7 @@ _FIRST_GUESS = 64 * 1024
 
 def compress(codec: int, data: bytes) -> bytes:
     """Encode with a codec number as in the batch attributes, at the default level of Kafka's Java producer."""
-    if codec == NONE:
+    if codec == UNCOMPRESSED:
         return data
     if codec == GZIP:
         deflater = zlib.compressobj(wbits=_GZIP_WINDOW)
@@ -53,7 +53,7 @@ def decompress(codec: int, data: bytes) -> bytes:
     Raises:
         CorruptBatch: Unknown codec, malformed data, or more than ``MAX_OPENED_BYTES`` come out.
     """
-    if codec == NONE:
+    if codec == UNCOMPRESSED:
         return data
     decode = _DECODERS.get(codec)
     if decode is None:
@@ -61,7 +61,7 @@ def decompress(codec: int, data: bytes) -> bytes:
     try:
         return decode(data)
     except (zlib.error, cramjam.DecompressionError, ValueError, OSError) as error:
-        raise CorruptBatch(f"{NAMES[codec]} data is malformed: {error}") from error
+        raise CorruptBatch(f"{CODEC_NAMES[codec]} data is malformed: {error}") from error
 
 
 def _too_much() -> CorruptBatch:

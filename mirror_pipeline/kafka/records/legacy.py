@@ -10,7 +10,7 @@ import zlib
 from struct import Struct
 
 from mirror_pipeline.errors import CorruptBatch
-from mirror_pipeline.kafka.records.compression import LZ4, NAMES, decompress
+from mirror_pipeline.kafka.records.compression import CODEC_NAMES, LZ4, decompress
 from mirror_pipeline.kafka.records.header import CODEC_MASK, LEGACY_CRC_START, LOG_OVERHEAD, BatchHeader
 from mirror_pipeline.kafka.records.varint import varint
 
@@ -62,7 +62,8 @@ def _unwrap(batch: bytes, header: BatchHeader) -> bytes:
     if end != len(batch):
         raise CorruptBatch("a wrapper message has a wrong length")
     if header.codec > LZ4:
-        raise CorruptBatch(f"codec {NAMES[header.codec] if header.codec < len(NAMES) else header.codec} in magic {header.magic}")
+        codec = CODEC_NAMES[header.codec] if header.codec < len(CODEC_NAMES) else header.codec
+        raise CorruptBatch(f"codec {codec} in magic {header.magic}")
     data = batch[start:end]
     if header.codec == LZ4 and header.magic == 0:
         data = _repair_lz4(data)

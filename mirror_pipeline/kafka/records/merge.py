@@ -14,7 +14,7 @@ from struct import Struct
 from crc32c import crc32c
 
 from mirror_pipeline.errors import CorruptBatch
-from mirror_pipeline.kafka.records.compression import NONE, compress
+from mirror_pipeline.kafka.records.compression import UNCOMPRESSED, compress
 from mirror_pipeline.kafka.records.digest import leaf_of
 from mirror_pipeline.kafka.records.header import CHECKED_FIELDS, CODEC_MASK, HEAD, HEADER_BYTES, LOG_APPEND_TIME, LOG_OVERHEAD, Buffer
 from mirror_pipeline.kafka.records.records import LONGER, int64, open_batch
@@ -22,7 +22,7 @@ from mirror_pipeline.kafka.records.varint import read_varint, read_varlong, vari
 
 # Merged batches end at these sizes: large enough that headers and requests cost little, small enough to cut again. They also end where a
 # leaf does, so that :mod:`mirror_pipeline.verify.fold_tasks` finds the batches they were made of in the same leaf.
-MERGED_BYTES = 256 * 1024
+MERGED_BATCH_BYTES = 256 * 1024
 MERGED_RECORDS = 4096
 # Batches with more records, or more bytes, than this on average are left as they are; bytes that are compressed have to be unpacked and
 # packed again, record by record, which soon costs more than the broker's work for another batch.
@@ -68,7 +68,7 @@ def merge(run: memoryview, *, records: int, max_bytes: int) -> list[Buffer]:
     Raises:
         CorruptBatch: a batch cannot be opened.
     """
-    return _merged(run, records, min(max_bytes, MERGED_BYTES))
+    return _merged(run, records, min(max_bytes, MERGED_BATCH_BYTES))
 
 
 def merge_whole(run: memoryview, *, records: int) -> Buffer:
@@ -115,7 +115,7 @@ def _parts(run: memoryview) -> Iterator[tuple[memoryview, bool]]:
 def _merge_slowly(run: memoryview, limit: int) -> list[Buffer]:
     limit -= HEADER_BYTES
     merged: list[Buffer] = []
-    group = _Group()
+    group = _MergedGroup()
     start = position = batches = 0
     unpack = _HEADER.unpack_from
 
@@ -131,15 +131,15 @@ def _merge_slowly(run: memoryview, limit: int) -> list[Buffer]:
             if batches:
                 close()
             merged.append(run[position:stop])
-            group, start, batches = _Group(), stop, 0
+            group, start, batches = _MergedGroup(), stop, 0
             position = stop
             continue
         codec = attributes & CODEC_MASK
         full = group.size + length + records * LONGER > limit or group.count + records > MERGED_RECORDS
         if batches and (full or codec != group.codec or leaf_of(base) != leaf_of(group.base)):
             close()
-            group, start, batches = _Group(), position, 0
-        if records == 1 and codec == NONE:
+            group, start, batches = _MergedGroup(), position, 0
+        if records == 1 and codec == UNCOMPRESSED:
             group.add_one(base, first, run[position + HEADER_BYTES : stop])
         else:
             group.add_many(base, codec, run[position:stop])
@@ -149,7 +149,7 @@ def _merge_slowly(run: memoryview, limit: int) -> list[Buffer]:
     return merged
 
 
-class _Group:
+class _MergedGroup:
     """Records on their way into one merged batch."""
 
     __slots__ = ("base", "codec", "count", "latest", "parts", "size", "time")
@@ -168,7 +168,7 @@ class _Group:
         if delta or body[at + 2]:  # a producer may write its base time differently from its first record's
             self.add_opened(base, timestamp, body)
             return
-        self._first(base, timestamp, NONE)
+        self._first(base, timestamp, UNCOMPRESSED)
         self._put(timestamp, attributes, body[at + 3 :])
 
     def add_opened(self, base: int, timestamp: int, body: memoryview) -> None:
@@ -179,7 +179,7 @@ class _Group:
         time, at = read_varlong(data, at + 1)
         _, at = read_varint(data, at)
         timestamp = int64(timestamp + time)
-        self._first(base, timestamp, NONE)
+        self._first(base, timestamp, UNCOMPRESSED)
         self._put(timestamp, attributes, memoryview(data)[at:])
 
     def add_many(self, base: int, codec: int, batch: memoryview) -> None:
@@ -206,7 +206,7 @@ class _Group:
     def close(self) -> bytes:
         """The batch."""
         body = b"".join(self.parts)
-        if self.codec != NONE:
+        if self.codec != UNCOMPRESSED:
             body = compress(self.codec, body)
         fields = CHECKED_FIELDS.pack(self.codec, self.count - 1, self.time, self.latest, -1, -1, -1, self.count)
         crc = crc32c(body, crc32c(fields), -1)

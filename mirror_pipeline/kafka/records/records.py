@@ -12,7 +12,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from mirror_pipeline.errors import CorruptBatch
-from mirror_pipeline.kafka.records.compression import NONE, compress, decompress
+from mirror_pipeline.kafka.records.compression import UNCOMPRESSED, compress, decompress
 from mirror_pipeline.kafka.records.header import CHECKED_FIELDS, HEAD, HEADER_BYTES, LOG_OVERHEAD, BatchHeader, Buffer, check, headers
 from mirror_pipeline.kafka.records.legacy import open_legacy
 from mirror_pipeline.kafka.records.varint import read_varint, read_varlong, varint
@@ -173,7 +173,7 @@ def seal_runs(records: Sequence[OpenRecord], *, codec: int, max_bytes: int) -> l
     Raises:
         RecordTooLarge: One record does not fit.
     """
-    budget = max_bytes - HEADER_BYTES if codec == NONE else max_bytes * _RATIO
+    budget = max_bytes - HEADER_BYTES if codec == UNCOMPRESSED else max_bytes * _RATIO
     return [batch for run in _runs(records, budget) for batch in _fit(run, codec, max_bytes)]
 
 

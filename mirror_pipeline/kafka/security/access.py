@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from mirror_pipeline.errors import BrokerError, ConfigError, ConnectionLost
 from mirror_pipeline.kafka.security.tls import TlsFailed
 
-CHANGED = "this cluster has taken the login before; secret and certificate files are read again with each new connection"
+LOGIN_CHANGED = "this cluster has taken the login before; secret and certificate files are read again with each new connection"
 
 
 @contextmanager
@@ -21,6 +21,6 @@ def taken_before(peer: str) -> Iterator[None]:
     try:
         yield
     except (BrokerError, TlsFailed) as error:
-        raise ConnectionLost(error.message, hint=CHANGED) from error
+        raise ConnectionLost(error.message, hint=LOGIN_CHANGED) from error
     except ConfigError as error:
         raise ConnectionLost(f"{peer}: {error.message}", hint=error.hint) from error

@@ -28,7 +28,7 @@ ALL_TOPICS = "*"
 """As the name of a LITERAL pattern."""
 _KNOWN = frozenset(operation.value for operation in AclOperation)
 # ACLs in one request.
-TOGETHER = 200
+ACLS_TOGETHER = 200
 
 
 class Acl(NamedTuple):
@@ -105,8 +105,8 @@ def _in_parts(
     admin: Admin, acls: Collection[Acl], said: str, start: Callable[[Any, float, list[Acl]], Mapping[Acl, Future[Any]]]
 ) -> dict[Acl, BrokerError | None]:
     ordered, answers = sorted(acls), dict[Acl, BrokerError | None]()
-    for first in range(0, len(ordered), TOGETHER):
-        found = admin.ask(lambda acl: said.format(acl.words()), partial(_started, start, ordered[first : first + TOGETHER]))
+    for first in range(0, len(ordered), ACLS_TOGETHER):
+        found = admin.ask(lambda acl: said.format(acl.words()), partial(_started, start, ordered[first : first + ACLS_TOGETHER]))
         answers |= {acl: answer if isinstance(answer, BrokerError) else None for acl, answer in found.items()}
     return answers
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirror_pipeline.local.demo.live import Live
-from mirror_pipeline.local.demo.place import BROKERS, EAST, MIRROR, WEST, Place, open_place
+from mirror_pipeline.local.demo.place import BROKERS, EAST, MIRROR, WEST, DemoFolder, open_place
 from mirror_pipeline.local.demo.screen import Screen
 from mirror_pipeline.local.demo.ui import DEFAULT_URL, WebPage
 from mirror_pipeline.local.shapes.fill import SHAPES, SeededTopic, fill
@@ -130,7 +130,7 @@ def run_demo(
         return report
 
 
-def _open_page(place: Place, screen: Screen, stack: ExitStack) -> WebPage:
+def _open_page(place: DemoFolder, screen: Screen, stack: ExitStack) -> WebPage:
     page = WebPage(place.config, place.directory / "up.log")
     if not place.keep:
         stack.callback(page.end)
@@ -142,7 +142,7 @@ def _open_page(place: Place, screen: Screen, stack: ExitStack) -> WebPage:
 class _Demo:
     """The steps in order, and the state that they share."""
 
-    def __init__(self, place: Place, screen: Screen) -> None:
+    def __init__(self, place: DemoFolder, screen: Screen) -> None:
         self.place, self.screen = place, screen
         self.arrived: dict[str, float] = {}
 
@@ -250,7 +250,7 @@ def _facts(report: RunReport, *, speed: bool = False) -> str:
     return f"{report.records:,} records, {report.bytes / 1e6:,.1f} MB{fast}, {batches}{spark}"
 
 
-def _advice(report: DemoReport, place: Place, page: WebPage | None) -> list[str]:
+def _advice(report: DemoReport, place: DemoFolder, page: WebPage | None) -> list[str]:
     if page is not None and not report.kept:
         return [f"Dagster's web page: {page.url}  (Ctrl-C ends the demo)"]
     if not report.kept:

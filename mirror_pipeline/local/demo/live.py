@@ -12,7 +12,7 @@ from mirror_pipeline.errors import ProblemFound
 from mirror_pipeline.local.shapes.fill import produce_live
 
 # A stopped producer finishes its last transaction and flushes.
-END_SECONDS = 180.0
+LIVE_END_SECONDS = 180.0
 
 
 class Live:
@@ -39,7 +39,7 @@ class Live:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._timer.cancel()
         self._stop.set()
-        self._thread.join(END_SECONDS)
+        self._thread.join(LIVE_END_SECONDS)
 
     def count_down(self) -> None:
         """Start the timer: the mirror is running. Later calls have no effect."""
@@ -61,7 +61,7 @@ class Live:
         """
         self.count_down()
         self._timer.join()
-        self._thread.join(END_SECONDS)
+        self._thread.join(LIVE_END_SECONDS)
         if self._error is not None or self._thread.is_alive():
             raise ProblemFound(f"new records could not be written: {self._error or 'time is up'}") from self._error
         return self._written

@@ -40,7 +40,7 @@ buffer: {{uri: ./mirror_buffer, max_bytes: 5GB}}
 
 
 @dataclass
-class Place:
+class DemoFolder:
     """A demo's folder. ``created``: the demo created the folder itself."""
 
     directory: Path
@@ -92,7 +92,7 @@ class Place:
 
 
 @contextmanager
-def open_place(directory: Path | None, *, keep: bool) -> Iterator[Place]:
+def open_place(directory: Path | None, *, keep: bool) -> Iterator[DemoFolder]:
     """A folder to work in; unless ``keep``, clusters and files are removed afterwards, also on Ctrl-C, SIGTERM and errors.
 
     Args:
@@ -112,9 +112,9 @@ def open_place(directory: Path | None, *, keep: bool) -> Iterator[Place]:
                     place.clear()
 
 
-def _make(directory: Path | None, keep: bool) -> Place:
+def _make(directory: Path | None, keep: bool) -> DemoFolder:
     if directory is None:
-        return Place(Path(tempfile.mkdtemp(prefix="mirror-demo-", dir=temporary_folder())), keep, created=True)
+        return DemoFolder(Path(tempfile.mkdtemp(prefix="mirror-demo-", dir=temporary_folder())), keep, created=True)
     existed = directory.exists()
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def _make(directory: Path | None, keep: bool) -> Place:
             )
     except OSError as error:
         raise UsageError(f"{directory} cannot be used: {error.strerror}", hint="name a writable folder") from error
-    return Place(directory.absolute(), keep, created=not existed)
+    return DemoFolder(directory.absolute(), keep, created=not existed)
 
 
 @contextmanager

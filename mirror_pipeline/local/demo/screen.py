@@ -16,12 +16,12 @@ from rich.text import Text
 if TYPE_CHECKING:
     from mirror_pipeline.local.demo.demo import DemoReport
 
-SHOWN_DIFFERENCES = 10
+SCREEN_DIFFERENCES = 10
 # Columns if the output is not a terminal: rich would truncate lines at 80, and a file does not wrap.
-PIPE_WIDTH = 180
+SCREEN_WIDTH = 180
 
 
-class Step:
+class DemoStep:
     """One step in progress; ``done`` is the text of the finished line."""
 
     def __init__(self, bar: Progress | None, title: str) -> None:
@@ -45,12 +45,12 @@ class Screen:
     """
 
     def __init__(self, steps: Console | None = None, out: Console | None = None, *, table: bool = True) -> None:
-        self.steps = steps or Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else PIPE_WIDTH)
-        self.out = out or Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+        self.steps = steps or Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else SCREEN_WIDTH)
+        self.out = out or Console(highlight=False, width=None if sys.stdout.isatty() else SCREEN_WIDTH)
         self._table = table
 
     @contextmanager
-    def step(self, title: str) -> Iterator[Step]:
+    def step(self, title: str) -> Iterator[DemoStep]:
         """Show a step while it runs, and one line when it is done."""
         began = time.monotonic()
         if self.steps.is_terminal:
@@ -62,11 +62,11 @@ class Screen:
                 TimeElapsedColumn(),
             )
             with Progress(*columns, console=self.steps, transient=True) as bar:
-                step = Step(bar, title)
+                step = DemoStep(bar, title)
                 yield step
         else:
             self.say(f"{title} ...")
-            step = Step(None, title)
+            step = DemoStep(None, title)
             yield step
         line = f"{title}: {step.done}" if step.done else title
         self.steps.print(Text.assemble(("ok ", "green"), line, (f"  {time.monotonic() - began:.1f} s", "dim")), soft_wrap=True)
@@ -112,9 +112,9 @@ def difference_lines(report: DemoReport) -> list[str]:
     differences = [d for row in report.rows for d in row.differences]
     lines = [
         f"{d.topic}[{d.partition}] {d.kind}: {_offset('source', d.source_offset)}, {_offset('target', d.target_offset)} {d.detail}".rstrip()
-        for d in differences[:SHOWN_DIFFERENCES]
+        for d in differences[:SCREEN_DIFFERENCES]
     ]
-    return lines + ([f"and {len(differences) - SHOWN_DIFFERENCES} more"] if len(differences) > SHOWN_DIFFERENCES else [])
+    return lines + ([f"and {len(differences) - SCREEN_DIFFERENCES} more"] if len(differences) > SCREEN_DIFFERENCES else [])
 
 
 def _offset(side: str, offset: int | None) -> str:

@@ -13,9 +13,9 @@ from mirror_pipeline.errors import ProblemFound
 DEFAULT_URL = "http://127.0.0.1:3000"
 ANNOUNCEMENT = "Dagster UI: "
 # Three Python processes that import Dagster, on a busy machine.
-START_SECONDS = 240.0
-END_SECONDS = 90.0
-POLL_SECONDS = 0.2
+PAGE_START_SECONDS = 240.0
+PAGE_END_SECONDS = 90.0
+PAGE_POLL_SECONDS = 0.2
 
 
 class WebPage:
@@ -44,12 +44,12 @@ class WebPage:
             self._process = subprocess.Popen(  # noqa: S603 - our own command line
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
             )
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + PAGE_START_SECONDS
         while (url := self._announced()) is None:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.end()
                 raise ProblemFound("Dagster's web page did not start", hint=f"log: {self._log}")
-            time.sleep(POLL_SECONDS)
+            time.sleep(PAGE_POLL_SECONDS)
         self.url = url
         return url
 
@@ -71,6 +71,6 @@ class WebPage:
             return
         self._process.terminate()
         try:
-            self._process.wait(END_SECONDS)
+            self._process.wait(PAGE_END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()

@@ -15,11 +15,11 @@ from mirror_pipeline.local.embedded.broker import STOP_SECONDS, LocalBroker, Sta
 from mirror_pipeline.local.embedded.ports import HOST, free_port, is_free, is_listening
 from mirror_pipeline.local.embedded.settings import BROKER, ClusterSpec, kafka_uuid, server_properties
 
-READY_SECONDS = 120.0  # 5 s on an idle machine; many brokers on two cores take longer
+CLUSTER_READY_SECONDS = 120.0  # 5 s on an idle machine; many brokers on two cores take longer
 PORT_ATTEMPTS = 3  # how often a start may lose the race for its ports
 # What a broker says whose port, or whose controller's port, a cluster started beside it has taken.
 _PORT_LOST = ("already in use", "INCONSISTENT_CLUSTER_ID")
-_POLL_SECONDS = 0.1
+_CLUSTER_POLL_SECONDS = 0.1
 
 
 class LocalCluster:
@@ -144,7 +144,7 @@ class LocalCluster:
         self.ports = chosen
         write_state(self.folder, self.spec, self.cluster_id, chosen)
 
-    def wait_ready(self, timeout: float = READY_SECONDS, *, cancelled: threading.Event | None = None) -> None:
+    def wait_ready(self, timeout: float = CLUSTER_READY_SECONDS, *, cancelled: threading.Event | None = None) -> None:
         """Return once every broker listens and metadata names them all.
 
         Raises:
@@ -159,7 +159,7 @@ class LocalCluster:
             if time.monotonic() > deadline:
                 log = self.brokers[0].log
                 raise StartFailed(f"Kafka {self.version} {self.name} is not ready after {timeout:.0f} s", hint=f"log: {log}")
-            if pause.wait(_POLL_SECONDS):
+            if pause.wait(_CLUSTER_POLL_SECONDS):
                 raise StartFailed(f"the start of {self.name} was cancelled")
 
     def _listening(self) -> bool:

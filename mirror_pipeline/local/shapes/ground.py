@@ -20,15 +20,15 @@ from mirror_pipeline.kafka.records.batch import HEADER_BYTES, OpenRecord, seal, 
 from mirror_pipeline.model import TopicPartition
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-FOREVER = "9223372036854775807"
+FOREVER_MS = "9223372036854775807"
 # Old and unusual timestamps must neither be rejected nor make the broker delete the records.
-OPEN_TIMES = {"retention.ms": "-1", "message.timestamp.before.max.ms": FOREVER, "message.timestamp.after.max.ms": FOREVER}
+OPEN_TIMES = {"retention.ms": "-1", "message.timestamp.before.max.ms": FOREVER_MS, "message.timestamp.after.max.ms": FOREVER_MS}
 BROKERS_DEFAULT = -1  # replication factor: what default.replication.factor says
 ADMIN_SECONDS = 30.0
 FLUSH_SECONDS = 120.0
 RETRY_SECONDS = 30.0
 RETRY_PAUSE_SECONDS = 0.1
-SETTLE_POLL_SECONDS = 0.02
+GROUND_POLL_SECONDS = 0.02
 # A topic just created: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER; made again: UNKNOWN_TOPIC_ID
 NO_LEADER_YET = (3, 5, 6, 100)
 
@@ -71,7 +71,7 @@ def known_everywhere(cluster: ClusterSettings, topic: str, partitions: int) -> N
         while not _known(replace(cluster, bootstrap_servers=(address,)), topic, partitions):
             if time.monotonic() > deadline:
                 raise ProblemFound(f"broker {address} does not name the leaders of topic {topic} within {RETRY_SECONDS:.0f} s")
-            time.sleep(SETTLE_POLL_SECONDS)
+            time.sleep(GROUND_POLL_SECONDS)
 
 
 def _known(broker: ClusterSettings, topic: str, partitions: int) -> bool:

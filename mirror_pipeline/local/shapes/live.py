@@ -14,7 +14,7 @@ from mirror_pipeline.local.shapes.ground import Ground
 TICK_SECONDS = 0.05
 # Ticks per transaction; every third transaction is aborted.
 TRANSACTION_TICKS = 10
-TRANSACTION_SECONDS = 60.0
+LIVE_TRANSACTION_SECONDS = 60.0
 
 
 def produce_live(bootstrap: str, topics: Sequence[str], rate: float, stop_event: threading.Event) -> dict[str, int]:
@@ -44,7 +44,7 @@ class _Live:
         self.run = uuid4().hex[:8]
         self.plain = ground.producer(compression_type="lz4")
         self.transactional = ground.producer(transactional_id=f"live-{self.run}", compression_type="zstd")
-        self.transactional.init_transactions(TRANSACTION_SECONDS)
+        self.transactional.init_transactions(LIVE_TRANSACTION_SECONDS)
         self.written: Counter[str] = Counter()
 
     def write(self, rate: float, stop: threading.Event) -> dict[str, int]:
@@ -71,6 +71,6 @@ class _Live:
             self.written[topic] += commit
         self.ground.flush(self.transactional)  # so that aborted records are in the log
         if commit:
-            self.transactional.commit_transaction(TRANSACTION_SECONDS)
+            self.transactional.commit_transaction(LIVE_TRANSACTION_SECONDS)
         else:
-            self.transactional.abort_transaction(TRANSACTION_SECONDS)
+            self.transactional.abort_transaction(LIVE_TRANSACTION_SECONDS)

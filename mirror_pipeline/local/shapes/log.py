@@ -12,7 +12,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from mirror_pipeline.errors import ProblemFound
 from mirror_pipeline.kafka.offsets import log_range
-from mirror_pipeline.local.shapes.ground import ADMIN_SECONDS, FOREVER, Ground, SeededTopic
+from mirror_pipeline.local.shapes.ground import ADMIN_SECONDS, FOREVER_MS, Ground, SeededTopic
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.log_walk import READ_UNCOMMITTED, read_log
 
@@ -21,7 +21,7 @@ ROUNDS = 30
 # The cleaner looks for work every 15 s by default (log.cleaner.backoff.ms); several rounds must fit.
 COMPACTION_SECONDS = 120.0
 SETTLED_SECONDS = 1.5
-POLL_SECONDS = 0.3
+LOG_POLL_SECONDS = 0.3
 KEYS = 120
 
 
@@ -117,7 +117,7 @@ class Compacting:
         deadline = time.monotonic() + COMPACTION_SECONDS
         seen, since, frozen = self._contents(), time.monotonic(), False
         while time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
+            time.sleep(LOG_POLL_SECONDS)
             now = self._contents()
             if now != seen:
                 seen, since = now, time.monotonic()
@@ -140,7 +140,7 @@ class Compacting:
         return contents
 
     def _freeze(self) -> None:
-        entry = ConfigEntry("min.compaction.lag.ms", FOREVER, incremental_operation=AlterConfigOpType.SET)
+        entry = ConfigEntry("min.compaction.lag.ms", FOREVER_MS, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, self.topic, incremental_configs=[entry])
         for answer in self.ground.admin.incremental_alter_configs([resource]).values():
             answer.result(ADMIN_SECONDS)

@@ -8,7 +8,7 @@ from mirror_pipeline.local.shapes.ground import CODECS, Ground, Raw, SeededTopic
 from mirror_pipeline.local.shapes.plain import YEAR_2001
 
 # A client without a timestamp writes this; brokers accept it and consumers see "no timestamp".
-NO_TIMESTAMP = -1
+ODD_TIMESTAMP = -1
 YEAR_2100 = 4_102_444_800_000
 NOT_UTF8 = b"\xff\xfe\x80caf\xe9"
 
@@ -74,7 +74,7 @@ def raw_headers(ground: Ground) -> SeededTopic:
 def times(ground: Ground) -> SeededTopic:
     """Timestamps of 2001, 2100, zero and none, and decreasing ones inside a batch."""
     now = int(time.time() * 1000)
-    clocks = (YEAR_2001, 0, NO_TIMESTAMP, YEAR_2100, now, 1)
+    clocks = (YEAR_2001, 0, ODD_TIMESTAMP, YEAR_2100, now, 1)
     batches: list[list[Raw]] = []
     for index in range(24):
         mixed: list[Raw] = [(clocks[(n + index) % 6], b"%d" % n, b"time-%d-%d" % (index, n), ()) for n in range(12)]

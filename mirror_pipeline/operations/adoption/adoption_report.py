@@ -10,7 +10,7 @@ from mirror_pipeline.errors import UsageError
 
 FULL = "full"
 FOREIGN = "foreign"
-ALLOWED = (FOREIGN,)
+ALLOWED_FINDINGS = (FOREIGN,)
 """Differences that may be accepted: records on the target that the source does not have."""
 
 
@@ -35,9 +35,9 @@ class AdoptOptions:
 
 def options_of(proof: str, allow: Collection[str], *, dry_run: bool, mm2_alias: str | None = None) -> AdoptOptions:
     """The options for words of the command line: ``full`` or ``last:N``. Raises UsageError."""
-    unknown = sorted(set(allow) - set(ALLOWED))
+    unknown = sorted(set(allow) - set(ALLOWED_FINDINGS))
     if unknown:
-        raise UsageError(f"allow {unknown[0]}: no such difference", hint=f"choose {', '.join(ALLOWED)}")
+        raise UsageError(f"allow {unknown[0]}: no such difference", hint=f"choose {', '.join(ALLOWED_FINDINGS)}")
     if proof == FULL:
         return AdoptOptions(None, tuple(allow), dry_run, mm2_alias)
     word, _, number = proof.partition(":")

@@ -24,7 +24,7 @@ from mirror_pipeline.verify.record_tasks import source_pieces, target_pieces
 # Records that must follow each other on both sides to count as the same place.
 WINDOW = 64
 # A second place is searched for among this many records after the first: equal records also have equal timestamps, so they are near.
-NEAR = 32_768
+NEAR_BYTES = 32_768
 MEANT = "only a copy whose place in the source is certain is adopted: copy the topic afresh, under another name or after deleting it"
 
 
@@ -117,7 +117,7 @@ def places(records: Iterable[OpenRecord], window: Sequence[Contents], *, cut: bo
         begun = [(at, length) for at, length in begun if length < len(window)]
         found += done
         if done and limit is None:
-            limit = number + NEAR
+            limit = number + NEAR_BYTES
         if len(found) > 1:
             return found[:2]
     return [*found, *(at for at, _ in begun if cut)][:2]

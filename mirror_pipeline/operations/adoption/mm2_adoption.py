@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from mirror_pipeline.buffer.ledger.group_offsets import GROUPS_LANE, NONE, CarriedOffset, GroupOffsets, GroupPartition, now
+from mirror_pipeline.buffer.ledger.group_offsets import GROUPS_LANE, NO_OFFSET, CarriedOffset, GroupOffsets, GroupPartition, now
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.errors import BrokerError, ProblemFound
@@ -22,9 +22,7 @@ from mirror_pipeline.operations.adoption.proof import Proof, ProvenPartition
 from mirror_pipeline.operations.adoption.state_topics import Checkpoints, StoredPositions, checkpoints, stored_positions
 from mirror_pipeline.operations.adoption.still_running import refuse_members, refuse_moved, refuse_open_transactions
 from mirror_pipeline.operations.groups.group_round import selected
-from mirror_pipeline.text import count
-
-SHOWN = 5
+from mirror_pipeline.text import SHOWN_NAMES, count
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +100,9 @@ def agreement(topic: str, target_topic: str, partitions: Iterable[ProvenPartitio
             text = "no position" if said is None else f"offset {count(said - 1)}"
             behind.append(f"{target_topic}[{part.number}]: MirrorMaker stored {text} and has sent records up to {count(last)}")
     if beyond:
-        rest = f"; and {len(beyond) - SHOWN} more" if len(beyond) > SHOWN else ""
+        rest = f"; and {len(beyond) - SHOWN_NAMES} more" if len(beyond) > SHOWN_NAMES else ""
         raise ProblemFound(
-            f"MirrorMaker has stored positions beyond what {target_topic} holds: {'; '.join(beyond[:SHOWN])}{rest}",
+            f"MirrorMaker has stored positions beyond what {target_topic} holds: {'; '.join(beyond[:SHOWN_NAMES])}{rest}",
             hint="the target has lost records; `mirror adopt` without --from-mm2 adopts what is there and copies them again",
         )
     if behind:
@@ -137,7 +135,8 @@ def written(
             now_there = there.get(TopicPartition(proof.topic, tp.partition))
             then = same[-1].source_offset
             seen = then if now_there is None else min(then, now_there.offset)
-            yield CarriedOffset(GroupPartition(group, proof.topic, tp.partition), seen, commit.metadata, commit.offset, NONE, False, moment)
+            carried = GroupPartition(group, proof.topic, tp.partition)
+            yield CarriedOffset(carried, seen, commit.metadata, commit.offset, NO_OFFSET, False, moment)
 
 
 def _answers(answers: Mapping[str, Commits | BrokerError]) -> dict[str, Commits]:

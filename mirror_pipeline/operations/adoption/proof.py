@@ -15,18 +15,17 @@ from mirror_pipeline.kafka.needs import require_topic_ids
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.adoption.adoption_report import FOREIGN, AdoptOptions
 from mirror_pipeline.operations.adoption.heads import MEANT, Beginning, with_common_start
-from mirror_pipeline.text import count, plural
+from mirror_pipeline.text import SHOWN_NAMES, count, plural
 from mirror_pipeline.verdicts import Difference, VerifyProgress
 from mirror_pipeline.verify.compare import ComparedPair, OffsetRange, PairStep, PairTask, compare_pairs, pair_tasks
 from mirror_pipeline.verify.rules import read_terms
-from mirror_pipeline.verify.settle import DIFFERENCES_PER_PARTITION
+from mirror_pipeline.verify.settle import UNSETTLED_PER_PARTITION
 
-SHOWN = 5
 ProofObserver = Callable[[VerifyProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ProofSide:
     """A topic on one cluster."""
 
     cluster_id: str
@@ -66,8 +65,8 @@ class Proof:
 
     topic: str
     target_topic: str
-    source: Side
-    target: Side
+    source: ProofSide
+    target: ProofSide
     partitions: tuple[ProvenPartition, ...]
     source_ends: dict[int, int]
     notes: tuple[str, ...]
@@ -118,17 +117,17 @@ def prove(
 
 def _limit(options: AdoptOptions) -> int:
     """Differences of a partition that are collected: enough to accept foreign records one by one."""
-    return DIFFERENCES_PER_PARTITION if FOREIGN in options.allow else SHOWN * 2
+    return UNSETTLED_PER_PARTITION if FOREIGN in options.allow else SHOWN_NAMES * 2
 
 
-def _side(client: WireClient, topic: str) -> Side:
+def _side(client: WireClient, topic: str) -> ProofSide:
     metadata = client.metadata([topic])
     found = metadata.topics[topic]
     alias = client.cluster.alias
     if found.error:
         raise UsageError(f"topic {topic} on cluster {alias}: {broker_error(found.error, topic).message}", hint="`mirror plan` shows names")
     require_topic_ids(alias, [found])
-    return Side(metadata.cluster_id, found.topic_id, len(found.partitions))
+    return ProofSide(metadata.cluster_id, found.topic_id, len(found.partitions))
 
 
 def _refuse_more_partitions(tasks: Sequence[PairTask], ours: int, theirs: int) -> None:
@@ -153,7 +152,7 @@ def _proven(task: PairTask, pair: ComparedPair | None) -> ProvenPartition:
     return ProvenPartition(task.source.partition, pair.task.ours[0], task.theirs, pair, len(pair.settled.differences))
 
 
-def _notes(ours: Side, theirs: Side, options: AdoptOptions) -> tuple[str, ...]:
+def _notes(ours: ProofSide, theirs: ProofSide, options: AdoptOptions) -> tuple[str, ...]:
     notes = []
     if options.last is not None:
         notes.append(f"only the last {count(options.last)} offsets of each target partition were compared")
@@ -197,8 +196,8 @@ def _refuse_differences(topic: str, target_topic: str, pairs: Sequence[ComparedP
     refused = strange if FOREIGN in options.allow else found
     if not refused and not (more and found):
         return
-    listed = "; ".join(_words(difference, target_topic) for difference in (refused or found)[:SHOWN])
-    rest = len(refused or found) - SHOWN
+    listed = "; ".join(_words(difference, target_topic) for difference in (refused or found)[:SHOWN_NAMES])
+    rest = len(refused or found) - SHOWN_NAMES
     ending = f"; and {'more' if more else count(rest) + ' more'}" if rest > 0 or more else ""
     only_extra = "" if strange or more else "; `--allow foreign` accepts records that the source does not have"
     raise ProblemFound(

@@ -10,9 +10,8 @@ from mirror_pipeline.kafka.groups.group_client import GroupClient
 from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.adoption.state_topics import StoredPositions
+from mirror_pipeline.operations.groups.group_round import IDLE_STATES
 
-# Of a Connect group and of a consumer group without members.
-IDLE_STATES = ("", "empty", "dead")
 _HINT = "stop every MirrorMaker process of this flow for good; a killed one leaves its Connect group after 10 s; then repeat the command"
 
 

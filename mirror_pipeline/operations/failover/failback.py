@@ -15,10 +15,10 @@ from typing import Any
 from mirror_pipeline.buffer.ledger.promotions import (
     FAILOVER_LANE,
     WHOLE,
+    FailoverStep,
     Promotion,
     Promotions,
     PromotionState,
-    Step,
     is_promoted,
     latest_of,
     now,
@@ -34,7 +34,7 @@ from mirror_pipeline.host import operator
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.adoption.proof import Proof
 from mirror_pipeline.operations.backfill import copy_ranges
-from mirror_pipeline.operations.failover.promote import Patience
+from mirror_pipeline.operations.failover.promote import EndPatience
 from mirror_pipeline.operations.failover.report import (
     COPY_ASIDE,
     LEAVE,
@@ -44,7 +44,7 @@ from mirror_pipeline.operations.failover.report import (
     OpenedTopic,
     TailPartition,
 )
-from mirror_pipeline.operations.failover.tails import SHOWN, Look, NotedLook, look_at, merged, noted_looks, still_written
+from mirror_pipeline.operations.failover.tails import NotedLook, TailLook, look_at, merged, noted_looks, still_written
 from mirror_pipeline.operations.failover.take_back import (
     adopt_old,
     empty_old,
@@ -55,21 +55,21 @@ from mirror_pipeline.operations.failover.take_back import (
     restore_settings,
 )
 from mirror_pipeline.reports import Observer
-from mirror_pipeline.text import count, plural
+from mirror_pipeline.text import SHOWN_NAMES, count, plural
 from mirror_pipeline.topics.directions import counterpart
 from mirror_pipeline.topics.naming import partner_of, target_name
 
-KIND = "failback"
-LAST = "opened"
+FAILBACK = "failback"
+LAST_FAILBACK_STEP = "opened"
 ASIDE = ".unreplicated"
 # How long the logs of topics that are to be emptied may go on growing, from the second look on.
 REST_SECONDS = 20.0
-AGAIN_SECONDS = 0.5
+TAIL_AGAIN_SECONDS = 0.5
 
 
 def failback(flow: Flow, options: FailbackOptions, session: Session, observer: Observer | None, stop: threading.Event) -> FailbackReport:
     """See ``Mirror.failback``."""
-    work = _Work(flow, _reverse(flow), session, observer, stop)
+    work = _Failback(flow, _reverse(flow), session, observer, stop)
     plan = work.plan(options)  # refused before anything is created; what counts is the look under the lock
     if options.dry_run:
         work.proofs(plan)
@@ -92,15 +92,15 @@ def _reverse(flow: Flow) -> Flow:
     return reverse
 
 
-def _cut_off(steps: Sequence[Step], topics: Collection[str]) -> list[Step]:
+def _cut_off(steps: Sequence[FailoverStep], topics: Collection[str]) -> list[FailoverStep]:
     """The steps of the failback that was cut off, if the last one was and is about these topics."""
-    if not steps or steps[-1].kind != KIND or steps[-1].step == LAST:
+    if not steps or steps[-1].kind != FAILBACK or steps[-1].step == LAST_FAILBACK_STEP:
         return []
     done = [step for step in steps if step.number == steps[-1].number]
     return done if sorted(done[0].detail["topics"]) == sorted(topics) else []
 
 
-def _begun(done: Sequence[Step]) -> Mapping[str, Any]:
+def _begun(done: Sequence[FailoverStep]) -> Mapping[str, Any]:
     """What the failback that is continued was begun with: a repeated command may have chosen anew."""
     return next((step.detail for step in reversed(done) if step.step == "begun"), {})
 
@@ -120,8 +120,8 @@ def _refuse_undecided(flow: Flow, topics: Sequence[OpenedTopic], tail: Sequence[
     stays = [t for t in tail if t.topic in back] if options.tail in (LEAVE, COPY_ASIDE) else []
     if not tail or (options.tail is not None and not stays):
         return
-    listed = "; ".join(f"{t.topic}[{t.partition}] from offset {count(t.start)} to {count(t.end)}" for t in (stays or tail)[:SHOWN])
-    left = len(stays or tail) - SHOWN
+    listed = "; ".join(f"{t.topic}[{t.partition}] from offset {count(t.start)} to {count(t.end)}" for t in (stays or tail)[:SHOWN_NAMES])
+    left = len(stays or tail) - SHOWN_NAMES
     more = f" and {plural(left, 'more partition')}" if left > 0 else ""
     ways = f"`--tail {LEAVE}` records them and leaves them there, `--tail {COPY_ASIDE}` copies them to <topic>{ASIDE}"
     rebuild = f"`--tail {REBUILD}` copies them to <topic>{ASIDE}, empties the old topic and copies it afresh"
@@ -147,7 +147,7 @@ class _Plan:
     """What a failback would do now, and the steps of the one that it continues."""
 
     report: FailbackReport
-    done: list[Step]
+    done: list[FailoverStep]
     before: dict[str, str]
     """The generations that the reverse mirror had when the failback began."""
 
@@ -157,7 +157,7 @@ class _Plan:
 
 
 @dataclass(slots=True)
-class _Work:
+class _Failback:
     """A mirror that was failed over, and the one that copies the other way."""
 
     flow: Flow
@@ -166,7 +166,7 @@ class _Work:
     observer: Observer | None
     stop: threading.Event
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[FailoverStep]:
         """All steps of the mirror's failovers and failbacks."""
         table = promotions_of(self.flow.config.buffer, self.flow.name)
         return [] if table is None else table.steps()
@@ -210,7 +210,7 @@ class _Work:
             )
         unknown = sorted(set(options.topics or ()) - promoted.keys())
         if unknown:
-            known = ", ".join(sorted(promoted)[:SHOWN])
+            known = ", ".join(sorted(promoted)[:SHOWN_NAMES])
             raise UsageError(f"topic {unknown[0]} of mirror {self.flow.name} is not promoted", hint=f"promoted: {known}")
         answers = self._answers()
         names = {topic: promotion_name(self.flow.name, rows) for topic, rows in promoted.items()}
@@ -240,14 +240,14 @@ class _Work:
         target = target_name(reverse.naming, reverse.source, copied)
         return OpenedTopic(topic, copied, target, target == topic)
 
-    def look(self, steps: Sequence[Step], topics: Sequence[str]) -> Look:
+    def look(self, steps: Sequence[FailoverStep], topics: Sequence[str]) -> TailLook:
         """The old topics now; what was copied aside by this or an earlier failback is not new."""
-        aside = [look for look in noted_looks(steps, KIND) if look.aside]
+        aside = [look for look in noted_looks(steps, FAILBACK) if look.aside]
         return look_at(self.flow, topics, latest_of(self.flow.config.buffer, self.flow.name), aside)
 
-    def listed(self, steps: Sequence[Step], number: int) -> list[TailPartition]:
+    def listed(self, steps: Sequence[FailoverStep], number: int) -> list[TailPartition]:
         """What the looks of one failback have found."""
-        return [row for look in noted_looks(steps, KIND) if look.number == number for row in look.tail]
+        return [row for look in noted_looks(steps, FAILBACK) if look.number == number for row in look.tail]
 
     def proofs(self, plan: _Plan) -> dict[str, Proof]:
         """Compare the old topics that come back to their names, all of which must have come over, with the new ones.
@@ -279,7 +279,7 @@ class _Work:
             self._take_back(table, plan, proofs, emptied=emptied)
         names = {topic.topic: promotion_name(self.flow.name, latest[topic.topic]) for topic in report.topics}
         opened.add([_open_row(topic, names[topic.topic]) for topic in report.topics])
-        self._note(table, report, LAST, {})
+        self._note(table, report, LAST_FAILBACK_STEP, {})
         tail = merged(self.listed(table.steps(), report.number))
         return replace(report, tail=tuple(tail), aside=_aside(tail, report.choice))
 
@@ -289,7 +289,7 @@ class _Work:
         Raises:
             ProblemFound: their logs do not come to rest, or ``stop`` was set; nothing is deleted that was not copied aside.
         """
-        report, patience, looks, emptied = plan.report, Patience(REST_SECONDS), 0, False
+        report, patience, looks, emptied = plan.report, EndPatience(REST_SECONDS), 0, False
         self._finish_copies(table, report)
         while True:
             names = [topic.topic for topic in (report.topics if not looks else plan.rebuilt)]
@@ -297,7 +297,7 @@ class _Work:
             if not looks or found.tail:
                 self._copy(table, report, found)
             elif found.undecided:
-                self.stop.wait(AGAIN_SECONDS)
+                self.stop.wait(TAIL_AGAIN_SECONDS)
             elif found.held:
                 self._empty(table, report, found)
                 emptied = True
@@ -309,7 +309,7 @@ class _Work:
                 self._refuse_written(found)
             looks += 1
 
-    def _copy(self, table: Promotions, report: FailbackReport, found: Look) -> None:
+    def _copy(self, table: Promotions, report: FailbackReport, found: TailLook) -> None:
         look = NotedLook(report.number, found.tail, found.ids, report.choice in (COPY_ASIDE, REBUILD))
         self._note(table, report, "tail", look.detail())
         self._note(table, report, "copied", {"aside": self._copy_aside(look, found.ids) if look.aside else []})
@@ -321,7 +321,7 @@ class _Work:
         names = [topic.topic for topic in report.topics]
         steps = table.steps()
         ids = self.look(steps, names).ids
-        for look in noted_looks(steps, KIND):
+        for look in noted_looks(steps, FAILBACK):
             if look.aside and not look.copied:
                 self._copy_aside(look, ids)
 
@@ -342,16 +342,16 @@ class _Work:
                 done.append(topic)
         return done
 
-    def _empty(self, table: Promotions, report: FailbackReport, found: Look) -> None:
+    def _empty(self, table: Promotions, report: FailbackReport, found: TailLook) -> None:
         """Delete what is copied aside or came over, up to the ends that the look has found."""
         if all(step.step != "rebuilding" for step in table.steps() if step.number == report.number):
             self._note(table, report, "rebuilding", {"ids": found.ids})
         targets = {topic.topic: topic.target_topic for topic in report.topics}
         ends = {TopicPartition(targets[tp.topic], tp.partition): end for tp, end in found.held.items()}
         empty_old(self.reverse, ends, lambda step, detail: self._note(table, report, step, detail))
-        crash_point(f"{KIND}.deleted")
+        crash_point(f"{FAILBACK}.deleted")
 
-    def _refuse_written(self, found: Look) -> None:
+    def _refuse_written(self, found: TailLook) -> None:
         with self.flow.source_client() as client:
             said = still_written(client, found)
         raise ProblemFound(
@@ -365,7 +365,7 @@ class _Work:
         restore_settings(self.reverse, table.steps(), lambda step, detail: self._note(table, plan.report, step, detail))
         for topic in plan.rebuilt:
             make_old(self.reverse, topic, self.flow.settings)
-            crash_point(f"{KIND}.rebuilt")
+            crash_point(f"{FAILBACK}.rebuilt")
         known = generations(self.reverse, plan.report.topics)
         for topic in plan.report.topics:
             adopted = known[topic.copied] != plan.before[topic.copied]
@@ -374,8 +374,8 @@ class _Work:
         self._note(table, plan.report, "adopted", {})
 
     def _note(self, table: Promotions, report: FailbackReport, step: str, detail: Mapping[str, Any]) -> None:
-        table.note(Step(report.number, KIND, step, detail, operator(), now()))
-        crash_point(f"{KIND}.{step}")
+        table.note(FailoverStep(report.number, FAILBACK, step, detail, operator(), now()))
+        crash_point(f"{FAILBACK}.{step}")
 
 
 def _aside(tail: Sequence[TailPartition], choice: str | None) -> tuple[tuple[str, str], ...]:

@@ -14,8 +14,8 @@ from typing import Any
 
 from mirror_pipeline.buffer.ledger.promotions import (
     FAILOVER_LANE,
+    FailoverStep,
     Promotions,
-    Step,
     is_promoted,
     now,
     promotions_of,
@@ -30,7 +30,7 @@ from mirror_pipeline.host import operator
 from mirror_pipeline.operations.buffer_status import ledger_of
 from mirror_pipeline.operations.failover.last_groups import carries, handed, last_round
 from mirror_pipeline.operations.failover.look import Situation, choose, found_copies, last_known_ends, look
-from mirror_pipeline.operations.failover.promote import Patience, copy_rest, promote, refuse_stopped, target_ends, verify_rest
+from mirror_pipeline.operations.failover.promote import EndPatience, copy_rest, promote, refuse_stopped, target_ends, verify_rest
 from mirror_pipeline.operations.failover.report import (
     PLANNED,
     UNPLANNED,
@@ -44,9 +44,9 @@ from mirror_pipeline.operations.groups.group_round import RoundOutcome
 from mirror_pipeline.reports import Observer
 from mirror_pipeline.text import count
 
-KIND = "failover"
-LAST = "written"
-SHOWN = 20
+FAILOVER = "failover"
+LAST_FAILOVER_STEP = "written"
+SHOWN_TOPICS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def failover(flow: Flow, options: FailoverOptions, session: Session, observer: O
     store = open_lane(flow.config.buffer, flow.name, FAILOVER_LANE)
     with lane_lock(store):
         _refuse_overtaken(flow, before, found)
-        work = _Work(flow, store, Promotions(store, durable=flow.config.buffer.durable), before)
+        work = _Failover(flow, store, Promotions(store, durable=flow.config.buffer.durable), before)
         return work.run(found, options, session, observer, stop)
 
 
@@ -80,7 +80,7 @@ def unfinished(flow: Flow) -> _Unfinished | None:
     """The failover that was cut off, if the last one was. Raises BufferUnusable."""
     table = promotions_of(flow.config.buffer, flow.name)
     steps = [] if table is None else table.steps()
-    if table is None or not steps or steps[-1].step == LAST or steps[-1].kind != KIND:
+    if table is None or not steps or steps[-1].step == LAST_FAILOVER_STEP or steps[-1].kind != FAILOVER:
         return None
     own = [step for step in steps if step.number == steps[-1].number]
     topics = list(own[0].detail["topics"])
@@ -93,7 +93,7 @@ def _only_finish(flow: Flow, options: FailoverOptions, before: _Unfinished) -> F
     """After the promotion only the hand-over file is missing."""
     if options.dry_run or (options.topics is not None and sorted(set(options.topics)) != before.topics):
         raise UsageError(
-            f"failover {before.number} was cut off after it had promoted {', '.join(before.topics[:SHOWN])}",
+            f"failover {before.number} was cut off after it had promoted {', '.join(before.topics[:SHOWN_TOPICS])}",
             hint=f"finish it first: `mirror failover {flow.name}` writes its hand-over file",
         )
     store = open_lane(flow.config.buffer, flow.name, FAILOVER_LANE)
@@ -113,7 +113,7 @@ def _next_number(table: Promotions | None) -> int:
 
 
 @dataclass(slots=True)
-class _Work:
+class _Failover:
     """One failover, under the lock of the mirror's failover folder."""
 
     flow: Flow
@@ -132,7 +132,7 @@ class _Work:
             self._note("begun", {"topics": sorted(found.copies)})
         seen = {"source_there": found.source_there, "why": found.why_not, "producing": found.producing, "left_out": found.left_out}
         self._note("looked", seen)
-        patience = Patience(options.wait)
+        patience = EndPatience(options.wait)
         while True:
             copied = copy_rest(found, patience, session, observer, stop)
             ends = {f"{tp.topic}/{tp.partition}": end for tp, end in last_known_ends(found).items()}
@@ -141,7 +141,7 @@ class _Work:
             self._note("groups", {"written": outcome.written, "notes": _group_notes(outcome)})
             wrong = verify_rest(found, session, stop)
             refuse_stopped(stop)
-            self._note("verified", {"different": wrong[:SHOWN], "count": len(wrong)})
+            self._note("verified", {"different": wrong[:SHOWN_TOPICS], "count": len(wrong)})
             if wrong and not options.accept_differences:
                 raise ProblemFound(
                     f"the copy is not what was read: {wrong[0]} ({count(len(wrong))} in all); nothing was promoted",
@@ -154,8 +154,8 @@ class _Work:
         return _finish(self.flow, _Unfinished(self.number, sorted(found.copies), True), outcome, resumed=again)
 
     def _note(self, step: str, detail: Mapping[str, Any]) -> None:
-        self.table.note(Step(self.number, KIND, step, detail, operator(), now()))
-        crash_point(f"{KIND}.{step}")
+        self.table.note(FailoverStep(self.number, FAILOVER, step, detail, operator(), now()))
+        crash_point(f"{FAILOVER}.{step}")
 
 
 def _group_notes(outcome: RoundOutcome) -> list[str]:
@@ -171,8 +171,8 @@ def _finish(flow: Flow, done: _Unfinished, outcome: RoundOutcome | None, *, resu
     report = _report(flow, done.number, found, outcome, dry_run=False, table=table, resumed=resumed)
     with explained(store.uri):
         store.write_file(file_name(done.number), json.dumps(report.to_json(), indent=2) + "\n", durable=True)
-    table.note(Step(done.number, KIND, LAST, {"file": report.file}, operator(), now()))
-    crash_point(f"{KIND}.{LAST}")
+    table.note(FailoverStep(done.number, FAILOVER, LAST_FAILOVER_STEP, {"file": report.file}, operator(), now()))
+    crash_point(f"{FAILOVER}.{LAST_FAILOVER_STEP}")
     return report
 
 

@@ -14,11 +14,11 @@ from mirror_pipeline.kafka.groups.group_client import Commits, GroupClient
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.failover.look import Situation
 from mirror_pipeline.operations.failover.report import HandedGroup
-from mirror_pipeline.operations.groups.decide import Decision, GroupState
+from mirror_pipeline.operations.groups.decide import GroupDecision, GroupState
 from mirror_pipeline.operations.groups.group_round import GroupRounds, RoundOutcome
 from mirror_pipeline.operations.groups.seen_groups import SeenGroups
 
-LOCK_SECONDS = 30.0
+GROUPS_LOCK_SECONDS = 30.0
 
 
 def carries(flow: Flow) -> bool:
@@ -38,7 +38,7 @@ def last_round(situation: Situation) -> RoundOutcome:
         return RoundOutcome()
     assert flow.settings.groups is not None  # noqa: S101 - just looked
     store = open_lane(flow.config.buffer, flow.name, GROUPS_LANE)
-    with lane_lock(store, patience=LOCK_SECONDS), ExitStack() as stack:
+    with lane_lock(store, patience=GROUPS_LOCK_SECONDS), ExitStack() as stack:
         table = GroupOffsets(store, durable=flow.config.buffer.durable)
         rows = table.read()
         target = stack.enter_context(flow.target_client())
@@ -72,7 +72,7 @@ def handed(flow: Flow, targets: Mapping[str, str], outcome: RoundOutcome | None 
     return tuple(_handed(key, targets[key.topic], held.get(key.group), decided.get(key)) for key in keys)
 
 
-def _handed(key: GroupPartition, target_topic: str, held: Commits | BrokerError | None, decision: Decision | None) -> HandedGroup:
+def _handed(key: GroupPartition, target_topic: str, held: Commits | BrokerError | None, decision: GroupDecision | None) -> HandedGroup:
     if held is None or isinstance(held, BrokerError):
         why = "the target's coordinator does not answer" if held is None else held.message
         return HandedGroup(key.group, target_topic, key.partition, None, why)

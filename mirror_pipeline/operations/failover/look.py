@@ -14,17 +14,15 @@ from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.engine.driver.topics.target import target_changed
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, LaneBusy, ProblemFound, UsageError
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.kafka.answers import LATEST, ProducerState
+from mirror_pipeline.kafka.answers import LATEST_TIME, ProducerState
 from mirror_pipeline.kafka.offsets import offsets_or_errors
 from mirror_pipeline.model import Incarnation, Position, TopicPartition
 from mirror_pipeline.operations.buffer_status import ledger_of, span_table
 from mirror_pipeline.operations.groups.answer import groups
 from mirror_pipeline.operations.groups.decide import GroupState
 from mirror_pipeline.operations.standing import standing
-from mirror_pipeline.text import count, instant
+from mirror_pipeline.text import SHOWN_NAMES, count, instant
 from mirror_pipeline.topics.lanes import select_topics
-
-SHOWN = 5
 
 
 @dataclass(slots=True)
@@ -92,14 +90,14 @@ def choose(flow: Flow, copies: Mapping[str, tuple[LaneStore, Incarnation]], want
     promoted = {topic: rows for topic, rows in flow.directions().look().own.items() if is_promoted(rows)}
     unknown = sorted(set(wanted or ()) - copies.keys())
     if unknown:
-        known = ", ".join(sorted(copies)[:SHOWN]) + (", ..." if len(copies) > SHOWN else "")
+        known = ", ".join(sorted(copies)[:SHOWN_NAMES]) + (", ..." if len(copies) > SHOWN_NAMES else "")
         raise UsageError(f"mirror {flow.name} has not copied topic {unknown[0]}", hint=f"it has copied {known}")
     chosen = sorted(set(wanted or copies) - promoted.keys())
     twice = sorted(set(wanted) & promoted.keys()) if wanted else [] if chosen else sorted(promoted)
     if twice:
         row = next(iter(promoted[twice[0]].values()))
         raise UsageError(
-            f"mirror {flow.name} has failed over already: {', '.join(twice[:SHOWN])} was promoted at {instant(row.at)} by {row.by}",
+            f"mirror {flow.name} has failed over already: {', '.join(twice[:SHOWN_NAMES])} was promoted at {instant(row.at)} by {row.by}",
             hint=f"`mirror failback {flow.name}` leads back; the hand-over files are in the mirror's failover folder of the buffer",
         )
     return chosen
@@ -194,7 +192,7 @@ def still_written(found: Situation) -> list[tuple[TopicPartition, str]]:
     with found.flow.source_client() as source:
         known = source.metadata(sorted(found.copies)).topics
         there = {TopicPartition(topic, number) for topic in found.copies for number in known[topic].partitions}
-        ends = offsets_or_errors(source, positions.keys() | there, LATEST, isolation=0)
+        ends = offsets_or_errors(source, positions.keys() | there, LATEST_TIME, isolation=0)
         reached = {tp: positions[tp].source_next if tp in positions else 0 for tp in ends}
         behind = [tp for tp, end in sorted(ends.items()) if isinstance(end, BrokerError) or end > reached[tp]]
         producers = source.describe_producers(behind) if behind else {}
@@ -210,7 +208,7 @@ def _written(tp: TopicPartition, position: int, end: int | BrokerError, known: l
 def writers(known: list[ProducerState] | BrokerError) -> str:
     """The producers that a partition's leader remembers, in words."""
     states = [] if isinstance(known, BrokerError) else sorted(known, key=lambda state: -state.last_timestamp)
-    names = [f"{state.producer_id} (last at {instant(state.last_timestamp)})" for state in states[:SHOWN]]
+    names = [f"{state.producer_id} (last at {instant(state.last_timestamp)})" for state in states[:SHOWN_NAMES]]
     opened = any(state.current_txn_start >= 0 for state in states)
     unknown = "whether someone still writes there cannot be told: brokers know idempotent producers only"
     said = f"producer ids: {', '.join(names)}" if names else unknown

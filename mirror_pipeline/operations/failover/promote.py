@@ -18,22 +18,22 @@ from mirror_pipeline.errors import BrokerError, ProblemFound
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.host import operator
-from mirror_pipeline.kafka.answers import LATEST
+from mirror_pipeline.kafka.answers import LATEST_TIME
 from mirror_pipeline.kafka.offsets import offsets_or_errors
 from mirror_pipeline.lags import BEHIND, HALTED
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.operations.failover.look import SHOWN, Situation, hold_lanes, pending, still_written
+from mirror_pipeline.operations.failover.look import Situation, hold_lanes, pending, still_written
 from mirror_pipeline.reports import Observer, RunReport
-from mirror_pipeline.text import count
+from mirror_pipeline.text import SHOWN_NAMES, count
 from mirror_pipeline.verify.mirrored import MirrorCheck
 from mirror_pipeline.verify.staged import verify_staged
 
-AGAIN_SECONDS = 1.0
+END_AGAIN_SECONDS = 1.0
 BUDGET_BYTES = 1 << 30
 
 
 @dataclass(slots=True)
-class Patience:
+class EndPatience:
     """How long a planned failover waits for the source's producers to end: it counts from the end of the first run on.
 
     That run may have to copy a long backlog first.
@@ -55,7 +55,7 @@ def refuse_stopped(stop: threading.Event) -> None:
         raise ProblemFound("stopped before the promotion: nothing was promoted", hint="the same command starts again")
 
 
-def copy_rest(found: Situation, patience: Patience, session: Session, observer: Observer | None, stop: threading.Event) -> RunReport:
+def copy_rest(found: Situation, patience: EndPatience, session: Session, observer: Observer | None, stop: threading.Event) -> RunReport:
     """Deliver what is staged; if the source is there, read it to its end first.
 
     Raises:
@@ -80,11 +80,11 @@ def copy_rest(found: Situation, patience: Patience, session: Session, observer: 
             return report
         if patience.over():
             raise ProblemFound(
-                f"cluster {found.flow.settings.source} is still written to: {'; '.join(line for _, line in written[:SHOWN])}"
-                + (f" and {len(written) - SHOWN} more partitions" if len(written) > SHOWN else ""),
+                f"cluster {found.flow.settings.source} is still written to: {'; '.join(line for _, line in written[:SHOWN_NAMES])}"
+                + (f" and {len(written) - SHOWN_NAMES} more partitions" if len(written) > SHOWN_NAMES else ""),
                 hint="stop its producers and repeat the command; nothing was promoted. `--unplanned` does not wait for the source",
             )
-        stop.wait(AGAIN_SECONDS)
+        stop.wait(END_AGAIN_SECONDS)
         refuse_stopped(stop)
 
 
@@ -124,7 +124,7 @@ def target_ends(found: Situation) -> list[tuple[str, bool]]:
     """
     copies = {TopicPartition(found.copies[tp.topic][1].target_topic, tp.partition): at for tp, at in found.positions().items()}
     with found.flow.target_client() as client:
-        ends = offsets_or_errors(client, copies, LATEST, isolation=0)
+        ends = offsets_or_errors(client, copies, LATEST_TIME, isolation=0)
     lines = []
     for tp, at in sorted(copies.items()):
         end = ends[tp]

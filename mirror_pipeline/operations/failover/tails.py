@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mirror_pipeline.buffer.ledger.promotions import Latest, Promotion, Step
+from mirror_pipeline.buffer.ledger.promotions import FailoverStep, Latest, Promotion
 from mirror_pipeline.errors import ProblemFound
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.offsets import offsets_at
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.failover.look import writers
 from mirror_pipeline.operations.failover.report import TailPartition
-from mirror_pipeline.text import count
-
-SHOWN = 5
+from mirror_pipeline.text import SHOWN_NAMES, count
 
 
 @dataclass(slots=True)
@@ -44,7 +42,7 @@ class NotedLook:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TailLook:
     """The logs of old topics now: what is new since the noted looks, and where each log starts, is stable, and ends."""
 
     tail: list[TailPartition]
@@ -64,7 +62,7 @@ class Look:
         return {tp: end for tp, end in self.ends.items() if end > self.starts[tp]}
 
 
-def noted_looks(steps: Iterable[Step], kind: str) -> list[NotedLook]:
+def noted_looks(steps: Iterable[FailoverStep], kind: str) -> list[NotedLook]:
     """Every look of a mirror's failbacks, in order."""
     found: list[NotedLook] = []
     for step in steps:
@@ -77,7 +75,7 @@ def noted_looks(steps: Iterable[Step], kind: str) -> list[NotedLook]:
     return found
 
 
-def look_at(flow: Flow, topics: Collection[str], latest: Latest, noted: Sequence[NotedLook]) -> Look:
+def look_at(flow: Flow, topics: Collection[str], latest: Latest, noted: Sequence[NotedLook]) -> TailLook:
     """Look at old topics: of one that was recreated since its promotion all that it holds never came over.
 
     Args:
@@ -94,8 +92,8 @@ def look_at(flow: Flow, topics: Collection[str], latest: Latest, noted: Sequence
         known = client.metadata(sorted(topics)).topics
         ids = {name: known[name].topic_id or "" for name in topics}
         asked = [TopicPartition(name, number) for name in topics for number in known[name].partitions]
-        starts, stable = (offsets_at(client, asked, at) for at in (EARLIEST, LATEST))
-        ends = offsets_at(client, asked, LATEST, isolation=0)
+        starts, stable = (offsets_at(client, asked, at) for at in (EARLIEST_TIME, LATEST_TIME))
+        ends = offsets_at(client, asked, LATEST_TIME, isolation=0)
     since = {tp: _since(tp, ids[tp.topic], latest[tp.topic], noted) for tp in asked}
     _refuse_shorter(flow, since, ends)
     tail = [
@@ -103,7 +101,7 @@ def look_at(flow: Flow, topics: Collection[str], latest: Latest, noted: Sequence
         for tp in sorted(asked)
         if stable[tp] > since[tp]
     ]
-    return Look(tail, ids, starts, stable, ends)
+    return TailLook(tail, ids, starts, stable, ends)
 
 
 def _since(tp: TopicPartition, topic_id: str, promoted: Mapping[int, Promotion], noted: Sequence[NotedLook]) -> int:
@@ -118,7 +116,7 @@ def _refuse_shorter(flow: Flow, since: Mapping[TopicPartition, int], ends: Mappi
     shorter = [f"{tp.topic}[{tp.partition}] at offset {count(ends[tp])}" for tp in sorted(since) if ends[tp] < since[tp]]
     if shorter:
         raise ProblemFound(
-            f"cluster {flow.settings.source} has lost records that were copied: the log ends of {'; '.join(shorter[:SHOWN])},"
+            f"cluster {flow.settings.source} has lost records that were copied: the log ends of {'; '.join(shorter[:SHOWN_NAMES])},"
             " before the offsets of the promotion; nothing was opened",
             hint="look at its brokers: was one started with an older or an empty disk? A topic that you delete there stands in no way",
         )
@@ -134,9 +132,9 @@ def merged(rows: Iterable[TailPartition]) -> list[TailPartition]:
     return [found[key] for key in sorted(found)]
 
 
-def still_written(client: WireClient, look: Look) -> str:
+def still_written(client: WireClient, look: TailLook) -> str:
     """The partitions of a look that do not come to rest, in words, with the producers that their leaders remember."""
     busy = sorted({*look.undecided, *(TopicPartition(row.topic, row.partition) for row in look.tail)} or look.held)
     known = client.describe_producers(busy)
-    more = f" and {len(busy) - SHOWN} more partitions" if len(busy) > SHOWN else ""
-    return "; ".join(f"{tp}: {writers(known[tp])}" for tp in busy[:SHOWN]) + more
+    more = f" and {len(busy) - SHOWN_NAMES} more partitions" if len(busy) > SHOWN_NAMES else ""
+    return "; ".join(f"{tp}: {writers(known[tp])}" for tp in busy[:SHOWN_NAMES]) + more

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
-from mirror_pipeline.buffer.ledger.promotions import Step
+from mirror_pipeline.buffer.ledger.promotions import FailoverStep
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.config import MirrorConfig
@@ -33,7 +33,7 @@ from mirror_pipeline.topics.plan import TargetPlan
 POLICY_VIOLATION = 44
 # Until a topic's leaders know a new setting.
 SETTING_SECONDS, SETTING_POLL_SECONDS = 30.0, 0.2
-SETTINGS, RESTORED = "settings", "restored"
+SETTINGS_STEP, RESTORED = "settings", "restored"
 Note = Callable[[str, Mapping[str, object]], None]
 
 
@@ -104,7 +104,7 @@ def empty_old(reverse: Flow, ends: Mapping[TopicPartition, int], note: Note) -> 
             except BrokerError as error:
                 if error.code != POLICY_VIOLATION:
                     raise
-                note(SETTINGS, {"topic": name, "settings": _own_settings(target, name)})
+                note(SETTINGS_STEP, {"topic": name, "settings": _own_settings(target, name)})
                 # A compacted topic takes no DeleteRecords; no other setting may delete from it meanwhile.
                 _alter(target, name, KEPT_FOREVER)
                 _delete_soon(target, own)
@@ -135,11 +135,11 @@ def _delete_soon(target: Admin, ends: Mapping[TopicPartition, int]) -> None:
         time.sleep(SETTING_POLL_SECONDS)
 
 
-def restore_settings(reverse: Flow, steps: Iterable[Step], note: Note) -> None:
+def restore_settings(reverse: Flow, steps: Iterable[FailoverStep], note: Note) -> None:
     """Give topics the settings back that they had before they were emptied, also after a kill. Raises BrokerError."""
     changed: dict[str, dict[str, str | None]] = {}
     for step in steps:
-        if step.step == SETTINGS:
+        if step.step == SETTINGS_STEP:
             changed.setdefault(step.detail["topic"], step.detail["settings"])
         elif step.step == RESTORED:
             changed.pop(step.detail["topic"], None)

@@ -10,7 +10,7 @@ from mirror_pipeline.buffer.place.place import find_lanes
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.operations.groups.background import one_round, open_rounds
-from mirror_pipeline.operations.groups.decide import Decision, GroupState, Sides
+from mirror_pipeline.operations.groups.decide import GroupDecision, GroupState, Sides
 from mirror_pipeline.operations.groups.group_round import RoundOutcome
 from mirror_pipeline.operations.groups.last_round import LastRound, read_last_round
 from mirror_pipeline.reports import CarriedGroup, GroupsReport
@@ -69,7 +69,7 @@ def _about(flow: Flow, last: LastRound | None, since: float | None) -> list[str]
     return notes
 
 
-def _row(flow: Flow, key: GroupPartition, sides: Sides, decision: Decision, written: int | None) -> CarriedGroup:
+def _row(flow: Flow, key: GroupPartition, sides: Sides, decision: GroupDecision, written: int | None) -> CarriedGroup:
     held = None if sides.target is None else sides.target.offset
     behind = None
     if decision.offset is not None:

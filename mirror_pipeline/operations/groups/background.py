@@ -22,9 +22,9 @@ from mirror_pipeline.operations.run_end import RunEnd
 log = logging.getLogger(__name__)
 
 # How long the end of a run waits for a round in progress, which may be abandoned at any point.
-END_SECONDS = 30.0
+GROUPS_END_SECONDS = 30.0
 # At most one maintenance of the table in so many rounds.
-MAINTAIN_EVERY = 30
+GROUPS_MAINTAIN_EVERY = 30
 SAID = (GroupState.ACTIVE, GroupState.BOTH)
 
 
@@ -48,7 +48,7 @@ def carrying_groups(flow: Flow, *, ask_source: bool = True) -> Iterator[None]:
         return
     ended = RunEnd()
     thread = threading.Thread(target=_carry, args=(flow, flow.settings.groups.interval, ended, ask_source), name="groups", daemon=True)
-    with ended.awaited(thread, END_SECONDS):
+    with ended.awaited(thread, GROUPS_END_SECONDS):
         yield
 
 
@@ -105,7 +105,7 @@ def _rounds(rounds: GroupRounds, store: LaneStore, interval: float, ended: RunEn
         try:
             outcome = rounds.run(ask_source=asks)
             down = bool(outcome.source_down)
-            if count % MAINTAIN_EVERY == 0:
+            if count % GROUPS_MAINTAIN_EVERY == 0:
                 rounds.table.maintain()
         except MirrorError as failed:
             error = str(failed)

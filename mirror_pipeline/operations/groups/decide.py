@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from mirror_pipeline.buffer.ledger.group_offsets import NONE, CarriedOffset, GroupPartition
+from mirror_pipeline.buffer.ledger.group_offsets import NO_OFFSET, CarriedOffset, GroupPartition
 from mirror_pipeline.buffer.ledger.translation import Translated
 from mirror_pipeline.kafka.groups.group_client import Commit
 
@@ -48,7 +48,7 @@ class Sides:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class GroupDecision:
     """The outcome: ``offset`` is what the target should hold (None while unknown), ``row`` what the ledger should say."""
 
     state: GroupState
@@ -57,7 +57,7 @@ class Decision:
     why: str = ""
 
 
-def decide(key: GroupPartition, sides: Sides, known: CarriedOffset | None, now: int, *, opened: int = NONE) -> Decision:
+def decide(key: GroupPartition, sides: Sides, known: CarriedOffset | None, now: int, *, opened: int = NO_OFFSET) -> GroupDecision:
     """Apply the rules.
 
     Args:
@@ -69,26 +69,26 @@ def decide(key: GroupPartition, sides: Sides, known: CarriedOffset | None, now: 
             target holds dates from the time in between.
     """
     wanted = None if sides.translated.offset is None else max(sides.translated.offset, sides.start)
-    reopened = opened > (NONE if known is None else known.opened)
+    reopened = opened > (NO_OFFSET if known is None else known.opened)
     onward = reopened and sides.target is not None and wanted is not None and wanted >= sides.target.offset
     if not onward and not _ours(sides.target, known, wanted):
         return _foreign(sides, known, wanted)
     went_back = known is not None and (sides.source.offset < known.source_offset or known.moved_back)
-    held = NONE if sides.target is None else sides.target.offset
+    held = NO_OFFSET if sides.target is None else sides.target.offset
     if wanted is None or wanted > sides.end:
-        row = _row(key, sides, NONE, held, went_back, known, now, opened)
+        row = _row(key, sides, NO_OFFSET, held, went_back, known, now, opened)
         why = f"the target's log ends at {sides.end}" if wanted is not None else "its record is not copied yet"
-        return Decision(GroupState.NOT_COPIED_YET, None, row, why)
+        return GroupDecision(GroupState.NOT_COPIED_YET, None, row, why)
     if sides.target is not None and held == wanted and sides.target.metadata == sides.source.metadata:
-        return Decision(GroupState.IN_STEP, wanted, _row(key, sides, wanted, held, False, known, now, opened))
+        return GroupDecision(GroupState.IN_STEP, wanted, _row(key, sides, wanted, held, False, known, now, opened))
     if wanted < held and not went_back:
         why = f"the target's offset {held} is further, and the source's did not go back"
-        return Decision(GroupState.AHEAD, wanted, None, why)
+        return GroupDecision(GroupState.AHEAD, wanted, None, why)
     if sides.active:  # nothing is written, so nothing is named: what appears there is the members' own
-        row = _row(key, sides, NONE, held, went_back, known, now, opened)
-        return Decision(GroupState.ACTIVE, wanted, row, "the group has members on the target; stop them there or on the source")
+        row = _row(key, sides, NO_OFFSET, held, went_back, known, now, opened)
+        return GroupDecision(GroupState.ACTIVE, wanted, row, "the group has members on the target; stop them there or on the source")
     row = _row(key, sides, wanted, held, went_back, known, now, opened)
-    return Decision(GroupState.WRITE, wanted, row, "the next round writes it")
+    return GroupDecision(GroupState.WRITE, wanted, row, "the next round writes it")
 
 
 def seen_only(key: GroupPartition, source: Commit, known: CarriedOffset | None, now: int) -> CarriedOffset | None:
@@ -97,7 +97,7 @@ def seen_only(key: GroupPartition, source: Commit, known: CarriedOffset | None, 
     What was written on the target, and when, stays noted: what it holds besides is somebody else's.
     """
     if known is None:
-        return CarriedOffset(key, source.offset, source.metadata, NONE, NONE, False, now)
+        return CarriedOffset(key, source.offset, source.metadata, NO_OFFSET, NO_OFFSET, False, now)
     if (source.offset, source.metadata) == (known.source_offset, known.metadata):
         return None
     went_back = source.offset < known.source_offset or known.moved_back
@@ -110,12 +110,12 @@ def _ours(target: Commit | None, known: CarriedOffset | None, wanted: int | None
     return known is not None and target.offset in (known.target_offset, known.previous_offset)
 
 
-def _foreign(sides: Sides, known: CarriedOffset | None, wanted: int | None) -> Decision:
+def _foreign(sides: Sides, known: CarriedOffset | None, wanted: int | None) -> GroupDecision:
     assert sides.target is not None  # noqa: S101 - what is missing is never foreign
     if known is not None and known.source_offset == sides.source.offset:
-        return Decision(GroupState.MOVED, wanted, None, f"the group continued on the target, at {sides.target.offset}")
+        return GroupDecision(GroupState.MOVED, wanted, None, f"the group continued on the target, at {sides.target.offset}")
     hint = "delete its offsets on the target to carry the source's over again"
-    return Decision(GroupState.BOTH, wanted, None, f"the group committed {sides.target.offset} on the target itself; {hint}")
+    return GroupDecision(GroupState.BOTH, wanted, None, f"the group committed {sides.target.offset} on the target itself; {hint}")
 
 
 def _row(

@@ -10,10 +10,9 @@ from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.groups.group_client import GROUP_AUTHORIZATION_FAILED, GroupClient, ListedGroup
 from mirror_pipeline.operations.groups.group_round import IDLE_STATES, matching, selected, unmatched, why_left_out
 from mirror_pipeline.reports import Finding
-from mirror_pipeline.text import plural
+from mirror_pipeline.text import SHOWN_NAMES, plural
 from mirror_pipeline.topics import rights
 
-SHOWN = 5
 # A group's name that stands for those of a regex of which nothing but `.*` is known.
 ANY_GROUP = "mirror-check"
 
@@ -71,10 +70,10 @@ def _active(flow: Flow, chosen: Mapping[str, ListedGroup], there: Mapping[str, L
     active = sorted(name for name in chosen if name in there and there[name].state.lower() not in IDLE_STATES)
     if not active:
         return []
-    more = f" and {len(active) - SHOWN} more" if len(active) > SHOWN else ""
-    said = f"warning: active on {flow.settings.target}: {', '.join(active[:SHOWN])}{more}"
+    more = f" and {len(active) - SHOWN_NAMES} more" if len(active) > SHOWN_NAMES else ""
+    said = f"warning: active on {flow.settings.target}: {', '.join(active[:SHOWN_NAMES])}{more}"
     return [f"{said}; offsets are not written there until a group has no members"]
 
 
 def _short(lines: list[str]) -> list[str]:
-    return [*lines[:SHOWN], f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else lines
+    return [*lines[:SHOWN_NAMES], f"and {len(lines) - SHOWN_NAMES} more"] if len(lines) > SHOWN_NAMES else lines

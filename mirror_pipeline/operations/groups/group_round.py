@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from mirror_pipeline.buffer.ledger.group_offsets import NONE, CarriedOffset, GroupOffsets, GroupPartition, now
+from mirror_pipeline.buffer.ledger.group_offsets import NO_OFFSET, CarriedOffset, GroupOffsets, GroupPartition, now
 from mirror_pipeline.buffer.ledger.promotions import latest_of, promoted_topics
 from mirror_pipeline.buffer.ledger.translation import PartitionMap
 from mirror_pipeline.config import GroupSelection
@@ -18,12 +18,12 @@ from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.engine.driver.topics.waits import patience
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.groups.group_client import UNKNOWN_MEMBER_ID, Commit, Commits, GroupClient, ListedGroup
 from mirror_pipeline.kafka.offsets import offsets_or_errors
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.operations.groups.decide import Decision, GroupState, Sides, decide, seen_only
+from mirror_pipeline.operations.groups.decide import GroupDecision, GroupState, Sides, decide, seen_only
 from mirror_pipeline.operations.groups.maps import MirrorMaps
 from mirror_pipeline.operations.groups.seen_groups import SeenGroups
 
@@ -51,7 +51,7 @@ class RoundOutcome:
     ``source_down`` says why the source did not answer: the commits are those that were seen there last.
     """
 
-    decisions: dict[GroupPartition, tuple[Sides, Decision]] = field(default_factory=dict)
+    decisions: dict[GroupPartition, tuple[Sides, GroupDecision]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     groups: int = 0
@@ -193,7 +193,7 @@ class GroupRounds:
                 found = maps[tp].to_target(group.commits[tp].offset)
                 sides = Sides(group.commits[tp], there.get(place), found, *bounds[place], active)
                 known = (self._rows or {}).get(key)
-                decision = decide(key, sides, known, moment, opened=self._opened.get(tp.topic, NONE))
+                decision = decide(key, sides, known, moment, opened=self._opened.get(tp.topic, NO_OFFSET))
                 outcome.decisions[key] = sides, decision
                 if decision.state in SETTLED or found.offset is None:
                     self._settled[key] = sides.source, found.offset
@@ -255,8 +255,8 @@ def _refused(code: int) -> str:
 def _bounds(client: WireClient, places: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
     """First offset and end of target partitions. Leaders are asked once: where one does not answer, the next round asks again."""
     within = patience(client)
-    starts = offsets_or_errors(client, places, EARLIEST, within=within)
-    ends = offsets_or_errors(client, places, LATEST, isolation=0, within=within)
+    starts = offsets_or_errors(client, places, EARLIEST_TIME, within=within)
+    ends = offsets_or_errors(client, places, LATEST_TIME, isolation=0, within=within)
     found = {}
     for place in places:
         start, end = starts[place], ends[place]

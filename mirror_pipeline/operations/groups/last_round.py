@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.place import LaneStore
 
-FILE = "round.json"
+ROUND_FILE = "round.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class LastRound:
 def write_last_round(store: LaneStore, done: LastRound) -> None:
     """Replace the file. Raises BufferUnusable."""
     with explained(store.uri):
-        store.write_file(FILE, json.dumps(asdict(done)))
+        store.write_file(ROUND_FILE, json.dumps(asdict(done)))
 
 
 def read_last_round(store: LaneStore) -> LastRound | None:
     """The file's content; None when there was no round. Raises BufferUnusable."""
     with explained(store.uri):
-        text = store.read_file(FILE)
+        text = store.read_file(ROUND_FILE)
     try:
         return LastRound(**json.loads(text)) if text else None
     except (ValueError, TypeError):  # of a later version

@@ -7,8 +7,7 @@ from mirror_pipeline.flow import Flow
 from mirror_pipeline.operations.topic_sync.acl_round import AclRounds
 from mirror_pipeline.operations.topic_sync.own_copies import own_copies
 from mirror_pipeline.operations.topic_sync.sync_state import topics_store
-
-SHOWN = 5
+from mirror_pipeline.text import SHOWN_NAMES
 
 
 def acl_notes(flow: Flow) -> tuple[str, ...]:
@@ -19,6 +18,6 @@ def acl_notes(flow: Flow) -> tuple[str, ...]:
     with flow.target_admin() as target:
         table = TopicChanges(store) if store is not None else None
         outcome = AclRounds(flow, table, target).run(own_copies(flow), write=False)
-    more = len(outcome.changed) - SHOWN
-    changes = [f"the next run will {line}" for line in outcome.changed[:SHOWN]]
+    more = len(outcome.changed) - SHOWN_NAMES
+    changes = [f"the next run will {line}" for line in outcome.changed[:SHOWN_NAMES]]
     return (*outcome.notes, *changes, *([f"and {more} more ACLs"] if more > 0 else []))

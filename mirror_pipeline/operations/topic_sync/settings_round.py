@@ -15,7 +15,7 @@ from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.admin import Admin
-from mirror_pipeline.kafka.answers import LATEST
+from mirror_pipeline.kafka.answers import LATEST_TIME
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirror_pipeline.kafka.offsets import offsets_or_errors
 from mirror_pipeline.model import TopicPartition
@@ -143,7 +143,7 @@ class SettingsRounds:
             with self.flow.source_client() as client:
                 found = client.metadata(fresh).topics
                 parts = [TopicPartition(topic, number) for topic in fresh for number in found[topic].partitions]
-                ends = offsets_or_errors(client, parts, LATEST, isolation=0)
+                ends = offsets_or_errors(client, parts, LATEST_TIME, isolation=0)
             for topic in fresh:
                 own = {tp: end for tp, end in ends.items() if tp.topic == topic}
                 known = {tp: end for tp, end in own.items() if isinstance(end, int)}

@@ -10,7 +10,7 @@ from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
 from mirror_pipeline.flow import Flow
 
-FILE = "round.json"
+SYNC_FILE = "round.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class SyncState:
 def write_state(store: LaneStore, state: SyncState) -> None:
     """Replace the file. Raises BufferUnusable."""
     with explained(store.uri):
-        store.write_file(FILE, json.dumps(asdict(state)))
+        store.write_file(SYNC_FILE, json.dumps(asdict(state)))
 
 
 def syncs_topics(flow: Flow) -> bool:
@@ -64,7 +64,7 @@ def read_state(flow: Flow) -> SyncState | None:
     if store is None:
         return None
     with explained(store.uri):
-        text = store.read_file(FILE)
+        text = store.read_file(SYNC_FILE)
     try:
         return SyncState(**json.loads(text)) if text else None
     except (ValueError, TypeError):  # of a later version

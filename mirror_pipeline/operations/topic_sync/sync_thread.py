@@ -24,12 +24,12 @@ from mirror_pipeline.topics.lanes import known_topics
 log = logging.getLogger(__name__)
 
 # A round takes at most one part in so many of the time, and begins two minutes after the last one at the latest.
-SHARE, LONGEST_PAUSE = 20, 120.0
+SYNC_SHARE, LONGEST_PAUSE = 20, 120.0
 # The first rounds follow each other sooner: a topic that has just been created is found in step before anyone can change it.
 FIRST_PAUSE = 2.0
 # How long the end of a run waits for a round in progress, which may be abandoned at any point.
-END_SECONDS = 5.0
-MAINTAIN_EVERY = 60
+SYNC_END_SECONDS = 5.0
+SYNC_MAINTAIN_EVERY = 60
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def syncing_topics(flow: Flow) -> Iterator[None]:
         yield
         return
     ended = RunEnd()
-    with ended.awaited(threading.Thread(target=_sync, args=(flow, ended), name="topics", daemon=True), END_SECONDS):
+    with ended.awaited(threading.Thread(target=_sync, args=(flow, ended), name="topics", daemon=True), SYNC_END_SECONDS):
         yield
 
 
@@ -93,7 +93,7 @@ def run_rounds(flow: Flow, store: LaneStore, rounds: Rounds, ended: RunEnd) -> N
         try:
             seen = set(known_topics(flow.config, flow.settings))
             outcome, acls = rounds.run()
-            if count % MAINTAIN_EVERY == 0:
+            if count % SYNC_MAINTAIN_EVERY == 0:
                 rounds.table.maintain()
         except MirrorError as failed:
             error = str(failed)
@@ -114,7 +114,7 @@ def run_rounds(flow: Flow, store: LaneStore, rounds: Rounds, ended: RunEnd) -> N
 
 def pause_after(seconds: float, interval: float) -> float:
     """How long to wait after a round that took some seconds."""
-    return max(interval, min(LONGEST_PAUSE, SHARE * seconds))
+    return max(interval, min(LONGEST_PAUSE, SYNC_SHARE * seconds))
 
 
 def _began_more(flow: Flow, seen: Collection[str]) -> bool:

@@ -16,8 +16,8 @@ from mirror_pipeline.orchestration.up.graphql import GraphQLError, reload_locati
 from mirror_pipeline.orchestration.up.page import known_token
 from mirror_pipeline.topics.catalogue import Catalogue
 
-INTERVAL_SECONDS = 30
-LOOK_SECONDS = 20.0
+CATALOGUE_INTERVAL_SECONDS = 30
+CATALOGUE_LOOK_SECONDS = 20.0
 # A reload that did not bring the topics in is requested again after this time.
 RELOAD_AGAIN_SECONDS = 600.0
 
@@ -29,7 +29,7 @@ def catalogue_sensor(mirror: KnownMirror) -> dg.SensorDefinition:
         name=mirror.called("catalogue"),
         description=f"Asks cluster `{mirror.config.source}` which topics mirror `{mirror.name}` selects and saves the answer. "
         "When it differs from the assets shown here, the code location is reloaded.",
-        minimum_interval_seconds=INTERVAL_SECONDS,
+        minimum_interval_seconds=CATALOGUE_INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         tags={names.MIRROR_TAG: mirror.name},
     )
@@ -48,7 +48,7 @@ def file_sensor(project: Project) -> dg.SensorDefinition:
     @dg.sensor(
         name=names.MIRROR_FILE,
         description=description,
-        minimum_interval_seconds=INTERVAL_SECONDS,
+        minimum_interval_seconds=CATALOGUE_INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
     def look_at_file(context: dg.SensorEvaluationContext, mirror_project: MirrorsResource) -> dg.SkipReason:
@@ -66,7 +66,7 @@ def file_sensor(project: Project) -> dg.SensorDefinition:
 def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: MirrorsResource) -> dg.SkipReason:
     """Refresh once. The result is always a skip: a catalogue starts no run."""
     try:
-        catalogue, states = step_thread.bounded(lambda: _look(mirror, mirrors), LOOK_SECONDS, name=f"catalogue of {mirror.name}")
+        catalogue, states = step_thread.bounded(lambda: _look(mirror, mirrors), CATALOGUE_LOOK_SECONDS, name=f"catalogue of {mirror.name}")
     except (MirrorError, TimeoutError) as error:
         return dg.SkipReason(f"catalogue of mirror {mirror.name} not refreshed: {error} (source cluster {mirror.config.source})")
     now = {(topic.name, topic.target_topic, topic.partitions, states.get(topic.name, "")) for topic in catalogue.topics}

@@ -40,7 +40,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class LagDecision:
     """Lanes to start, and one line for each lane that is not started."""
 
     starts: tuple[Start, ...]
@@ -49,7 +49,7 @@ class Decision:
 
 def decide(
     lag: MirrorLag, lanes: Sequence[LaneFacts], *, homes: dict[str, str], now: float, stuck: dict[str, float] | None = None
-) -> Decision:
+) -> LagDecision:
     """Which lanes to start.
 
     Args:
@@ -63,7 +63,7 @@ def decide(
     aside = _aside(lag)
     if not behind:
         copied = sum(1 for topic in lag.topics if topic.state not in DIRECTED)
-        return Decision((), ((f"no lag in {_count(copied, 'topic')}",) if copied or not aside else ()) + aside)
+        return LagDecision((), ((f"no lag in {_count(copied, 'topic')}",) if copied or not aside else ()) + aside)
     starts, reasons = list[Start](), list(aside)
     for facts in lanes:
         here = [topic for topic in behind if homes.get(topic.topic) == facts.lane]
@@ -74,7 +74,7 @@ def decide(
             reasons.append(reason)
         else:
             starts.append(Start(facts, _shown(facts, [topic.topic for topic in here])))
-    return Decision(tuple(starts), tuple(reasons))
+    return LagDecision(tuple(starts), tuple(reasons))
 
 
 def _aside(lag: MirrorLag) -> tuple[str, ...]:

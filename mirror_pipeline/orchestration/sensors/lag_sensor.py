@@ -12,13 +12,13 @@ from mirror_pipeline.orchestration.assets import BUDGET_SECONDS, lane_tags
 from mirror_pipeline.orchestration.checks import copying_key
 from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
-from mirror_pipeline.orchestration.sensors.lag_decision import Decision, LagMemory, Start, decide
+from mirror_pipeline.orchestration.sensors.lag_decision import LagDecision, LagMemory, Start, decide
 from mirror_pipeline.orchestration.sensors.lane_facts import gather
 from mirror_pipeline.reports import MirrorStatus
 
-INTERVAL_SECONDS = 10
+LAG_INTERVAL_SECONDS = 10
 # Dagster abandons a tick after a minute; the sensor skips when measuring the lag takes longer than this.
-LOOK_SECONDS = 10.0
+LAG_LOOK_SECONDS = 10.0
 JITTER = 0.1
 
 # Mirrors whose last lag request has not returned; prevents requests from piling up on a cluster that hangs.
@@ -30,9 +30,9 @@ def lag_sensor(mirror: KnownMirror, jobs: list[dg.JobDefinition]) -> dg.SensorDe
 
     @dg.sensor(
         name=mirror.called("lag"),
-        description=f"Measures the lag of mirror `{mirror.name}` every {INTERVAL_SECONDS} s and starts the lanes that have lag. "
+        description=f"Measures the lag of mirror `{mirror.name}` every {LAG_INTERVAL_SECONDS} s and starts the lanes that have lag. "
         "To stop the mirror, stop this sensor, then terminate the lanes' runs.",
-        minimum_interval_seconds=INTERVAL_SECONDS,
+        minimum_interval_seconds=LAG_INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         tags={names.MIRROR_TAG: mirror.name},
         **({"jobs": jobs} if jobs else {}),  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def _look(mirror: KnownMirror, mirrors: MirrorsResource) -> tuple[MirrorLag, Mir
         finally:
             _lag_requests.discard(mirror.name)
 
-    return step_thread.bounded(look, LOOK_SECONDS, name=f"lag of {mirror.name}")
+    return step_thread.bounded(look, LAG_LOOK_SECONDS, name=f"lag of {mirror.name}")
 
 
 def _without_source(
@@ -95,14 +95,14 @@ def _without_source(
         return lag, live.status(), mirrors.lanes_of(mirror.name, [topic.topic for topic in lag.topics])
 
     try:
-        lag, status, homes = step_thread.bounded(look, LOOK_SECONDS, name=f"buffer of {mirror.name}")
+        lag, status, homes = step_thread.bounded(look, LAG_LOOK_SECONDS, name=f"buffer of {mirror.name}")
     except (MirrorError, TimeoutError):
         return dg.SkipReason(unseen)
     if not lag.lag_records:
         return dg.SkipReason(unseen)
     now, memory = step_thread.wall_clock(), LagMemory(context.cursor)
     decision = decide(lag, memory.pace(gather(context.instance, mirror, status), now), homes=homes, now=now)
-    drain = Decision(decision.starts, (unseen, *decision.reasons))
+    drain = LagDecision(decision.starts, (unseen, *decision.reasons))
     return _result(mirror, drain, [], memory.cursor())
 
 
@@ -115,7 +115,7 @@ def _unseen(mirror: KnownMirror, error: Exception) -> str:
     return f"lag of mirror {mirror.name} unknown: {error}"
 
 
-def _result(mirror: KnownMirror, decision: Decision, events: list[dg.AssetObservation], cursor: str) -> dg.SensorResult:
+def _result(mirror: KnownMirror, decision: LagDecision, events: list[dg.AssetObservation], cursor: str) -> dg.SensorResult:
     if not decision.starts:
         return dg.SensorResult(skip_reason="; ".join(decision.reasons), asset_events=events, cursor=cursor)
     return dg.SensorResult(run_requests=[_request(mirror, start) for start in decision.starts], asset_events=events, cursor=cursor)

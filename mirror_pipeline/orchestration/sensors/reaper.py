@@ -23,7 +23,7 @@ from mirror_pipeline.orchestration.run_tags import process_of, sees_process
 from mirror_pipeline.reports import LaneStatus
 from mirror_pipeline.text import clock
 
-INTERVAL_SECONDS = 15
+REAPER_INTERVAL_SECONDS = 15
 # Ticks without a new heartbeat: a minute.
 SILENT_TICKS = 4
 # Ticks until the first heartbeat, five minutes: Python, Dagster and Spark start, on a busy machine.
@@ -36,8 +36,8 @@ def reaper(project: Project) -> dg.SensorDefinition:
     @dg.sensor(
         name=names.REAPER,
         description="Fails lane runs of these mirrors whose worker has died, or sent no heartbeat for "
-        f"{SILENT_TICKS * INTERVAL_SECONDS} s: the next run can start.",
-        minimum_interval_seconds=INTERVAL_SECONDS,
+        f"{SILENT_TICKS * REAPER_INTERVAL_SECONDS} s: the next run can start.",
+        minimum_interval_seconds=REAPER_INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
     def reap(context: dg.SensorEvaluationContext, mirror_project: MirrorsResource) -> dg.SkipReason:

@@ -47,7 +47,7 @@ _ENTERED = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" cont
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class GateRules:
     """Which requests are allowed.
 
     Args:
@@ -104,7 +104,7 @@ class Rules:
 class Gate:
     """The ASGI layer."""
 
-    def __init__(self, app: App, rules: Rules) -> None:
+    def __init__(self, app: App, rules: GateRules) -> None:
         self._app = app
         self._rules = rules
 

@@ -14,8 +14,8 @@ from mirror_pipeline.errors import ProblemFound, UsageError
 from mirror_pipeline.files import try_lock
 from mirror_pipeline.host import expanded
 
-SETTINGS = "dagster.yaml"
-LOCK = "up.lock"
+DAGSTER_YAML = "dagster.yaml"
+UP_LOCK = "up.lock"
 # Not `logs`: Dagster owns a folder of that name and moves it.
 LOGS = "server_logs"
 # The kernel accepts 107 bytes.
@@ -29,7 +29,7 @@ def packaged_settings() -> Path:
         UsageError: neither exists.
     """
     package = Path(mirror_pipeline.__file__).parent
-    for place in (package / "dagster_home" / SETTINGS, package.parent / "dagster_home" / SETTINGS):
+    for place in (package / "dagster_home" / DAGSTER_YAML, package.parent / "dagster_home" / DAGSTER_YAML):
         if place.is_file():
             return place
     raise UsageError("the package has no dagster.yaml", hint="install it again, or write one into DAGSTER_HOME")
@@ -45,8 +45,8 @@ def prepare_home(folder: Path) -> Path:
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         (home / LOGS).mkdir(exist_ok=True)
-        if not (home / SETTINGS).exists():
-            shutil.copyfile(packaged_settings(), home / SETTINGS)
+        if not (home / DAGSTER_YAML).exists():
+            shutil.copyfile(packaged_settings(), home / DAGSTER_YAML)
     except OSError as error:
         hint = "its default is .mirror next to mirror.yaml: that folder must be writable"
         raise UsageError(f"Dagster's folder {home}: {error.strerror}", hint=hint) from error
@@ -60,7 +60,7 @@ def locked(home: Path, url: str) -> Iterator[None]:
     Raises:
         ProblemFound: another ``mirror up`` holds it.
     """
-    handle = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = os.open(home / UP_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not try_lock(handle):
             raise ProblemFound(f"another `mirror up` is running in {home}: {_holder(handle)}", hint="use it, or stop it first")

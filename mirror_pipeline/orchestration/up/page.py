@@ -12,7 +12,7 @@ from mirror_pipeline.orchestration.up.gate import ANY_ADDRESS, is_loopback
 
 TOKEN_ENV = "MIRROR_UP_TOKEN"  # noqa: S105 - a name
 TOKEN_FILE_ENV = "MIRROR_UP_TOKEN_FILE"  # noqa: S105 - a name
-FILE = "up.token"
+UP_TOKEN = "up.token"  # noqa: S105 - a name
 # Characters: a shorter token could be guessed by trying.
 SHORTEST = 16
 
@@ -34,7 +34,7 @@ def make_token() -> str:
 
 def write_token(home: Path, token: str | None) -> Path:
     """Write the token file (mode 0600) for programs of this user; None removes it. The token is in no environment or command line."""
-    path = home / FILE
+    path = home / UP_TOKEN
     if token is None:
         path.unlink(missing_ok=True)
     else:

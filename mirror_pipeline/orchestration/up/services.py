@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mirror_pipeline.children import default_signals
 
-POLL_SECONDS = 0.2
+SERVICE_POLL_SECONDS = 0.2
 TAIL_LINES = 8
 _PR_SET_PDEATHSIG = 1
 
@@ -75,7 +75,7 @@ def wait_until(condition: Callable[[], bool], seconds: float, *, give_up: Callab
     while not condition():
         if give_up() or time.monotonic() >= deadline:
             return False
-        time.sleep(POLL_SECONDS)
+        time.sleep(SERVICE_POLL_SECONDS)
     return True
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import uvicorn
 
-from mirror_pipeline.orchestration.up.gate import Gate, Rules
+from mirror_pipeline.orchestration.up.gate import Gate, GateRules
 from mirror_pipeline.orchestration.up.page import TOKEN_FILE_ENV
 
 # As in Dagster's own command line.
@@ -41,10 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         target = WorkspaceFileTarget([str(options.workspace)])
         with WorkspaceProcessContext(instance, target, version=__version__, code_server_log_level="warning") as context:
             app = create_app_from_workspace_process_context(context, live_data_poll_rate=POLL_MS, lifespan=_lifespan)
-            serve(app, Rules(options.host, options.port, _token(), tuple(options.allow_host)))
+            serve(app, GateRules(options.host, options.port, _token(), tuple(options.allow_host)))
 
 
-def serve(app: Any, rules: Rules) -> None:
+def serve(app: Any, rules: GateRules) -> None:
     """Serve an ASGI app behind the gate. Addresses are not logged: the first request may contain the token."""
     uvicorn.run(
         Gate(app, rules), host=rules.host, port=rules.port, log_level="warning", access_log=False, proxy_headers=False, server_header=False

@@ -74,4 +74,5 @@ def test_of_many_installations_the_newest_archives_stay(monkeypatch: pytest.Monk
         os.utime(path, (1_000_000 - age, 1_000_000 - age))
     monkeypatch.setattr(class_archive, "_train", lambda path: path.write_bytes(b"classes"))
     built = class_archive.build()
-    assert {path.name for path in folder.glob("*.jsa")} == {built.name, *(f"spark-{age}.jsa" for age in range(class_archive.KEPT - 1))}
+    kept = {f"spark-{age}.jsa" for age in range(class_archive.KEPT_FILES - 1)}
+    assert {path.name for path in folder.glob("*.jsa")} == {built.name, *kept}

@@ -84,7 +84,7 @@ def test_wrong_checksum_is_an_error_and_nothing_stays(repository: Path, monkeypa
 
 def test_jar_that_cannot_be_had_is_named_after_some_tries(repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     use(monkeypatch, pinned(**{"org.example:three:3.0": "0" * 64}))
-    monkeypatch.setattr(jars, "PAUSES", (0.01,))
+    monkeypatch.setattr(jars, "DOWNLOAD_PAUSES", (0.01,))
     with pytest.raises(ivy.FetchFailed, match=r"not found: org\.example#three;3\.0") as caught:
         jars.ensure_jars("example")
     assert "ivysettings.xml" in caught.value.hint

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not hasattr(socket, "SOCK_SEQPACKET"), reason="n
 PROGRAM = """
 import sys
 from mirror_pipeline.execution import residents
-residents.IDLE_SECONDS = {idle}
+residents.RESIDENT_IDLE_SECONDS = {idle}
 residents.start_keeper()
 from tests.unit.execution import test_residents as here
 here.{test}(*sys.argv[1:])

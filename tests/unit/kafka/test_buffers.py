@@ -9,7 +9,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.kafka.buffers import CHUNK_BYTES, KEPT, Arena, BufferPool
+from mirror_pipeline.kafka.buffers import CHUNK_BYTES, KEPT_BUFFERS, Arena, BufferPool
 
 
 def test_a_buffer_is_used_again_once_its_views_are_gone() -> None:
@@ -49,7 +49,7 @@ def test_no_more_buffers_are_kept_than_needed() -> None:
     pool = BufferPool()
     held = [pool.take(1 << 16) for _ in range(20)]
     assert len({id(view.obj) for view in held}) == 20
-    assert len(pool._kept) == KEPT
+    assert len(pool._kept) == KEPT_BUFFERS
 
 
 def test_a_small_reply_does_not_pin_a_huge_buffer() -> None:

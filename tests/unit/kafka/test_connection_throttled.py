@@ -92,7 +92,7 @@ def test_the_share_never_falls_to_nothing() -> None:
     broker = Throttling(40, milliseconds=1)
     with ScriptedBroker(broker.script) as served, Connection("127.0.0.1", served.port) as connection:
         ask(connection)
-    assert min(broker.sizes) == fetch_module.LEAST_SHARE
+    assert min(broker.sizes) == fetch_module.LEAST_SHARE_BYTES
 
 
 def test_a_connection_that_takes_the_place_of_a_throttled_one_waits_as_that_would_have() -> None:

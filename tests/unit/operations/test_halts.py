@@ -16,11 +16,11 @@ from mirror_pipeline.buffer.place.place import LaneStore, open_lane
 from mirror_pipeline.buffer.place.status import write_status
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig
-from mirror_pipeline.kafka.answers import EARLIEST, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
-from mirror_pipeline.operations.halts import Look, reported, run_notes, with_halts
+from mirror_pipeline.operations.halts import HaltLook, reported, run_notes, with_halts
 from mirror_pipeline.operations.standing import standing
 
 LIFE = Incarnation("t", "now", "east-id", "west-id", "east.t", "target-id", {0: 10}, {0: 0}, 1)
@@ -48,7 +48,7 @@ class Cluster:
 
     def list_offsets(self, wanted: Mapping[TopicPartition, int], *, isolation: int = 1) -> dict[TopicPartition, OffsetAnswer]:
         self.asked += ["offsets"] * len(wanted)
-        return {tp: OffsetAnswer(self.start if at == EARLIEST else self._end(), -1, 0) for tp, at in wanted.items()}
+        return {tp: OffsetAnswer(self.start if at == EARLIEST_TIME else self._end(), -1, 0) for tp, at in wanted.items()}
 
     def forget(self, tp: TopicPartition) -> None:
         self.asked.append("forget")
@@ -87,7 +87,7 @@ def waits(store: LaneStore, state: str = "running", **more: Any) -> MirrorLag:
     write_status(store, status)
     stand = standing([store])
     row = TopicLag("t", "east.t", (PartitionLag(0, 10, 12, 10, 2),), 3.0)
-    return with_halts(MirrorLag("m", (row,), 3.0), Look("m", [store], {"t": "east.t"}), stand, ())
+    return with_halts(MirrorLag("m", (row,), 3.0), HaltLook("m", [store], {"t": "east.t"}), stand, ())
 
 
 def test_a_topic_that_a_lane_waits_for_says_why_and_what_to_do(store: LaneStore) -> None:
@@ -103,7 +103,7 @@ def decide(store: LaneStore, kind: DecisionKind, start: int = 0, end: int = 0, s
 
 
 def look(store: LaneStore, source: Cluster, target: str = "east.t", **options: Any) -> dict[str, tuple[str, str]]:
-    seen = Look("m", [store], {"t": target}, **options)
+    seen = HaltLook("m", [store], {"t": target}, **options)
     seen.source(cast(WireClient, source), "east")
     return {name: (halt.code, halt.hint) for name, halt in seen.halts.items()}
 
@@ -201,7 +201,7 @@ def test_a_halt_that_was_accepted_since_is_over(store: LaneStore) -> None:
 
 
 def test_a_target_that_was_made_again_is_seen(store: LaneStore) -> None:
-    seen = Look("m", [store], {"t": "east.t"})
+    seen = HaltLook("m", [store], {"t": "east.t"})
     seen.target(cast(WireClient, Cluster(cluster_id="west-id", topic_id="another")), "west")
     assert seen.halts["t"].code == "target_recreated"
     seen.target(cast(WireClient, Cluster(cluster_id="west-id", topic_id="target-id")), "west")
@@ -209,7 +209,7 @@ def test_a_target_that_was_made_again_is_seen(store: LaneStore) -> None:
 
 
 def test_a_deleted_topic_stays_in_the_lag_with_what_is_staged(store: LaneStore) -> None:
-    seen = Look("m", [store], {"t": "east.t"})
+    seen = HaltLook("m", [store], {"t": "east.t"})
     seen.source(cast(WireClient, Cluster(error=GONE)), "east")
     (row,) = with_halts(MirrorLag("m", (TopicLag("t", "east.t", ()),), None), seen, standing([store]), ()).topics
     assert (row.state, row.code, row.partitions) == ("halted", "source_gone", (PartitionLag(0, 10, 10, 10, 0),))

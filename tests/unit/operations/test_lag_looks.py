@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from mirror_pipeline.errors import ConnectionLost
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
+from mirror_pipeline.kafka.answers import (
+    EARLIEST_TIME,
+    LATEST_TIME,
+    ClusterMetadata,
+    OffsetAnswer,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations import warnings
@@ -35,7 +42,7 @@ class Source:
         return ClusterMetadata("id", 1, {}, {name: TopicMetadata(name, "i", 0, False, part) for name in names})
 
     def list_offsets(self, at: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:
-        ends = {EARLIEST: 10, LATEST: 100}
+        ends = {EARLIEST_TIME: 10, LATEST_TIME: 100}
         return {
             tp: OffsetAnswer(-1, -1, 13) if (tp.topic, when) in self.failing else OffsetAnswer(ends.get(when, self.since), -1, 0)
             for tp, when in at.items()
@@ -50,7 +57,7 @@ def lag(source: Source, stand: Standing, start: Any = "earliest", topic: str = "
 NOTHING = Standing({}, {}, 0, 0)
 
 
-@pytest.mark.parametrize("failing", [("new", EARLIEST), ("new", LATEST)])
+@pytest.mark.parametrize("failing", [("new", EARLIEST_TIME), ("new", LATEST_TIME)])
 def test_an_error_is_no_offset(failing: tuple[str, int]) -> None:
     rows, notes = lag(Source({failing}), NOTHING)
     assert rows == [] and len(notes) == 1 and notes[0].startswith("new[0] is left out: new[0]: NETWORK_EXCEPTION")

@@ -15,7 +15,7 @@ from mirror_pipeline.engine.driver.context import LaneContext
 from mirror_pipeline.engine.driver.topics.policies import SourcePolicy
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, UsageError
 from mirror_pipeline.halts import Halt
-from mirror_pipeline.kafka.answers import EARLIEST, ClusterMetadata, OffsetAnswer, TopicMetadata
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, ClusterMetadata, OffsetAnswer, TopicMetadata
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations import resolve as resolving
 from tests.support.lane_context import context, stage
@@ -34,7 +34,7 @@ class Source:
         self.end, self.topic_id, self.error = end, topic_id, error
 
     def list_offsets(self, at: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:
-        return {tp: OffsetAnswer(-1 if self.error else 0 if when == EARLIEST else self.end, -1, self.error) for tp, when in at.items()}
+        return {tp: OffsetAnswer(-1 if self.error else 0 if when == EARLIEST_TIME else self.end, -1, self.error) for tp, when in at.items()}
 
     def metadata(self, names: list[str]) -> ClusterMetadata:
         return ClusterMetadata("east-id", 1, {}, {name: TopicMetadata(name, self.topic_id, 0, False, {}) for name in names})

@@ -23,12 +23,12 @@ FIXED = {
 
 
 def test_names_do_not_change() -> None:
-    assert metadata.NAMES == FIXED
+    assert metadata.METADATA_NAMES == FIXED
 
 
 def test_every_name_is_in_the_documentation() -> None:
     documented = set(re.findall(r"^\| `([a-z_]+)` \|", DOCS.read_text().split("## Metadata")[1], re.MULTILINE))
-    assert documented == metadata.NAMES
+    assert documented == metadata.METADATA_NAMES
 
 
 def test_what_is_emitted_has_a_fixed_name() -> None:
@@ -41,7 +41,7 @@ def test_what_is_emitted_has_a_fixed_name() -> None:
     emitted |= set(metadata.of_verification("orders", fake.verify()))
     emitted |= set(metadata.of_groups(GroupsReport("m", ())))
     emitted |= set(metadata.of_cluster_change("promoted", "")) | set(metadata.of_promotion(HandedTopic("orders", "east.orders", ())))
-    assert emitted == metadata.NAMES
+    assert emitted == metadata.METADATA_NAMES
 
 
 def test_the_topic_is_none_of_the_metadata_of_numbers() -> None:

@@ -7,7 +7,7 @@ import pytest
 from mirror_pipeline.kafka.cluster_info import ConfigValue, TopicInfo
 from mirror_pipeline.topics.configs import FOREVER, desired_configs
 from mirror_pipeline.topics.manage import adjust
-from mirror_pipeline.topics.plan import Rules, TargetCluster, TargetPlan, plan_target
+from mirror_pipeline.topics.plan import TargetCluster, TargetPlan, TopicRules, plan_target
 
 BROKER = {
     "message.max.bytes": ConfigValue("1048588"),
@@ -49,7 +49,7 @@ def plan(
     target: dict[str, ConfigValue] | None = None,
     *,
     partitions: tuple[int, int] = (3, 3),
-    rules: Rules | None = None,
+    rules: TopicRules | None = None,
     brokers: int = 5,
     broker: dict[str, ConfigValue] | None = BROKER,
     collides: str | None = None,
@@ -64,7 +64,7 @@ def plan(
         target,
         target_topic="east.t",
         cluster=cluster,
-        rules=rules or Rules(),
+        rules=rules or TopicRules(),
         collides_with=collides,
     )
 
@@ -79,11 +79,11 @@ def test_new_topics_get_the_source_s_shape() -> None:
 
 @pytest.mark.parametrize(("brokers", "wanted", "replicas"), [(1, None, 1), (2, None, 2), (9, None, 3), (9, 5, 5)])
 def test_replication_factor(brokers: int, wanted: int | None, replicas: int) -> None:
-    assert plan(brokers=brokers, rules=Rules(True, wanted)).replication_factor == replicas
+    assert plan(brokers=brokers, rules=TopicRules(True, wanted)).replication_factor == replicas
 
 
 def test_more_replicas_than_brokers_is_a_blocker() -> None:
-    assert plan(brokers=2, rules=Rules(True, 3)).blockers == ("topics.replication_factor is 3, cluster west has 2 brokers",)
+    assert plan(brokers=2, rules=TopicRules(True, 3)).blockers == ("topics.replication_factor is 3, cluster west has 2 brokers",)
 
 
 @pytest.mark.parametrize(
@@ -139,10 +139,10 @@ def test_shorter_default_retention_of_the_target_is_a_warning() -> None:
 
 
 def test_manage_false_gives_the_command() -> None:
-    (blocker,) = plan(settings(retention__ms="1000"), rules=Rules(False, 2)).blockers
+    (blocker,) = plan(settings(retention__ms="1000"), rules=TopicRules(False, 2)).blockers
     assert blocker.startswith("topic east.t does not exist on cluster west and topics.manage is false; create it: kafka-topics.sh")
     assert "--partitions 3 --replication-factor 2" in blocker and "--config retention.ms=1000" in blocker
-    made = plan(target=settings(), partitions=(6, 2), rules=Rules(False))
+    made = plan(target=settings(), partitions=(6, 2), rules=TopicRules(False))
     assert (made.grow, made.actions) == (False, ())
     assert made.blockers == (
         "topic east.t on west has 2 partitions, its source t has 6, and topics.manage is false;"
@@ -270,9 +270,9 @@ def test_replicas_are_those_of_the_cluster(up: int, down: tuple[int, ...], defau
 
 def test_a_topic_waits_for_the_broker_that_is_down() -> None:
     cluster = TargetCluster("west", "w:1", 2, BROKER, (3,))
-    made = plan_target(TopicInfo("t", 3), settings(), None, None, target_topic="east.t", cluster=cluster, rules=Rules(True, 3))
+    made = plan_target(TopicInfo("t", 3), settings(), None, None, target_topic="east.t", cluster=cluster, rules=TopicRules(True, 3))
     assert (made.waits, made.blockers) == ("waits for broker 3 of cluster west: 3 replicas, 2 brokers are up", ())
-    made = plan_target(TopicInfo("t", 3), settings(), None, None, target_topic="east.t", cluster=cluster, rules=Rules(True, 4))
+    made = plan_target(TopicInfo("t", 3), settings(), None, None, target_topic="east.t", cluster=cluster, rules=TopicRules(True, 4))
     assert (made.waits, made.blockers) == ("", ("topics.replication_factor is 4, cluster west has 3 brokers",))
 
 
@@ -282,6 +282,6 @@ def test_a_topic_waits_for_the_broker_that_is_down() -> None:
 def test_a_topic_with_fewer_replicas_than_it_would_get_today_is_named(replicas: int, wanted: int | None, warned: bool) -> None:
     cluster = TargetCluster("west", "w:1", 3, BROKER)
     there = TopicInfo("east.t", 3, replication_factor=replicas)
-    rules = Rules(True, wanted)
+    rules = TopicRules(True, wanted)
     made = plan_target(TopicInfo("t", 3), settings(), there, settings(), target_topic="east.t", cluster=cluster, rules=rules)
     assert any("made today it would get" in warning for warning in made.warnings) is warned

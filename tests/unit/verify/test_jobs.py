@@ -11,7 +11,7 @@ from mirror_pipeline.errors import BrokerError, CorruptBatch, TaskLost
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.kafka.cluster_info import ConfigValue
 from mirror_pipeline.verify.align import align
-from mirror_pipeline.verify.jobs import ATTEMPTS, GROUP_OFFSETS, grouped, run_each
+from mirror_pipeline.verify.jobs import JOB_ATTEMPTS, OFFSETS_PER_GROUP, grouped, run_each
 from mirror_pipeline.verify.record_tasks import Terms, without
 from mirror_pipeline.verify.rules import terms_of
 from tests.support.verify_samples import opened, pieces
@@ -52,7 +52,7 @@ def test_a_lost_worker_is_no_loss_and_a_broken_one_is_no_endless_loop() -> None:
         seen.append(result)
         return ()
 
-    run_each(Threads(ATTEMPTS - 1, TaskLost("gone")), lambda n: n, [1], name="test", took=took)
+    run_each(Threads(JOB_ATTEMPTS - 1, TaskLost("gone")), lambda n: n, [1], name="test", took=took)
     assert seen == [1]
     with pytest.raises(TaskLost):
         run_each(Threads(99, TaskLost("gone")), lambda n: n, [1], name="test")
@@ -61,8 +61,8 @@ def test_a_lost_worker_is_no_loss_and_a_broken_one_is_no_endless_loop() -> None:
 
 
 def test_small_stretches_go_together_and_large_ones_alone() -> None:
-    weights = [10, 20, GROUP_OFFSETS, 5, GROUP_OFFSETS * 3, 1, 1]
-    assert grouped(weights, lambda w: w) == [(10, 20), (GROUP_OFFSETS,), (5,), (GROUP_OFFSETS * 3,), (1, 1)]
+    weights = [10, 20, OFFSETS_PER_GROUP, 5, OFFSETS_PER_GROUP * 3, 1, 1]
+    assert grouped(weights, lambda w: w) == [(10, 20), (OFFSETS_PER_GROUP,), (5,), (OFFSETS_PER_GROUP * 3,), (1, 1)]
     assert grouped([], lambda w: w) == []
 
 

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 # Moved in one transaction: so much is on the disk twice for a moment.
 MOVE_BYTES = 256 * 2**20
 # Less than this waits until something is late, for each move adds files: one for each topic.
-LEAST_BYTES = 64 * 2**20
+LEAST_ARCHIVED_BYTES = 64 * 2**20
 # Late is what is due for a tenth of the retention, at most this many seconds.
 LATE_SECONDS = 3600.0
 # Files joined in one round.
@@ -93,7 +93,7 @@ class Archiving:
         late = int(1000 * min(LATE_SECONDS, self.retention / 10))
         crowded = self.spans.demanded(safe)
         overdue = self.spans.demanded(safe, older_than=older_than - late, target_files=None, target_spans=None)
-        return not crowded and not overdue and self.spans.bytes_of(due) < LEAST_BYTES
+        return not crowded and not overdue and self.spans.bytes_of(due) < LEAST_ARCHIVED_BYTES
 
     def _pieces(self, due: Collection[int]) -> Iterator[tuple[list[int], int]]:
         piece: list[int] = []

@@ -47,7 +47,7 @@ class Differing(Protocol):
     def source_offset(self) -> int | None: ...
 
 
-class Verdict(Protocol):
+class SpanVerdict(Protocol):
     """The result of one verification (:class:`~mirror_pipeline.verify.staged.StagedVerdict`)."""
 
     @property
@@ -62,12 +62,12 @@ class Verdict(Protocol):
     def unreadable(self) -> Collection[str]: ...
 
 
-Verify = Callable[[int], Verdict]
+Verify = Callable[[int], SpanVerdict]
 """Compares the oldest unverified spans with the target, about so many bytes of them, and records the verdict."""
 
 
 def staged_verifier(
-    compare: Callable[..., Verdict],
+    compare: Callable[..., SpanVerdict],
     ledger: Ledger,
     spans: SpanTable,
     target: ClusterSettings,
@@ -85,7 +85,7 @@ def staged_verifier(
         timeout: of requests to the target, in seconds.
     """
 
-    def verify(budget: int) -> Verdict:
+    def verify(budget: int) -> SpanVerdict:
         return compare(ledger=ledger, spans=spans, runner=runner(), target=target, timeout=timeout, budget_bytes=budget)
 
     return verify

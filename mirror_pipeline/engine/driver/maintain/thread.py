@@ -25,16 +25,16 @@ from mirror_pipeline.model import TopicPartition
 log = logging.getLogger(__name__)
 
 # Between two rounds; the first one comes this long after the start.
-ROUND_SECONDS = 60.0
+MAINTENANCE_SECONDS = 60.0
 # A round comes after half that time where this many part files are live: 20 micro-batches a second make 600 in half a round, and what
-# is beyond spans.MAX_FILES would be evicted instead of joined.
+# is beyond spans.MAX_SPAN_FILES would be evicted instead of joined.
 CROWD_FILES = 400
 # Between two rounds requested because space is short: the pause grows while they free nothing.
 URGENT_SECONDS = 0.5
 LONGEST_URGENT_SECONDS = 5.0
 URGENT_VERIFY_SECONDS = 5.0
 # How long the end of a run waits for a round in progress, which can be abandoned safely at any moment.
-END_SECONDS = 30.0
+MAINTENANCE_END_SECONDS = 30.0
 # A run that ends runs one more round if the last one was this long ago, so short runs are maintained too.
 OVERDUE_SECONDS = 600.0
 
@@ -75,7 +75,7 @@ class MaintenanceThread:
         self._over.set()
         self.context.room_wanted.set()
         if self._thread is not None:
-            self._thread.join(END_SECONDS)
+            self._thread.join(MAINTENANCE_END_SECONDS)
         if (self._thread is None or not self._thread.is_alive()) and self._overdue():
             self._round(excess=0, upkeep=True)
 
@@ -114,8 +114,8 @@ class MaintenanceThread:
         last = time.monotonic()
         pause = URGENT_SECONDS
         while not self._over.is_set():
-            half = last + ROUND_SECONDS / 2
-            due = half if time.monotonic() < half else last + ROUND_SECONDS
+            half = last + MAINTENANCE_SECONDS / 2
+            due = half if time.monotonic() < half else last + MAINTENANCE_SECONDS
             called = context.room_wanted.wait(max(0.0, due - time.monotonic()))
             context.room_wanted.clear()
             if self._over.is_set():
@@ -134,10 +134,10 @@ class MaintenanceThread:
 
     def _is_due(self, passed: float) -> bool:
         """Whether a round is due so many seconds after the last one."""
-        if ROUND_SECONDS / 2 <= passed < ROUND_SECONDS:
+        if MAINTENANCE_SECONDS / 2 <= passed < MAINTENANCE_SECONDS:
             with suppress(BufferUnusable):  # the next round says so
                 return self.context.spans.live_files() > CROWD_FILES
-        return passed >= ROUND_SECONDS
+        return passed >= MAINTENANCE_SECONDS
 
     def _run_round_if_needed(self, *, regular: bool) -> Eviction | None:
         try:
@@ -150,7 +150,7 @@ class MaintenanceThread:
     def _round(self, *, excess: int, upkeep: bool, disk: int = 0) -> Eviction | None:
         facts, began = self.facts, time.monotonic()
         try:
-            seconds = URGENT_VERIFY_SECONDS if excess else ROUND_SECONDS / 2
+            seconds = URGENT_VERIFY_SECONDS if excess else MAINTENANCE_SECONDS / 2
             done = self._maintenance().run_round(excess=excess, disk=disk, upkeep=upkeep, seconds=seconds)
         except Exception as error:  # noqa: BLE001 - failed maintenance must not end a working copy
             self._failed(error)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from mirror_pipeline.halts import Halt, recreated, rewritten, truncated
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.kafka.fetch import fetch
@@ -21,7 +21,7 @@ from mirror_pipeline.kafka.offsets import offsets_at
 from mirror_pipeline.kafka.records.batch import BatchHeader, headers
 from mirror_pipeline.model import BatchMark, TopicPartition, topic_id_of
 
-LOOK_BYTES = 64 * 1024
+LOG_LOOK_BYTES = 64 * 1024
 # A resumed broker learns within a few heartbeats that it does not lead any more; brokers hear of metadata within milliseconds.
 SECOND_LOOK_SECONDS = 1.5
 
@@ -41,7 +41,7 @@ def cut_off(
     """
     for source in staged:
         client.forget(source)
-    answers = client.list_offsets(dict.fromkeys(staged, LATEST), isolation=1, within=within)
+    answers = client.list_offsets(dict.fromkeys(staged, LATEST_TIME), isolation=1, within=within)
     below = {tp: answer.offset for tp, answer in answers.items() if not answer.error and 0 <= answer.offset < staged[tp]}
     return of_same_topic(client, known, [truncated(tp, end, staged[tp]) for tp, end in below.items()])
 
@@ -101,7 +101,7 @@ def diverged(
         raise broker_error(answer.error, str(source))
     if 0 <= answer.offset <= mark.offset:  # where a killed run read on after its last report, the mark is older than what was staged
         return truncated(source, answer.offset, staged)
-    start, end = (offsets_at(client, [source], at, isolation=0, within=within)[source] for at in (EARLIEST, LATEST))
+    start, end = (offsets_at(client, [source], at, isolation=0, within=within)[source] for at in (EARLIEST_TIME, LATEST_TIME))
     if mark.offset < start:
         return None  # deleted meanwhile: nothing is left to compare with
     if end < staged:
@@ -117,7 +117,7 @@ def _batch_at(client: WireClient, source: TopicPartition, offset: int, within: f
     connection = client.connection(client.leader(source))
     if within is not None:
         connection.limit(within)
-    data = fetch(connection, {source: (offset, LOOK_BYTES)}, max_wait_ms=0, min_bytes=0, max_bytes=LOOK_BYTES, isolation=0)[source]
+    data = fetch(connection, {source: (offset, LOG_LOOK_BYTES)}, max_wait_ms=0, min_bytes=0, max_bytes=LOG_LOOK_BYTES, isolation=0)[source]
     if data.error:
         client.forget(source)
         raise broker_error(data.error, str(source))

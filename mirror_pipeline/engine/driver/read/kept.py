@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mirror_pipeline.buffer.archive.selection import Segment
+from mirror_pipeline.buffer.archive.selection import SpanSegment
 from mirror_pipeline.engine.driver.context import LaneContext
 from mirror_pipeline.engine.driver.plan import assign
 from mirror_pipeline.engine.tasks.read.kept_task import KeptRange, KeptTask
@@ -13,7 +13,7 @@ from mirror_pipeline.engine.tasks.read.rules import RangeRules
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import OffsetRange, TopicPartition
 
-Find = Callable[[Mapping[int, tuple[int, int]]], dict[int, list[Segment]]]
+Find = Callable[[Mapping[int, tuple[int, int]]], dict[int, list[SpanSegment]]]
 """The segments that hold these offset ranges, by partition."""
 
 
@@ -28,7 +28,7 @@ class KeptSource:
 
     ranges: Mapping[TopicPartition, tuple[int, int]]
     find: Find
-    _segments: dict[int, list[Segment]] = field(default_factory=dict)
+    _segments: dict[int, list[SpanSegment]] = field(default_factory=dict)
     _asked: dict[int, int] = field(default_factory=dict)
 
     def clipped(self, planned: OffsetRange) -> OffsetRange:
@@ -50,7 +50,7 @@ class KeptSource:
             BufferUnusable: they have left the buffer since the backfill was planned.
         """
         planned = rules.range
-        chosen, size = list[Segment](), 0
+        chosen, size = list[SpanSegment](), 0
         for segment in self._from(planned.partition, planned.start):
             if segment.start >= planned.end or size >= planned.max_bytes:
                 break
@@ -64,7 +64,7 @@ class KeptSource:
             )
         return KeptRange(rules, tuple(chosen))
 
-    def _from(self, partition: int, start: int) -> list[Segment]:
+    def _from(self, partition: int, start: int) -> list[SpanSegment]:
         """What is known from ``start`` on; looked up again when nothing came of the last time: maintenance may have moved files."""
         if not self._segments or self._asked.get(partition) == start:
             self._segments, self._asked = self.find({tp.partition: bounds for tp, bounds in self.ranges.items()}), {}

@@ -19,7 +19,7 @@ from mirror_pipeline.engine.driver.state import PartitionState
 from mirror_pipeline.engine.tasks.read.messages import PATIENT_ROUND_TRIPS, RangeOutcome, ReadResult
 from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.halts import Halt, log_internal, recreated, refused
-from mirror_pipeline.kafka.answers import LATEST
+from mirror_pipeline.kafka.answers import LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import Action, broker_error, lookup
 from mirror_pipeline.kafka.fetch import FetchedPartition
@@ -117,7 +117,7 @@ class SourceSide:
         """Ask for the last stable offsets of some; what cannot be asked now is put off, what seems cut off is looked at twice."""
         if not wanted:
             return
-        answers = self._client.list_offsets(dict.fromkeys(wanted, LATEST), isolation=1, within=self.within)
+        answers = self._client.list_offsets(dict.fromkeys(wanted, LATEST_TIME), isolation=1, within=self.within)
         self._note_silent()
         suspects = {}
         with self._state.lock:

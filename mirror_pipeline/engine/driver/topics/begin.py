@@ -22,7 +22,7 @@ from mirror_pipeline.engine.tasks.longlink.connection_count import is_long
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch, MirrorError
 from mirror_pipeline.halts import Halt, blocked, not_begun, source_missing
 from mirror_pipeline.kafka.admin import Admin
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata, TopicMetadata
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME, ClusterMetadata, TopicMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import LEADER_NOT_AVAILABLE, broker_error
 from mirror_pipeline.kafka.fetch import fetch
@@ -35,7 +35,7 @@ from mirror_pipeline.topics.plan import TargetPlan
 log = logging.getLogger(__name__)
 
 # Topics that are created in one request and recorded in one transaction.
-TOGETHER = 100
+TOPICS_TOGETHER = 100
 
 
 class TopicStarter:
@@ -75,8 +75,8 @@ class TopicStarter:
         if claims is not None:
             claims.look()
         plans = self._targets.plans(list(topics), self._source_admin)
-        for start in range(0, len(topics), TOGETHER):
-            chunk = topics[start : start + TOGETHER]
+        for start in range(0, len(topics), TOPICS_TOGETHER):
+            chunk = topics[start : start + TOPICS_TOGETHER]
             for topic in chunk:
                 if topic.topic not in plans:
                     self._refuse(topic.topic, source_missing(topic.topic))
@@ -182,7 +182,7 @@ class TopicStarter:
             if topic.ranges is None and (self._context.mirror.start == EARLIEST_START or topic.topic in known)
         ]  # fmt: skip
         parts = [TopicPartition(t.topic, n) for t, found in earliest for n in _new_partitions(t, found, known.get(t.topic))]
-        found = offsets_or_errors(self._source, parts, EARLIEST, within=patience(self._source))
+        found = offsets_or_errors(self._source, parts, EARLIEST_TIME, within=patience(self._source))
         self._leave_out_silent()
         return found
 
@@ -197,7 +197,7 @@ class TopicStarter:
             return
         names = {topic.topic for topic in topics if topic.ranges is None and not metadata.topics[topic.topic].error}
         begins = {tp: begin for tp, begin in firsts.items() if tp.topic in names and isinstance(begin, int)}
-        ends = offsets_or_errors(self._source, begins, LATEST, within=patience(self._source))
+        ends = offsets_or_errors(self._source, begins, LATEST_TIME, within=patience(self._source))
         bounds = {tp: (begin, end) for tp, begin in begins.items() if isinstance(end := ends[tp], int)}
         try:
             waiting = backlog_bytes(self._source, bounds)
@@ -293,7 +293,7 @@ def _new_partitions(topic: LaneTopic, found: TopicMetadata, known: Incarnation |
     return [number for number in partitions if known is None or number not in known.starts]
 
 
-LOOK_BYTES = 64 * 1024
+BATCH_LOOK_BYTES = 64 * 1024
 # Fewer offsets are not worth a look: only records of kilobytes would make much of them.
 WORTH_A_LOOK = 1_000_000
 
@@ -323,7 +323,7 @@ def backlog_bytes(source: WireClient, bounds: Mapping[TopicPartition, tuple[int,
 
 def _bytes_per_offset(source: WireClient, tp: TopicPartition, begin: int) -> float:
     connection = source.connection(source.leader(tp))
-    answer = fetch(connection, {tp: (begin, LOOK_BYTES)}, max_wait_ms=0, min_bytes=0, max_bytes=LOOK_BYTES, patience=0.0)[tp]
+    answer = fetch(connection, {tp: (begin, BATCH_LOOK_BYTES)}, max_wait_ms=0, min_bytes=0, max_bytes=BATCH_LOOK_BYTES, patience=0.0)[tp]
     found = [] if answer.error else [header for _, header in headers(answer.records)]
     if not found or found[-1].next_offset <= begin:
         return LEAST_BYTES_PER_OFFSET

@@ -27,11 +27,11 @@ from mirror_pipeline.model import Decision, DecisionKind, Gap, HoleCause, Incarn
 
 log = logging.getLogger(__name__)
 
-DECIDED_BY = "topics.on_source_delete: delete"
-LOOKS = 3
+DELETE_DECIDED_BY = "topics.on_source_delete: delete"
+DELETION_LOOKS = 3
 # Bytes of spans that one verification compares, and how long one look at the topics may verify.
-VERIFY_BYTES = 256 * 2**20
-VERIFY_SECONDS = 60.0
+DELETION_VERIFY_BYTES = 256 * 2**20
+DELETION_VERIFY_SECONDS = 60.0
 GONE_SECONDS, GONE_POLL_SECONDS = 30.0, 0.2
 
 
@@ -49,7 +49,7 @@ def end_topic(context: LaneContext, life: Incarnation) -> None:
     context.ledger.add_incarnation(life.ended())
     log.warning(
         "the copy of %s is deleted: topic %s (id %s) on cluster %s is gone, as its source is (%s)",
-        life.topic, life.target_topic, life.target_topic_id, context.target.alias, DECIDED_BY,
+        life.topic, life.target_topic, life.target_topic_id, context.target.alias, DELETE_DECIDED_BY,
     )  # fmt: skip
 
 
@@ -143,7 +143,7 @@ class Deletions:
 
     def _verified(self, life: Incarnation) -> None:
         """Compare what is not compared yet, for a limited time. Raises Kept where some is left."""
-        context, deadline = self._context, time.monotonic() + VERIFY_SECONDS
+        context, deadline = self._context, time.monotonic() + DELETION_VERIFY_SECONDS
         verify = context.verify_staged
         if verify is None:
             raise Kept("this run does not verify")
@@ -151,7 +151,7 @@ class Deletions:
         while left:
             found = verify(
                 ledger=context.ledger, spans=context.spans, runner=OneAtATime(context.placement.beside()), target=context.target,
-                timeout=context.mirror.engine.request_timeout, budget_bytes=VERIFY_BYTES, topics={life.topic},
+                timeout=context.mirror.engine.request_timeout, budget_bytes=DELETION_VERIFY_BYTES, topics={life.topic},
             )  # fmt: skip
             if found.differences:
                 raise Kept("its copy differs from what was read: `mirror verify` lists the differences")
@@ -176,7 +176,7 @@ class Deletions:
         """Several times, some seconds apart and at different brokers: a broker's metadata may be out of date."""
         context = self._context
         with WireClient(context.source, timeout=context.mirror.engine.request_timeout) as source:
-            for number in range(LOOKS):
+            for number in range(DELETION_LOOKS):
                 if number:
                     time.sleep(divergence.SECOND_LOOK_SECONDS)
                     source.ask_elsewhere()
@@ -211,7 +211,7 @@ class Deletions:
         if not intended(context, life):
             now = int(time.time() * 1000)
             kind = DecisionKind.DELETION
-            context.cases.add([Decision(life.topic, -1, life.incarnation, kind, 0, 0, life.target_topic_id, DECIDED_BY, now)])
+            context.cases.add([Decision(life.topic, -1, life.incarnation, kind, 0, 0, life.target_topic_id, DELETE_DECIDED_BY, now)])
         crash_point("deletion.named")
         context.hold.check()
         try:
@@ -263,7 +263,7 @@ def forget_deleted(state: LaneState, metadata: ClusterMetadata, known: Mapping[s
                 del state.topics[name]
 
 
-DECIDED_BY = "topics.on_source_delete: keep"
+KEEP_DECIDED_BY = "topics.on_source_delete: keep"
 
 
 def record_unread(context: LaneContext) -> None:
@@ -279,5 +279,5 @@ def record_unread(context: LaneContext) -> None:
             at, end = part.position.source_next, part.seen_end
             if end > at:
                 now = int(time.time() * 1000)
-                gap = Gap(context.mirror.name, run.topic, number, run.incarnation, at, end, HoleCause.RETENTION, DECIDED_BY, now)
+                gap = Gap(context.mirror.name, run.topic, number, run.incarnation, at, end, HoleCause.RETENTION, KEEP_DECIDED_BY, now)
                 context.ledger.add_gap(gap)

@@ -14,7 +14,7 @@ from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.engine.driver.topics.waits import patience
 from mirror_pipeline.errors import BufferUnusable
-from mirror_pipeline.kafka.answers import LATEST, ClusterMetadata
+from mirror_pipeline.kafka.answers import LATEST_TIME, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.offsets import offsets_or_errors
 from mirror_pipeline.model import Incarnation, TopicPartition
@@ -56,7 +56,7 @@ class FirstSeen:
         due = [name for name, row in saved["topics"].items() if not row["id"] and name not in known]
         found = {name: topic for name in due if (topic := metadata.topics.get(name)) is not None and not topic.error}
         parts = [TopicPartition(name, number) for name, topic in found.items() for number in topic.partitions]
-        ends = offsets_or_errors(client, parts, LATEST, within=patience(client))
+        ends = offsets_or_errors(client, parts, LATEST_TIME, within=patience(client))
         rows = {}
         for name, topic in found.items():
             offsets = {number: ends[TopicPartition(name, number)] for number in sorted(topic.partitions)}

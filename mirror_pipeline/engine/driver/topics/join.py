@@ -9,7 +9,7 @@ from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.engine.driver.context import LaneContext
 from mirror_pipeline.engine.driver.state import PartitionState, TopicRun
 from mirror_pipeline.engine.driver.topics.waits import patience
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.offsets import offsets_at
 from mirror_pipeline.model import BatchMark, Incarnation, Position, TopicPartition
@@ -88,7 +88,7 @@ def first_offsets(client: WireClient, topic: LaneTopic, partitions: list[int], s
     wanted = [TopicPartition(topic.topic, number) for number in partitions]
     within = patience(client)
     found = offsets_at(client, wanted, at, within=within)
-    found |= offsets_at(client, [tp for tp, offset in found.items() if offset < 0], LATEST, within=within)  # no record is that recent
+    found |= offsets_at(client, [tp for tp, offset in found.items() if offset < 0], LATEST_TIME, within=within)  # no record is that recent
     return {tp.partition: offset for tp, offset in found.items()}
 
 
@@ -96,4 +96,4 @@ def begins_at(start: str | datetime) -> int:
     """The mirror's ``start`` as a ListOffsets timestamp: a special value, or milliseconds since the epoch."""
     if isinstance(start, datetime):
         return int(start.timestamp() * 1000)
-    return {"earliest": EARLIEST, "latest": LATEST}[start]
+    return {"earliest": EARLIEST_TIME, "latest": LATEST_TIME}[start]

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mirror_pipeline.engine.driver.state import DEFAULT_MAX_MESSAGE_BYTES, LaneState, TopicRun
+from mirror_pipeline.engine.driver.state import LaneState, TopicRun
 from mirror_pipeline.engine.tasks.read.messages import RangeOutcome
 from mirror_pipeline.errors import BrokerError, MirrorError
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.cluster_info import ConfigValue
 from mirror_pipeline.kafka.codes import Action, lookup
+from mirror_pipeline.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 
 PASSING = (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME)
-HOLE, OVERSIZE = "unexplained_hole", "oversize"
+HOLE_POLICY, OVERSIZE = "unexplained_hole", "oversize"
 
 Configs = Mapping[str, ConfigValue] | BrokerError | None
 
@@ -79,7 +80,7 @@ class RulesLook:
 
     def reconsider(self, outcomes: Sequence[RangeOutcome]) -> list[RangeOutcome]:
         """Outcomes without the halts that no longer hold: those ranges are read again. Sends no request if there is no such halt."""
-        holes = {o.topic for o in outcomes if o.halt is not None and o.halt.code == HOLE}
+        holes = {o.topic for o in outcomes if o.halt is not None and o.halt.code == HOLE_POLICY}
         large = {o.topic for o in outcomes if o.halt is not None and o.halt.code == OVERSIZE}
         if not holes and not large:
             return list(outcomes)
@@ -91,11 +92,11 @@ class RulesLook:
         resolved = []
         for outcome in outcomes:
             policy = policies.get(outcome.topic)
-            if outcome.halt is None or outcome.halt.code not in (HOLE, OVERSIZE):
+            if outcome.halt is None or outcome.halt.code not in (HOLE_POLICY, OVERSIZE):
                 resolved.append(outcome)
             elif outcome.topic in mended:
                 resolved.append(replace(outcome, halt=None))
-            elif outcome.halt.code == HOLE and policy is not None and policy.passing:
+            elif outcome.halt.code == HOLE_POLICY and policy is not None and policy.passing:
                 resolved.append(replace(outcome, halt=None, error=f"the settings of {outcome.topic} cannot be read now: {policy.unread}"))
             else:
                 resolved.append(outcome)
@@ -105,13 +106,13 @@ class RulesLook:
         """Resume topics whose halt no longer holds; settings that cannot be read now are left to the next call."""
         with self._state.lock:
             halted = {name: run.halted.code for name, run in self._state.topics.items() if run.halted is not None}
-        holes = sorted(name for name, code in halted.items() if code == HOLE)
+        holes = sorted(name for name, code in halted.items() if code == HOLE_POLICY)
         large = {name for name, code in halted.items() if code == OVERSIZE}
         mended = self._look(source_policies(holes, self._source_admin), large)
         with self._state.lock:
             for name in mended:
                 run = self._state.topics.get(name)
-                if run is not None and run.halted is not None and run.halted.code in (HOLE, OVERSIZE):
+                if run is not None and run.halted is not None and run.halted.code in (HOLE_POLICY, OVERSIZE):
                     run.halted = None
 
     def _look(self, policies: Mapping[str, SourcePolicy], large: Collection[str]) -> set[str]:

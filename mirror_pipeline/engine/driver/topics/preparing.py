@@ -7,15 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 
-from mirror_pipeline.engine.driver.context import LaneContext, Patience, backoff
+from mirror_pipeline.engine.driver.context import FULL_DISK_POLL_SECONDS, LaneContext, Patience, backoff
 from mirror_pipeline.engine.driver.topics.prepare import Preparation
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, ConnectionLost
 from mirror_pipeline.topics.lanes import LaneTopic
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.2
-FULL_DISK_POLL_SECONDS = 0.5
+PREPARE_POLL_SECONDS = 0.2
 
 
 class Preparing:
@@ -73,7 +72,7 @@ class Preparing:
             self._patience.found()
             with self._state.lock:
                 self._state.target_back()
-        return POLL_SECONDS
+        return PREPARE_POLL_SECONDS
 
     def _look_for_topics(self) -> None:
         began = time.monotonic()

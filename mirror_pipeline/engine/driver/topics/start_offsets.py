@@ -64,7 +64,7 @@ def impossible_starts(client: WireClient, start: Start, topics: Collection[str])
     parts = [TopicPartition(topic, n) for topic, at in named.items() for n in at.by_partition if n in found[topic].partitions]
     within = patience(client)
     firsts, ends = (
-        offsets_or_errors(client, parts, which, isolation=0, within=within) for which in (answers.EARLIEST, answers.LATEST)
+        offsets_or_errors(client, parts, which, isolation=0, within=within) for which in (answers.EARLIEST_TIME, answers.LATEST_TIME)
     )
     wrong: dict[str, str] = {}
     for topic, at in named.items():

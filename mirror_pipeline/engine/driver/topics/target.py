@@ -16,7 +16,7 @@ from mirror_pipeline.engine.driver.topics.waits import patience
 from mirror_pipeline.errors import BrokerError, MirrorError
 from mirror_pipeline.halts import Halt, other_target_cluster, refused_topic, target_filled, target_gone, target_recreated
 from mirror_pipeline.kafka.admin import Admin
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST, TopicMetadata
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME, TopicMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION, broker_error
 from mirror_pipeline.kafka.needs import TARGET_NEEDS, without_id
@@ -136,7 +136,7 @@ class TargetSide:
         metadata = known_topics(self._client, [plan.target_topic for plan in ready])
         parts = [TopicPartition(name, number) for name, topic in metadata.items() if not topic.error for number in topic.partitions]
         within = patience(self._client)
-        starts, ends = (offsets_or_errors(self._client, parts, which, isolation=0, within=within) for which in (EARLIEST, LATEST))
+        starts, ends = (offsets_or_errors(self._client, parts, which, isolation=0, within=within) for which in (EARLIEST_TIME, LATEST_TIME))
         for plan in ready:
             found[plan.topic] = self._target_of(plan, metadata[plan.target_topic], starts, ends)
         return found

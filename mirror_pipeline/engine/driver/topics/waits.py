@@ -7,19 +7,18 @@ import time
 from collections.abc import Iterable
 
 from mirror_pipeline.engine.driver.context import LaneContext, backoff
+from mirror_pipeline.engine.driver.topics.policies import PASSING
 from mirror_pipeline.engine.tasks.read.messages import PATIENT_ROUND_TRIPS
 from mirror_pipeline.errors import BrokerError, MirrorError
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.codes import Action, lookup
+from mirror_pipeline.kafka.codes import lookup
 
 log = logging.getLogger(__name__)
 
 # Topics due within this time are tried together: each try asks both clusters several questions, whatever the number of topics.
-TOGETHER_SECONDS = 0.5
+ASKED_TOGETHER_SECONDS = 0.5
 # How long a leader may take to answer a question about many topics.
-ANSWER_SECONDS = 3.0
-# Of questions; UNKNOWN_OUTCOME is that of a leader that did not answer.
-PASSING = (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME)
+TOPIC_ANSWER_SECONDS = 3.0
 
 
 def passes(error: MirrorError) -> bool:
@@ -29,7 +28,7 @@ def passes(error: MirrorError) -> bool:
 
 def patience(client: WireClient) -> float:
     """Seconds for a leader's answer, which is asked for once: a topic without it waits, and the others go on."""
-    return max(ANSWER_SECONDS, PATIENT_ROUND_TRIPS * client.round_trip)
+    return max(TOPIC_ANSWER_SECONDS, PATIENT_ROUND_TRIPS * client.round_trip)
 
 
 class Waits:
@@ -46,7 +45,8 @@ class Waits:
         """The topics to try now."""
         now = time.monotonic()
         times = {name: self._at.get(name, 0.0) for name in names}
-        return [name for name, at in times.items() if at <= now + TOGETHER_SECONDS] if min(times.values(), default=now + 1) <= now else []
+        due = min(times.values(), default=now + 1) <= now
+        return [name for name, at in times.items() if at <= now + ASKED_TOGETHER_SECONDS] if due else []
 
     def put_off(self, name: str, why: str, *, most: float) -> bool:
         """Try a topic again later; False once a ``once`` run has waited for it for more than ``most`` seconds."""

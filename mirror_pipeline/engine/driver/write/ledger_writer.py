@@ -14,9 +14,9 @@ from mirror_pipeline.model import Gap, HoleCause, Send
 log = logging.getLogger(__name__)
 
 # Sends are recorded together: a transaction for each turn would cost more than the turn. Until then the target's log has them.
-TOGETHER_SECONDS, TOGETHER_SENDS = 1.0, 10_000
+LEDGER_TOGETHER_SECONDS, TOGETHER_SENDS = 1.0, 10_000
 # Causes that mean a record is missing on the target; the others never were records to copy.
-LOSSES = (HoleCause.RETENTION, HoleCause.TRUNCATION, HoleCause.QUARANTINED, HoleCause.UNEXPLAINED)
+LOSS_CAUSES = (HoleCause.RETENTION, HoleCause.TRUNCATION, HoleCause.QUARANTINED, HoleCause.UNEXPLAINED)
 
 
 class LedgerWriter:
@@ -32,7 +32,7 @@ class LedgerWriter:
     def add(self, sends: Sequence[Send]) -> None:
         """Queue ``sends`` for :meth:`write`, which is due a second later at most."""
         if sends and not self._unwritten:
-            self._due = time.monotonic() + self._context.store.spaced(TOGETHER_SECONDS)
+            self._due = time.monotonic() + self._context.store.spaced(LEDGER_TOGETHER_SECONDS)
         self._unwritten += sends
 
     @property
@@ -98,5 +98,5 @@ class LedgerWriter:
                 self._context.decided_by(s), now,
             )
             for s in sends
-            if s.cause in LOSSES
+            if s.cause in LOSS_CAUSES
         ]  # fmt: skip

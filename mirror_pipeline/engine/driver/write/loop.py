@@ -13,10 +13,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from mirror_pipeline.engine.driver.context import LaneContext, Losses
+from mirror_pipeline.engine.driver.context import FULL_DISK_POLL_SECONDS, LaneContext, Losses
 from mirror_pipeline.engine.driver.state import PartitionState
 from mirror_pipeline.engine.driver.write.ledger_writer import LedgerWriter
-from mirror_pipeline.engine.driver.write.outcomes import Outcomes
+from mirror_pipeline.engine.driver.write.outcomes import SendOutcomes
 from mirror_pipeline.engine.driver.write.sender import Sender
 from mirror_pipeline.engine.driver.write.target_health import TargetHealth
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, ConnectionLost
@@ -26,7 +26,6 @@ from mirror_pipeline.kafka.client import WireClient
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 0.2
-FULL_DISK_POLL_SECONDS = 0.5
 
 
 class WriteLoop:
@@ -38,7 +37,7 @@ class WriteLoop:
         losses = Losses()
         self._health = TargetHealth(context, client)
         self._ledger_writer = LedgerWriter(context)
-        self._outcomes = Outcomes(context, client, self._health, self._ledger_writer, losses)
+        self._outcomes = SendOutcomes(context, client, self._health, self._ledger_writer, losses)
         self._sender = Sender(context, client, self._outcomes, losses)
 
     def run(self) -> None:

@@ -15,7 +15,7 @@ from mirror_pipeline.engine.driver.context import LaneContext, Losses, backoff
 from mirror_pipeline.engine.driver.read import divergence
 from mirror_pipeline.engine.driver.state import PartitionState
 from mirror_pipeline.engine.driver.write.ledger_writer import LedgerWriter
-from mirror_pipeline.engine.driver.write.recovery import ANSWER_SECONDS, NoTailYet, Tail, read_tails
+from mirror_pipeline.engine.driver.write.recovery import TAIL_ANSWER_SECONDS, NoTailYet, Tail, read_tails
 from mirror_pipeline.engine.driver.write.target_health import TargetHealth
 from mirror_pipeline.engine.tasks.write.messages import PartitionOutcome, PartitionWork, ProduceResult
 from mirror_pipeline.engine.tasks.write.offset_map import Landed, advance_over, trailing_holes_only
@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 # How long partitions may hold up the others until the ends of their logs are replicated; then they are tried again, with a back-off.
 REPLICATION_SECONDS = 0.2
 # Partitions due within this time are recovered together: separate requests would hold up healthy partitions.
-TOGETHER_SECONDS = 1.0
+TAILS_TOGETHER_SECONDS = 1.0
 # Halts of a produce task that the target's log must confirm.
 LOOKED_AT_AGAIN = {"foreign_writer"}
 
 
-class Outcomes:
+class SendOutcomes:
     """Moves the positions of a lane's partitions, halts topics, and hands sends to the ledger writer."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Outcomes:
             unknown = [p for p in self._state.checked() if p.outcome_unknown]
         if not any(p.retry_at <= now for p in unknown):
             return
-        unknown = [p for p in unknown if p.retry_at <= (now if p.suspect else now + TOGETHER_SECONDS)]
+        unknown = [p for p in unknown if p.retry_at <= (now if p.suspect else now + TAILS_TOGETHER_SECONDS)]
         crash_point("recover.before")
         self._health.avoid_silent()
         leaders, _ = self._client.leaders([p.target for p in unknown], patience=0.0)
@@ -68,7 +68,7 @@ class Outcomes:
             {p.target: p.position for p in unknown},
             self._context.stamp,
             timeout=REPLICATION_SECONDS,
-            patience=max(ANSWER_SECONDS, self._health.silent.longest()),
+            patience=max(TAIL_ANSWER_SECONDS, self._health.silent.longest()),
             epochs={p.target: p.producer_epoch for p in unknown if p.producer_epoch},
             shared={p.target: p.tail_read or p.resumed for p in unknown} if self._context.shared else {},
         )

@@ -29,20 +29,20 @@ from mirror_pipeline.engine.driver.write.shared_tail import SharedTail, Tail
 from mirror_pipeline.engine.tasks.write.offset_map import SEQUENCE_MASK
 from mirror_pipeline.errors import BrokerError, ConnectionLost, CorruptBatch, TopicHalted
 from mirror_pipeline.halts import Halt, foreign_writer, internal, sequence_gap, target_truncated, unreadable
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST, OffsetAnswer
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME, OffsetAnswer
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import NETWORK_EXCEPTION, broker_error
 from mirror_pipeline.kafka.fetch import FetchedPartition, fetch
 from mirror_pipeline.kafka.records.batch import BatchHeader, headers
 from mirror_pipeline.model import Position, Stamp, TopicPartition
 
-__all__ = ["ANSWER_SECONDS", "NoTailYet", "NotReplicated", "Tail", "read_tail", "read_tails"]
+__all__ = ["TAIL_ANSWER_SECONDS", "NoTailYet", "NotReplicated", "Tail", "read_tail", "read_tails"]
 
-FETCH_BYTES = 8 * 1024 * 1024
-POLL_SECONDS = 0.05
+TAIL_FETCH_BYTES = 8 * 1024 * 1024
+TAIL_POLL_SECONDS = 0.05
 # How long a leader may take to answer before it counts as silent, unless it is known to be slow. Opening a connection over a long link
 # takes half of it.
-ANSWER_SECONDS = 3.0
+TAIL_ANSWER_SECONDS = 3.0
 Failure = Halt | BrokerError | ConnectionLost
 
 
@@ -88,7 +88,7 @@ def read_tails(
     stamp: Stamp | None,
     *,
     timeout: float,
-    patience: float = ANSWER_SECONDS,
+    patience: float = TAIL_ANSWER_SECONDS,
     epochs: Mapping[TopicPartition, int] | None = None,
     shared: Mapping[TopicPartition, bool] | None = None,
 ) -> dict[TopicPartition, Tail | Failure]:
@@ -124,7 +124,7 @@ def read_tails(
         if time.monotonic() >= deadline:
             _give_up(client, late, patience)
             break
-        time.sleep(POLL_SECONDS)
+        time.sleep(TAIL_POLL_SECONDS)
     return {target: _answer(client, look) for target, look in looks.items()}
 
 
@@ -215,7 +215,7 @@ def _ask_producers(client: WireClient, looks: Collection[_Look], patience: float
 def _ask_bounds(client: WireClient, looks: Collection[_Look], patience: float) -> None:
     starts, ends = (
         client.list_offsets(dict.fromkeys((look.target for look in looks), which), isolation=0, within=patience)
-        for which in (EARLIEST, LATEST)
+        for which in (EARLIEST_TIME, LATEST_TIME)
     )
     fresh = [look.target for look in looks if look.sparse is not None and look.goal < 0]
     goals = client.log_ends(fresh, within=patience) if fresh else {}
@@ -268,11 +268,11 @@ def _scan(client: WireClient, looks: Collection[_Look], patience: float) -> None
 
 def _scan_some(client: WireClient, leader: int, group: Collection[_Look], patience: float) -> set[TopicPartition]:
     """Read one answer of a leader; returns the partitions to ask about again: none if it brought none of them forward."""
-    wants = {look.target: (look.at, FETCH_BYTES) for look in group}
+    wants = {look.target: (look.at, TAIL_FETCH_BYTES) for look in group}
     try:
         connection = client.connection(leader, within=patience)
         connection.limit(min(connection.timeout, patience))
-        answers = fetch(connection, wants, max_wait_ms=100, min_bytes=1, max_bytes=FETCH_BYTES, isolation=0)
+        answers = fetch(connection, wants, max_wait_ms=100, min_bytes=1, max_bytes=TAIL_FETCH_BYTES, isolation=0)
     except (BrokerError, ConnectionLost) as error:
         for look in group:
             look.answer = error

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from mirror_pipeline.engine.driver.context import LaneContext, Losses
 from mirror_pipeline.engine.driver.plan import assign
 from mirror_pipeline.engine.driver.state import PartitionState
-from mirror_pipeline.engine.driver.write.outcomes import Outcomes
+from mirror_pipeline.engine.driver.write.outcomes import SendOutcomes
 from mirror_pipeline.engine.tasks.write.messages import PartitionWork, ProduceTask
 from mirror_pipeline.engine.tasks.write.task import run_produce
 from mirror_pipeline.errors import BufferUnusable, TaskLost
@@ -19,9 +19,9 @@ from mirror_pipeline.model import SpanRef
 log = logging.getLogger(__name__)
 
 # How long a broker may leave a produce request without an answer while others have work; twice as long after each failure.
-SILENT_SECONDS = 3.0
+SILENT_TARGET_SECONDS = 3.0
 # A produce request is sent once its batches are this large together.
-REQUEST_BYTES = 2**20
+PRODUCE_REQUEST_BYTES = 2**20
 # Of its lease, the most that a task of more than the usual size may take, by the rate of the one before: a slow target gets usual sizes.
 LEASE_SHARE = 0.25
 
@@ -29,7 +29,7 @@ LEASE_SHARE = 0.25
 class Sender:
     """Sends what is staged, one micro-batch at a time."""
 
-    def __init__(self, context: LaneContext, client: WireClient, outcomes: Outcomes, losses: Losses) -> None:
+    def __init__(self, context: LaneContext, client: WireClient, outcomes: SendOutcomes, losses: Losses) -> None:
         self._context = context
         self._state = context.state
         self._client = client
@@ -93,7 +93,7 @@ class Sender:
             timeout=engine.request_timeout,
             lease=min(engine.lease, self._context.hold.left),
             issued=time.time(),
-            request_bytes=REQUEST_BYTES,
+            request_bytes=PRODUCE_REQUEST_BYTES,
             forgotten_before=int((time.time() - self._context.memory_seconds / 2) * 1000),
             silence=self._silence(share),
             ahead=dict(self._ahead),
@@ -104,7 +104,7 @@ class Sender:
         with self._state.lock:
             leaders = {self._client.known_leader(part.target) for part in self._state.sendable()}
             failures = max(self._of(work).failures for work in share)
-        return SILENT_SECONDS * 2.0 ** min(failures, 5) if len(leaders) > 1 else None
+        return SILENT_TARGET_SECONDS * 2.0 ** min(failures, 5) if len(leaders) > 1 else None
 
     def _of(self, work: PartitionWork) -> PartitionState:
         source = work.spans[0].source

@@ -18,7 +18,7 @@ GROWTH, WORTH = 1.4, 1.1
 REST, FALLEN = 8, 0.85
 """Measurements after a step in vain until the next one; none once they have fallen to this part of the best: lines change, and where
 packets are lost, connections that were fast at first become slow."""
-LEAST_SECONDS, LEAST_BYTES = 1.5, 256 * 1024
+LEAST_SECONDS, LEAST_GROWTH_BYTES = 1.5, 256 * 1024
 """Measurements that are shorter, or in which a connection brought less, tell nothing: there was too little to read."""
 MOST_IDLE = 0.25
 """So do those in which connections had to wait for us for a larger share of the time."""
@@ -91,7 +91,7 @@ class ConnectionCount:
     def brought(self, size: int, seconds: float) -> None:
         """Learn from ``size`` bytes that all connections together brought in ``seconds`` in which they had something to do."""
         connections = self._in_use
-        if not connections or seconds < LEAST_SECONDS or size < connections * LEAST_BYTES:
+        if not connections or seconds < LEAST_SECONDS or size < connections * LEAST_GROWTH_BYTES:
             return
         rate = size / seconds
         if connections > self._count and rate < self._rate * WORTH:

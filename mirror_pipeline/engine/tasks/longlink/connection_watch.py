@@ -13,9 +13,9 @@ from mirror_pipeline.errors import ConnectionLost
 # How long a broker holds a request open for data.
 WAIT_MS = 500
 # Between two checks of all connections.
-LOOK_SECONDS = 0.1
+CONNECTION_LOOK_SECONDS = 0.1
 # An overtaken connection is replaced after so many seconds without input.
-SILENT_SECONDS = 2.0
+SILENT_CONNECTION_SECONDS = 2.0
 
 
 class ConnectionWatch:
@@ -45,9 +45,9 @@ class ConnectionWatch:
             due: an answer was due: seconds in which this thread was held up then count for no connection.
             busy: no connection lacks work.
         """
-        if now - self.looked < LOOK_SECONDS:
+        if now - self.looked < CONNECTION_LOOK_SECONDS:
             return
-        held_up = max(0.0, now - self.looked - 2 * LOOK_SECONDS) if due else 0.0
+        held_up = max(0.0, now - self.looked - 2 * CONNECTION_LOOK_SECONDS) if due else 0.0
         self.looked = now
         for slot in self._slots:
             if slot.asked:
@@ -78,7 +78,7 @@ class ConnectionWatch:
 
     def _overtaken(self, slot: Slot, now: float) -> None:
         """Another connection was faster: the later requests on this one must not wait as well."""
-        if now - slot.moved > SILENT_SECONDS:
+        if now - slot.moved > SILENT_CONNECTION_SECONDS:
             self._replace(slot)
             return
         for attempt in slot.asked:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from mirror_pipeline.kafka.connection import Connection
 
-OPENING = 40
+MOST_OPENING = 40
 """Connections that are opened at the same time: a broker lets 50 wait (``socket.listen.backlog.size``); of more some would have
 to knock again after a second, then after three."""
 
@@ -37,7 +37,7 @@ class Dialer:
         """Open so many more."""
         with self._lock:
             self._wanted += max(0, count)
-            fresh = min(self._wanted, OPENING - self._threads)
+            fresh = min(self._wanted, MOST_OPENING - self._threads)
             self._threads += fresh
         for _ in range(fresh):
             threading.Thread(target=self._work, name="dialling", daemon=True).start()

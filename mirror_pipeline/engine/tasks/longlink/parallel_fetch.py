@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mirror_pipeline.engine.tasks.longlink.admission import Admission
 from mirror_pipeline.engine.tasks.longlink.connection_count import Throughput
-from mirror_pipeline.engine.tasks.longlink.connection_watch import LOOK_SECONDS, WAIT_MS, ConnectionWatch
+from mirror_pipeline.engine.tasks.longlink.connection_watch import CONNECTION_LOOK_SECONDS, WAIT_MS, ConnectionWatch
 from mirror_pipeline.engine.tasks.longlink.dialer import Dialer
 from mirror_pipeline.engine.tasks.longlink.repeats import Repeats
 from mirror_pipeline.engine.tasks.longlink.segments import Attempt, Pace, Segment
@@ -42,7 +42,7 @@ from mirror_pipeline.kafka.fetch import FetchedPartition, arrived_fetch, held_ba
 from mirror_pipeline.model import TopicPartition
 
 # The longest wait while no answer is due.
-IDLE_SECONDS = 1.0
+WORKLESS_SECONDS = 1.0
 
 
 class ParallelFetch:
@@ -154,7 +154,7 @@ class ParallelFetch:
         self._ask_all()
         due = self._slots.due
         more, self._more = self._more, []
-        wait = 0.0 if more else LOOK_SECONDS if due or self._muted else IDLE_SECONDS
+        wait = 0.0 if more else CONNECTION_LOOK_SECONDS if due or self._muted else WORKLESS_SECONDS
         for slot in dict.fromkeys([*more, *self._slots.ready(wait)]):
             if self._over:
                 return  # a rate limit can make this loop slow

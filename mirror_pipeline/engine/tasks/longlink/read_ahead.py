@@ -15,7 +15,7 @@ from mirror_pipeline.engine.tasks.longlink.segments import Segment, beyond, cut,
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import OffsetRange, TopicPartition
 
-LOOK_SECONDS = 0.5
+READ_AHEAD_LOOK_SECONDS = 0.5
 """Between two looks whether a broker that is waited for is silent."""
 
 
@@ -131,7 +131,7 @@ class ReadAhead:
     ) -> bool:
         """Wait a moment until something is ready of these, each the first of a broker; False when it is too late."""
         now = time.monotonic()
-        left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - now)
+        left = READ_AHEAD_LOOK_SECONDS if deadline is None else min(READ_AHEAD_LOOK_SECONDS, deadline - now)
         for leader, segment in waiting.items():
             fetch = self._fetches[leader]
             fetch.prioritise(segment)

@@ -9,7 +9,7 @@ from mirror_pipeline.engine.tasks.longlink.admission import Admission
 from mirror_pipeline.engine.tasks.longlink.segments import Attempt, Pace, Segment
 
 # A segment fails after so many connections were lost while its answer was due.
-LOSSES = 3
+CONNECTION_LOSSES = 3
 
 
 class Repeats:
@@ -62,7 +62,7 @@ class Repeats:
         if segment.ready or segment.attempts:
             return
         segment.losses += error is not None
-        if error is not None and segment.losses >= LOSSES:
+        if error is not None and segment.losses >= CONNECTION_LOSSES:
             self.give_up(segment, error)
         else:
             self._again.append(segment)

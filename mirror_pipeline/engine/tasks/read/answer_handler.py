@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from mirror_pipeline.engine.tasks.read.messages import SILENT_SECONDS, ReadTask
-from mirror_pipeline.engine.tasks.read.range_outcomes import Outcomes, RangeState
+from mirror_pipeline.engine.tasks.read.range_outcomes import RangeOutcomes, RangeState
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch, MirrorError, TopicHalted, WireError
 from mirror_pipeline.halts import internal, refused, unreadable
-from mirror_pipeline.kafka.answers import EARLIEST
+from mirror_pipeline.kafka.answers import EARLIEST_TIME
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import Action, broker_error, lookup
 from mirror_pipeline.kafka.fetch import FetchedPartition, fetch
@@ -39,7 +39,7 @@ class AnswerHandler:
     A transport calls ``flush_when_full`` after what it has taken together.
     """
 
-    def __init__(self, task: ReadTask, client: WireClient, outcomes: Outcomes) -> None:
+    def __init__(self, task: ReadTask, client: WireClient, outcomes: RangeOutcomes) -> None:
         self._task = task
         self._client = client
         self._outcomes = outcomes
@@ -154,7 +154,7 @@ class AnswerHandler:
     def _out_of_range(self, source: TopicPartition, state: RangeState) -> None:
         """Offsets were deleted before they were read, or the log ends before them. The end is not judged here: the driver asks twice."""
         builder = state.builder
-        start = offsets_at(self._client, [source], EARLIEST, within=SILENT_SECONDS)[source]
+        start = offsets_at(self._client, [source], EARLIEST_TIME, within=SILENT_SECONDS)[source]
         if start > builder.next:
             builder.skip_trimmed(start)
             return

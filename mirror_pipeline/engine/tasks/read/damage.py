@@ -29,7 +29,7 @@ _MAGIC_AT = 16
 
 
 @dataclass(slots=True)
-class Answer:
+class ReadAnswer:
     """One fetch answer of a partition while it is walked.
 
     ``at`` is the current byte, ``floor`` the offset after the last batch walked, ``stable`` the last stable offset (negative:
@@ -46,7 +46,7 @@ class Answer:
     open_aborts: set[int] = field(default_factory=set)
 
     @classmethod
-    def of(cls, data: FetchedPartition) -> Answer:
+    def of(cls, data: FetchedPartition) -> ReadAnswer:
         """Before its first batch."""
         return cls(data.records, data.last_stable_offset, sorted(data.aborted, key=lambda entry: entry[1], reverse=True))
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mirror_pipeline.buffer.archive.selection import KeptSpan, Segment
+from mirror_pipeline.buffer.archive.selection import KeptSpan, SpanSegment
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
 from mirror_pipeline.buffer.spans.span_reader import SpanReader
@@ -26,7 +26,7 @@ class KeptRange:
     """One range to copy and the spans that hold it, in order. Picklable, as it crosses into Spark's workers."""
 
     rules: RangeRules
-    segments: tuple[Segment, ...]
+    segments: tuple[SpanSegment, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from mirror_pipeline.engine.tasks.longlink.read_ahead import ReadAhead
 from mirror_pipeline.engine.tasks.longlink.segments import Segment
 from mirror_pipeline.engine.tasks.read.answer_handler import AnswerHandler
-from mirror_pipeline.engine.tasks.read.range_outcomes import Outcomes
+from mirror_pipeline.engine.tasks.read.range_outcomes import RangeOutcomes
 from mirror_pipeline.errors import ConnectionLost, MirrorError
 from mirror_pipeline.halts import internal
 from mirror_pipeline.model import ESTIMATE_SLACK
 
 
 def read_parallel(
-    read_ahead: ReadAhead, handler: AnswerHandler, outcomes: Outcomes, *,
+    read_ahead: ReadAhead, handler: AnswerHandler, outcomes: RangeOutcomes, *,
     count: int, ahead: bool, pause: Callable[[int], None], patience: Callable[[int], float], deadline: float,
 ) -> None:  # fmt: skip
     """Read all open ranges over many connections.
@@ -47,7 +47,7 @@ def read_parallel(
         handler.lost(node, sources, ConnectionLost(f"broker {node} does not respond", timed_out=True))
 
 
-def take_segment(segment: Segment, handler: AnswerHandler, outcomes: Outcomes) -> None:
+def take_segment(segment: Segment, handler: AnswerHandler, outcomes: RangeOutcomes) -> None:
     """Take over a segment, or record why nothing came of it."""
     source, state = segment.source, outcomes.ranges[segment.source]
     builder = state.builder

@@ -47,7 +47,7 @@ class RangeState:
         )  # fmt: skip
 
 
-class Outcomes:
+class RangeOutcomes:
     """The ranges of one task, and the brokers that were silent or slow.
 
     Args:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from mirror_pipeline.engine.tasks.read.answer_handler import FETCH_WAIT_MS, AnswerHandler
 from mirror_pipeline.engine.tasks.read.messages import PATIENT_ROUND_TRIPS, SILENT_SECONDS, ReadTask
-from mirror_pipeline.engine.tasks.read.range_outcomes import Outcomes, RangeState
+from mirror_pipeline.engine.tasks.read.range_outcomes import RangeOutcomes, RangeState
 from mirror_pipeline.errors import ConnectionLost, WireError
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.connection import Connection
@@ -31,7 +31,7 @@ ONE_REQUEST_BYTES = 128 * 1024
 
 
 @dataclass(slots=True, eq=False)
-class Slot:
+class FetchSlot:
     """A connection and the partitions read over it: ``asked`` since when, ``rests`` until when while its broker throttles us."""
 
     node: int
@@ -57,13 +57,13 @@ class ShortFetch:
         throttle: limits the rate.
     """
 
-    def __init__(self, task: ReadTask, client: WireClient, handler: AnswerHandler, outcomes: Outcomes, throttle: Throttle) -> None:
+    def __init__(self, task: ReadTask, client: WireClient, handler: AnswerHandler, outcomes: RangeOutcomes, throttle: Throttle) -> None:
         self._task = task
         self._client = client
         self._handler = handler
         self._outcomes = outcomes
         self._throttle = throttle
-        self._slots: list[Slot] = []
+        self._slots: list[FetchSlot] = []
 
     def open(self, by_leader: Mapping[int, list[TopicPartition]]) -> float:
         """Open two connections to each broker that accepts them, one where little is to be read; returns the shortest round trip.
@@ -75,7 +75,7 @@ class ShortFetch:
             halves = [sources[::2], sources[1::2]] if two else [sources]
             seconds = patience(self._task, self._client, node)
             try:
-                slots = [Slot(node, self._client.connection(node, number, within=seconds), half) for number, half in enumerate(halves)]
+                slots = [FetchSlot(node, self._client.connection(node, number, within=seconds), half) for number, half in enumerate(halves)]
             except WireError as error:
                 self._handler.lost(node, sources, error)
                 continue
@@ -100,7 +100,7 @@ class ShortFetch:
                 connection.close()
             raise
 
-    def _turn(self, waiting: dict[Connection, Slot], deadline: float) -> None:
+    def _turn(self, waiting: dict[Connection, FetchSlot], deadline: float) -> None:
         """Wait for answers, take them, ask again."""
         now = time.monotonic()
         asked = [slot for slot in waiting.values() if not slot.rests]
@@ -122,7 +122,7 @@ class ShortFetch:
                 message = f"{slot.connection.peer}: no answer within {now - slot.asked:.1f} s"
                 self._handler.lost(slot.node, slot.sources, ConnectionLost(message, timed_out=True))
 
-    def _receive(self, slot: Slot) -> bool:
+    def _receive(self, slot: FetchSlot) -> bool:
         """Take the answer on a connection; whether it can be asked again."""
         try:
             answers = receive_fetch(slot.connection)
@@ -139,7 +139,7 @@ class ShortFetch:
         self._handler.flush_when_full()
         return True
 
-    def _ask(self, slot: Slot, deadline: float) -> bool:
+    def _ask(self, slot: FetchSlot, deadline: float) -> bool:
         """Request what is still to be read over a connection, now or once its broker stops throttling; False when there is nothing."""
         ranges = self._outcomes.ranges
         wants = {s: (ranges[s].builder.next, self._fetch_bytes(ranges[s])) for s in slot.sources if ranges[s].open}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.spans.part_writer import SpanDraft
-from mirror_pipeline.engine.tasks.read.damage import Answer, Ask
+from mirror_pipeline.engine.tasks.read.damage import Ask, ReadAnswer
 from mirror_pipeline.engine.tasks.read.plain_run import PlainRun, plain_run
 from mirror_pipeline.engine.tasks.read.rules import RangeRules
 from mirror_pipeline.errors import CorruptBatch
@@ -20,9 +20,7 @@ from mirror_pipeline.kafka.records.control import ControlType, control_type
 from mirror_pipeline.kafka.records.digest import LeafSums
 from mirror_pipeline.kafka.records.merge import merge, worth_merging
 from mirror_pipeline.kafka.records.records import OpenRecord, RecordTooLarge, open_batch, open_parts, seal_runs
-from mirror_pipeline.model import BatchMark, Hole, HoleCause, Quarantined
-
-NO_TIMESTAMP = -1
+from mirror_pipeline.model import NO_TIMESTAMP, BatchMark, Hole, HoleCause, Quarantined
 
 
 @dataclass(slots=True)
@@ -84,7 +82,7 @@ class SpanBuilder:
             CorruptBatch: records cannot be unpacked although their batch has its checksum.
             TopicHalted: source offsets are missing for no known reason, or a batch is damaged.
         """
-        answer, due = Answer.of(data), self.next if asked == self.next else None
+        answer, due = ReadAnswer.of(data), self.next if asked == self.next else None
         while not self.done:
             run = plain_run(answer.records, answer.at, self.next, self.rules, answer.aborted, answer.open_aborts)
             if run is not None:
@@ -109,7 +107,7 @@ class SpanBuilder:
         if self.next >= self.rules.range.end or self.bytes_read >= self.most_bytes:
             self.done = True
 
-    def _look(self, header: BatchHeader, batch: memoryview, answer: Answer, ask: Ask | None) -> BatchHeader:
+    def _look(self, header: BatchHeader, batch: memoryview, answer: ReadAnswer, ask: Ask | None) -> BatchHeader:
         """Take over a batch that is not plain, or not at the next offset; returns its header, with the offset of its first record.
 
         Raises:
@@ -143,7 +141,7 @@ class SpanBuilder:
         answer.passed, self._at_batch = None, True
         return header
 
-    def _in_place(self, header: BatchHeader, answer: Answer, ask: Ask | None) -> None:
+    def _in_place(self, header: BatchHeader, answer: ReadAnswer, ask: Ask | None) -> None:
         """Check that a batch belongs where its offset says: the checksum does not cover the offset. Raises CorruptBatch."""
         if header.base_offset > self.next:
             if doubt := answer.doubt(header, self.next, ask):
@@ -159,7 +157,7 @@ class SpanBuilder:
         if header.magic >= 2 and header.is_control and control_type(batch) is ControlType.ABORT:
             aborted[:] = [entry for entry in aborted if entry[0] != header.producer_id or entry[1] > header.base_offset]
 
-    def _leave_out(self, answer: Answer, error: CorruptBatch, ask: Ask | None) -> bool:
+    def _leave_out(self, answer: ReadAnswer, error: CorruptBatch, ask: Ask | None) -> bool:
         """Continue at the next good batch where a decision, or ``on_loss``, allows it; whether this answer suffices for that."""
         start, planned = self.next, self.rules.range
         good, end = answer.next_good(start), answer.stable

@@ -14,7 +14,7 @@ from mirror_pipeline.engine.tasks.longlink.read_ahead import ReadAhead
 from mirror_pipeline.engine.tasks.read.answer_handler import AnswerHandler, Unwritten
 from mirror_pipeline.engine.tasks.read.messages import ReadResult, ReadTask
 from mirror_pipeline.engine.tasks.read.parallel_read import read_parallel
-from mirror_pipeline.engine.tasks.read.range_outcomes import Outcomes
+from mirror_pipeline.engine.tasks.read.range_outcomes import RangeOutcomes
 from mirror_pipeline.engine.tasks.read.short_fetch import ShortFetch, Throttle, patience
 from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost
 from mirror_pipeline.execution import worker_cache
@@ -38,7 +38,7 @@ def run_read(task: ReadTask, link: Link | None = None) -> ReadResult:
     """
     began = time.monotonic()
     writer = PartFileWriter(task.store, task.micro_batch, task.index, durable=task.durable)
-    outcomes = Outcomes(task.rules, writer.add)
+    outcomes = RangeOutcomes(task.rules, writer.add)
     try:
         crash_point("stage.before_fetch")
         _read(task, outcomes, link, deadline=began + task.seconds)
@@ -70,7 +70,7 @@ def _read_in_turn(task: ReadTask) -> ReadResult:
     return run_read(task, resident_link())
 
 
-def _read(task: ReadTask, outcomes: Outcomes, link: Link | None, *, deadline: float) -> None:
+def _read(task: ReadTask, outcomes: RangeOutcomes, link: Link | None, *, deadline: float) -> None:
     client = worker_cache.client_of(task.cluster, timeout=task.timeout)
     handler = AnswerHandler(task, client, outcomes)
     try:
@@ -85,7 +85,7 @@ def _read(task: ReadTask, outcomes: Outcomes, link: Link | None, *, deadline: fl
 
 
 def _fetch(
-    task: ReadTask, client: WireClient, handler: AnswerHandler, outcomes: Outcomes, link: Link | None, deadline: float
+    task: ReadTask, client: WireClient, handler: AnswerHandler, outcomes: RangeOutcomes, link: Link | None, deadline: float
 ) -> None:
     """Read over a few connections or over many, by the round trip."""
     by_leader = _leaders(task, client, handler, outcomes)
@@ -115,7 +115,7 @@ def _fetch(
         read_ahead.end()
 
 
-def _leaders(task: ReadTask, client: WireClient, handler: AnswerHandler, outcomes: Outcomes) -> dict[int, list[TopicPartition]]:
+def _leaders(task: ReadTask, client: WireClient, handler: AnswerHandler, outcomes: RangeOutcomes) -> dict[int, list[TopicPartition]]:
     """Partitions by leader; those without one, or with a silent one, fail until a later micro-batch."""
     leaders, errors = client.leaders(list(outcomes.ranges), patience=0)
     for source, error in errors.items():

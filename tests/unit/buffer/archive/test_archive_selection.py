@@ -9,7 +9,7 @@ import pytest
 
 from mirror_pipeline.buffer.archive.archive import Archive, NewFile
 from mirror_pipeline.buffer.archive.merged import FILE_SPANS, day_of
-from mirror_pipeline.buffer.archive.selection import KeptSpan, KeptTopic, Segment, covering, missing
+from mirror_pipeline.buffer.archive.selection import KeptSpan, KeptTopic, SpanSegment, covering, missing
 from mirror_pipeline.buffer.place.place import LaneStore, open_lane
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 from mirror_pipeline.buffer.spans.span_reader import SpanReader
@@ -91,7 +91,7 @@ def kept(start: int, end: int, life: str = LIFE, table: str = ARCHIVE.name) -> K
     return KeptSpan(LaneStore("/nowhere/m/lane-0"), table, ref)
 
 
-def cut(found: list[Segment]) -> list[tuple[int, int, int]]:
+def cut(found: list[SpanSegment]) -> list[tuple[int, int, int]]:
     return [(segment.start, segment.end, segment.span.ref.start) for segment in found]
 
 

@@ -35,7 +35,7 @@ def test_joined_files_say_the_same_in_fewer_rows(tmp_path: Path, monkeypatch: py
     for source in range(12):
         table.add([row("a", source % 3, source)])
     expected = table.read()
-    monkeypatch.setattr(group_offsets, "MAX_FILES", 4)
+    monkeypatch.setattr(group_offsets, "MAX_GROUP_FILES", 4)
     table.maintain()
     assert table.read() == expected
     assert {r.source_offset for r in expected.values()} == {9, 10, 11}

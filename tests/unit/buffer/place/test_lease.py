@@ -10,7 +10,7 @@ import pytest
 
 from mirror_pipeline.buffer.place.bucket import Found, Objects, StoreError, carried_options
 from mirror_pipeline.buffer.place.lease import HELD_SHARE, RELEASED, Lease, Sightings
-from mirror_pipeline.buffer.place.lock import LOCK, MAINTENANCE, lane_lock, last_maintenance, maintenance_lock, note_maintenance
+from mirror_pipeline.buffer.place.lock import LANE_LOCK, MAINTENANCE, lane_lock, last_maintenance, maintenance_lock, note_maintenance
 from mirror_pipeline.buffer.place.place import LaneStore, open_lane
 from mirror_pipeline.errors import BufferUnusable, LaneBusy, LaneLost
 from tests.support.buffer_samples import Settings
@@ -39,7 +39,7 @@ def made(objects: Objects) -> Callable[..., Lease]:
     """Makes a lease as another machine would: with a clock and a memory of its own."""
 
     def make(clock: Clock, seconds: float = SECONDS) -> Lease:
-        lease = Lease(objects, LOCK, seconds, clock=clock, sightings=Sightings())
+        lease = Lease(objects, LANE_LOCK, seconds, clock=clock, sightings=Sightings())
         lease._begin = lambda: None  # type: ignore[method-assign]  # renewed by the test, when it says so
         return lease
 
@@ -82,7 +82,7 @@ def test_a_free_lease_is_taken_and_a_released_one_too(made: Callable[..., Lease]
     assert not second.take(0)
     assert b'"pid"' in second.holder
     first.release()
-    assert objects.read(LOCK) is not None and objects.read(LOCK).data == RELEASED  # type: ignore[union-attr]
+    assert objects.read(LANE_LOCK) is not None and objects.read(LANE_LOCK).data == RELEASED  # type: ignore[union-attr]
     assert second.take(0)
 
 
@@ -234,7 +234,7 @@ def test_a_lane_is_renewed_for_as_long_as_it_is_held(lane: LaneStore) -> None:
 
 
 def test_a_lane_whose_holder_died_is_free_after_its_lease(lane: LaneStore) -> None:
-    lane.objects().create(LOCK, b'{"pid": 1, "host": "gone", "since": 0, "lease": 3.0}')
+    lane.objects().create(LANE_LOCK, b'{"pid": 1, "host": "gone", "since": 0, "lease": 3.0}')
     lane.objects().create(MAINTENANCE, b"of an unknown version")
     with lane_lock(lane), maintenance_lock(lane, patience=LANE_SECONDS) as ours:
         assert ours

@@ -10,8 +10,8 @@ from mirror_pipeline.buffer.place import space
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.place.space import (
     LONGEST_LOOK_SECONDS,
-    LOOK_SECONDS,
     OTHERS_BYTES_PER_SECOND,
+    SPACE_LOOK_SECONDS,
     SPARE_BYTES,
     BufferSpace,
     SpaceWatch,
@@ -50,7 +50,7 @@ def test_a_measurement_counts_the_longer_the_more_space_is_left() -> None:
     second = OTHERS_BYTES_PER_SECOND
     assert BufferSpace(cap - 3 * second, cap, cap, 0).look_seconds == 3.0
     assert BufferSpace(0, cap, 3 * second + SPARE_BYTES, 0).look_seconds == 3.0
-    assert BufferSpace(cap, cap, cap, 10**6).look_seconds == LOOK_SECONDS
+    assert BufferSpace(cap, cap, cap, 10**6).look_seconds == SPACE_LOOK_SECONDS
 
 
 def test_a_fresh_measurement_of_an_empty_buffer_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_pipeline.engine.driver.plan import (
-    LEAST_SHARE_BYTES,
+    LEAST_RANGE_BYTES,
     SHORT_TURN_BYTES,
     SHORT_TURN_SECONDS,
     TURN_SECONDS,
@@ -47,7 +47,7 @@ def test_every_lagging_partition_gets_a_range_and_no_other(found: list[Partition
 @given(views, st.integers(1, 10**9))
 def test_the_budget_holds_but_for_the_least_share(found: list[PartitionView], budget: int) -> None:
     planned = plan_ranges(found, budget_bytes=budget)
-    assert sum(r.max_bytes for r in planned) <= budget + len(planned) * LEAST_SHARE_BYTES
+    assert sum(r.max_bytes for r in planned) <= budget + len(planned) * LEAST_RANGE_BYTES
 
 
 def test_what_small_partitions_leave_goes_to_the_large_one() -> None:

@@ -18,7 +18,7 @@ from mirror_pipeline.kafka.records import merge as merge_module
 from mirror_pipeline.kafka.records.batch import HEADER_BYTES, Buffer, OpenRecord, check, headers, open_batch, seal, tail_of
 from mirror_pipeline.kafka.records.digest import LEAF_OFFSETS
 from mirror_pipeline.kafka.records.header import CHECKED_FIELDS, HEAD, LOG_APPEND_TIME
-from mirror_pipeline.kafka.records.merge import MERGED_BYTES, MERGED_RECORDS, merge, worth_merging
+from mirror_pipeline.kafka.records.merge import MERGED_BATCH_BYTES, MERGED_RECORDS, merge, worth_merging
 from mirror_pipeline.kafka.records.merge_native import join
 
 TIMES = st.one_of(st.integers(-1, 2**42), st.sampled_from([-1, 0, 2**62, 2**63 - 1]))
@@ -72,7 +72,7 @@ def test_hundreds_become_few_within_the_limits(way: str, many: int) -> None:
     data = b"".join(seal(records[n : n + many], codec=0) for n in range(0, len(records), many))
     merged = merge(memoryview(data), records=len(records), max_bytes=1_000_000)
     assert len(merged) < 20
-    assert all(len(batch) <= MERGED_BYTES for batch in merged)
+    assert all(len(batch) <= MERGED_BATCH_BYTES for batch in merged)
     assert all(header.records <= MERGED_RECORDS for batch in merged for _, header in headers(batch))
     assert opened(merged) == records
 

@@ -9,7 +9,7 @@ import pytest
 from mirror_pipeline.config import ClusterSettings, Security
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, ConnectionLost, MirrorError
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.security.access import CHANGED, taken_before
+from mirror_pipeline.kafka.security.access import LOGIN_CHANGED, taken_before
 from mirror_pipeline.kafka.security.tls import TlsFailed
 from tests.support.scripted_broker import closed_port
 
@@ -27,7 +27,7 @@ def test_a_refusal_is_a_lost_connection(refusal: MirrorError) -> None:
         raise refusal
     assert caught.value.retryable and not caught.value.timed_out
     assert refusal.message in caught.value.message and caught.value.message.startswith("b:1: ")
-    assert caught.value.hint == (refusal.hint if isinstance(refusal, ConfigError) else CHANGED)
+    assert caught.value.hint == (refusal.hint if isinstance(refusal, ConfigError) else LOGIN_CHANGED)
 
 
 @pytest.mark.parametrize("other", [ConnectionLost("b:1: timed out", timed_out=True), RuntimeError("no")])

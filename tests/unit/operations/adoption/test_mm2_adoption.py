@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from mirror_pipeline.buffer.ledger.group_offsets import NONE, CarriedOffset, GroupPartition
+from mirror_pipeline.buffer.ledger.group_offsets import NO_OFFSET, CarriedOffset, GroupPartition
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import ProblemFound
 from mirror_pipeline.kafka.groups.group_client import Commit, Commits
@@ -15,7 +15,7 @@ from mirror_pipeline.kafka.records.batch import Record
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.adoption import state_topics
 from mirror_pipeline.operations.adoption.mm2_adoption import agreement, written
-from mirror_pipeline.operations.adoption.proof import Proof, ProvenPartition, Side
+from mirror_pipeline.operations.adoption.proof import Proof, ProofSide, ProvenPartition
 from mirror_pipeline.operations.adoption.state_topics import Checkpoint, StoredPositions
 from mirror_pipeline.verify.compare import ComparedPair, PairTask
 from mirror_pipeline.verify.record_tasks import Terms
@@ -98,18 +98,18 @@ def test_a_position_beyond_the_data_is_refused() -> None:
 
 
 def test_only_offsets_that_a_checkpoint_names_are_mirrormakers() -> None:
-    proof = Proof("t", "A.t", Side("c", "i", 1), Side("d", "j", 1), (), {}, ())
+    proof = Proof("t", "A.t", ProofSide("c", "i", 1), ProofSide("d", "j", 1), (), {}, ())
     place, other = TopicPartition("A.t", 0), TopicPartition("other", 0)
     held: dict[str, Commits] = {"ours": {place: Commit(650, "m"), other: Commit(650)}, "moved": {place: Commit(651)}}
     known = {("ours", place): [Checkpoint(600, 650), Checkpoint(700, 650)], ("moved", place): [Checkpoint(700, 650)]}
     (row,) = written(held, {}, known, proof, 5)
-    assert row == CarriedOffset(GroupPartition("ours", "t", 0), 700, "m", 650, NONE, False, 5)
+    assert row == CarriedOffset(GroupPartition("ours", "t", 0), 700, "m", 650, NO_OFFSET, False, 5)
 
 
 @pytest.mark.parametrize(("now_there", "seen"), [(100, 100), (900, 700)])
 def test_a_group_that_went_back_on_the_source_counts_as_seen_there(now_there: int, seen: int) -> None:
     """Otherwise the next round would take MirrorMaker's further offset back."""
-    proof = Proof("t", "A.t", Side("c", "i", 1), Side("d", "j", 1), (), {}, ())
+    proof = Proof("t", "A.t", ProofSide("c", "i", 1), ProofSide("d", "j", 1), (), {}, ())
     place = TopicPartition("A.t", 0)
     source: dict[str, Commits] = {"g": {TopicPartition("t", 0): Commit(now_there)}}
     (row,) = written({"g": {place: Commit(650)}}, source, {("g", place): [Checkpoint(700, 650)]}, proof, 5)

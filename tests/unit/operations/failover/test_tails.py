@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mirror_pipeline.buffer.ledger.promotions import Promotion, PromotionState, Step
+from mirror_pipeline.buffer.ledger.promotions import FailoverStep, Promotion, PromotionState
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.failover.report import TailPartition
 from mirror_pipeline.operations.failover.tails import NotedLook, _since, merged, noted_looks
@@ -13,8 +13,8 @@ TP = TopicPartition("orders", 0)
 PROMOTED = {0: Promotion("orders", 0, "id/7", PromotionState.PROMOTED, 100, 100, "orders", "me", 1)}
 
 
-def step(number: int, name: str, **detail: Any) -> Step:
-    return Step(number, "failback", name, detail, "me", 0)
+def step(number: int, name: str, **detail: Any) -> FailoverStep:
+    return FailoverStep(number, "failback", name, detail, "me", 0)
 
 
 def look(start: int, end: int, topic_id: str = "id") -> NotedLook:

@@ -13,7 +13,7 @@ from mirror_pipeline.buffer.ledger.group_offsets import GroupPartition
 from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.operations.groups.background import _rounds
-from mirror_pipeline.operations.groups.decide import Decision, GroupState
+from mirror_pipeline.operations.groups.decide import GroupDecision, GroupState
 from mirror_pipeline.operations.groups.group_round import GroupRounds, RoundOutcome
 from mirror_pipeline.operations.groups.last_round import LastRound, read_last_round
 from mirror_pipeline.operations.run_end import RunEnd
@@ -48,7 +48,7 @@ class Rounds:
             raise self.error
         if self.count in self.silent:
             return RoundOutcome(source_down="east: no broker answered" if ask_source else "")
-        stuck = Decision(GroupState.ACTIVE, 7, None, "the group has members on the target")
+        stuck = GroupDecision(GroupState.ACTIVE, 7, None, "the group has members on the target")
         decisions = {GroupPartition("billing", "orders", number): (cast(Any, None), stuck) for number in range(3)}
         return RoundOutcome(decisions, {"shared": "share group"}, ["groups.include: 'x' matches none"], groups=5, written=2)
 

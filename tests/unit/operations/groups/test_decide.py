@@ -13,7 +13,7 @@ from mirror_pipeline.buffer.ledger.translation import OffsetState, Translated
 from mirror_pipeline.config import GroupSelection
 from mirror_pipeline.kafka.groups.group_client import Commit, ListedGroup
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.operations.groups.decide import Decision, GroupState, Sides, decide, seen_only
+from mirror_pipeline.operations.groups.decide import GroupDecision, GroupState, Sides, decide, seen_only
 from mirror_pipeline.operations.groups.group_round import selected, why_left_out
 from mirror_pipeline.operations.groups.seen_groups import SeenGroups
 
@@ -38,7 +38,7 @@ def outcome(found: Sides, known: CarriedOffset | None = None) -> tuple[GroupStat
 
 def test_a_new_commit_is_written_and_named_before() -> None:
     decision = decide(KEY, sides(20, None), None, 7)
-    assert decision == Decision(GroupState.WRITE, 1_020, CarriedOffset(KEY, 20, "", 1_020, -1, False, 7), decision.why)
+    assert decision == GroupDecision(GroupState.WRITE, 1_020, CarriedOffset(KEY, 20, "", 1_020, -1, False, 7), decision.why)
 
 
 def test_one_that_is_there_is_in_step() -> None:
@@ -143,7 +143,7 @@ def test_groups_are_selected_by_whole_names_and_share_groups_are_named() -> None
 def test_after_a_failover_and_a_way_back_a_group_is_moved_forward_from_where_it_stood() -> None:
     """It committed 1,030 on the target while applications were there; its row is from before."""
 
-    def found(source: int) -> Decision:
+    def found(source: int) -> GroupDecision:
         return decide(KEY, sides(source, 1_030), row(20, 1_020), 7, opened=4)
 
     assert (found(40).state, found(40).offset) == (GroupState.WRITE, 1_040)

@@ -115,7 +115,7 @@ def test_a_buffer_that_cannot_be_read(fake: FakeMirror, instance: dg.DagsterInst
 def test_a_cluster_that_hangs_is_given_up_and_not_asked_twice_at_once(
     fake: FakeMirror, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(module, "LAG_LOOK_SECONDS", 0.1)
     release, asked = threading.Event(), []
 
     def hang() -> Any:

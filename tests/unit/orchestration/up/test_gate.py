@@ -12,7 +12,7 @@ import pytest
 
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.orchestration.up import page
-from mirror_pipeline.orchestration.up.gate import Gate, Rules, is_loopback
+from mirror_pipeline.orchestration.up.gate import Gate, GateRules, is_loopback
 
 TOKEN = "canary-token-0123456789"
 OURS = "127.0.0.1:3000"
@@ -39,7 +39,7 @@ class Behind:
 class Visit:
     """One request and what came back."""
 
-    def __init__(self, rules: Rules, target: str, method: str, headers: dict[str, str], kind: str) -> None:
+    def __init__(self, rules: GateRules, target: str, method: str, headers: dict[str, str], kind: str) -> None:
         behind, self.sent = Behind(), list[Any]()
         parts = urlsplit("http://x" + target)
         given = [(name.lower().encode(), value.encode()) for name, value in headers.items() if value is not None]
@@ -59,11 +59,11 @@ class Visit:
         self.body = self.sent[-1].get("body", b"").decode()
 
 
-def rules(**changes: Any) -> Rules:
-    return Rules(**{"host": "127.0.0.1", "port": 3000, "token": TOKEN, **changes})
+def rules(**changes: Any) -> GateRules:
+    return GateRules(**{"host": "127.0.0.1", "port": 3000, "token": TOKEN, **changes})
 
 
-def visit(target: str = "/", method: str = "GET", *, by: Rules | None = None, kind: str = "http", **headers: Any) -> Visit:
+def visit(target: str = "/", method: str = "GET", *, by: GateRules | None = None, kind: str = "http", **headers: Any) -> Visit:
     """With our Host header unless told; underscores in names stand for dashes."""
     named = {name.replace("_", "-"): value for name, value in {"host": OURS, **headers}.items()}
     return Visit(by or rules(), target, method, named, kind)

@@ -94,7 +94,7 @@ def test_little_that_is_due_waits_until_it_is_late_or_much(tmp_path: Path, monke
     assert moved.evict(range(5), older_than=due + 10_000, target_bytes=None) == list(range(5))
     (tmp_path / "other").mkdir()
     other = Lane(tmp_path / "other", count=5, verified=5)
-    monkeypatch.setattr(archiving, "LEAST_BYTES", 2 * SIZE)
+    monkeypatch.setattr(archiving, "LEAST_ARCHIVED_BYTES", 2 * SIZE)
     assert Archiving(Archive(other.store, durable=False), other.spans, 20, 90 * DAY).evict(
         range(5), older_than=int(1000 * time.time()) + 1, target_bytes=None
     ) == list(range(5))

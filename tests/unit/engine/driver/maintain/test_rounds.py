@@ -26,12 +26,12 @@ from mirror_pipeline.buffer.place.space import (
 from mirror_pipeline.buffer.place.usage import buffer_use
 from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
-from mirror_pipeline.buffer.spans.spans import JOIN_FILES, MAX_FILES, SpanTable
+from mirror_pipeline.buffer.spans.spans import JOIN_FILES, MAX_SPAN_FILES, SpanTable
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.driver.context import LaneContext
 from mirror_pipeline.engine.driver.maintain import rounds
 from mirror_pipeline.engine.driver.maintain.rounds import Differing, Maintenance, damage, staged_verifier
-from mirror_pipeline.engine.driver.maintain.thread import CROWD_FILES, ROUND_SECONDS, MaintenanceThread, halt_of
+from mirror_pipeline.engine.driver.maintain.thread import CROWD_FILES, MAINTENANCE_SECONDS, MaintenanceThread, halt_of
 from mirror_pipeline.engine.driver.plan import SHORT_TURN_SECONDS
 from mirror_pipeline.errors import BufferDamaged, BufferUnusable, ClusterUnreachable, SparkGone
 from mirror_pipeline.execution.runner import InlineRunner, OneAtATime
@@ -391,11 +391,11 @@ def test_each_verification_asks_anew_where_its_tasks_run(lane: Lane) -> None:
 def test_many_small_files_bring_the_next_round_forward(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files beyond what a table may hold would be evicted, whatever the retention, instead of joined."""
     keeper = MaintenanceThread(context)
-    half, whole = ROUND_SECONDS / 2, ROUND_SECONDS
+    half, whole = MAINTENANCE_SECONDS / 2, MAINTENANCE_SECONDS
     assert [keeper._is_due(passed) for passed in (0.0, half, whole)] == [False, False, True]
     monkeypatch.setattr(context.spans, "live_files", lambda: CROWD_FILES + 1)
     assert [keeper._is_due(passed) for passed in (0.0, half, whole)] == [False, True, True]
 
 
 def test_files_of_half_a_round_and_those_that_may_stay_small_fit_into_the_table() -> None:
-    assert ROUND_SECONDS / 2 / SHORT_TURN_SECONDS + CROWD_FILES <= MAX_FILES
+    assert MAINTENANCE_SECONDS / 2 / SHORT_TURN_SECONDS + CROWD_FILES <= MAX_SPAN_FILES

@@ -17,7 +17,7 @@ from mirror_pipeline.engine.driver.read.loop import ReadLoop
 from mirror_pipeline.engine.driver.topics.prepare import Preparation
 from mirror_pipeline.engine.tasks.read.messages import RangeOutcome, ReadResult, ReadTask
 from mirror_pipeline.engine.tasks.read.rules import RangeRules
-from mirror_pipeline.kafka.answers import EARLIEST, OffsetAnswer
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, OffsetAnswer
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.model import BatchMark, OffsetRange, TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic
@@ -95,7 +95,7 @@ class Leader(Source):
 
     def list_offsets(self, at: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:
         """Only the start is asked for: -1 with an error is no offset."""
-        assert set(at.values()) == {EARLIEST}
+        assert set(at.values()) == {EARLIEST_TIME}
         return {tp: OffsetAnswer(-1, -1, 13) if isinstance(self.start, str) else OffsetAnswer(self.start, -1, 0) for tp in at}
 
 

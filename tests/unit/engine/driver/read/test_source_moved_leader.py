@@ -13,7 +13,7 @@ from mirror_pipeline.engine.driver.context import LaneContext
 from mirror_pipeline.engine.driver.read import divergence
 from mirror_pipeline.engine.driver.read.loop import ReadLoop
 from mirror_pipeline.engine.tasks.read.messages import RangeOutcome, ReadResult
-from mirror_pipeline.kafka.answers import EARLIEST, OffsetAnswer
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, OffsetAnswer
 from mirror_pipeline.kafka.records.header import BatchHeader
 from mirror_pipeline.model import BatchMark, TopicPartition
 from tests.support.lane_context import context
@@ -49,7 +49,7 @@ class GrownLog(Source):
         return {tp: OffsetAnswer(self.epochs[epoch], epoch, 0) for tp, epoch in epochs.items()}
 
     def list_offsets(self, at: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:
-        return {tp: OffsetAnswer(0 if time == EARLIEST else STAGED + 10, -1, 0) for tp, time in at.items()}
+        return {tp: OffsetAnswer(0 if time == EARLIEST_TIME else STAGED + 10, -1, 0) for tp, time in at.items()}
 
 
 @pytest.mark.parametrize(

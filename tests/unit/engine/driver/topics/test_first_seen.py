@@ -23,7 +23,14 @@ from mirror_pipeline.engine.driver.topics.prepare import Preparation
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable
 from mirror_pipeline.execution.placement import Placement
 from mirror_pipeline.execution.runner import InlineRunner
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
+from mirror_pipeline.kafka.answers import (
+    EARLIEST_TIME,
+    LATEST_TIME,
+    ClusterMetadata,
+    OffsetAnswer,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from mirror_pipeline.model import Incarnation, Stamp, TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic
 from mirror_pipeline.topics.plan import TargetPlan
@@ -44,7 +51,7 @@ class Source:
         return ClusterMetadata("source-id", 1, {}, found)
 
     def list_offsets(self, at: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:
-        told = {tp: {EARLIEST: 5, LATEST: self.ends[tp.topic]}[when] for tp, when in at.items()}
+        told = {tp: {EARLIEST_TIME: 5, LATEST_TIME: self.ends[tp.topic]}[when] for tp, when in at.items()}
         return {tp: OffsetAnswer(offset, -1, 5 if offset < 0 else 0) for tp, offset in told.items()}
 
     def ask_elsewhere(self) -> None: ...

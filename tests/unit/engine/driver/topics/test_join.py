@@ -6,7 +6,7 @@ import pytest
 
 from mirror_pipeline.engine.driver.context import LaneContext
 from mirror_pipeline.engine.driver.topics.join import resumed_runs
-from mirror_pipeline.engine.driver.write.ledger_writer import LOSSES, LedgerWriter
+from mirror_pipeline.engine.driver.write.ledger_writer import LOSS_CAUSES, LedgerWriter
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import HoleCause
 from mirror_pipeline.topics.lanes import LaneTopic
@@ -35,12 +35,12 @@ def test_every_loss_gets_a_gap_and_nothing_else_does(context: LaneContext, cause
     book = LedgerWriter(context)
     book.add([send(10, 12, cause)])
     assert book.write()
-    assert [(gap.start, gap.end, gap.cause) for gap in context.ledger.gaps()] == ([(10, 12, cause)] if cause in LOSSES else [])
+    assert [(gap.start, gap.end, gap.cause) for gap in context.ledger.gaps()] == ([(10, 12, cause)] if cause in LOSS_CAUSES else [])
     assert [s.cause for s in context.ledger.sends()] == [cause]
 
 
 def test_causes_are_losses_or_known_not_to_be() -> None:
-    assert set(HoleCause) - set(LOSSES) == {HoleCause.MARKER, HoleCause.ABORTED, HoleCause.COMPACTION, HoleCause.NO_RECORD}
+    assert set(HoleCause) - set(LOSS_CAUSES) == {HoleCause.MARKER, HoleCause.ABORTED, HoleCause.COMPACTION, HoleCause.NO_RECORD}
 
 
 def test_of_two_runs_that_write_one_number_the_second_ends(context: LaneContext) -> None:

@@ -18,7 +18,14 @@ from mirror_pipeline.engine.driver.topics.target import TargetSide
 from mirror_pipeline.engine.driver.topics.waits import Waits
 from mirror_pipeline.errors import ConnectionLost, MirrorError
 from mirror_pipeline.execution.placement import Placement
-from mirror_pipeline.kafka.answers import EARLIEST, LATEST, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
+from mirror_pipeline.kafka.answers import (
+    EARLIEST_TIME,
+    LATEST_TIME,
+    ClusterMetadata,
+    OffsetAnswer,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.model import Incarnation, TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic
@@ -64,7 +71,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Any:
     known = TopicMetadata("new", "new-id", 0, False, parts)
 
     def list_offsets(at: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:
-        return {tp: OffsetAnswer({EARLIEST: 100, LATEST: 1_100}[when], -1, 0) for tp, when in at.items()}
+        return {tp: OffsetAnswer({EARLIEST_TIME: 100, LATEST_TIME: 1_100}[when], -1, 0) for tp, when in at.items()}
 
     def metadata(names: Sequence[str]) -> ClusterMetadata:
         return ClusterMetadata("east-id", 1, {}, {name: known for name in names})

@@ -45,7 +45,7 @@ def test_topics_whose_time_comes_soon_are_tried_together(context: LaneContext, c
         made.put_off(name, "no leader", most=60.0)
     assert made.due(["a", "b"]) == []
     clock[0] += max(made._at.values()) - clock[0]
-    made._at["b"] += waits.TOGETHER_SECONDS
+    made._at["b"] += waits.ASKED_TOGETHER_SECONDS
     assert made.due(["a", "b"]) == ["a", "b"]
 
 

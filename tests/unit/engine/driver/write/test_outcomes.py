@@ -16,7 +16,7 @@ from mirror_pipeline.engine.driver.read import divergence
 from mirror_pipeline.engine.driver.state import PartitionState, TopicRun
 from mirror_pipeline.engine.driver.topics.join import resumed_runs
 from mirror_pipeline.engine.driver.write.ledger_writer import LedgerWriter
-from mirror_pipeline.engine.driver.write.outcomes import Outcomes
+from mirror_pipeline.engine.driver.write.outcomes import SendOutcomes
 from mirror_pipeline.engine.driver.write.recovery import NotReplicated, Tail
 from mirror_pipeline.engine.driver.write.sender import Sender
 from mirror_pipeline.engine.driver.write.target_health import TargetHealth
@@ -51,9 +51,9 @@ class Client:
         return self._leaders.get(target.topic)
 
 
-def lane(context: LaneContext, client: Any = None) -> tuple[Outcomes, PartitionState]:
+def lane(context: LaneContext, client: Any = None) -> tuple[SendOutcomes, PartitionState]:
     context.state.topics |= resumed_runs(context, {"t": LIFE}, {"t": LaneTopic("t", "east.t")})
-    outcomes = Outcomes(context, client, TargetHealth(context, client), LedgerWriter(context), Losses())
+    outcomes = SendOutcomes(context, client, TargetHealth(context, client), LedgerWriter(context), Losses())
     return outcomes, context.state.topics["t"].partitions[0]
 
 
@@ -135,7 +135,7 @@ def test_partitions_of_one_broker_wait_alone(context: LaneContext) -> None:
     assert not outcomes._health.others_well({2})
 
 
-def failing(context: LaneContext, outcomes: Outcomes, part: PartitionState, *, answered: bool) -> None:
+def failing(context: LaneContext, outcomes: SendOutcomes, part: PartitionState, *, answered: bool) -> None:
     """A produce task comes back with an error of the one partition that it was given."""
     if not part.pending:
         stage(context, 0, 10, 20, "now")

@@ -6,7 +6,7 @@ import pytest
 
 from mirror_pipeline.engine.driver.write.recovery import NotReplicated, Tail, read_tails
 from mirror_pipeline.halts import Halt
-from mirror_pipeline.kafka.answers import EARLIEST, OffsetAnswer
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, OffsetAnswer
 from mirror_pipeline.kafka.records.batch import HEADER_BYTES, headers, restamp
 from mirror_pipeline.model import Position, Stamp, TopicPartition
 from tests.model.cluster import ModelClient, ModelCluster
@@ -23,7 +23,7 @@ class Trimmed(ModelCluster):
     first = 0
 
     def offset_told(self, tp: TopicPartition, node: int, when: int) -> OffsetAnswer:
-        return OffsetAnswer(self.first, -1, 0) if when == EARLIEST else super().offset_told(tp, node, when)
+        return OffsetAnswer(self.first, -1, 0) if when == EARLIEST_TIME else super().offset_told(tp, node, when)
 
 
 class Target:

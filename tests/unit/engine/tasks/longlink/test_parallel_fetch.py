@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from mirror_pipeline.engine.tasks.longlink import admission, connection_watch, parallel_fetch, segments
-from mirror_pipeline.engine.tasks.longlink.dialer import OPENING, Dialer
+from mirror_pipeline.engine.tasks.longlink.dialer import MOST_OPENING, Dialer
 from mirror_pipeline.engine.tasks.longlink.parallel_fetch import ParallelFetch
-from mirror_pipeline.engine.tasks.longlink.repeats import LOSSES
+from mirror_pipeline.engine.tasks.longlink.repeats import CONNECTION_LOSSES
 from mirror_pipeline.engine.tasks.longlink.segments import LEAST_LATE_SECONDS, MOST_ATTEMPTS, Segment
 from mirror_pipeline.errors import ConnectionLost
 from mirror_pipeline.kafka.fetch import FetchedPartition
@@ -96,7 +96,7 @@ def within_a_while(holds: Callable[[], bool]) -> None:
 
 
 def test_a_connection_that_was_beaten_and_is_silent_is_replaced(reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_watch, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(connection_watch, "SILENT_CONNECTION_SECONDS", 0.5)
     wanted = stretches(60)
     made = reader(lambda line, offset: None if line is made.lines[0] else 0.01, 4)
     made.read(wanted)
@@ -108,7 +108,7 @@ def test_a_connection_that_was_beaten_and_is_silent_is_replaced(reader: Callable
 
 def test_a_connection_that_is_only_slow_is_overtaken_and_kept(reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch) -> None:
     """A new one would begin more slowly still."""
-    monkeypatch.setattr(connection_watch, "SILENT_SECONDS", 60.0)
+    monkeypatch.setattr(connection_watch, "SILENT_CONNECTION_SECONDS", 60.0)
     answers: list[float] = []
 
     def delay(line: Line, offset: int) -> float:
@@ -165,7 +165,7 @@ def test_what_the_reader_waits_for_while_room_runs_out_is_asked_for_again(
     reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "ROOM_BYTES", 8 * SIZE)
-    monkeypatch.setattr(connection_watch, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(connection_watch, "SILENT_CONNECTION_SECONDS", 0.2)
     waiting = Waiting(reader, 3, silent=1)
     waiting.read(40)
     assert_read(waiting.wanted)
@@ -200,7 +200,7 @@ def test_what_a_lost_connection_was_asked_for_is_read_over_another(reader: Calla
 def test_a_stretch_that_loses_every_connection_is_given_up_and_no_other(reader: Callable[..., Reader]) -> None:
     """Connections come one after the other, so that the second stretch is asked for behind the first every time."""
     wanted = stretches(2)
-    made = reader(lambda line, offset: ConnectionLost("gone") if offset == 0 else 0.005, LOSSES + 1)
+    made = reader(lambda line, offset: ConnectionLost("gone") if offset == 0 else 0.005, CONNECTION_LOSSES + 1)
     opened, one_by_one = made.open, threading.Lock()
 
     def open_next() -> Any:
@@ -213,7 +213,7 @@ def test_a_stretch_that_loses_every_connection_is_given_up_and_no_other(reader: 
     made.read(wanted)
     assert isinstance(wanted[0].error, ConnectionLost)
     assert_read(wanted[1:])
-    assert len(made.lines) == LOSSES + 1
+    assert len(made.lines) == CONNECTION_LOSSES + 1
 
 
 def test_when_no_connection_is_left_nobody_waits_for_ever(reader: Callable[..., Reader]) -> None:
@@ -380,15 +380,15 @@ def test_a_broker_is_not_asked_for_more_connections_at_once_than_it_lets_wait() 
         raise ConnectionLost("only counted")
 
     dialling = Dialer(slow)
-    dialling.want(3 * OPENING)
+    dialling.want(3 * MOST_OPENING)
     found: list[Any] = []
     deadline = time.monotonic() + 20
-    while len(found) < 3 * OPENING and time.monotonic() < deadline:
+    while len(found) < 3 * MOST_OPENING and time.monotonic() < deadline:
         found += dialling.opened()
         time.sleep(0.01)
     dialling.end()
-    assert len(found) == done == 3 * OPENING
-    assert 2 <= most <= OPENING
+    assert len(found) == done == 3 * MOST_OPENING
+    assert 2 <= most <= MOST_OPENING
     assert not dialling.busy
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from mirror_pipeline.buffer.archive.archive import Archive
 from mirror_pipeline.buffer.archive.move import move
-from mirror_pipeline.buffer.archive.selection import KeptTopic, Segment
+from mirror_pipeline.buffer.archive.selection import KeptTopic, SpanSegment
 from mirror_pipeline.buffer.place.place import LaneStore, open_lane
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
 from mirror_pipeline.buffer.spans.span_reader import SpanReader
@@ -67,7 +67,7 @@ def own(lane: LaneStore) -> LaneStore:
     return store
 
 
-def found(lane: LaneStore, start: int = 0, end: int = END) -> list[Segment]:
+def found(lane: LaneStore, start: int = 0, end: int = END) -> list[SpanSegment]:
     return KeptTopic([lane], "t", LIFE).segments({0: (start, end)})[0]
 
 

@@ -10,7 +10,7 @@ from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.tasks.longlink.segments import Segment
 from mirror_pipeline.engine.tasks.read.messages import ReadTask
 from mirror_pipeline.engine.tasks.read.parallel_read import take_segment
-from mirror_pipeline.engine.tasks.read.range_outcomes import Outcomes
+from mirror_pipeline.engine.tasks.read.range_outcomes import RangeOutcomes
 from mirror_pipeline.engine.tasks.read.rules import RangeRules
 from mirror_pipeline.errors import ConnectionLost
 from mirror_pipeline.kafka.fetch import FetchedPartition
@@ -19,7 +19,7 @@ from tests.support.read_tasks import SOURCE, Written, handler_of
 from tests.support.source_batches import batch
 
 
-def read(*stretches: Segment) -> tuple[Outcomes, list[SpanDraft]]:
+def read(*stretches: Segment) -> tuple[RangeOutcomes, list[SpanDraft]]:
     """Of a compacted topic, where a hole is nothing unusual."""
     rules = RangeRules(OffsetRange("t", 0, 0, 30, 10**6, "id"), 10**6, True, False)
     task = ReadTask(LaneStore("/nowhere"), ClusterSettings("east", ("a:1",)), 0, 0, (rules,), 1, 1, 10**9, 5.0, 5.0, False)

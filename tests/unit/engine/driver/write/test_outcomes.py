@@ -18,9 +18,8 @@ from mirror_pipeline.engine.driver.topics.join import resumed_runs
 from mirror_pipeline.engine.driver.write.ledger_writer import LedgerWriter
 from mirror_pipeline.engine.driver.write.outcomes import SendOutcomes
 from mirror_pipeline.engine.driver.write.recovery import NotReplicated, Tail
-from mirror_pipeline.engine.driver.write.sender import Sender
+from mirror_pipeline.engine.driver.write.sender import SILENT_TARGET_SECONDS, Sender
 from mirror_pipeline.engine.driver.write.target_health import TargetHealth
-from mirror_pipeline.engine.tasks.read.messages import SILENT_SECONDS
 from mirror_pipeline.engine.tasks.write.messages import PartitionOutcome, PartitionWork, ProduceResult
 from mirror_pipeline.engine.tasks.write.task import _fill, _links
 from mirror_pipeline.errors import ConnectionLost
@@ -201,9 +200,9 @@ def test_a_broker_may_be_silent_for_a_short_time_only_where_others_have_work(con
     work = PartitionWork(TARGET, tuple(context.spans.pending({part.source: 10})), part.position)
     assert sender._silence([work]) is None
     context.state.topics["u"] = TopicRun("u", "east.u", "now", {0: replace(part, target=TopicPartition("east.u", 0))})
-    assert sender._silence([work]) == SILENT_SECONDS
+    assert sender._silence([work]) == SILENT_TARGET_SECONDS
     part.failures = 2
-    assert sender._silence([work]) == 4 * SILENT_SECONDS
+    assert sender._silence([work]) == 4 * SILENT_TARGET_SECONDS
 
 
 def test_a_broker_that_a_task_found_silent_is_not_asked_for_tails(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:

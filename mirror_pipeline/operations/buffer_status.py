@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from mirror_pipeline.buffer.archive.archive import Archive
 from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.lane_file import RUNNING, LaneFile
 from mirror_pipeline.buffer.place.lock import last_maintenance
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.place.usage import lane_use
@@ -35,25 +35,25 @@ def archive_of(store: LaneStore) -> Archive:
     return Archive(store)
 
 
-def buffer_use(store: LaneStore, status: Mapping[str, Any]) -> BufferUse:
+def buffer_use(store: LaneStore, file: LaneFile) -> BufferUse:
     """Disk space of a lane, how much of it waits for verification, and the state of its maintenance.
 
     Args:
         store: the lane.
-        status: the status that the lane's run wrote last; empty when it never ran.
+        file: what the lane's run wrote last.
     """
     ledger, spans = ledger_of(store), span_table(store)
     use = lane_use(store)
-    maintenance = status.get("house") or {}
-    running = status.get("state") == "running"
+    maintenance = file.house or {}
+    running = file.state == RUNNING
     facts: dict[str, Any] = {
         "spans_bytes": use.spans,
         "ledger_bytes": use.ledger,
         "log_bytes": use.logs,
         "other_bytes": use.other,
         "log_files": use.log_files,
-        "full_since": status.get("buffer_full_since") if running else None,
-        "full_reason": status.get("buffer_full") or "" if running else "",
+        "full_since": file.buffer_full_since if running else None,
+        "full_reason": file.progress.buffer_full if running else "",
         "last_upkeep": last_maintenance(store),
         "upkeep_error": maintenance.get("error") or maintenance.get("note") or "",
     }

@@ -6,14 +6,12 @@ topics that were deleted, recreated, renamed or trimmed before any run does.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mirror_pipeline.buffer.ledger.decisions import Decisions
+from mirror_pipeline.buffer.place.lane_file import FAILED, read_lane_file
 from mirror_pipeline.buffer.place.place import LaneStore
-from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.config.naming import fill
 from mirror_pipeline.engine.driver.read.divergence import of_same_topic
 from mirror_pipeline.engine.driver.topics.target import target_changed
@@ -28,7 +26,7 @@ from mirror_pipeline.lags import BEHIND, HALTED, MirrorLag, PartitionLag, TopicL
 from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
 from mirror_pipeline.operations.buffer_status import ledger_of
 from mirror_pipeline.operations.standing import Standing, standing
-from mirror_pipeline.operations.status import STALE_SECONDS, accepted_since
+from mirror_pipeline.operations.status import accepted_since, state_of
 from mirror_pipeline.reports import TopicState
 from mirror_pipeline.topics.lanes import Selected
 
@@ -57,9 +55,7 @@ def copied_topics(stores: Iterable[LaneStore]) -> dict[str, Copied]:
     """The topics in the ledgers of some lanes. Raises BufferUnusable."""
     found: dict[str, Copied] = {}
     for store in stores:
-        body = read_status(store) or {}
-        running = is_running(body)
-        decisions = Decisions(store).all()
+        running, decisions = read_lane_file(store).running, Decisions(store).all()
         for topic, life in ledger_of(store).incarnations().items():
             found[topic] = Copied(store, life, decisions, running)
     return found
@@ -74,14 +70,11 @@ def reported(stores: Iterable[LaneStore]) -> dict[str, TopicState]:
     """Topics that the last run of each lane left halted, those left out that a person has accepted since. Raises BufferUnusable."""
     found: dict[str, TopicState] = {}
     for store in stores:
-        body = read_status(store) or {}
-        accepted = accepted_since(store, body)
-        for topic, said in body.get("topics", {}).items():
-            if said["state"] in (HALTED, ENDED) and (topic, ACCEPTABLE.get(said.get("code", ""))) not in accepted:
-                found[topic] = TopicState(
-                    topic, said["state"], said["reason"], said["hint"], said["target_topic"], said["records"], said["bytes"],
-                    said.get("code", ""),
-                )  # fmt: skip
+        file = read_lane_file(store)
+        accepted = accepted_since(store, file)
+        for topic, said in file.topics.items():
+            if said.state in (HALTED, ENDED) and (topic, ACCEPTABLE.get(said.code)) not in accepted:
+                found[topic] = state_of(topic, said)
     return found
 
 
@@ -89,33 +82,27 @@ def waiting(stores: Iterable[LaneStore]) -> dict[str, TopicState]:
     """Topics that a lane at work waits for, as it reports; a cluster that is down is named once, not for each. Raises BufferUnusable."""
     found: dict[str, TopicState] = {}
     for store in stores:
-        body = read_status(store) or {}
-        if is_running(body) and not body.get("target_down") and not body.get("source_down"):
-            rows = {name: said for name, said in body.get("topics", {}).items() if said["state"] == BEHIND}
-            found |= {name: TopicState(name, BEHIND, said["reason"], said["hint"], said["target_topic"]) for name, said in rows.items()}
+        file = read_lane_file(store)
+        if file.running and not file.progress.target_down and not file.progress.source_down:
+            found |= {name: state_of(name, said) for name, said in file.topics.items() if said.state == BEHIND}
     return found
-
-
-def is_running(body: Mapping[str, Any]) -> bool:
-    """Whether a lane's status is that of a run at work."""
-    return body.get("state") == "running" and time.time() - body["heartbeat"] <= STALE_SECONDS
 
 
 def run_notes(stores: Iterable[LaneStore]) -> tuple[str, ...]:
     """A line for each lane whose last run failed or was cut off. Raises BufferUnusable."""
     lines = []
     for store in stores:
-        body = read_status(store) or {}
-        if body.get("state") == "failed":
-            lines.append(f"{store.lane}: the last run failed: {body.get('message') or 'no reason given'}")
-        elif body.get("state") == "running" and not is_running(body):
-            lines.append(f"{store.lane}: the last run was interrupted, its last heartbeat is {time.time() - body['heartbeat']:,.0f} s old")
-        elif body.get("target_down"):
-            lines.append(f"{store.lane}: target down: {body['target_down']}")
-        elif body.get("source_down"):
-            lines.append(f"{store.lane}: source down: {body['source_down']}")
-        elif body.get("search_failure"):
-            lines.append(f"{store.lane}: no new topics or partitions are found: {body['search_failure']}")
+        file = read_lane_file(store)
+        if file.state == FAILED:
+            lines.append(f"{store.lane}: the last run failed: {file.message or 'no reason given'}")
+        elif file.stale:
+            lines.append(f"{store.lane}: the last run was interrupted, its last heartbeat is {file.age:,.0f} s old")
+        elif file.progress.target_down:
+            lines.append(f"{store.lane}: target down: {file.progress.target_down}")
+        elif file.progress.source_down:
+            lines.append(f"{store.lane}: source down: {file.progress.source_down}")
+        elif file.progress.search_failure:
+            lines.append(f"{store.lane}: no new topics or partitions are found: {file.progress.search_failure}")
     return tuple(lines)
 
 

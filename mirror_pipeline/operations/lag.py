@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
-from mirror_pipeline.buffer.place.status import read_status
+from mirror_pipeline.buffer.place.lane_file import read_lane_file
 from mirror_pipeline.config.starts import Start, StartOffsets, start_of
 from mirror_pipeline.engine.driver.topics.join import begins_at
 from mirror_pipeline.errors import BrokerError, WrongCluster
@@ -56,7 +56,7 @@ def undelivered(flow: Flow) -> MirrorLag:
     """See ``Mirror.undelivered``."""
     stores = flow.lane_stores()
     found = staged_lag(flow.name, known_topics(flow.config, flow.settings), standing(stores))
-    known = [since for store in stores if (since := (read_status(store) or {}).get("source_down_since"))]
+    known = [since for store in stores if (since := read_lane_file(store).source_down_since)]
     return replace(found, source_down_since=min(known, default=None))
 
 

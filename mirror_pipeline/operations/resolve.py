@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.lane_file import read_lane_file
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
-from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.engine.driver.read.divergence import diverged
 from mirror_pipeline.engine.driver.topics.policies import source_policies
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, UsageError
@@ -27,7 +26,7 @@ from mirror_pipeline.model import BatchMark, Decision, DecisionKind, Gap, HoleCa
 from mirror_pipeline.operations.halts import HaltLook, kept_topics
 from mirror_pipeline.operations.halts import look as look_at
 from mirror_pipeline.operations.standing import standing
-from mirror_pipeline.reports import HaltedTopic, Resolution
+from mirror_pipeline.reports import HaltedTopic, Resolution, TopicProgress
 from mirror_pipeline.topics.lanes import select_topics
 
 Span = tuple[int, int]
@@ -58,18 +57,19 @@ def _halted(flow: Flow) -> list[_Halted]:
     rows = []
     for name, state in sorted(look.halts.items()):
         if state.state == HALTED:
-            store, entry = reports.get(name) or (look.copied[name].store, {})
+            store, said = reports.get(name) or (look.copied[name].store, TopicProgress(""))
             seen = look.seen.get(name)
-            spot = {"halted_partition": seen.partition, "halted_span": seen.span} if seen is not None else entry
-            said = {"code": state.code, "reason": state.reason, "hint": state.hint}
-            rows.append(_Halted(store, _halt(flow.name, store.lane, name, {**spot, **said})))
-    return [*rows, *(_Halted(s, _halt(flow.name, s.lane, name, entry)) for name, (s, entry) in sorted(_reports(others).items()))]
+            spot = (seen.partition, seen.span) if seen is not None else (said.halted_partition, said.halted_span)
+            said = replace(said, halted_partition=spot[0], halted_span=spot[1], code=state.code, reason=state.reason, hint=state.hint)
+            rows.append(_Halted(store, _halt(flow.name, store.lane, name, said)))
+    elsewhere = sorted(_reports(others).items())
+    return [*rows, *(_Halted(store, _halt(flow.name, store.lane, name, said)) for name, (store, said) in elsewhere)]
 
 
-def _reports(stores: Iterable[LaneStore]) -> dict[str, tuple[LaneStore, dict[str, Any]]]:
+def _reports(stores: Iterable[LaneStore]) -> dict[str, tuple[LaneStore, TopicProgress]]:
     """The topics that the last run of each lane left halted."""
-    topics = ((store, name, entry) for store in stores for name, entry in (read_status(store) or {}).get("topics", {}).items())
-    return {name: (store, entry) for store, name, entry in topics if entry["state"] == HALTED}
+    topics = ((store, name, said) for store in stores for name, said in read_lane_file(store).topics.items())
+    return {name: (store, said) for store, name, said in topics if said.state == HALTED}
 
 
 def _look(flow: Flow, stores: list[LaneStore], reported: Iterable[str]) -> HaltLook:
@@ -82,20 +82,19 @@ def _look(flow: Flow, stores: list[LaneStore], reported: Iterable[str]) -> HaltL
     return look
 
 
-def _halt(mirror: str, lane: str, topic: str, entry: Mapping[str, Any]) -> HaltedTopic:
-    code, span = str(entry.get("code") or ""), entry.get("halted_span")
-    partition = entry.get("halted_partition")
+def _halt(mirror: str, lane: str, topic: str, said: TopicProgress) -> HaltedTopic:
+    start, end = said.halted_span or (None, None)
     return HaltedTopic(
         mirror=mirror,
         lane=lane,
         topic=topic,
-        partition=partition if isinstance(partition, int) else None,
-        code=code,
-        reason=str(entry["reason"]),
-        hint=str(entry["hint"]),
-        start=span[0] if span else None,
-        end=span[1] if span else None,
-        accept=accept_command(mirror, topic, code),
+        partition=said.halted_partition,
+        code=said.code,
+        reason=said.reason,
+        hint=said.hint,
+        start=start,
+        end=end,
+        accept=accept_command(mirror, topic, said.code),
     )
 
 
@@ -126,8 +125,8 @@ def _refusal(flow: Flow, topic: str, accept: str, mine: list[_Halted]) -> UsageE
         halt = mine[0].halt
         command = f"; accept that with: {halt.accept}" if halt.accept else ""
         return UsageError(said, hint=f"it is halted for {halt.code or 'another reason'}: {halt.reason}{command}")
-    (_, entry) = _reports(flow.lane_stores()).get(topic, (None, {}))
-    if entry.get("code") == accept:
+    (_, said_then) = _reports(flow.lane_stores()).get(topic, (None, TopicProgress("")))
+    if said_then.code == accept:
         return _not_so(f"{said} any more")
     return UsageError(said, hint=f"`mirror resolve --mirror {flow.name}` lists what is halted")
 
@@ -174,8 +173,8 @@ def _of_gone(client: WireClient, store: LaneStore, life: Incarnation) -> list[De
         raise UsageError(
             f"{left:,} offsets of {life.topic} are staged and not on the target yet", hint="deliver them first: `mirror run --drain`"
         )
-    ends = ((read_status(store) or {}).get("topics", {}).get(life.topic) or {}).get("end", {})
-    lost = {n: (at, int(ends[str(n)])) for n, at in nexts.items() if int(ends.get(str(n), 0)) > at}
+    ends = read_lane_file(store).topics.get(life.topic, TopicProgress("")).end
+    lost = {n: (at, ends[n]) for n, at in nexts.items() if ends.get(n, 0) > at}
     spans = lost or {-1: (0, 0)}
     return [_decision(life, DecisionKind.SOURCE_GONE, number, span) for number, span in sorted(spans.items())]
 
@@ -252,9 +251,9 @@ def _truncated(flow: Flow, client: WireClient, found: _Halted, life: Incarnation
 
 def _diverged(flow: Flow, client: WireClient, found: _Halted, life: Incarnation, number: int, at: int) -> bool:
     """Whether the batch read last, as the run recorded it, is no longer in the log."""
-    said = (read_status(found.store) or {}).get("topics", {}).get(life.topic, {})
-    mark = said.get("marks", {}).get(str(number))
-    if mark is None or said.get("incarnation") != life.incarnation:
+    said = read_lane_file(found.store).topics.get(life.topic, TopicProgress(""))
+    mark = said.marks.get(number)
+    if mark is None or said.incarnation != life.incarnation:
         return False
     compacted = source_policies([life.topic], flow.source_admin())[life.topic].may_be_compacted
     return diverged(client, TopicPartition(life.topic, number), BatchMark(*mark), at, compacted=compacted) is not None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.verified import different_now
+from mirror_pipeline.buffer.place.lane_file import LaneFile, read_lane_file
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
-from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.buffer.place.usage import total_bytes
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import ACCEPTABLE, DIRECTED
@@ -18,13 +17,11 @@ from mirror_pipeline.lags import HALTED
 from mirror_pipeline.model import DecisionKind, Gap
 from mirror_pipeline.operations.buffer_status import buffer_use, ledger_of
 from mirror_pipeline.operations.standing import standing
-from mirror_pipeline.reports import LaneStatus, MirrorStatus, TopicState
+from mirror_pipeline.reports import LaneStatus, MirrorStatus, TopicProgress, TopicState
 from mirror_pipeline.topics.directions import Directions
 
 ACCEPTED = "accepted"
 Accepted = tuple[str, DecisionKind | None]
-STALE_SECONDS = 30.0
-"""A running lane writes its heartbeat every two seconds."""
 
 
 def status(flow: Flow) -> MirrorStatus:
@@ -63,39 +60,32 @@ def verification(stores: list[LaneStore]) -> dict[str, Any]:
 
 def lane_status(store: LaneStore) -> LaneStatus:
     """The lane as its run last described it."""
-    body = read_status(store)
-    use = buffer_use(store, body or {})
-    if body is None:
-        return LaneStatus(store.lane, "never run", None, None, "", None, (), 0, 0, 0, 0.0, 0.0, buffer=use)
-    state = body["state"]
-    if state == "running" and time.time() - body["heartbeat"] > STALE_SECONDS:
-        state = "stale"
-    seconds = max(body["seconds"], 0.001)
-    accepted = accepted_since(store, body)
-    topics = tuple(_topic_state(name, t, accepted) for name, t in sorted(body["topics"].items()))
+    file = read_lane_file(store)
+    progress, seconds = file.progress, max(file.progress.seconds, 0.001)
+    accepted = accepted_since(store, file)
     return LaneStatus(
         lane=store.lane,
-        state=state,
-        heartbeat=body["heartbeat"],
-        pid=body["pid"],
-        host=body["host"],
-        started=body["started"],
-        topics=topics,
-        micro_batches=body["micro_batches"],
-        records=body["records"],
-        bytes=body["bytes"],
-        records_per_second=body["records"] / seconds,
-        bytes_per_second=body["bytes"] / seconds,
-        target_down_since=body["target_down_since"],
-        message=body["message"] or body["target_down"] or body.get("source_down", "") or body.get("search_failure", ""),
-        buffer=use,
+        state="stale" if file.stale else file.state,
+        heartbeat=file.heartbeat,
+        pid=file.pid,
+        host=file.host,
+        started=file.started,
+        topics=tuple(_topic_state(name, said, accepted) for name, said in sorted(file.topics.items())),
+        micro_batches=progress.micro_batches,
+        records=progress.records,
+        bytes=progress.bytes,
+        records_per_second=progress.records / seconds,
+        bytes_per_second=progress.bytes / seconds,
+        target_down_since=file.target_down_since,
+        message=file.message or progress.target_down or progress.source_down or progress.search_failure,
+        buffer=buffer_use(store, file),
         decided=Decisions(store).latest(),
-        source_down=body.get("source_down", ""),
-        exit_code=body.get("exit_code", 0),
-        source_down_since=body.get("source_down_since"),
-        lag_records=body.get("lag_records", 0),
-        lag_seconds=body.get("lag_seconds"),
-        time_up=body.get("time_up", False),
+        source_down=progress.source_down,
+        exit_code=file.exit_code,
+        source_down_since=file.source_down_since,
+        lag_records=progress.lag_records,
+        lag_seconds=progress.lag_seconds,
+        time_up=file.time_up,
     )
 
 
@@ -113,14 +103,21 @@ def _directed(lane: LaneStatus, directions: Directions) -> LaneStatus:
     return replace(lane, topics=tuple(rows))
 
 
-def _topic_state(name: str, said: Mapping[str, Any], accepted: Collection[Accepted]) -> TopicState:
-    state, hint, code = said["state"], said["hint"], said.get("code", "")
-    if state == HALTED and (name, ACCEPTABLE.get(code)) in accepted:
-        state, hint = ACCEPTED, "the next run resumes the topic"
-    done = said["target_topic"], said["records"], said["bytes"]
-    return TopicState(name, state, said["reason"], hint, *done, code, behind_seconds=said.get("behind_seconds", 0.0))
+def state_of(name: str, said: TopicProgress) -> TopicState:
+    """A topic as the run last described it."""
+    return TopicState(
+        name, said.state, said.reason, said.hint, said.target_topic, said.records, said.bytes, said.code,
+        behind_seconds=said.behind_seconds,
+    )  # fmt: skip
 
 
-def accepted_since(store: LaneStore, body: Mapping[str, Any]) -> set[Accepted]:
-    """What a person has accepted that the run of this status did not know: topics with the kind of the halt. Raises BufferUnusable."""
-    return {(d.topic, d.kind) for d in Decisions(store).all() if d.revision > body.get("decisions", -1)}
+def _topic_state(name: str, said: TopicProgress, accepted: Collection[Accepted]) -> TopicState:
+    state = state_of(name, said)
+    if state.state == HALTED and (name, ACCEPTABLE.get(state.code)) in accepted:
+        state = replace(state, state=ACCEPTED, hint="the next run resumes the topic")
+    return state
+
+
+def accepted_since(store: LaneStore, file: LaneFile) -> set[Accepted]:
+    """What a person has accepted that the run of this file did not know: topics with the kind of the halt. Raises BufferUnusable."""
+    return {(d.topic, d.kind) for d in Decisions(store).all() if d.revision > file.decisions}

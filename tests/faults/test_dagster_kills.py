@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mirror_pipeline.buffer.place.status import read_status
+from mirror_pipeline.buffer.place.lane_file import read_lane_file
 from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import Campaign
 from tests.faults.child import MirrorChild, send_signal, wait_for
@@ -45,8 +45,8 @@ class DagsterCampaign(Campaign):
 
         def there() -> bool:
             stores = self.mirror.flow.lane_stores()
-            status = (read_status(stores[0]) or {}) if stores else {}
-            found[:] = [int(status["pid"])] if status.get("state") == "running" and self.up else []
+            file = read_lane_file(stores[0]) if stores else None
+            found[:] = [file.pid] if file is not None and file.pid is not None and file.state == "running" and self.up else []
             return bool(found) and self.up is not None and found[0] in family(self.up)
 
         wait_for("a lane to run", there, WORKER_SECONDS)

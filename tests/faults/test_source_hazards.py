@@ -12,7 +12,7 @@ from typing import Any
 
 from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.buffer.ledger.ledger import Ledger
-from mirror_pipeline.buffer.place.status import read_status
+from mirror_pipeline.buffer.place.lane_file import read_lane_file
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.account import account_ledger, compare_values
@@ -130,8 +130,8 @@ class Round:
                 self.ground.account.unexplain(f"{hazard.topic}: wanted {want or 'ok'}, the run reports {state}")
 
     def _started(self) -> float:
-        status = [read_status(store) or {} for store in Mirror(load_config(self.config), "m").flow.lane_stores()]
-        return max((float(lane.get("started", 0)) for lane in status), default=0.0)
+        files = [read_lane_file(store) for store in Mirror(load_config(self.config), "m").flow.lane_stores()]
+        return max((file.started or 0.0 for file in files), default=0.0)
 
     def _accept(self) -> None:
         """By command for the first of each kind, by call for the others."""

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from mirror_pipeline.buffer.place.lane_file import read_lane_file
 from mirror_pipeline.buffer.place.place import LaneStore
-from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.execution.spark import DAEMON_MODULE
 from tests.support.hosts import other_clock
 
@@ -68,8 +68,8 @@ def lane_is_running(folder: Path, process: subprocess.Popen[str]) -> Callable[[]
     store = LaneStore(str(folder / "buffer" / "m" / "lane-0"), "m", "lane-0")
 
     def running() -> bool:
-        status = read_status(store) or {}
-        return process.poll() is not None or (status.get("pid") == process.pid and status.get("state") == "running")
+        file = read_lane_file(store)
+        return process.poll() is not None or (file.pid == process.pid and file.state == "running")
 
     return running
 

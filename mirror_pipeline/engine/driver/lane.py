@@ -10,13 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields
-from operator import attrgetter
-from typing import Any
 
+from mirror_pipeline.buffer.place.lane_file import LaneFile, write_lane_file
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import open_to_others
-from mirror_pipeline.buffer.place.status import write_status
 from mirror_pipeline.engine.driver.context import LaneContext
 from mirror_pipeline.engine.driver.maintain.thread import MaintenanceThread
 from mirror_pipeline.engine.driver.progress import progress_of, report_of
@@ -27,7 +24,7 @@ from mirror_pipeline.engine.driver.topics.preparing import Preparing
 from mirror_pipeline.engine.driver.write.loop import WriteLoop
 from mirror_pipeline.errors import BufferUnusable, LaneLost, MirrorError, exit_code_of
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.reports import Observer, Progress, RunReport, TopicProgress
+from mirror_pipeline.reports import Observer, Progress, RunReport
 from mirror_pipeline.topics.lanes import LaneTopic
 
 log = logging.getLogger(__name__)
@@ -206,28 +203,17 @@ class LaneRun:
         """Describe the run to others; at its end as ``report`` does."""
         began = time.monotonic()
         progress = progress_of(self._context, seconds=began - self._began, marks=True)
-        body: dict[str, Any] = {
-            "state": state,
-            "message": message,
-            "exit_code": exit_code,
-            "heartbeat": time.time(),
-            "decisions": max((decision.revision for decision in self._context.decisions), default=-1),
-            "started": self._started,
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "target_down_since": self._context.state.target_down_since,
-            "source_down_since": self._context.state.source_down_since,
-            "buffer_full_since": self._context.state.buffer_full_since,
-            "house": self._maintenance.status(),
-            **plain(progress),
-            "topics": {name: plain(topic) for name, topic in progress.topics.items()},
-            "time_up": self._over,
-        }
         for row in report.topics if report is not None else ():
-            body["topics"][row.topic] |= {"state": row.state, "reason": row.reason}
+            progress.topics[row.topic].state, progress.topics[row.topic].reason = row.state, row.reason
+        shared = self._context.state
+        file = LaneFile(
+            progress, state, message, exit_code, time.time(),
+            max((decision.revision for decision in self._context.decisions), default=-1), self._started, os.getpid(), socket.gethostname(),
+            shared.target_down_since, shared.source_down_since, shared.buffer_full_since, self._maintenance.status(), self._over,
+        )  # fmt: skip
         with tolerate_buffer_errors(), suppress(LaneLost):  # the status file is the new holder's then
             self._context.hold.check()
-            write_status(self._context.store, body)
+            write_lane_file(self._context.store, file)
         self._beat_at = rarely(began, self._context.store.spaced(HEARTBEAT_SECONDS), RAREST_HEARTBEAT_SECONDS)
 
 
@@ -246,11 +232,3 @@ def rarely(began: float, least: float, most: float) -> float:
     """When to repeat a task that began at ``began``: after ``SHARE`` times its duration, within ``least`` and ``most`` seconds."""
     return began + min(most, max(least, SAVED_SHARE * (time.monotonic() - began)))
 
-
-_NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (Progress, TopicProgress)}
-
-
-def plain(facts: Progress | TopicProgress) -> dict[str, Any]:
-    """The fields of a dataclass; ``asdict`` would copy every one of thousands of offsets."""
-    names = _NAMES[type(facts)]
-    return dict(zip(names, attrgetter(*names)(facts), strict=True))

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from mirror_pipeline.buffer.place.lane_file import read_lane_file
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import open_lane
-from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.engine.driver.context import VerifyStaged, open_context
 from mirror_pipeline.engine.driver.lane import Discover, LaneRun
 from mirror_pipeline.errors import ClusterUnreachable
@@ -60,7 +60,7 @@ class LaneRuns:
                 self.flow, name, placement, once=self.once, stop=self.stop, drain=self.drain, verify_staged=self.verify_staged
             )
             if self.drain:  # it does not ask the source, so what the last run knew holds
-                known = (read_status(context.store) or {}).get("source_down_since")
+                known = read_lane_file(context.store).source_down_since
                 context.state.source_down_since = known or (time.time() if self.silent else None)
             return LaneRun(context, self._discoverer(name), seconds=self.seconds, idle_seconds=self.idle_seconds, observer=watch)
 

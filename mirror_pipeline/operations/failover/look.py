@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.promotions import is_promoted
+from mirror_pipeline.buffer.place.lane_file import read_lane_file
 from mirror_pipeline.buffer.place.lock import Hold, lane_lock
 from mirror_pipeline.buffer.place.place import LaneStore
-from mirror_pipeline.buffer.place.status import read_status
 from mirror_pipeline.engine.driver.topics.target import target_changed
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, LaneBusy, ProblemFound, UsageError
 from mirror_pipeline.flow import Flow
@@ -219,10 +219,9 @@ def last_known_ends(found: Situation) -> dict[TopicPartition, int]:
     """The source's ends as the last run of each lane saw them. Raises BufferUnusable."""
     ends: dict[TopicPartition, int] = {}
     for store in found.stores:
-        topics = (read_status(store) or {}).get("topics", {})
-        for name, said in topics.items():
+        for name, said in read_lane_file(store).topics.items():
             if name in found.copies:
-                ends |= {TopicPartition(name, int(number)): int(end) for number, end in (said.get("end") or {}).items()}
+                ends |= {TopicPartition(name, number): end for number, end in said.end.items()}
     return ends
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.buffer.place.lane_file import LaneFile, write_lane_file
 from mirror_pipeline.buffer.place.place import LaneStore, open_lane
-from mirror_pipeline.buffer.place.status import write_status
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig
 from mirror_pipeline.kafka.answers import EARLIEST_TIME, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
@@ -22,6 +22,7 @@ from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
 from mirror_pipeline.operations.halts import HaltLook, reported, run_notes, with_halts
 from mirror_pipeline.operations.standing import standing
+from mirror_pipeline.reports import Progress, TopicProgress
 
 LIFE = Incarnation("t", "now", "east-id", "west-id", "east.t", "target-id", {0: 10}, {0: 0}, 1)
 HERE = TopicPartition("t", 0)
@@ -67,24 +68,28 @@ def store(tmp_path: Path) -> LaneStore:
     return made
 
 
+def wrote(
+    store: LaneStore, topic: TopicProgress, state: str = "finished", *, age: float = 0.0, message: str = "", target_down: str = "",
+    source_down: str = "",
+) -> None:  # fmt: skip
+    """What a run leaves behind."""
+    progress = Progress("m", "lane-0", topics={"t": topic}, target_down=target_down, source_down=source_down)
+    write_lane_file(store, LaneFile(progress, state, message, heartbeat=time.time() - age))
+
+
 def ran(store: LaneStore, state: str = "finished", *, age: float = 0.0, message: str = "") -> None:
-    """The status that a run leaves behind."""
-    topic = {"state": "ok", "reason": "", "hint": "", "code": "", "target_topic": "east.t", "records": 0, "bytes": 0}
-    write_status(store, {"state": state, "heartbeat": time.time() - age, "message": message, "target_down": "", "topics": {"t": topic}})
+    """What a run leaves behind that went well with its topic."""
+    wrote(store, TopicProgress("east.t"), state, age=age, message=message)
 
 
 def stopped(store: LaneStore, code: str) -> None:
-    """The status of a run that left the topic halted."""
-    body = {"state": "halted", "reason": "it cannot go on", "hint": "mend it", "code": code}
-    topic = {"target_topic": "east.t", "records": 0, "bytes": 0, **body}
-    write_status(store, {"state": "finished", "heartbeat": time.time(), "message": "", "target_down": "", "topics": {"t": topic}})
+    """What a run leaves behind that left the topic halted."""
+    wrote(store, TopicProgress("east.t", state="halted", reason="it cannot go on", hint="mend it", code=code))
 
 
-def waits(store: LaneStore, state: str = "running", **more: Any) -> MirrorLag:
+def waits(store: LaneStore, state: str = "running", **down: str) -> MirrorLag:
     """The lag beside the status of a run that waits for the topic."""
-    body = {"state": "behind", "reason": "NOT_ENOUGH_REPLICAS", "hint": "bring the brokers up", "target_topic": "east.t"}
-    status = {"state": state, "heartbeat": time.time(), "topics": {"t": body | {"records": 0, "bytes": 0}}, **more}
-    write_status(store, status)
+    wrote(store, TopicProgress("east.t", state="behind", reason="NOT_ENOUGH_REPLICAS", hint="bring the brokers up"), state, **down)
     stand = standing([store])
     row = TopicLag("t", "east.t", (PartitionLag(0, 10, 12, 10, 2),), 3.0)
     return with_halts(MirrorLag("m", (row,), 3.0), HaltLook("m", [store], {"t": "east.t"}), stand, ())
@@ -222,4 +227,3 @@ def test_a_deleted_topic_stays_in_the_lag_with_what_is_staged(store: LaneStore) 
 def test_how_the_last_runs_ended(store: LaneStore, state: str, age: float, said: str) -> None:
     ran(store, state, age=age, message="no broker")
     assert "".join(run_notes([store])).startswith(said) and bool(run_notes([store])) == bool(said)
-

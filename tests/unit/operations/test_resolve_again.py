@@ -10,7 +10,7 @@ from typing import Any, Self
 import pytest
 
 from mirror_pipeline.buffer.ledger.decisions import Decisions
-from mirror_pipeline.buffer.place.status import write_status
+from mirror_pipeline.buffer.place.lane_file import LaneFile, write_lane_file
 from mirror_pipeline.engine.driver.context import LaneContext
 from mirror_pipeline.engine.driver.topics.policies import SourcePolicy
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, UsageError
@@ -18,6 +18,7 @@ from mirror_pipeline.halts import Halt
 from mirror_pipeline.kafka.answers import EARLIEST_TIME, ClusterMetadata, OffsetAnswer, TopicMetadata
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations import resolve as resolving
+from mirror_pipeline.reports import Progress, TopicProgress
 from tests.support.lane_context import context, stage
 
 __all__ = ["context"]
@@ -57,14 +58,16 @@ class NoTarget(Source):
 
 
 def accept(
-    context: LaneContext, monkeypatch: pytest.MonkeyPatch, source: Source, code: str, span: list[int] | None = None, diverged: bool = False,
-    reported: str = "halted",
+    context: LaneContext, monkeypatch: pytest.MonkeyPatch, source: Source, code: str, span: tuple[int, int] | None = None,
+    diverged: bool = False, reported: str = "halted",
 ) -> dict[int, tuple[int, int]]:  # fmt: skip
     """What ``mirror resolve`` decides about a topic whose last run halted; all up to offset ``NEXT`` has been read."""
     stage(context, 1, 10, NEXT, "now")
-    said = {"state": reported, "reason": "r", "hint": "", "code": code if reported == "halted" else "", "halted_partition": 0}
-    said |= {"halted_span": span, "incarnation": "now", "target_topic": "east.t", "records": 0, "bytes": 0}
-    write_status(context.store, {"state": "finished", "heartbeat": time.time(), "topics": {"t": {**said, "marks": {"0": [20, 7, 0]}}}})
+    said = TopicProgress(
+        "east.t", state=reported, reason="r", code=code if reported == "halted" else "", halted_partition=0, halted_span=span,
+        incarnation="now", marks={0: (20, 7, 0)},
+    )  # fmt: skip
+    write_lane_file(context.store, LaneFile(Progress("m", "lane-0", topics={"t": said}), "finished", heartbeat=time.time()))
     halt = Halt("t", "another log") if diverged else None
     monkeypatch.setattr(resolving, "find_lanes", lambda *_: [context.store])
     monkeypatch.setattr(resolving, "diverged", lambda *_, **__: halt)
@@ -81,18 +84,18 @@ def accept(
 @pytest.mark.parametrize(("source", "code"), [(Source(NEXT), "truncated"), (Source(NEXT + 9), "truncated"), (Source(NEXT), "recreated")])
 def test_what_is_not_so_any_more_is_not_accepted(context: LaneContext, monkeypatch: pytest.MonkeyPatch, source: Source, code: str) -> None:
     with pytest.raises(UsageError, match="no longer applies, and nothing was changed") as caught:
-        accept(context, monkeypatch, source, code, [21, NEXT])
+        accept(context, monkeypatch, source, code, (21, NEXT))
     assert "the next run resumes" in caught.value.hint
     assert Decisions(context.store, durable=False).all() == ()
 
 
 @pytest.mark.parametrize(
     ("end", "span", "diverged", "decided"),
-    [(21, None, False, (21, NEXT)), (25, [21, NEXT], False, (21, NEXT)), (NEXT + 9, [21, NEXT], True, (21, NEXT))],
+    [(21, None, False, (21, NEXT)), (25, (21, NEXT), False, (21, NEXT)), (NEXT + 9, (21, NEXT), True, (21, NEXT))],
     ids=["cut off", "cut off and written again in part", "written again beyond the position"],
 )
 def test_what_is_still_so_is_accepted(
-    context: LaneContext, monkeypatch: pytest.MonkeyPatch, end: int, span: list[int] | None, diverged: bool, decided: tuple[int, int]
+    context: LaneContext, monkeypatch: pytest.MonkeyPatch, end: int, span: tuple[int, int] | None, diverged: bool, decided: tuple[int, int]
 ) -> None:
     assert accept(context, monkeypatch, Source(end), "truncated", span, diverged) == {0: decided}
     assert len(Decisions(context.store, durable=False).all()) == 1
@@ -107,7 +110,7 @@ def test_a_recreated_topic_is_accepted_under_its_new_id(context: LaneContext, mo
 def test_a_halt_that_a_run_saw_in_another_topics_log_is_not_accepted(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """`lag` shows it as recreated, so that is what can be accepted."""
     with pytest.raises(UsageError, match="not halted for 'truncated'") as caught:
-        accept(context, monkeypatch, Source(5, "another"), "truncated", [5, NEXT])
+        accept(context, monkeypatch, Source(5, "another"), "truncated", (5, NEXT))
     assert "halted for recreated" in caught.value.hint
     assert "mirror resolve --mirror m --topic t --accept recreated" in caught.value.hint
     assert Decisions(context.store, durable=False).all() == ()
@@ -121,5 +124,5 @@ def test_what_only_a_look_shows_is_accepted_as_lag_prints_it(context: LaneContex
 
 def test_a_source_that_does_not_tell_decides_nothing(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BrokerError):
-        accept(context, monkeypatch, Source(5, error=5), "truncated", [21, NEXT])
+        accept(context, monkeypatch, Source(5, error=5), "truncated", (21, NEXT))
     assert Decisions(context.store, durable=False).all() == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from mirror_pipeline.buffer.place.status import read_status
+from mirror_pipeline.buffer.place.lane_file import read_lane_file
 from mirror_pipeline.engine.driver.context import LaneContext
 from mirror_pipeline.engine.driver.state import PartitionState, TopicRun
 from mirror_pipeline.engine.driver.topics.waits import patience
@@ -41,19 +41,16 @@ def resumed_runs(context: LaneContext, known: Mapping[str, Incarnation], wanted:
 def _remember(context: LaneContext, runs: Mapping[str, TopicRun]) -> None:
     """Take over from the last run's status the batches read last, which reveal a truncated log, the largest batch that
     the target takes, which is not available while the target is unreachable, and the ends of the source's logs."""
-    status = read_status(context.store) or {}
-    for name, saved in status.get("topics", {}).items():
+    for name, saved in read_lane_file(context.store).topics.items():
         run = runs.get(name)
-        if run is None or saved.get("incarnation") != run.incarnation:
+        if run is None or saved.incarnation != run.incarnation:
             continue
-        run.max_batch_bytes = saved.get("max_batch_bytes") or run.max_batch_bytes
-        for number, end in saved.get("end", {}).items():
-            if int(number) in run.partitions:
-                run.partitions[int(number)].last_end = int(end)
-                run.partitions[int(number)].end_was_known = bool(saved.get("ends_known"))
-        for number, mark in saved.get("marks", {}).items():
-            part = run.partitions.get(int(number))
-            if part is not None and mark[0] < part.staged:
+        run.max_batch_bytes = saved.max_batch_bytes or run.max_batch_bytes
+        for number, part in run.partitions.items():
+            if number in saved.end:
+                part.last_end, part.end_was_known = saved.end[number], saved.ends_known
+            mark = saved.marks.get(number)
+            if mark is not None and mark[0] < part.staged:
                 part.mark = BatchMark(*mark)
 
 

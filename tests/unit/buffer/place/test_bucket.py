@@ -19,8 +19,8 @@ from mirror_pipeline.buffer.archive.selection import KeptTopic
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.bucket import carried_options
 from mirror_pipeline.buffer.place.errors import explain
+from mirror_pipeline.buffer.place.lane_file import LaneFile, read_lane_file, write_lane_file
 from mirror_pipeline.buffer.place.place import MARKER, LaneStore, find_lanes, open_lane
-from mirror_pipeline.buffer.place.status import read_status, write_status
 from mirror_pipeline.buffer.place.usage import buffer_use, free_bytes, lane_use
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
 from mirror_pipeline.buffer.spans.span_reader import STRETCH, SpanReader
@@ -73,9 +73,9 @@ def test_what_a_lane_travels_with_is_no_secret(lane: LaneStore, monkeypatch: pyt
 
 def test_files_sizes_and_lanes(lane: LaneStore) -> None:
     assert find_lanes(Settings(f"s3://{BUCKET}/deep/buffer"), "m") == []
-    assert read_status(lane) is None
-    write_status(lane, {"state": "running"})
-    assert read_status(lane) == {"state": "running"}
+    assert read_lane_file(lane) == LaneFile()
+    write_lane_file(lane, LaneFile(state="running"))
+    assert read_lane_file(lane) == LaneFile(state="running")
     assert find_lanes(Settings(f"s3://{BUCKET}/deep/buffer"), "m") == [lane]
     spans = SpanTable(lane)
     spans.ensure()

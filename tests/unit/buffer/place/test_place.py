@@ -14,6 +14,7 @@ import pytest
 
 from mirror_pipeline.buffer.place import place
 from mirror_pipeline.buffer.place.errors import explain
+from mirror_pipeline.buffer.place.lane_file import LaneFile, read_lane_file, write_lane_file
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import (
     DIRECTED_FORMAT,
@@ -25,7 +26,6 @@ from mirror_pipeline.buffer.place.place import (
     open_to_others,
     raise_format,
 )
-from mirror_pipeline.buffer.place.status import read_status, write_status
 from mirror_pipeline.errors import BufferUnusable, LaneBusy, UsageError
 from tests.support.buffer_samples import Settings
 
@@ -147,13 +147,13 @@ def test_a_full_disk_is_told_from_other_errors() -> None:
 
 
 def test_status_is_replaced_as_a_whole(store: LaneStore) -> None:
-    assert read_status(store) is None
-    write_status(store, {"state": "running"})
-    write_status(store, {"state": "finished"})
-    assert read_status(store) == {"state": "finished"}
+    assert read_lane_file(store) == LaneFile()
+    write_lane_file(store, LaneFile(state="running"))
+    write_lane_file(store, LaneFile(state="finished"))
+    assert read_lane_file(store) == LaneFile(state="finished")
     assert [name for name in os.listdir(store.uri) if name.startswith(".")] == []
     Path(store.uri, "status.json").write_text("")
-    assert read_status(store) is None
+    assert read_lane_file(store) == LaneFile()
 
 
 def test_a_lane_is_held_by_one_run_only(store: LaneStore) -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from mirror_pipeline.buffer.place.lane_file import STATUS, LaneFile, write_lane_file
 from mirror_pipeline.engine.driver.context import LaneContext
-from mirror_pipeline.engine.driver.lane import plain
 from mirror_pipeline.engine.driver.progress import progress_of
 from mirror_pipeline.engine.driver.topics.join import resumed_runs
 from mirror_pipeline.halts import Halt, internal, recreated, renamed, source_gone, trimmed, truncated
@@ -25,8 +25,9 @@ def test_the_status_names_a_halt_in_plain_fields(context: LaneContext) -> None:
     context.state.topics |= resumed_runs(context, {"t": LIFE}, {"t": LaneTopic("t", "east.t")})
     context.state.halt("t", trimmed(TopicPartition("t", 0), 5, 9))
     context.state.halt("new", internal(TopicPartition("new", 1), IndexError("out of range")))
-    topics = progress_of(context, seconds=1.0).topics
-    known, refused = (json.loads(json.dumps(plain(topics[name]))) for name in ("t", "new"))
+    write_lane_file(context.store, LaneFile(progress_of(context, seconds=1.0)))
+    topics = json.loads(context.store.read_file(STATUS) or b"")["topics"]
+    known, refused = topics["t"], topics["new"]
     assert list(known) == [
         "target_topic", "records", "bytes", "lag_records", "position", "end", "state", "reason", "hint", "code", "halted_partition",
         "halted_span", "incarnation", "max_batch_bytes", "marks", "ends_known", "behind_seconds",

@@ -14,8 +14,7 @@ from mirror_pipeline.engine.driver import lanes
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.model import Gap, TopicPartition
-from mirror_pipeline.operations import backfill, catalogue, lag, status
-from mirror_pipeline.operations import health as healths
+from mirror_pipeline.operations import backfill, catalogue
 from mirror_pipeline.operations import resolve as resolving
 from mirror_pipeline.operations import translate as translation
 from mirror_pipeline.operations.adoption import adopt_topics, mm2_adoption
@@ -27,8 +26,10 @@ from mirror_pipeline.operations.failover import failback, failover
 from mirror_pipeline.operations.failover.report import FailbackOptions, FailbackReport, FailoverOptions, FailoverReport
 from mirror_pipeline.operations.groups import answer
 from mirror_pipeline.operations.groups.background import carrying_groups
-from mirror_pipeline.operations.plan import plan
 from mirror_pipeline.operations.sql import ask
+from mirror_pipeline.operations.state import health as healths
+from mirror_pipeline.operations.state import lag, status
+from mirror_pipeline.operations.state.plan import plan
 from mirror_pipeline.operations.topic_sync.sync_thread import syncing_topics
 from mirror_pipeline.reports import (
     BackfillReport,

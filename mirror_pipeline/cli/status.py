@@ -17,7 +17,7 @@ from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, C
 from mirror_pipeline.cli.show import tables, tables_status
 from mirror_pipeline.cli.spark_output import children_unheard
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, MirrorError, UsageError
-from mirror_pipeline.operations.health import EXIT_CODES, worst
+from mirror_pipeline.operations.state.health import EXIT_CODES, worst
 from mirror_pipeline.reports import gap_json
 from mirror_pipeline.text import count, parse_duration
 

@@ -25,7 +25,7 @@ from mirror_pipeline.engine.driver.read.kept import KeptSource
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.operations.kept_ranges import KeptPlan, Ranges, source_log
-from mirror_pipeline.operations.plan import backfill_blockers, filled_topics
+from mirror_pipeline.operations.state.plan import backfill_blockers, filled_topics
 from mirror_pipeline.reports import BackfillReport, Observer, RecordSource, RunReport
 from mirror_pipeline.topics.lanes import BACKFILL_PREFIX, LaneTopic, select_topics
 from mirror_pipeline.verify.staged import verify_staged

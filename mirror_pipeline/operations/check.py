@@ -16,7 +16,7 @@ from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS, Need
 from mirror_pipeline.lags import HALTED
 from mirror_pipeline.operations.groups.findings import group_findings
-from mirror_pipeline.operations.plan import plan
+from mirror_pipeline.operations.state.plan import plan
 from mirror_pipeline.reports import Finding
 from mirror_pipeline.topics import rights
 from mirror_pipeline.topics.lanes import Selected, lane_names, select_topics

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from mirror_pipeline.engine.driver.lanes import WORST_FIRST, LaneRuns
 from mirror_pipeline.errors import ClusterUnreachable
-from mirror_pipeline.operations.lag import undelivered
+from mirror_pipeline.operations.state.lag import undelivered
 from mirror_pipeline.reports import Progress, RunReport
 
 # Each attempt to reach a source that is down takes seconds by itself.

@@ -23,9 +23,9 @@ from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
 from mirror_pipeline.kafka.offsets import offsets_at
 from mirror_pipeline.lags import HALTED
 from mirror_pipeline.model import BatchMark, Decision, DecisionKind, Gap, HoleCause, Incarnation, TopicPartition
-from mirror_pipeline.operations.halts import HaltLook, kept_topics
-from mirror_pipeline.operations.halts import look as look_at
-from mirror_pipeline.operations.standing import standing
+from mirror_pipeline.operations.state.halts import HaltLook
+from mirror_pipeline.operations.state.halts import look as look_at
+from mirror_pipeline.operations.state.ledger_view import ledger_view
 from mirror_pipeline.reports import HaltedTopic, Resolution, TopicProgress
 from mirror_pipeline.topics.lanes import select_topics
 
@@ -73,7 +73,8 @@ def _reports(stores: Iterable[LaneStore]) -> dict[str, tuple[LaneStore, TopicPro
 
 
 def _look(flow: Flow, stores: list[LaneStore], reported: Iterable[str]) -> HaltLook:
-    look = look_at(flow, stores, select_topics(flow.config, flow.settings, {*kept_topics(stores), *reported}))
+    view = ledger_view(stores)
+    look = look_at(flow, view, select_topics(flow.config, flow.settings, {*view.kept, *reported}))
     for client, ask, alias in (
         (flow.source_client(), look.source, flow.settings.source), (flow.target_client(), look.target, flow.settings.target),
     ):  # fmt: skip
@@ -166,9 +167,9 @@ def _of_gone(client: WireClient, store: LaneStore, life: Incarnation) -> list[De
             f"source topic {life.topic} exists, or may not be described" + (f" ({answer.topic_id})" if answer.topic_id else ""),
             hint="run the mirror again: the topic resumes, or halts as `recreated`",
         )
-    stand = standing([store])
-    nexts = _nexts(store, life)
-    left = sum(at - stand.positions.get(TopicPartition(life.topic, n), life.starts[n]) for n, at in nexts.items())
+    view = ledger_view([store])
+    nexts = {tp.partition: at for tp, at in view.next_offsets([life]).items()}
+    left = sum(at - view.positions.get(TopicPartition(life.topic, n), life.starts[n]) for n, at in nexts.items())
     if left:
         raise UsageError(
             f"{left:,} offsets of {life.topic} are staged and not on the target yet", hint="deliver them first: `mirror run --drain`"
@@ -261,9 +262,7 @@ def _diverged(flow: Flow, client: WireClient, found: _Halted, life: Incarnation,
 
 def _nexts(store: LaneStore, life: Incarnation) -> dict[int, int]:
     """Next source offset to read, by partition."""
-    stand = standing([store])
-    places = {number: TopicPartition(life.topic, number) for number in life.starts}
-    return {n: max(stand.positions.get(tp, life.starts[n]), stand.staged.get(tp, 0)) for n, tp in places.items()}
+    return {tp.partition: at for tp, at in ledger_view([store]).next_offsets([life]).items()}
 
 
 def _offsets(client: WireClient, topic: str, numbers: Iterable[int], at: int) -> dict[int, int]:

@@ -20,7 +20,7 @@ from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.offsets import offsets_at, offsets_or_errors
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.operations.buffer_status import ledger_of
+from mirror_pipeline.operations.state.buffer_status import ledger_of
 from mirror_pipeline.reports import MappedRange, Translation
 from mirror_pipeline.text import SHOWN_NAMES, instant, plural
 

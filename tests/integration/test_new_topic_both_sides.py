@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirror_pipeline import Mirror
-from mirror_pipeline.operations.buffer_status import ledger_of
+from mirror_pipeline.operations.state.buffer_status import ledger_of
 from tests.integration.processes import kill_tree, start_mirror, wait_until
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, produce, values

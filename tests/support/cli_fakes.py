@@ -14,7 +14,7 @@ from mirror_pipeline import Mirror
 from mirror_pipeline.cli.load import LoadedConfig
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Gap, HoleCause
-from mirror_pipeline.operations.health import Health, health_of
+from mirror_pipeline.operations.state.health import Health, health_of
 from mirror_pipeline.reports import (
     BackfillReport,
     BufferUse,

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from mirror_pipeline.cli.show.tables import STYLES, cells, halts, state, table, title
 from mirror_pipeline.lags import BEHIND, MirrorLag, TopicLag
-from mirror_pipeline.operations.health import FINE, PROBLEM_STATE, Health
+from mirror_pipeline.operations.state.health import FINE, PROBLEM_STATE, Health
 from mirror_pipeline.reports import BufferUse, LaneStatus, MirrorStatus
 from mirror_pipeline.text import clock, count, duration, instant, plural, rate, size, sparkline
 

@@ -27,7 +27,6 @@ from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.errors import LaneBusy, ProblemFound, UsageError
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.host import operator
-from mirror_pipeline.operations.buffer_status import ledger_of
 from mirror_pipeline.operations.failover.last_groups import carries, handed, last_round
 from mirror_pipeline.operations.failover.look import Situation, choose, found_copies, last_known_ends, look
 from mirror_pipeline.operations.failover.promote import EndPatience, copy_rest, promote, refuse_stopped, target_ends, verify_rest
@@ -41,6 +40,7 @@ from mirror_pipeline.operations.failover.report import (
     Missing,
 )
 from mirror_pipeline.operations.groups.group_round import RoundOutcome
+from mirror_pipeline.operations.state.buffer_status import ledger_of
 from mirror_pipeline.reports import Observer
 from mirror_pipeline.text import count
 

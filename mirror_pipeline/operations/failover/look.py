@@ -17,10 +17,10 @@ from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.answers import LATEST_TIME, ProducerState
 from mirror_pipeline.kafka.offsets import offsets_or_errors
 from mirror_pipeline.model import Incarnation, Position, TopicPartition
-from mirror_pipeline.operations.buffer_status import ledger_of, span_table
 from mirror_pipeline.operations.groups.answer import groups
 from mirror_pipeline.operations.groups.decide import GroupState
-from mirror_pipeline.operations.standing import standing
+from mirror_pipeline.operations.state.buffer_status import ledger_of, span_table
+from mirror_pipeline.operations.state.ledger_view import ledger_view
 from mirror_pipeline.text import SHOWN_NAMES, count, instant
 from mirror_pipeline.topics.lanes import select_topics
 
@@ -63,7 +63,7 @@ class Situation:
 
     def staged(self) -> dict[TopicPartition, int]:
         """Ends of what is staged and not sent, by partition. Raises BufferUnusable."""
-        return {tp: end for tp, end in standing(self.stores).staged.items() if tp.topic in self.copies}
+        return {tp: end for tp, end in ledger_view(self.stores).staged.items() if tp.topic in self.copies}
 
 
 def found_copies(flow: Flow) -> dict[str, tuple[LaneStore, Incarnation]]:

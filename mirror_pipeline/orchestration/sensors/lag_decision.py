@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 
 from mirror_pipeline.halts import DIRECTED
 from mirror_pipeline.lags import MirrorLag, TopicLag
-from mirror_pipeline.operations.status import ACCEPTED
+from mirror_pipeline.operations.state.status import ACCEPTED
 from mirror_pipeline.orchestration.sensors.lane_facts import LaneFacts
 from mirror_pipeline.reports import LaneStatus
 from mirror_pipeline.text import clock

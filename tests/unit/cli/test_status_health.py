@@ -10,7 +10,7 @@ import pytest
 
 from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
-from mirror_pipeline.operations.health import health_of
+from mirror_pipeline.operations.state.health import health_of
 from mirror_pipeline.reports import LaneStatus, MirrorStatus, TopicState
 from mirror_pipeline.text import clock
 from tests.support.cli_fakes import Cli, FakeMirror

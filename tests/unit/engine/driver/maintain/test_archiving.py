@@ -21,7 +21,7 @@ from mirror_pipeline.engine.driver.maintain import archiving
 from mirror_pipeline.engine.driver.maintain.archiving import Archiving, archiving_of
 from mirror_pipeline.engine.driver.maintain.rounds import Maintenance
 from mirror_pipeline.model import Verdict, Verification
-from mirror_pipeline.operations.archive_cost import archive_note, staged_by_day
+from mirror_pipeline.operations.state.archive_cost import archive_note, staged_by_day
 from tests.support.buffer_samples import LIFE, Settings, draft, life, send
 
 DAY = 86_400

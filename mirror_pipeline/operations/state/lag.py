@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
-from mirror_pipeline.buffer.place.lane_file import read_lane_file
 from mirror_pipeline.config.starts import Start, StartOffsets, start_of
 from mirror_pipeline.engine.driver.topics.join import begins_at
 from mirror_pipeline.errors import BrokerError, WrongCluster
@@ -17,10 +16,10 @@ from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.offsets import led, offsets_or_errors
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.operations import halts
-from mirror_pipeline.operations.standing import Standing, standing
+from mirror_pipeline.operations.state import halts
+from mirror_pipeline.operations.state.ledger_view import LedgerView, ledger_view
+from mirror_pipeline.operations.state.warnings import LogTimes, least_ages, with_warnings
 from mirror_pipeline.operations.topic_sync.sync_state import sync_notes
-from mirror_pipeline.operations.warnings import LogTimes, least_ages, with_warnings
 from mirror_pipeline.topics.lanes import KnownCopy, known_topics, select_topics
 from mirror_pipeline.topics.select import unmatched
 
@@ -32,31 +31,30 @@ NOTES_SHOWN = 5
 def lag(flow: Flow) -> MirrorLag:
     """See ``Mirror.lag``."""
     with flow.source_client() as client:
-        admin, stores = flow.source_admin(), flow.lane_stores()
-        kept, stand = halts.kept_topics(stores), standing(stores)
-        names = kept
+        admin, view = flow.source_admin(), ledger_view(flow.lane_stores())
+        kept = names = view.kept
         try:
             names = {*admin.topics(), *kept}
             selected = select_topics(flow.config, flow.settings, names)
             times = LogTimes(client)
-            found = lag_of(flow.name, selected.topics, client, stand, start=flow.settings.start, times=times)
+            found = lag_of(flow.name, selected.topics, client, view, start=flow.settings.start, times=times)
             found = with_warnings(found, client, admin, times)
         except WrongCluster:
             if not kept:
                 raise
             selected = select_topics(flow.config, flow.settings, kept)
-            found = staged_lag(flow.name, known_topics(flow.config, flow.settings), stand)
-        look = halts.look(flow, stores, selected)
+            found = staged_lag(flow.name, known_topics(flow.config, flow.settings), view)
+        look = halts.look(flow, view, selected)
         look.source(client, flow.settings.source)
         silent = () if selected.topics else unmatched(names, flow.settings.topics.include)
-        return halts.with_halts(found, look, stand, (*silent, *halts.run_notes(stores), *sync_notes(flow)))
+        return halts.with_halts(found, look, view, (*silent, *view.notes, *sync_notes(flow)))
 
 
 def undelivered(flow: Flow) -> MirrorLag:
     """See ``Mirror.undelivered``."""
-    stores = flow.lane_stores()
-    found = staged_lag(flow.name, known_topics(flow.config, flow.settings), standing(stores))
-    known = [since for store in stores if (since := read_lane_file(store).source_down_since)]
+    view = ledger_view(flow.lane_stores())
+    found = staged_lag(flow.name, known_topics(flow.config, flow.settings), view)
+    known = [since for lane in view.lanes if (since := lane.file.source_down_since)]
     return replace(found, source_down_since=min(known, default=None))
 
 
@@ -64,7 +62,7 @@ def lag_of(
     mirror: str,
     targets: Mapping[str, str],
     client: WireClient,
-    stand: Standing,
+    view: LedgerView,
     *,
     ages: bool = True,
     start: Start = "earliest",
@@ -84,15 +82,15 @@ def lag_of(
     ]
     asked, unled = led(metadata, parts)
     ends = offsets_or_errors(client, asked, LATEST_TIME) | unled
-    firsts = _first_offsets(client, [tp for tp in asked if tp not in stand.positions], stand, start, metadata)
+    firsts = _first_offsets(client, [tp for tp in asked if tp not in view.positions], view, start, metadata)
     rows: dict[str, list[PartitionLag]] = {name: [] for name in targets}
     unknown: list[str] = []
     for tp in sorted(parts):
-        end, position = ends[tp], stand.positions.get(tp, firsts.get(tp, 0))
+        end, position = ends[tp], view.positions.get(tp, firsts.get(tp, 0))
         if isinstance(end, BrokerError) or isinstance(position, BrokerError):
             unknown.append(f"{tp} is left out: {(end if isinstance(end, BrokerError) else cast(BrokerError, position)).message}")
             continue
-        staged = max(position, stand.staged.get(tp, position))
+        staged = max(position, view.staged.get(tp, position))
         rows[tp.topic].append(PartitionLag(tp.partition, position, end, staged, max(0, end - position)))
     found = _ages(times or LogTimes(client), client, rows) if ages else _Ages({}, {})
     topics = tuple(_topic(name, targets[name], tuple(partitions), found) for name, partitions in sorted(rows.items()))
@@ -103,15 +101,15 @@ def lag_of(
 
 
 def _first_offsets(
-    client: WireClient, parts: list[TopicPartition], stand: Standing, start: Start, metadata: ClusterMetadata
+    client: WireClient, parts: list[TopicPartition], view: LedgerView, start: Start, metadata: ClusterMetadata
 ) -> dict[TopicPartition, int | BrokerError]:
     """Where the copy would begin of partitions from which nothing has been sent."""
-    found: dict[TopicPartition, int | BrokerError] = {tp: stand.starts[tp] for tp in parts if tp in stand.starts}
-    copied = {tp.topic for tp in stand.starts}
+    found: dict[TopicPartition, int | BrokerError] = {tp: view.starts[tp] for tp in parts if tp in view.starts}
+    copied = {tp.topic for tp in view.starts}
     asked: dict[int, list[TopicPartition]] = {}
     for tp in parts:
         begins = start_of(start, tp.topic)
-        seen = first_ends(stand, metadata, tp.topic) if begins != "earliest" and tp.topic not in copied else None
+        seen = first_ends(view, metadata, tp.topic) if begins != "earliest" and tp.topic not in copied else None
         later = tp.topic in copied or (seen is not None and tp.partition not in seen)
         if tp in found:
             continue
@@ -126,9 +124,9 @@ def _first_offsets(
     return found | offsets_or_errors(client, [tp for tp, offset in found.items() if offset == NO_RECORD], LATEST_TIME)
 
 
-def first_ends(stand: Standing, metadata: ClusterMetadata, topic: str) -> dict[int, int] | None:
+def first_ends(view: LedgerView, metadata: ClusterMetadata, topic: str) -> dict[int, int] | None:
     """The ends that a lane recorded at its first look, {} for a topic that it did not find; None when they are the current ends."""
-    known = [seen.offsets(topic, metadata.topics[topic].topic_id, metadata.cluster_id) for seen in stand.first_seen if seen.looked]
+    known = [seen.offsets(topic, metadata.topics[topic].topic_id, metadata.cluster_id) for seen in view.first_seen if seen.looked]
     return None if not known or None in known else next((offsets for offsets in known if offsets), {})
 
 
@@ -136,14 +134,14 @@ def _short(lines: list[str]) -> tuple[str, ...]:
     return (*lines[:NOTES_SHOWN], f"and {len(lines) - NOTES_SHOWN} more partitions") if len(lines) > NOTES_SHOWN else tuple(lines)
 
 
-def staged_lag(mirror: str, known: Mapping[str, KnownCopy], stand: Standing) -> MirrorLag:
+def staged_lag(mirror: str, known: Mapping[str, KnownCopy], view: LedgerView) -> MirrorLag:
     """Lag by ledger and buffer alone: a partition ends where the buffer does."""
     topics = []
     for name, copy in sorted(known.items()):
         rows = []
         for number, start in sorted(copy.generation.starts.items()):
-            position = stand.positions.get(TopicPartition(name, number), start)
-            staged = max(position, stand.staged.get(TopicPartition(name, number), position))
+            position = view.positions.get(TopicPartition(name, number), start)
+            staged = max(position, view.staged.get(TopicPartition(name, number), position))
             rows.append(PartitionLag(number, position, staged, staged, staged - position))
         topics.append(TopicLag(name, copy.target_topic, tuple(rows)))
     return MirrorLag(mirror, tuple(topics), None)

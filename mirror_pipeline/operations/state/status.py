@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.verified import different_now
-from mirror_pipeline.buffer.place.lane_file import LaneFile, read_lane_file
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
 from mirror_pipeline.buffer.place.usage import total_bytes
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.halts import ACCEPTABLE, DIRECTED
+from mirror_pipeline.halts import DIRECTED
 from mirror_pipeline.lags import HALTED
-from mirror_pipeline.model import DecisionKind, Gap
-from mirror_pipeline.operations.buffer_status import buffer_use, ledger_of
-from mirror_pipeline.operations.standing import standing
+from mirror_pipeline.model import Gap
+from mirror_pipeline.operations.state.buffer_status import buffer_use, ledger_of
+from mirror_pipeline.operations.state.ledger_view import LaneView, ledger_view, state_of
 from mirror_pipeline.reports import LaneStatus, MirrorStatus, TopicProgress, TopicState
 from mirror_pipeline.topics.directions import Directions
 
 ACCEPTED = "accepted"
-Accepted = tuple[str, DecisionKind | None]
 
 
 def status(flow: Flow) -> MirrorStatus:
     """See ``Mirror.status``."""
     stores = flow.lane_stores()
-    stand = standing(stores)
+    view = ledger_view(stores)
     directions = flow.directions().look()
-    lanes = tuple(_directed(lane_status(store), directions) for store in stores)
+    lanes = tuple(_directed(lane_status(lane), directions) for lane in view.lanes)
     return MirrorStatus(
         mirror=flow.name,
         source=flow.settings.source,
@@ -38,8 +34,8 @@ def status(flow: Flow) -> MirrorStatus:
         buffer_bytes=sum(lane.buffer.disk_bytes for lane in lanes if lane.buffer is not None),
         buffer_total_bytes=total_bytes(stores),
         buffer_max_bytes=flow.config.buffer.max_bytes,
-        staged_records=stand.staged_records,
-        staged_bytes=stand.staged_bytes,
+        staged_records=view.staged_records,
+        staged_bytes=view.staged_bytes,
         gaps=len(gaps(flow)),
         **verification(stores),
     )
@@ -58,19 +54,18 @@ def verification(stores: list[LaneStore]) -> dict[str, Any]:
     return {"verified_at": last, "different": tuple(sorted(different_now(row for rows in lanes for row in rows)))}
 
 
-def lane_status(store: LaneStore) -> LaneStatus:
+def lane_status(lane: LaneView) -> LaneStatus:
     """The lane as its run last described it."""
-    file = read_lane_file(store)
-    progress, seconds = file.progress, max(file.progress.seconds, 0.001)
-    accepted = accepted_since(store, file)
+    file, progress = lane.file, lane.file.progress
+    seconds = max(progress.seconds, 0.001)
     return LaneStatus(
-        lane=store.lane,
+        lane=lane.store.lane,
         state="stale" if file.stale else file.state,
         heartbeat=file.heartbeat,
         pid=file.pid,
         host=file.host,
         started=file.started,
-        topics=tuple(_topic_state(name, said, accepted) for name, said in sorted(file.topics.items())),
+        topics=tuple(_topic_state(lane, name, said) for name, said in sorted(file.topics.items())),
         micro_batches=progress.micro_batches,
         records=progress.records,
         bytes=progress.bytes,
@@ -78,8 +73,8 @@ def lane_status(store: LaneStore) -> LaneStatus:
         bytes_per_second=progress.bytes / seconds,
         target_down_since=file.target_down_since,
         message=file.message or progress.target_down or progress.source_down or progress.search_failure,
-        buffer=buffer_use(store, file),
-        decided=Decisions(store).latest(),
+        buffer=buffer_use(lane.store, file),
+        decided=max((decision.revision for decision in lane.decisions), default=-1),
         source_down=progress.source_down,
         exit_code=file.exit_code,
         source_down_since=file.source_down_since,
@@ -103,21 +98,8 @@ def _directed(lane: LaneStatus, directions: Directions) -> LaneStatus:
     return replace(lane, topics=tuple(rows))
 
 
-def state_of(name: str, said: TopicProgress) -> TopicState:
-    """A topic as the run last described it."""
-    return TopicState(
-        name, said.state, said.reason, said.hint, said.target_topic, said.records, said.bytes, said.code,
-        behind_seconds=said.behind_seconds,
-    )  # fmt: skip
-
-
-def _topic_state(name: str, said: TopicProgress, accepted: Collection[Accepted]) -> TopicState:
+def _topic_state(lane: LaneView, name: str, said: TopicProgress) -> TopicState:
     state = state_of(name, said)
-    if state.state == HALTED and (name, ACCEPTABLE.get(state.code)) in accepted:
+    if state.state == HALTED and lane.accepted(name, state.code):
         state = replace(state, state=ACCEPTED, hint="the next run resumes the topic")
     return state
-
-
-def accepted_since(store: LaneStore, file: LaneFile) -> set[Accepted]:
-    """What a person has accepted that the run of this file did not know: topics with the kind of the halt. Raises BufferUnusable."""
-    return {(d.topic, d.kind) for d in Decisions(store).all() if d.revision > file.decisions}

@@ -6,27 +6,22 @@ topics that were deleted, recreated, renamed or trimmed before any run does.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
-from mirror_pipeline.buffer.ledger.decisions import Decisions
-from mirror_pipeline.buffer.place.lane_file import FAILED, read_lane_file
-from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config.naming import fill
 from mirror_pipeline.engine.driver.read.divergence import of_same_topic
 from mirror_pipeline.engine.driver.topics.target import target_changed
 from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.halts import ACCEPTABLE, ENDED, GONE, Halt, accept_hint, gone, other_cluster, recreated, renamed, trimmed, truncated
+from mirror_pipeline.halts import ENDED, GONE, Halt, accept_hint, gone, other_cluster, recreated, renamed, trimmed, truncated
 from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME, ClusterMetadata
 from mirror_pipeline.kafka.client import WireClient, metadata_of
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirror_pipeline.kafka.offsets import led, offsets_or_errors
-from mirror_pipeline.lags import BEHIND, HALTED, MirrorLag, PartitionLag, TopicLag
-from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
-from mirror_pipeline.operations.buffer_status import ledger_of
-from mirror_pipeline.operations.standing import Standing, standing
-from mirror_pipeline.operations.status import accepted_since, state_of
+from mirror_pipeline.lags import HALTED, MirrorLag, PartitionLag, TopicLag
+from mirror_pipeline.model import DecisionKind, Incarnation, TopicPartition
+from mirror_pipeline.operations.state.ledger_view import Copied, LedgerView, ledger_view
 from mirror_pipeline.reports import TopicState
 from mirror_pipeline.topics.lanes import Selected
 
@@ -36,83 +31,13 @@ SETTLED_BY_TARGET = frozenset({"target_gone", "target_recreated", "other_target_
 SEEN_NOW = "the next run stops here"
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """A topic that a lane copies, by its ledger, with the decisions recorded for it; ``running`` while that lane runs."""
-
-    store: LaneStore
-    life: Incarnation
-    decisions: tuple[Decision, ...]
-    running: bool
-
-    def accepted(self, kind: DecisionKind, subject: str = "") -> bool:
-        """Whether a person has accepted this of the topic's present life."""
-        mine = (d for d in self.decisions if d.kind is kind and d.incarnation == self.life.incarnation)
-        return any(not subject or d.subject == subject for d in mine)
-
-
-def copied_topics(stores: Iterable[LaneStore]) -> dict[str, Copied]:
-    """The topics in the ledgers of some lanes. Raises BufferUnusable."""
-    found: dict[str, Copied] = {}
-    for store in stores:
-        running, decisions = read_lane_file(store).running, Decisions(store).all()
-        for topic, life in ledger_of(store).incarnations().items():
-            found[topic] = Copied(store, life, decisions, running)
-    return found
-
-
-def kept_topics(stores: Iterable[LaneStore]) -> set[str]:
-    """Names of the topics in the ledgers of some lanes, without those whose deletion a person has accepted. Raises BufferUnusable."""
-    return {name for name, topic in copied_topics(stores).items() if not topic.accepted(DecisionKind.SOURCE_GONE)}
-
-
-def reported(stores: Iterable[LaneStore]) -> dict[str, TopicState]:
-    """Topics that the last run of each lane left halted, those left out that a person has accepted since. Raises BufferUnusable."""
-    found: dict[str, TopicState] = {}
-    for store in stores:
-        file = read_lane_file(store)
-        accepted = accepted_since(store, file)
-        for topic, said in file.topics.items():
-            if said.state in (HALTED, ENDED) and (topic, ACCEPTABLE.get(said.code)) not in accepted:
-                found[topic] = state_of(topic, said)
-    return found
-
-
-def waiting(stores: Iterable[LaneStore]) -> dict[str, TopicState]:
-    """Topics that a lane at work waits for, as it reports; a cluster that is down is named once, not for each. Raises BufferUnusable."""
-    found: dict[str, TopicState] = {}
-    for store in stores:
-        file = read_lane_file(store)
-        if file.running and not file.progress.target_down and not file.progress.source_down:
-            found |= {name: state_of(name, said) for name, said in file.topics.items() if said.state == BEHIND}
-    return found
-
-
-def run_notes(stores: Iterable[LaneStore]) -> tuple[str, ...]:
-    """A line for each lane whose last run failed or was cut off. Raises BufferUnusable."""
-    lines = []
-    for store in stores:
-        file = read_lane_file(store)
-        if file.state == FAILED:
-            lines.append(f"{store.lane}: the last run failed: {file.message or 'no reason given'}")
-        elif file.stale:
-            lines.append(f"{store.lane}: the last run was interrupted, its last heartbeat is {file.age:,.0f} s old")
-        elif file.progress.target_down:
-            lines.append(f"{store.lane}: target down: {file.progress.target_down}")
-        elif file.progress.source_down:
-            lines.append(f"{store.lane}: source down: {file.progress.source_down}")
-        elif file.progress.search_failure:
-            lines.append(f"{store.lane}: no new topics or partitions are found: {file.progress.search_failure}")
-    return tuple(lines)
-
-
-def look(flow: Flow, stores: list[LaneStore], selected: Selected) -> HaltLook:
+def look(flow: Flow, view: LedgerView, selected: Selected) -> HaltLook:
     """What is known of halts among selected topics, before any cluster is asked. Raises BufferUnusable."""
     settings = flow.settings
     names = {topic: fill(settings.naming, settings.source, topic) for topic in selected.refused}
     refused = selected.refused | flow.directions().look().refused(selected.topics)
     return HaltLook(
-        flow.name, stores, selected.topics | names, passes_gaps=settings.on_loss != "halt",
+        flow.name, view, selected.topics | names, passes_gaps=settings.on_loss != "halt",
         on_source_delete=settings.topics.on_source_delete, refused=refused,
     )  # fmt: skip
 
@@ -122,7 +47,7 @@ class HaltLook:
 
     Args:
         mirror: the mirror's name.
-        stores: its lanes that have run.
+        view: what its files say.
         targets: the target name of each selected topic, those that are gone from the source and the refused ones included.
         passes_gaps: the mirror's ``on_loss`` is ``record_gap``: deleted offsets stop nothing.
         on_source_delete: of its ``topics``.
@@ -132,21 +57,22 @@ class HaltLook:
     """
 
     def __init__(
-        self, mirror: str, stores: list[LaneStore], targets: Mapping[str, str], *, passes_gaps: bool = False,
+        self, mirror: str, view: LedgerView, targets: Mapping[str, str], *, passes_gaps: bool = False,
         on_source_delete: str = "halt", refused: Mapping[str, Halt] | None = None,
     ) -> None:  # fmt: skip
         self._mirror = mirror
-        self._stores = stores
+        self._stores = [lane.store for lane in view.lanes]
+        self._view = view
         self._targets = targets
         self._passes_gaps = passes_gaps
         self._on_source_delete = on_source_delete
         out = refused or {}
-        self.copied = {name: topic for name, topic in copied_topics(stores).items() if name in targets and name not in out}
-        said = {name: state for name, state in reported(stores).items() if name in targets}
+        self.copied = {name: topic for name, topic in view.copied.items() if name in targets and name not in out}
+        said = {name: state for name, state in view.reported.items() if name in targets}
         self.halts = {name: state for name, state in said.items() if state.state != ENDED or name in self.copied}  # else it is new
         self.halts |= {name: TopicState(name, h.state, h.message, h.hint, targets[name], code=h.code) for name, h in out.items()}
         self.seen: dict[str, Halt] = {}
-        self.waiting = {name: state for name, state in waiting(stores).items() if name in targets and name not in out}
+        self.waiting = {name: state for name, state in view.waiting.items() if name in targets and name not in out}
 
     def source(self, client: WireClient, alias: str) -> None:
         """Compare the source's topics with the ledgers. Raises ClusterUnreachable, BrokerError."""
@@ -193,7 +119,7 @@ class HaltLook:
     def _offsets(self, client: WireClient, names: Collection[str], metadata: ClusterMetadata) -> dict[str, Halt | None]:
         """Logs that begin after, or end before, the next offset to read; a lane that runs sees and says it itself."""
         idle = [self.copied[name] for name in names if not self.copied[name].running]
-        nexts = _next_offsets(idle, standing(self._stores)) if idle else {}
+        nexts = self._view.next_offsets(topic.life for topic in idle)
         nexts = {tp: nexts[tp] for tp in led(metadata, nexts)[0]}
         starts = offsets_or_errors(client, nexts, EARLIEST_TIME)
         ends = offsets_or_errors(client, nexts, LATEST_TIME, isolation=0)
@@ -203,7 +129,8 @@ class HaltLook:
         for tp in odd:
             client.forget(tp)
         ends |= offsets_or_errors(client, odd, LATEST_TIME, isolation=0)  # once more, of the leader that there is now
-        nexts = _next_offsets(idle, standing(self._stores))  # a lane may have been started and have read on meanwhile
+        # A lane may have been started and have read on meanwhile.
+        nexts = ledger_view(self._stores).next_offsets(topic.life for topic in idle)
         outside = (self._of_bounds(tp, nexts[tp], starts[tp], ends[tp]) for tp in reversed(odd))  # the first partition's counts
         known = {name: topic.life.incarnation for name, topic in self.copied.items()}
         return {halt.topic: halt for halt in of_same_topic(client, known, [halt for halt in outside if halt is not None])}
@@ -231,16 +158,11 @@ class HaltLook:
         return TopicState(name, halt.state, halt.message, hint, self._targets[name], code=halt.code)
 
 
-def _next_offsets(topics: Iterable[Copied], stand: Standing) -> dict[TopicPartition, int]:
-    places = {TopicPartition(t.life.topic, number): start for t in topics for number, start in t.life.starts.items()}
-    return {tp: max(stand.positions.get(tp, start), stand.staged.get(tp, 0)) for tp, start in places.items()}
-
-
 def _outside(start: int | BrokerError, at: int, end: int | BrokerError) -> bool:
     return (isinstance(start, int) and at < start) or (isinstance(end, int) and end < at)
 
 
-def with_halts(lag: MirrorLag, look: HaltLook, stand: Standing, notes: tuple[str, ...]) -> MirrorLag:
+def with_halts(lag: MirrorLag, look: HaltLook, view: LedgerView, notes: tuple[str, ...]) -> MirrorLag:
     """Add to each topic whether it is halted, or behind for a reason, and the topics that are gone from the source."""
     rows = {topic.topic: topic for topic in lag.topics}
     for name, state in look.waiting.items():
@@ -249,7 +171,7 @@ def with_halts(lag: MirrorLag, look: HaltLook, stand: Standing, notes: tuple[str
     for name, halt in look.halts.items():
         row = rows.get(name) or TopicLag(name, halt.target_topic, ())
         if not row.partitions and name in look.copied:
-            row = replace(row, partitions=_by_ledger(look.copied[name].life, stand), lag_seconds=None)
+            row = replace(row, partitions=_by_ledger(look.copied[name].life, view), lag_seconds=None)
             row = replace(row, lag_seconds=0.0) if halt.state == ENDED and not row.lag_records else row
         if halt.state not in (HALTED, ENDED):  # what the source has more is not to be copied
             still = tuple(replace(part, lag=0) for part in row.partitions)
@@ -258,12 +180,12 @@ def with_halts(lag: MirrorLag, look: HaltLook, stand: Standing, notes: tuple[str
     return replace(lag, topics=tuple(rows[name] for name in sorted(rows)), notes=(*lag.notes, *notes))
 
 
-def _by_ledger(life: Incarnation, stand: Standing) -> tuple[PartitionLag, ...]:
+def _by_ledger(life: Incarnation, view: LedgerView) -> tuple[PartitionLag, ...]:
     """Partitions of a topic whose source cannot be asked: what is staged of them is all that is known to be to come."""
     rows = []
     for number, start in sorted(life.starts.items()):
         tp = TopicPartition(life.topic, number)
-        position = stand.positions.get(tp, start)
-        staged = max(position, stand.staged.get(tp, position))
+        position = view.positions.get(tp, start)
+        staged = max(position, view.staged.get(tp, position))
         rows.append(PartitionLag(number, position, staged, staged, staged - position))
     return tuple(rows)

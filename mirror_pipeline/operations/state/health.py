@@ -58,8 +58,8 @@ class Health:
 
 def health(flow: Flow, max_age: float | None = None) -> Health:
     """See :meth:`Mirror.health`."""
-    from mirror_pipeline.operations.lag import lag  # the clients of a cluster: not for `--help`
-    from mirror_pipeline.operations.status import status as status_of
+    from mirror_pipeline.operations.state.lag import lag  # the clients of a cluster: not for `--help`
+    from mirror_pipeline.operations.state.status import status as status_of
 
     found = status_of(flow)
     seen: MirrorLag | MirrorError | None = None

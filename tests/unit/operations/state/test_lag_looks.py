@@ -21,10 +21,10 @@ from mirror_pipeline.kafka.answers import (
 )
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.operations import warnings
-from mirror_pipeline.operations.lag import lag_of
-from mirror_pipeline.operations.standing import Standing
-from mirror_pipeline.operations.warnings import LogTimes, first_times, least_ages
+from mirror_pipeline.operations.state import warnings
+from mirror_pipeline.operations.state.lag import lag_of
+from mirror_pipeline.operations.state.ledger_view import LedgerView
+from mirror_pipeline.operations.state.warnings import LogTimes, first_times, least_ages
 from tests.support.source_batches import batch
 
 NEW, OLD = TopicPartition("new", 0), TopicPartition("old", 0)
@@ -49,12 +49,12 @@ class Source:
         }
 
 
-def lag(source: Source, stand: Standing, start: Any = "earliest", topic: str = "new") -> tuple[list[int], tuple[str, ...]]:
+def lag(source: Source, stand: LedgerView, start: Any = "earliest", topic: str = "new") -> tuple[list[int], tuple[str, ...]]:
     found = lag_of("m", {topic: f"east.{topic}"}, source, stand, ages=False, start=start)  # type: ignore[arg-type]
     return [part.lag for part in found.topics[0].partitions], found.notes
 
 
-NOTHING = Standing({}, {}, 0, 0)
+NOTHING = LedgerView()
 
 
 @pytest.mark.parametrize("failing", [("new", EARLIEST_TIME), ("new", LATEST_TIME)])
@@ -69,9 +69,9 @@ def test_a_copy_that_has_not_begun_lags_from_where_it_will_begin(start: Any, sin
 
 
 def test_a_copy_that_has_begun_lags_from_its_start_and_a_new_partition_of_it_from_the_first_record() -> None:
-    begun = Standing({}, {}, 0, 0, {OLD: 40})
+    begun = LedgerView(starts={OLD: 40})
     assert lag(Source(), begun, "latest", "old") == ([60], ())
-    grown = Standing({}, {}, 0, 0, {TopicPartition("old", 1): 40})
+    grown = LedgerView(starts={TopicPartition("old", 1): 40})
     assert lag(Source(), grown, "latest", "old") == ([90], ())
 
 
@@ -90,7 +90,7 @@ class Seen:
 
 @pytest.mark.parametrize(("told", "expected"), [({0: 80}, 20), ({}, 90), (None, 0)], ids=["seen then", "came later", "not told yet"])
 def test_latest_is_where_the_source_ended_at_the_lanes_first_look(told: dict[int, int] | None, expected: int) -> None:
-    stand = Standing({}, {}, 0, 0, {}, (Seen(told),))  # type: ignore[arg-type]
+    stand = LedgerView(first_seen=(Seen(told),))  # type: ignore[arg-type]
     assert lag(Source(), stand, "latest") == ([expected], ())
     assert lag(Source(), stand, "earliest") == ([90], ())
 
@@ -196,7 +196,7 @@ def test_what_has_no_times_has_no_age(source: Any, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_topic_is_behind_at_least_by_what_is_known_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirror_pipeline.operations.lag.least_ages", lambda _, at: {tp: 50.0 for tp in at if tp.topic == "new"})
+    monkeypatch.setattr("mirror_pipeline.operations.state.lag.least_ages", lambda _, at: {tp: 50.0 for tp in at if tp.topic == "new"})
 
     class Times:
         def first(self, at: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, float]:

@@ -6,8 +6,6 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from mirror_pipeline.buffer.ledger.ledger import Ledger
-from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config.starts import StartMap
 from mirror_pipeline.engine.driver.topics.start_offsets import impossible_starts
 from mirror_pipeline.errors import UsageError
@@ -20,14 +18,14 @@ from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS
 from mirror_pipeline.kafka.offsets import led, offsets_or_errors
 from mirror_pipeline.lags import BEHIND, MirrorLag, TopicLag
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.operations.archive_cost import archive_note
-from mirror_pipeline.operations.halts import kept_topics, run_notes, with_halts
-from mirror_pipeline.operations.halts import look as look_at
-from mirror_pipeline.operations.lag import first_ends, lag_of
-from mirror_pipeline.operations.standing import standing
+from mirror_pipeline.operations.state.archive_cost import archive_note
+from mirror_pipeline.operations.state.halts import look as look_at
+from mirror_pipeline.operations.state.halts import with_halts
+from mirror_pipeline.operations.state.lag import first_ends, lag_of
+from mirror_pipeline.operations.state.ledger_view import LedgerView, ledger_view
+from mirror_pipeline.operations.state.warnings import first_times, retention_ms, with_warnings
 from mirror_pipeline.operations.topic_sync.acl_preview import acl_notes
 from mirror_pipeline.operations.topic_sync.sync_state import sync_notes
-from mirror_pipeline.operations.warnings import first_times, retention_ms, with_warnings
 from mirror_pipeline.reports import MirrorPlan, TopicPlan
 from mirror_pipeline.topics import rights
 from mirror_pipeline.topics.claims import chained, of_claims
@@ -45,11 +43,12 @@ def plan(flow: Flow) -> MirrorPlan:
         with WireClient(cluster) as client:
             client.require(needs)
     one = _one_cluster(flow)
-    begun = {name for store in stores for name in Ledger(store).incarnations()}
-    selected = select_topics(flow.config, flow.settings, {*source.topics(), *kept_topics(stores)})
+    view = ledger_view(stores)
+    begun = set(view.copied)
+    selected = select_topics(flow.config, flow.settings, {*source.topics(), *view.kept})
     plans = _that_may_be_made(target, plan_targets(flow.settings, source, target, selected.topics, partner=flow.directions().partner))
-    lag = _lag(flow, selected, stores, source)
-    misplaced = _misplaced(flow, [name for name in plans if name not in begun], stores)
+    lag = _lag(flow, selected, view, source)
+    misplaced = _misplaced(flow, [name for name in plans if name not in begun], view)
     lags = {topic.topic: topic for topic in lag.topics}
     old = _too_old(flow, plans, lag, target)
     new = [made.target_topic for name, made in plans.items() if not made.create and name not in begun]
@@ -130,24 +129,24 @@ def filled_topics(flow: Flow, targets: Collection[str]) -> dict[str, int]:
         return {name: count for name, count in counts.items() if count}
 
 
-def _lag(flow: Flow, selected: Selected, stores: list[LaneStore], source: Admin) -> MirrorLag:
+def _lag(flow: Flow, selected: Selected, view: LedgerView, source: Admin) -> MirrorLag:
     """Offsets still to be copied, an upper bound of the records, with warnings and halts."""
-    look, stand = look_at(flow, stores, selected), standing(stores)
+    look = look_at(flow, view, selected)
     with flow.source_client() as client, flow.target_client() as other:
-        lag = lag_of(flow.name, selected.topics, client, stand, ages=False, start=flow.settings.start)
+        lag = lag_of(flow.name, selected.topics, client, view, ages=False, start=flow.settings.start)
         lag = with_warnings(lag, client, source)
         look.source(client, flow.settings.source)
         look.target(other, flow.settings.target)
-    return with_halts(lag, look, stand, (*run_notes(stores), *sync_notes(flow)))
+    return with_halts(lag, look, view, (*view.notes, *sync_notes(flow)))
 
 
-def _misplaced(flow: Flow, fresh: Collection[str], stores: list[LaneStore]) -> dict[str, tuple[str, ...]]:
+def _misplaced(flow: Flow, fresh: Collection[str], view: LedgerView) -> dict[str, tuple[str, ...]]:
     """Topics that have not begun and cannot begin at the offsets that ``start`` names."""
     if not isinstance(flow.settings.start, StartMap):
         return {}
     with flow.source_client() as client:
-        metadata, stand = client.metadata(sorted(fresh)), standing(stores)
-        now = [name for name in fresh if not metadata.topics[name].error and first_ends(stand, metadata, name) != {}]
+        metadata = client.metadata(sorted(fresh))
+        now = [name for name in fresh if not metadata.topics[name].error and first_ends(view, metadata, name) != {}]
         return {name: (said,) for name, said in impossible_starts(client, flow.settings.start, now).items()}
 
 

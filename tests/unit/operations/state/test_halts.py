@@ -20,8 +20,8 @@ from mirror_pipeline.kafka.answers import EARLIEST_TIME, ClusterMetadata, Offset
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
-from mirror_pipeline.operations.halts import HaltLook, reported, run_notes, with_halts
-from mirror_pipeline.operations.standing import standing
+from mirror_pipeline.operations.state.halts import HaltLook, with_halts
+from mirror_pipeline.operations.state.ledger_view import ledger_view
 from mirror_pipeline.reports import Progress, TopicProgress
 
 LIFE = Incarnation("t", "now", "east-id", "west-id", "east.t", "target-id", {0: 10}, {0: 0}, 1)
@@ -87,12 +87,13 @@ def stopped(store: LaneStore, code: str) -> None:
     wrote(store, TopicProgress("east.t", state="halted", reason="it cannot go on", hint="mend it", code=code))
 
 
-def waits(store: LaneStore, state: str = "running", **down: str) -> MirrorLag:
+def waits(store: LaneStore, state: str = "running", target_down: str = "", source_down: str = "") -> MirrorLag:
     """The lag beside the status of a run that waits for the topic."""
-    wrote(store, TopicProgress("east.t", state="behind", reason="NOT_ENOUGH_REPLICAS", hint="bring the brokers up"), state, **down)
-    stand = standing([store])
+    topic = TopicProgress("east.t", state="behind", reason="NOT_ENOUGH_REPLICAS", hint="bring the brokers up")
+    wrote(store, topic, state, target_down=target_down, source_down=source_down)
+    view = ledger_view([store])
     row = TopicLag("t", "east.t", (PartitionLag(0, 10, 12, 10, 2),), 3.0)
-    return with_halts(MirrorLag("m", (row,), 3.0), HaltLook("m", [store], {"t": "east.t"}), stand, ())
+    return with_halts(MirrorLag("m", (row,), 3.0), HaltLook("m", view, {"t": "east.t"}), view, ())
 
 
 def test_a_topic_that_a_lane_waits_for_says_why_and_what_to_do(store: LaneStore) -> None:
@@ -108,7 +109,7 @@ def decide(store: LaneStore, kind: DecisionKind, start: int = 0, end: int = 0, s
 
 
 def look(store: LaneStore, source: Cluster, target: str = "east.t", **options: Any) -> dict[str, tuple[str, str]]:
-    seen = HaltLook("m", [store], {"t": target}, **options)
+    seen = HaltLook("m", ledger_view([store]), {"t": target}, **options)
     seen.source(cast(WireClient, source), "east")
     return {name: (halt.code, halt.hint) for name, halt in seen.halts.items()}
 
@@ -200,13 +201,13 @@ def test_a_cause_that_is_mended_is_no_halt_any_more(store: LaneStore) -> None:
 
 def test_a_halt_that_was_accepted_since_is_over(store: LaneStore) -> None:
     stopped(store, "trimmed")
-    assert set(reported([store])) == {"t"}
+    assert set(ledger_view([store]).reported) == {"t"}
     decide(store, DecisionKind.GAP, 10, 50)
-    assert reported([store]) == {}
+    assert ledger_view([store]).reported == {}
 
 
 def test_a_target_that_was_made_again_is_seen(store: LaneStore) -> None:
-    seen = HaltLook("m", [store], {"t": "east.t"})
+    seen = HaltLook("m", ledger_view([store]), {"t": "east.t"})
     seen.target(cast(WireClient, Cluster(cluster_id="west-id", topic_id="another")), "west")
     assert seen.halts["t"].code == "target_recreated"
     seen.target(cast(WireClient, Cluster(cluster_id="west-id", topic_id="target-id")), "west")
@@ -214,9 +215,9 @@ def test_a_target_that_was_made_again_is_seen(store: LaneStore) -> None:
 
 
 def test_a_deleted_topic_stays_in_the_lag_with_what_is_staged(store: LaneStore) -> None:
-    seen = HaltLook("m", [store], {"t": "east.t"})
+    seen = HaltLook("m", ledger_view([store]), {"t": "east.t"})
     seen.source(cast(WireClient, Cluster(error=GONE)), "east")
-    (row,) = with_halts(MirrorLag("m", (TopicLag("t", "east.t", ()),), None), seen, standing([store]), ()).topics
+    (row,) = with_halts(MirrorLag("m", (TopicLag("t", "east.t", ()),), None), seen, ledger_view([store]), ()).topics
     assert (row.state, row.code, row.partitions) == ("halted", "source_gone", (PartitionLag(0, 10, 10, 10, 0),))
 
 
@@ -226,4 +227,4 @@ def test_a_deleted_topic_stays_in_the_lag_with_what_is_staged(store: LaneStore) 
 )
 def test_how_the_last_runs_ended(store: LaneStore, state: str, age: float, said: str) -> None:
     ran(store, state, age=age, message="no broker")
-    assert "".join(run_notes([store])).startswith(said) and bool(run_notes([store])) == bool(said)
+    assert "".join(ledger_view([store]).notes).startswith(said) and bool(ledger_view([store]).notes) == bool(said)

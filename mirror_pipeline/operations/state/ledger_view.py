@@ -1,0 +1,148 @@
+"""What a mirror's own files say of it, each read once: ledger, buffer, decisions, and the last run of each lane. Contacts no cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mirror_pipeline.buffer.ledger.decisions import Decisions
+from mirror_pipeline.buffer.place.lane_file import FAILED, LaneFile, read_lane_file
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.engine.driver.topics.first_seen import FirstSeen
+from mirror_pipeline.halts import ACCEPTABLE, ENDED
+from mirror_pipeline.lags import BEHIND, HALTED
+from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
+from mirror_pipeline.operations.state.buffer_status import ledger_of, span_table
+from mirror_pipeline.reports import TopicProgress, TopicState
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A topic that a lane copies, by its ledger, with the decisions recorded for it; ``running`` while that lane runs."""
+
+    store: LaneStore
+    life: Incarnation
+    decisions: tuple[Decision, ...]
+    running: bool
+
+    def accepted(self, kind: DecisionKind, subject: str = "") -> bool:
+        """Whether a person has accepted this of the topic's present life."""
+        mine = (d for d in self.decisions if d.kind is kind and d.incarnation == self.life.incarnation)
+        return any(not subject or d.subject == subject for d in mine)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneView:
+    """One lane: its last run's words, the topics in its ledger, and the decisions about them."""
+
+    store: LaneStore
+    file: LaneFile
+    generations: Mapping[str, Incarnation]
+    decisions: tuple[Decision, ...]
+
+    def accepted(self, topic: str, code: str) -> bool:
+        """Whether a person has accepted this halt since the run, which did not know of it."""
+        kind = ACCEPTABLE.get(code)
+        return any((d.topic, d.kind) == (topic, kind) and d.revision > self.file.decisions for d in self.decisions)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """A mirror's lanes, and its partitions by ledger and buffer.
+
+    ``positions`` are the next source offsets to produce, ``staged`` the ends of what is staged, ``starts`` the first offsets of copies
+    that have begun, ``first_seen`` what lanes know of those that have not.
+    """
+
+    lanes: tuple[LaneView, ...] = ()
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    staged: dict[TopicPartition, int] = field(default_factory=dict)
+    staged_records: int = 0
+    staged_bytes: int = 0
+    starts: dict[TopicPartition, int] = field(default_factory=dict)
+    first_seen: tuple[FirstSeen, ...] = ()
+
+    @property
+    def copied(self) -> dict[str, Copied]:
+        """The topics in the ledgers."""
+        return {
+            topic: Copied(lane.store, life, lane.decisions, lane.file.running)
+            for lane in self.lanes
+            for topic, life in lane.generations.items()
+        }
+
+    @property
+    def kept(self) -> set[str]:
+        """Names of the topics in the ledgers, without those whose deletion a person has accepted."""
+        return {name for name, topic in self.copied.items() if not topic.accepted(DecisionKind.SOURCE_GONE)}
+
+    @property
+    def reported(self) -> dict[str, TopicState]:
+        """Topics that the last run of each lane left halted, those left out that a person has accepted since."""
+        return {
+            topic: state_of(topic, said)
+            for lane in self.lanes
+            for topic, said in lane.file.topics.items()
+            if said.state in (HALTED, ENDED) and not lane.accepted(topic, said.code)
+        }
+
+    @property
+    def waiting(self) -> dict[str, TopicState]:
+        """Topics that a lane at work waits for, as it reports; a cluster that is down is named once, not for each."""
+        files = [lane.file for lane in self.lanes if lane.file.running]
+        up = [file for file in files if not file.progress.target_down and not file.progress.source_down]
+        return {name: state_of(name, said) for file in up for name, said in file.topics.items() if said.state == BEHIND}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A line for each lane whose last run failed, was cut off, or waits for a cluster."""
+        return tuple(f"{lane.store.lane}: {said}" for lane in self.lanes if (said := _note(lane.file)))
+
+    def next_offsets(self, lives: Iterable[Incarnation]) -> dict[TopicPartition, int]:
+        """The next source offset to read of each partition of these copies."""
+        places = {TopicPartition(life.topic, number): start for life in lives for number, start in life.starts.items()}
+        return {tp: max(self.positions.get(tp, start), self.staged.get(tp, 0)) for tp, start in places.items()}
+
+
+def ledger_view(stores: Sequence[LaneStore]) -> LedgerView:
+    """Read the files of some lanes. Raises BufferUnusable."""
+    positions: dict[TopicPartition, int] = {}
+    staged: dict[TopicPartition, int] = {}
+    starts: dict[TopicPartition, int] = {}
+    lanes: list[LaneView] = []
+    records = size = 0
+    for store in stores:
+        ledger, spans = ledger_of(store), span_table(store)
+        generations = ledger.incarnations()
+        lanes.append(LaneView(store, read_lane_file(store), generations, tuple(Decisions(store).all())))
+        if not (ledger.exists() and spans.exists()):
+            continue  # a lane that is being created
+        incarnations = {name: generation.incarnation for name, generation in generations.items()}
+        starts |= {TopicPartition(name, n): first for name, copied in generations.items() for n, first in copied.starts.items()}
+        here = {tp: position.source_next for tp, position in ledger.positions().items()}
+        positions |= here
+        for span in spans.pending(here, incarnations=incarnations):
+            staged[span.source] = max(staged.get(span.source, 0), span.end)
+            records += span.records
+            size += span.bytes
+    return LedgerView(tuple(lanes), positions, staged, records, size, starts, tuple(map(FirstSeen, stores)))
+
+
+def state_of(name: str, said: TopicProgress) -> TopicState:
+    """A topic as the run last described it."""
+    return TopicState(
+        name, said.state, said.reason, said.hint, said.target_topic, said.records, said.bytes, said.code,
+        behind_seconds=said.behind_seconds,
+    )  # fmt: skip
+
+
+def _note(file: LaneFile) -> str:
+    if file.state == FAILED:
+        return f"the last run failed: {file.message or 'no reason given'}"
+    if file.stale:
+        return f"the last run was interrupted, its last heartbeat is {file.age:,.0f} s old"
+    if file.progress.target_down:
+        return f"target down: {file.progress.target_down}"
+    if file.progress.source_down:
+        return f"source down: {file.progress.source_down}"
+    return f"no new topics or partitions are found: {said}" if (said := file.progress.search_failure) else ""

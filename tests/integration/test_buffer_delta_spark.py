@@ -94,6 +94,7 @@ def pick(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
     return [tuple(row[name] for name in names) for row in rows]
 
 
+@pytest.mark.long
 def test_the_documented_questions_have_the_right_answers(spark: SparkSession, lane: LaneStore) -> None:
     views(spark, lane)
     asked = dict(QUESTIONS)

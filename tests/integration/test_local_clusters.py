@@ -207,6 +207,7 @@ def test_unknown_version_and_unknown_cluster(tmp_path: Path) -> None:
     assert cluster_status(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_start_that_loses_a_port_to_another_cluster_takes_others(
     cluster_factory: Factory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

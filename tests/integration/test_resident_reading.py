@@ -81,6 +81,7 @@ def killing(seen: list[tuple[ReadTask, Any]]) -> Iterator[list[int]]:
         thread.join()
 
 
+@pytest.mark.long
 def test_tasks_of_two_lanes_in_one_session_read_on_where_their_own_last_one_ended(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

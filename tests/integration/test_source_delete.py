@@ -69,6 +69,7 @@ def reason(mirror: Mirror) -> str:
     return row.reason
 
 
+@pytest.mark.long
 def test_the_copy_is_deleted_after_delivery_and_verification(
     clusters: ClusterPair, tmp_path: Path, new_topic_name: Callable[[], str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -36,6 +36,7 @@ def test_all_odd_shapes_read_ahead_from_micro_batch_to_micro_batch(clusters: Clu
     assert_identical(mirror, topics)
 
 
+@pytest.mark.long
 def test_what_is_read_ahead_is_not_read_again(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.engine.tasks.write.messages import PartitionWork, ProduceTask
+from mirror_pipeline.engine.tasks.write.messages import PartitionWork, WriteTask
 from mirror_pipeline.engine.tasks.write.task import _acknowledge, _Link, _sequenced, _Slot
 from mirror_pipeline.kafka.produce import ProduceAnswer
 from mirror_pipeline.kafka.records.batch import OpenRecord, seal, tail_of
@@ -62,8 +62,8 @@ def line_of(lane: _Slot) -> tuple[_Link, ModelConnection]:
     return _Link(connection, [lane]), connection  # type: ignore[arg-type]
 
 
-def task() -> ProduceTask:
-    return ProduceTask(LaneStore("/nowhere"), ClusterSettings("west", ("b:1",)), STAMP, (), 5.0, 60.0, time.time(), 2**20)
+def task() -> WriteTask:
+    return WriteTask(LaneStore("/nowhere"), ClusterSettings("west", ("b:1",)), STAMP, (), 5.0, 60.0, time.time(), 2**20)
 
 
 def acknowledge(lane: _Slot, answer: ProduceAnswer | None, records: int, *, newest: int = YOUNG) -> None:

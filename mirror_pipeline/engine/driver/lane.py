@@ -139,14 +139,14 @@ class LaneRun:
         """The run's threads, by name; none if it is to drain and nothing is staged."""
         context = self._context
         if context.drain:
-            context.state.staging_over = True
+            context.state.reading_over = True
             waiting = preparation.resume(self._discover())
-            return {"producing": WriteLoop(context, target).run} if waiting else {}
+            return {"writing": WriteLoop(context, target).run} if waiting else {}
         read_loop = ReadLoop(context, source, preparation.rules.reconsider)
         preparation.start(self._discover())
         write_loop = WriteLoop(context, target)
         read_loop.refresh_ends()
-        return {"staging": read_loop.run, "producing": write_loop.run}
+        return {"reading": read_loop.run, "writing": write_loop.run}
 
     def _totals(self) -> None:
         with self._context.state.lock:

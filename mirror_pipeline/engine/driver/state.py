@@ -211,7 +211,7 @@ class LaneState:
     behind_since: dict[str, float] = field(default_factory=dict)
     refused: dict[str, Halt] = field(default_factory=dict)
     lock: threading.Condition = field(default_factory=threading.Condition)
-    staging_over: bool = False
+    reading_over: bool = False
     staged_records: int = 0
     staged_bytes: int = 0
     spark_bytes: int = 0

@@ -97,7 +97,7 @@ class ReadLoop:
             worker_cache.close()
             self._source.end()
             with self._state.lock:
-                self._state.staging_over = True
+                self._state.reading_over = True
                 self._state.lock.notify_all()
 
     def refresh_ends(self) -> None:

@@ -205,9 +205,10 @@ class SourceSide:
             ClusterUnreachable: no broker answers.
         """
         names = {outcome.topic for outcome in outcomes if outcome.mark is not None or outcome.quarantined or outcome.halt is not None}
-        known = {name: self._state.topics[name].incarnation for name in names}
+        with self._state.lock:
+            known = {name: self._state.topics[name].incarnation for name in names}
+            moved = [self._state.topics[o.topic].partitions[o.partition] for o in outcomes if self._other_epoch(o)]
         other = other_ids(self._client, known, names)
-        moved = [self._state.topics[o.topic].partitions[o.partition] for o in outcomes if self._other_epoch(o)]
         asked = [(part, *self._diverged(part)) for part in moved]
         suspects = [part for part, halt, determined in asked if halt is not None]
         refused = {*other, *(part.source.topic for part, halt, determined in asked if halt is not None or not determined)}
@@ -227,8 +228,9 @@ class SourceSide:
 
     def _diverged(self, part: PartitionState) -> tuple[Halt | None, bool]:
         """The halt if the log is another one, and whether that could be determined."""
-        run = self._state.topics[part.source.topic]
-        compacted = run.compacted or bool(run.settings_unread)
+        with self._state.lock:
+            run = self._state.topics[part.source.topic]
+            compacted = run.compacted or bool(run.settings_unread)
         if part.mark is None:
             return None, True
         try:

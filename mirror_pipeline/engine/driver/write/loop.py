@@ -85,7 +85,7 @@ class WriteLoop:
         """Whether the read loop has ended and nothing is left to send."""
         state = self._state
         waiting = state.unready and state.source_lost is None  # without the source no topic can begin
-        return state.staging_over and not any(p.pending or p.outcome_unknown for p in parts) and not waiting and not state.unchecked()
+        return state.reading_over and not any(p.pending or p.outcome_unknown for p in parts) and not waiting and not state.unchecked()
 
     def _wait(self, parts: Sequence[PartitionState]) -> None:
         """Wait until the state changes."""

@@ -17,7 +17,7 @@ from mirror_pipeline.engine.driver.state import PartitionState
 from mirror_pipeline.engine.driver.write.ledger_writer import LedgerWriter
 from mirror_pipeline.engine.driver.write.recovery import TAIL_ANSWER_SECONDS, NoTailYet, Tail, read_tails
 from mirror_pipeline.engine.driver.write.target_health import TargetHealth
-from mirror_pipeline.engine.tasks.write.messages import PartitionOutcome, PartitionWork, ProduceResult
+from mirror_pipeline.engine.tasks.write.messages import PartitionOutcome, PartitionWork, WriteResult
 from mirror_pipeline.engine.tasks.write.offset_map import Landed, advance_over, trailing_holes_only
 from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.halts import Halt, buffer_gap, internal, log_internal, refused_topic
@@ -154,7 +154,7 @@ class SendOutcomes:
                 sends += self._account(part, 0)
         return sends
 
-    def apply_results(self, work: Sequence[PartitionWork], results: Sequence[ProduceResult], began: float) -> None:
+    def apply_results(self, work: Sequence[PartitionWork], results: Sequence[WriteResult], began: float) -> None:
         """Account for what produce tasks have sent. Raises ConnectionLost when no broker answered."""
         for node, why in (item for result in results for item in result.silent.items()):
             self._health.silent.lost(node, why)

@@ -10,8 +10,8 @@ from mirror_pipeline.engine.driver.context import LaneContext, Losses
 from mirror_pipeline.engine.driver.plan import assign
 from mirror_pipeline.engine.driver.state import PartitionState
 from mirror_pipeline.engine.driver.write.outcomes import SendOutcomes
-from mirror_pipeline.engine.tasks.write.messages import PartitionWork, ProduceTask
-from mirror_pipeline.engine.tasks.write.task import run_produce
+from mirror_pipeline.engine.tasks.write.messages import PartitionWork, WriteTask
+from mirror_pipeline.engine.tasks.write.task import run_write
 from mirror_pipeline.errors import BufferUnusable, TaskLost
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import SpanRef
@@ -64,7 +64,7 @@ class Sender:
         shares = assign([(w, float(w.bytes)) for w in work], place.runner.tasks)
         tasks = [self._task(share) for share in shares]
         try:
-            answers = place.runner.run_each(run_produce, tasks, name="produce")
+            answers = place.runner.run_each(run_write, tasks, name="produce")
             self._state.ran(tasks, place)
         except BufferUnusable:  # in the middle of its spans: others may be on their way, or there
             with self._state.lock:
@@ -82,10 +82,10 @@ class Sender:
             self._losses.done()
             self._rate = _size(work) / max(time.monotonic() - began, 1e-6)
 
-    def _task(self, share: Sequence[PartitionWork]) -> ProduceTask:
+    def _task(self, share: Sequence[PartitionWork]) -> WriteTask:
         assert self._context.stamp is not None  # noqa: S101 - set before the first span can be sent
         engine = self._context.mirror.engine
-        return ProduceTask(
+        return WriteTask(
             store=self._context.store,
             cluster=self._context.target,
             stamp=self._context.stamp,

@@ -32,7 +32,7 @@ class PartitionWork:
 
 
 @dataclass(frozen=True, slots=True)
-class ProduceTask:
+class WriteTask:
     """Everything one produce task needs; picklable, free of secrets.
 
     ``lease`` is how many seconds after its start the task may still send (a process that is stopped and resumes
@@ -74,7 +74,7 @@ class PartitionOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class ProduceResult:
+class WriteResult:
     """One outcome for each partition of the task; ``silent`` maps brokers that let a request time out to the error.
 
     ``host`` and ``ahead``: whose clock was by how many seconds ahead of the driver's, as far as the task's own start tells.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from mirror_pipeline.buffer.spans.span_reader import SpanReader
 from mirror_pipeline.crash_points import crash_point
-from mirror_pipeline.engine.tasks.write.messages import PartitionOutcome, PartitionWork, ProduceResult, ProduceTask
+from mirror_pipeline.engine.tasks.write.messages import PartitionOutcome, PartitionWork, WriteResult, WriteTask
 from mirror_pipeline.engine.tasks.write.offset_map import append_run, records_before
 from mirror_pipeline.errors import BrokerError, BufferUnusable, ClusterUnreachable, ConnectionLost, CorruptBatch
 from mirror_pipeline.execution import worker_cache
@@ -87,7 +87,7 @@ class _Link:
     node: int = -1
 
 
-def run_produce(task: ProduceTask) -> ProduceResult:
+def run_write(task: WriteTask) -> WriteResult:
     """Send the task's spans; returns how far each partition came. Raises BufferUnusable if a span cannot be read."""
     began = time.monotonic()
     reader = SpanReader(task.store)
@@ -100,7 +100,7 @@ def run_produce(task: ProduceTask) -> ProduceResult:
     else:
         silent = _send_all(task, slots, deadline=began + task.lease)
     outcomes = tuple(slot.outcome() for slot in slots)
-    return ProduceResult(outcomes, time.monotonic() - began, silent, host, ahead)
+    return WriteResult(outcomes, time.monotonic() - began, silent, host, ahead)
 
 
 def _sequenced(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterator[SequencedBatch]:
@@ -119,7 +119,7 @@ def _sequenced(work: PartitionWork, reader: SpanReader, stamp: Stamp) -> Iterato
             reader.release([span])  # handed to the kernel: a large task does not have all of its part files in memory at once
 
 
-def _send_all(task: ProduceTask, slots: list[_Slot], *, deadline: float) -> dict[int, str]:
+def _send_all(task: WriteTask, slots: list[_Slot], *, deadline: float) -> dict[int, str]:
     """Send everything; returns the brokers that let a request time out, each with the error."""
     silent: dict[int, str] = {}
     try:
@@ -161,7 +161,7 @@ def _stop_all(slots: list[_Slot], error: str) -> None:
         slot.stop(error=error)
 
 
-def _links(client: WireClient, slots: list[_Slot], task: ProduceTask, silent: dict[int, str]) -> list[_Link]:
+def _links(client: WireClient, slots: list[_Slot], task: WriteTask, silent: dict[int, str]) -> list[_Link]:
     """A connection to each leader. An unreachable leader stops its own partitions only and may count as ``silent``."""
     leaders, errors = client.leaders([slot.work.target for slot in slots], patience=0.0)
     by_leader: dict[int, list[_Slot]] = {}
@@ -183,7 +183,7 @@ def _links(client: WireClient, slots: list[_Slot], task: ProduceTask, silent: di
     return links
 
 
-def _fill(link: _Link, task: ProduceTask, deadline: float) -> None:
+def _fill(link: _Link, task: WriteTask, deadline: float) -> None:
     """Send until five requests are in flight or nothing is left to send; one at a time to a broker that throttles us."""
     while len(link.waiting) < (REQUESTS_IN_FLIGHT if not link.connection.throttle else 1):
         request = _next_request(link, task.request_bytes)
@@ -204,7 +204,7 @@ def _fill(link: _Link, task: ProduceTask, deadline: float) -> None:
         crash_point("produce.after_send")
 
 
-def _collect(link: _Link, task: ProduceTask) -> None:
+def _collect(link: _Link, task: WriteTask) -> None:
     """Wait for the oldest request's answer."""
     answers = receive_produce(link.connection)
     crash_point("produce.before_ack")

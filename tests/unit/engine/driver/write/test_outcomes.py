@@ -20,7 +20,7 @@ from mirror_pipeline.engine.driver.write.outcomes import SendOutcomes
 from mirror_pipeline.engine.driver.write.recovery import NotReplicated, Tail
 from mirror_pipeline.engine.driver.write.sender import SILENT_TARGET_SECONDS, Sender
 from mirror_pipeline.engine.driver.write.target_health import TargetHealth
-from mirror_pipeline.engine.tasks.write.messages import PartitionOutcome, PartitionWork, ProduceResult
+from mirror_pipeline.engine.tasks.write.messages import PartitionOutcome, PartitionWork, WriteResult
 from mirror_pipeline.engine.tasks.write.task import _fill, _links
 from mirror_pipeline.errors import ConnectionLost
 from mirror_pipeline.halts import Halt, displaced
@@ -141,7 +141,7 @@ def failing(context: LaneContext, outcomes: SendOutcomes, part: PartitionState, 
         part.pending.extend(context.spans.pending({part.source: 10}))
     work = PartitionWork(TARGET, tuple(part.pending), part.position)
     outcome = PartitionOutcome(TARGET, 0, 0, outcome_unknown=True, error="east.t[0]: NOT_ENOUGH_REPLICAS", answered=answered)
-    outcomes.apply_results([work], [ProduceResult((outcome,), 0.1)], time.monotonic())
+    outcomes.apply_results([work], [WriteResult((outcome,), 0.1)], time.monotonic())
 
 
 def test_what_a_broker_answers_about_one_topic_is_not_the_loss_of_the_target(context: LaneContext) -> None:
@@ -214,7 +214,7 @@ def test_a_broker_that_a_task_found_silent_is_not_asked_for_tails(context: LaneC
     work = PartitionWork(TARGET, tuple(context.spans.pending({part.source: 10})), part.position)
     outcome = PartitionOutcome(TARGET, 0, 0, True, error="timed out")
     with pytest.raises(ConnectionLost):
-        outcomes.apply_results([work], [ProduceResult((outcome,), 3.0, {1: "timed out"})], time.monotonic())
+        outcomes.apply_results([work], [WriteResult((outcome,), 3.0, {1: "timed out"})], time.monotonic())
     assert lost == {1: "timed out"}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from mirror_pipeline.engine.tasks.write import task as module
 from mirror_pipeline.engine.tasks.write.messages import PartitionWork
-from mirror_pipeline.engine.tasks.write.task import MEMORY_SECONDS, _fill, _Link, _next_request, _sequenced, _Slot, run_produce
+from mirror_pipeline.engine.tasks.write.task import MEMORY_SECONDS, _fill, _Link, _next_request, _sequenced, _Slot, run_write
 from mirror_pipeline.errors import CorruptBatch
 from mirror_pipeline.kafka.codes import CODES, Action, after_produce
 from mirror_pipeline.kafka.produce import ProduceAnswer
@@ -42,12 +42,12 @@ def test_a_worker_whose_clock_is_ahead_sends_once_its_driver_knows(monkeypatch: 
     sent: list[float] = []
     monkeypatch.setattr(module, "_send_all", lambda task, slots, *, deadline: sent.append(deadline) or {})
     first = replace(task(), issued=time.time() - hours * 3600)
-    result = run_produce(first)
+    result = run_write(first)
     assert (len(sent), round(result.ahead / 3600)) == (0 if hours > 0 else 1, hours)
     known = {result.host: result.ahead}
-    run_produce(replace(first, ahead=known))
+    run_write(replace(first, ahead=known))
     assert len(sent) == (1 if hours > 0 else 2)
-    run_produce(replace(first, issued=first.issued - 61, ahead=known))  # as old by the driver's clock as its lease
+    run_write(replace(first, issued=first.issued - 61, ahead=known))  # as old by the driver's clock as its lease
     assert len(sent) == (1 if hours > 0 else 2)
 
 

@@ -25,7 +25,7 @@ from mirror_pipeline.operations.evict import evict
 from mirror_pipeline.operations.failover import failback, failover
 from mirror_pipeline.operations.failover.report import FailbackOptions, FailbackReport, FailoverOptions, FailoverReport
 from mirror_pipeline.operations.groups import answer
-from mirror_pipeline.operations.groups.background import carrying_groups
+from mirror_pipeline.operations.groups.carrying import carrying_groups
 from mirror_pipeline.operations.sql import ask
 from mirror_pipeline.operations.state import health as healths
 from mirror_pipeline.operations.state import lag, status

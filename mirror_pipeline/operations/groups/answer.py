@@ -9,7 +9,7 @@ from mirror_pipeline.buffer.ledger.group_offsets import GROUPS_LANE, GroupPartit
 from mirror_pipeline.buffer.place.place import find_lanes
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.operations.groups.background import one_round, open_rounds
+from mirror_pipeline.operations.groups.carrying import one_round, open_rounds
 from mirror_pipeline.operations.groups.decide import GroupDecision, GroupState, Sides
 from mirror_pipeline.operations.groups.group_round import RoundOutcome
 from mirror_pipeline.operations.groups.last_round import LastRound, read_last_round

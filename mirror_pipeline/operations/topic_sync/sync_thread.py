@@ -1,20 +1,18 @@
-"""Rounds over a mirror's topics while it runs: in one thread of one of its runs, whatever the number of lanes."""
+"""Rounds over a mirror's topics while it runs."""
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from mirror_pipeline.buffer.ledger.topic_changes import TOPICS_LANE, TopicChanges
-from mirror_pipeline.buffer.place.lock import lane_lock
-from mirror_pipeline.buffer.place.place import LaneStore, open_lane
-from mirror_pipeline.errors import LaneBusy, MirrorError
+from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.operations.run_end import RunEnd
+from mirror_pipeline.operations.background import BackgroundRounds, RunEnd
 from mirror_pipeline.operations.topic_sync.acl_round import AclOutcome, AclRounds
 from mirror_pipeline.operations.topic_sync.own_copies import own_copies
 from mirror_pipeline.operations.topic_sync.settings_round import SettingsOutcome, SettingsRounds
@@ -38,26 +36,14 @@ def syncing_topics(flow: Flow) -> Iterator[None]:
     if not syncs_topics(flow):
         yield
         return
-    ended = RunEnd()
-    with ended.awaited(threading.Thread(target=_sync, args=(flow, ended), name="topics", daemon=True), SYNC_END_SECONDS):
+
+    def rounds(store: LaneStore, ended: RunEnd) -> None:
+        with ExitStack() as stack:
+            run_rounds(flow, store, open_rounds(flow, stack, store), ended)
+
+    interval = flow.settings.topics.configs.interval
+    with BackgroundRounds(flow, "topics", TOPICS_LANE, rounds, interval, SYNC_END_SECONDS).beside():
         yield
-
-
-def _sync(flow: Flow, ended: RunEnd) -> None:
-    """Wait for the lock, then run rounds until the run ends."""
-    while True:
-        try:
-            store = open_lane(flow.config.buffer, flow.name, TOPICS_LANE)
-            with lane_lock(store, patience=0.0), ExitStack() as stack:
-                run_rounds(flow, store, open_rounds(flow, stack, store), ended)
-                return
-        except LaneBusy:
-            log.debug("topics mirror=%s: another run of the mirror keeps them in step", flow.name)
-        except MirrorError as error:
-            if ended.may_say():
-                log.warning("topics mirror=%s: %s", flow.name, error)
-        if ended.wait(flow.settings.topics.configs.interval):
-            return
 
 
 @dataclass(slots=True)

@@ -1,9 +1,8 @@
-"""Rounds over the consumer groups while a mirror runs: in one thread of one of its runs, whatever the number of lanes."""
+"""Rounds over the consumer groups while a mirror runs."""
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,10 +13,10 @@ from mirror_pipeline.buffer.place.place import LaneStore, open_lane
 from mirror_pipeline.errors import LaneBusy, MirrorError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.groups.group_client import GroupClient
+from mirror_pipeline.operations.background import BackgroundRounds, RunEnd
 from mirror_pipeline.operations.groups.decide import GroupState
 from mirror_pipeline.operations.groups.group_round import GroupRounds, RoundOutcome
 from mirror_pipeline.operations.groups.last_round import LastRound, read_last_round, write_last_round
-from mirror_pipeline.operations.run_end import RunEnd
 
 log = logging.getLogger(__name__)
 
@@ -46,29 +45,14 @@ def carrying_groups(flow: Flow, *, ask_source: bool = True) -> Iterator[None]:
     if flow.settings.groups is None or not flow.settings.groups.include:
         yield
         return
-    ended = RunEnd()
-    thread = threading.Thread(target=_carry, args=(flow, flow.settings.groups.interval, ended, ask_source), name="groups", daemon=True)
-    with ended.awaited(thread, GROUPS_END_SECONDS):
+    interval = flow.settings.groups.interval
+
+    def rounds(store: LaneStore, ended: RunEnd) -> None:
+        with ExitStack() as stack:
+            _rounds(open_rounds(flow, stack, store), store, interval, ended, ask_source=ask_source)
+
+    with BackgroundRounds(flow, "groups", GROUPS_LANE, rounds, interval, GROUPS_END_SECONDS, at_end=True).beside():
         yield
-
-
-def _carry(flow: Flow, interval: float, ended: RunEnd, ask_source: bool) -> None:
-    """Wait for the lock, then run rounds, the last one after the end of the run."""
-    while True:
-        last = ended.is_set()
-        try:
-            store = open_lane(flow.config.buffer, flow.name, GROUPS_LANE)
-            with lane_lock(store, patience=0.0), ExitStack() as stack:
-                _rounds(open_rounds(flow, stack, store), store, interval, ended, ask_source=ask_source)
-                return
-        except LaneBusy:
-            log.debug("groups mirror=%s: another run of the mirror carries them", flow.name)
-        except MirrorError as error:
-            if ended.may_say():
-                log.warning("groups mirror=%s: %s", flow.name, error)
-        if last:
-            return
-        ended.wait(interval)
 
 
 def one_round(flow: Flow) -> RoundOutcome | None:

@@ -12,11 +12,11 @@ import pytest
 from mirror_pipeline.buffer.ledger.group_offsets import GroupPartition
 from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.errors import ClusterUnreachable
-from mirror_pipeline.operations.groups.background import _rounds
+from mirror_pipeline.operations.background import RunEnd
+from mirror_pipeline.operations.groups.carrying import _rounds
 from mirror_pipeline.operations.groups.decide import GroupDecision, GroupState
 from mirror_pipeline.operations.groups.group_round import GroupRounds, RoundOutcome
 from mirror_pipeline.operations.groups.last_round import LastRound, read_last_round
-from mirror_pipeline.operations.run_end import RunEnd
 from tests.support.buffer_samples import Settings
 
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from mirror_pipeline.operations.run_end import RunEnd
+from mirror_pipeline.operations.background import RunEnd
 
 
 def beside(end: RunEnd, said: list[bool]) -> threading.Thread:

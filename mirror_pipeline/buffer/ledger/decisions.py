@@ -46,11 +46,6 @@ class Decisions:
         gone = {(d.topic, d.incarnation) for d in self.all() if d.kind is DecisionKind.SOURCE_GONE}
         return {topic for topic, generation in generations.items() if (topic, generation.incarnation) in gone}
 
-    def latest(self) -> float | None:
-        """When the last decision was made, in seconds since the epoch."""
-        decisions = self.all()
-        return decisions[-1].at / 1000 if decisions else None
-
     def keep(self, left_out: Sequence[Quarantined]) -> None:
         """Keep records that are left out of the copy; the same offsets again change nothing. Raises BufferUnusable."""
         if not left_out:

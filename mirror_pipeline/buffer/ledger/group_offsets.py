@@ -11,17 +11,13 @@ import pyarrow as pa
 
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.tables import columns
-from mirror_pipeline.buffer.tables.delta import DeltaLog, add_action
-from mirror_pipeline.buffer.tables.files import read_rows, write_rows
+from mirror_pipeline.buffer.tables.latest import LatestTable
 from mirror_pipeline.buffer.tables.schema import GROUP_OFFSETS
-from mirror_pipeline.buffer.tables.upkeep import READER_GRACE, maintain_log
-from mirror_pipeline.errors import BufferUnusable
 
 GROUPS_LANE = "groups"
 """The folder beside the lanes' folders; rounds of one mirror exclude each other by its lock."""
 GROUPS_APP_ID = "mirror-groups"
 NO_OFFSET = -1
-MAX_GROUP_FILES = 64
 
 
 class GroupPartition(NamedTuple):
@@ -65,62 +61,36 @@ class GroupOffsets:
     """
 
     def __init__(self, store: LaneStore | None, *, durable: bool = True) -> None:
-        self._store = store
-        self._durable = durable
-        self._log = None if store is None else DeltaLog(store, GROUP_OFFSETS, durable=durable)
+        keys = ("group", "topic", "partition")
+        self._table = None if store is None else LatestTable(store, GROUP_OFFSETS, GROUPS_APP_ID, keys, durable=durable)
 
     def read(self) -> dict[GroupPartition, CarriedOffset]:
         """The latest row of each partition of each group. Raises BufferUnusable."""
-        if self._log is None or not self._log.exists():
-            return {}
-        return {row.key: row for row in _rows(_latest(read_rows(self._log)))}
+        return {} if self._table is None else {row.key: row for row in _rows(self._table.rows())}
 
     def add(self, carried: Sequence[CarriedOffset]) -> None:
         """Write rows down, all or none. Raises BufferUnusable, also when another run has written meanwhile."""
         if not carried:
             return
-        assert self._log is not None and self._store is not None  # noqa: S101 - nothing is added before the first round
-        self._log.ensure()
-        revision = max(self._log.transaction(GROUPS_APP_ID), NO_OFFSET) + 1
-        path, size, stats = write_rows(self._log, _table(self._store, carried, revision), durable=self._durable)
-        if not self._log.commit([add_action(path, size, stats, {})], app_id=GROUPS_APP_ID, version=revision):
-            hint = "two runs of one mirror? end one of them"
-            raise BufferUnusable(f"group offsets {self._log.uri}: revision {revision} was written by another run", hint=hint)
+        assert self._table is not None  # noqa: S101 - nothing is added before the first round
+        self._table.append(
+            len(carried),
+            columns.strings([c.key.group for c in carried]),
+            columns.strings([c.key.topic for c in carried]),
+            columns.int32s(c.key.partition for c in carried),
+            columns.int64s(c.source_offset for c in carried),
+            columns.strings([c.metadata for c in carried]),
+            columns.int64s(c.target_offset for c in carried),
+            columns.int64s(c.previous_offset for c in carried),
+            pa.array([c.moved_back for c in carried], pa.bool_()),
+            columns.times(c.at for c in carried),
+            columns.int64s(c.opened for c in carried),
+        )
 
     def maintain(self) -> None:
-        """Keep the number of files and rows bounded; costs nothing when there is nothing to do. Raises BufferUnusable."""
-        if self._log is not None and self._log.exists():
-            maintain_log(self._log, max_files=MAX_GROUP_FILES, orphan_age=READER_GRACE, durable=self._durable, shrink=_latest)
-
-
-def _table(store: LaneStore, carried: Sequence[CarriedOffset], revision: int) -> pa.Table:
-    count = len(carried)
-    arrays = [
-        columns.strings([store.mirror] * count),
-        columns.strings([store.lane] * count),
-        columns.int64s([revision] * count),
-        columns.strings([c.key.group for c in carried]),
-        columns.strings([c.key.topic for c in carried]),
-        columns.int32s(c.key.partition for c in carried),
-        columns.int64s(c.source_offset for c in carried),
-        columns.strings([c.metadata for c in carried]),
-        columns.int64s(c.target_offset for c in carried),
-        columns.int64s(c.previous_offset for c in carried),
-        pa.array([c.moved_back for c in carried], pa.bool_()),
-        columns.times(c.at for c in carried),
-        columns.int64s(c.opened for c in carried),
-    ]
-    return pa.Table.from_arrays(arrays, schema=GROUP_OFFSETS.schema)
-
-
-def _latest(table: pa.Table) -> pa.Table:
-    """The row with the greatest revision of each partition of each group."""
-    if not table.num_rows:
-        return table
-    keys = ["group", "topic", "partition"]
-    rows = table.append_column("row", pa.array(range(table.num_rows))).sort_by([("revision", "ascending")])
-    last = rows.group_by(keys, use_threads=False).aggregate([("row", "last")])
-    return table.take(last["row_last"])
+        """As :meth:`LatestTable.maintain`."""
+        if self._table is not None:
+            self._table.maintain()
 
 
 def _rows(table: pa.Table) -> list[CarriedOffset]:

@@ -18,11 +18,9 @@ import pyarrow.compute as pc
 
 from mirror_pipeline.buffer.place.place import DIRECTED_FORMAT, LaneStore, find_lanes, raise_format
 from mirror_pipeline.buffer.tables import columns
-from mirror_pipeline.buffer.tables.delta import DeltaLog, add_action
-from mirror_pipeline.buffer.tables.files import read_rows, write_rows
-from mirror_pipeline.buffer.tables.schema import FAILOVER_STEPS, PROMOTIONS, TableSpec
+from mirror_pipeline.buffer.tables.latest import LatestTable
+from mirror_pipeline.buffer.tables.schema import FAILOVER_STEPS, PROMOTIONS
 from mirror_pipeline.config import BufferConfig
-from mirror_pipeline.errors import BufferUnusable
 
 FAILOVER_LANE = "failover"
 """The folder beside the lanes' folders; failovers and failbacks of one mirror exclude each other by its lock."""
@@ -84,9 +82,8 @@ class Promotions:
 
     def __init__(self, store: LaneStore, *, durable: bool = True) -> None:
         self._store = store
-        self._durable = durable
-        self._promotions = DeltaLog(store, PROMOTIONS, durable=durable)
-        self._steps = DeltaLog(store, FAILOVER_STEPS, durable=durable)
+        self._promotions = LatestTable(store, PROMOTIONS, FAILOVER_APP_ID, durable=durable)
+        self._steps = LatestTable(store, FAILOVER_STEPS, FAILOVER_APP_ID, durable=durable)
 
     def latest(self) -> Latest:
         """The last rows of each topic. Raises BufferUnusable."""
@@ -101,9 +98,7 @@ class Promotions:
 
     def history(self) -> list[Promotion]:
         """Every row, in order. Raises BufferUnusable."""
-        if not self._promotions.exists():
-            return []
-        table = read_rows(self._promotions).sort_by([("revision", "ascending"), ("topic", "ascending"), ("partition", "ascending")])
+        table = self._promotions.rows().sort_by([("revision", "ascending"), ("topic", "ascending"), ("partition", "ascending")])
         return [
             Promotion(
                 row["topic"], row["partition"], row["generation"], PromotionState(row["state"]), row["source_offset"],
@@ -116,13 +111,22 @@ class Promotions:
         """Write rows down, all or none. Raises BufferUnusable, also when another process has written meanwhile."""
         if rows:
             raise_format(self._store, DIRECTED_FORMAT)
-            self._append(self._promotions, lambda revision: _promotions_table(self._store, rows, revision))
+            self._promotions.append(
+                len(rows),
+                columns.strings([row.topic for row in rows]),
+                columns.int32s(row.partition for row in rows),
+                columns.strings([row.generation for row in rows]),
+                columns.strings([row.state.value for row in rows]),
+                columns.int64s(row.source_offset for row in rows),
+                columns.int64s(row.target_offset for row in rows),
+                columns.strings([row.target_topic for row in rows]),
+                columns.strings([row.by for row in rows]),
+                columns.times(row.at for row in rows),
+            )
 
     def steps(self) -> list[FailoverStep]:
         """Every step that is done, in order. Raises BufferUnusable."""
-        if not self._steps.exists():
-            return []
-        table = read_rows(self._steps).sort_by([("revision", "ascending")])
+        table = self._steps.rows()
         return [
             FailoverStep(row["number"], row["kind"], row["step"], json.loads(row["detail"]), row["done_by"], at)
             for row, at in zip(table.drop_columns(["done_at"]).to_pylist(), _milliseconds(table["done_at"]), strict=True)
@@ -130,15 +134,8 @@ class Promotions:
 
     def note(self, step: FailoverStep) -> None:
         """Write a step down. Raises BufferUnusable."""
-        self._append(self._steps, lambda revision: _steps_table(self._store, step, revision))
-
-    def _append(self, log: DeltaLog, table_of: Any) -> None:
-        log.ensure()
-        revision = max(log.transaction(FAILOVER_APP_ID), WHOLE) + 1
-        path, size, stats = write_rows(log, table_of(revision), durable=self._durable)
-        if not log.commit([add_action(path, size, stats, {})], app_id=FAILOVER_APP_ID, version=revision):
-            hint = "two failovers of one mirror? end one of them"
-            raise BufferUnusable(f"{log.uri}: revision {revision} was written by another process", hint=hint)
+        texts = (columns.strings([text]) for text in (step.kind, step.step, json.dumps(step.detail), step.by))
+        self._steps.append(1, columns.int64s([step.number]), *texts, columns.times([step.at]))
 
 
 def promotions_of(buffer: BufferConfig, mirror: str) -> Promotions | None:
@@ -171,34 +168,6 @@ def promoted_topics(latest: Latest) -> set[str]:
 def now() -> int:
     """Milliseconds since the epoch."""
     return int(time.time() * 1000)
-
-
-def _table(spec: TableSpec, store: LaneStore, revision: int, count: int, *rest: pa.Array) -> pa.Table:
-    first = [columns.strings([store.mirror] * count), columns.strings([store.lane] * count), columns.int64s([revision] * count)]
-    return pa.Table.from_arrays([*first, *rest], schema=spec.schema)
-
-
-def _promotions_table(store: LaneStore, rows: Sequence[Promotion], revision: int) -> pa.Table:
-    return _table(
-        PROMOTIONS, store, revision, len(rows),
-        columns.strings([row.topic for row in rows]),
-        columns.int32s(row.partition for row in rows),
-        columns.strings([row.generation for row in rows]),
-        columns.strings([row.state.value for row in rows]),
-        columns.int64s(row.source_offset for row in rows),
-        columns.int64s(row.target_offset for row in rows),
-        columns.strings([row.target_topic for row in rows]),
-        columns.strings([row.by for row in rows]),
-        columns.times(row.at for row in rows),
-    )  # fmt: skip
-
-
-def _steps_table(store: LaneStore, step: FailoverStep, revision: int) -> pa.Table:
-    texts = (step.kind, step.step, json.dumps(step.detail), step.by)
-    return _table(
-        FAILOVER_STEPS, store, revision, 1, columns.int64s([step.number]), *(columns.strings([text]) for text in texts),
-        columns.times([step.at]),
-    )  # fmt: skip
 
 
 def _milliseconds(column: pa.ChunkedArray) -> list[int]:

@@ -74,7 +74,7 @@ def lane_status(lane: LaneView) -> LaneStatus:
         target_down_since=file.target_down_since,
         message=file.message or progress.target_down or progress.source_down or progress.search_failure,
         buffer=buffer_use(lane.store, file),
-        decided=max((decision.revision for decision in lane.decisions), default=-1),
+        decided=lane.decisions[-1].at / 1000 if lane.decisions else None,
         source_down=progress.source_down,
         exit_code=file.exit_code,
         source_down_since=file.source_down_since,

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from mirror_pipeline.buffer.ledger import group_offsets
 from mirror_pipeline.buffer.ledger.group_offsets import CarriedOffset, GroupOffsets, GroupPartition
 from mirror_pipeline.buffer.place.place import open_lane
 from tests.support.buffer_samples import Settings
@@ -35,13 +34,13 @@ def test_joined_files_say_the_same_in_fewer_rows(tmp_path: Path, monkeypatch: py
     for source in range(12):
         table.add([row("a", source % 3, source)])
     expected = table.read()
-    monkeypatch.setattr(group_offsets, "MAX_GROUP_FILES", 4)
+    monkeypatch.setattr(latest, "MAX_LATEST_FILES", 4)
     table.maintain()
     assert table.read() == expected
     assert {r.source_offset for r in expected.values()} == {9, 10, 11}
     from mirror_pipeline.buffer.tables.files import read_rows
 
-    assert table._log is not None and read_rows(table._log).num_rows == 3
+    assert table._table is not None and read_rows(table._table._log).num_rows == 3
     table.add([row("a", 0, 99)])
     assert table.read()[GroupPartition("a", "orders", 0)].source_offset == 99
 

@@ -8,6 +8,7 @@ import pytest
 
 from mirror_pipeline.buffer.ledger.group_offsets import CarriedOffset, GroupOffsets, GroupPartition
 from mirror_pipeline.buffer.place.place import open_lane
+from mirror_pipeline.buffer.tables import latest
 from tests.support.buffer_samples import Settings
 
 

@@ -43,10 +43,6 @@ class Catalogue:
     excluded: tuple[Excluded, ...]
     since: int = 0
 
-    def same_topics(self, other: Catalogue | None) -> bool:
-        """Whether a reload of definitions would change anything."""
-        return other is not None and self.topics == other.topics
-
 
 def catalogue_path(config: Config, mirror: str) -> Path:
     """``.mirror/<mirror>.catalogue.json`` beside mirror.yaml."""

@@ -240,11 +240,6 @@ def _origin(mirrors: Sequence[MirrorConfig], cluster: str, name: str, aliases: C
     return next((alias for alias in others if any(telling_sources(rule, alias, name) for rule in rules)), "")
 
 
-def source_name(naming: NamingRule, source_alias: str, target_topic: str) -> str | None:
-    """A source topic of a target name; None when this naming does not produce such a name."""
-    return next(sources(naming, source_alias, target_topic), None)
-
-
 def telling_sources(naming: NamingRule, source_alias: str, target_topic: str) -> list[str]:
     """The source topics of a target name that shows which cluster they are of; none for any other name."""
     return [topic for topic in sources(naming, source_alias, target_topic) if shows_source(naming, topic)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -109,11 +109,3 @@ def runs_of(sends: pa.Table) -> dict[SpanKey, Runs]:
             found[key] = Runs()
         found[key].add(source, target, records)
     return found
-
-
-def straight(stretches: Iterable[tuple[int, int, int]]) -> Runs:
-    """Runs from (source, target, length)."""
-    runs = Runs()
-    for stretch in stretches:
-        runs.add(*stretch)
-    return runs

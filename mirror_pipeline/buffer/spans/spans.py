@@ -154,14 +154,6 @@ class SpanTable:
             if ref.end > after.get(ref.source, -1) and (incarnations is None or incarnations.get(ref.topic) == ref.incarnation)
         ]
 
-    def staged_ends(self, above: int = -1) -> dict[SpanKey, int]:
-        """End of what is staged, by topic, partition and incarnation; evicted spans are not counted."""
-        ends: dict[SpanKey, int] = {}
-        for ref in self._live(above):
-            key = (ref.topic, ref.partition, ref.incarnation)
-            ends[key] = max(ends.get(key, ref.end), ref.end)
-        return ends
-
     def bytes(self) -> int:
         """Bytes of the live files."""
         return sum(file.size for file in self._log.files().values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mirror_pipeline.kafka.records.content import Record, content, decode, tail_of
 from mirror_pipeline.kafka.records.control import ControlType, control_type
 from mirror_pipeline.kafka.records.header import HEADER_BYTES, BatchHeader, Buffer, check, headers, restamp
-from mirror_pipeline.kafka.records.records import OpenRecord, RecordTooLarge, open_batch, seal, seal_runs, split_at
+from mirror_pipeline.kafka.records.records import OpenRecord, RecordTooLarge, open_batch, seal, seal_runs
 
 __all__ = [
     "HEADER_BYTES",
@@ -24,6 +24,5 @@ __all__ = [
     "restamp",
     "seal",
     "seal_runs",
-    "split_at",
     "tail_of",
 ]

@@ -199,31 +199,3 @@ def _fit(run: Sequence[OpenRecord], codec: int, max_bytes: int) -> Iterator[byte
         middle = len(run) // 2
         yield from _fit(run[:middle], codec, max_bytes)
         yield from _fit(run[middle:], codec, max_bytes)
-
-
-def split_at(batch: Buffer, offset: int) -> tuple[bytes, bytes]:
-    """Cut a batch in two: records below ``offset`` and the others; ``b""`` for a side without records.
-
-    The sides keep the codec, source offsets and holes (the left one ends and the right one starts at ``offset``), and
-    lose producer id and transactional bit. A v2 batch that lies on one side as a whole is returned as it is.
-
-    Raises:
-        CorruptBatch: As ``open_batch``.
-    """
-    header = only_header(batch)
-    records = open_batch(batch)
-    if not records:
-        return b"", b""
-    whole = bytes(batch) if header.magic == 2 else None
-    first = header.base_offset if header.magic == 2 else records[0].offset
-    if offset <= first:
-        return b"", whole or _cut(records, header.codec, first, header.last_offset)
-    if offset > header.last_offset:
-        return whole or _cut(records, header.codec, first, header.last_offset), b""
-    middle = next((index for index, record in enumerate(records) if record.offset >= offset), len(records))
-    left = _cut(records[:middle], header.codec, first, offset - 1)
-    return left, _cut(records[middle:], header.codec, offset, header.last_offset)
-
-
-def _cut(records: Sequence[OpenRecord], codec: int, first: int, last: int) -> bytes:
-    return _encode(records, [record.offset - first for record in records], codec, first, last - first) if records else b""

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_pipeline.config import FrozenMap, MirrorConfig, TopicSelection
-from mirror_pipeline.config.naming import NameMap, NamingRule, topic_name_problem
+from mirror_pipeline.config.naming import NameMap, NamingRule, sources, topic_name_problem
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.topics.naming import Known, choose, name_topics, source_name, target_name
+from mirror_pipeline.topics.naming import Known, choose, name_topics, target_name
 from mirror_pipeline.topics.select import came_from, select, unmatched
 
 NAMES = ["orders", "orders-old", "payments.eu", "payments.internal", "__consumer_offsets", "__mine", "west.orders", "east.orders"]
@@ -94,7 +94,7 @@ def test_names_that_kafka_refuses() -> None:
 def test_names_can_be_read_back(topic: str, naming: str) -> None:
     name = target_name(naming, "east", topic)
     assert not topic_name_problem(name)
-    assert source_name(naming, "east", name) == topic
+    assert next(sources(naming, "east", name)) == topic
 
 
 def nothing_begun(_: MirrorConfig) -> dict[str, str]:

@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.buffer.ledger.offset_runs import Runs, straight
+from mirror_pipeline.buffer.ledger.offset_runs import Runs
 from mirror_pipeline.kafka.records.digest import LEAF_OFFSETS
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.fold_tasks import Chunk, borders, deep_chunks, plan_chunks, sample, split
@@ -50,7 +50,9 @@ def test_a_slice_is_the_same_map_of_fewer_offsets(made: tuple[Runs, dict[int, in
 
 
 def whole(start: int, end: int) -> Chunk:
-    return Chunk(T, T, start, end, straight([(start, start + 1000, end - start)]), first=True)
+    runs = Runs()
+    runs.add(start, start + 1000, end - start)
+    return Chunk(T, T, start, end, runs, first=True)
 
 
 @given(st.integers(0, 5 * LEAF_OFFSETS), st.integers(1, 9 * LEAF_OFFSETS), st.integers(1, 4))

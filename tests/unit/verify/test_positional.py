@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.buffer.ledger.offset_runs import straight
+from mirror_pipeline.buffer.ledger.offset_runs import Runs
 from mirror_pipeline.kafka.records.batch import OpenRecord, content
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.classify import classify
@@ -25,7 +25,8 @@ def copy_of(records: Sequence[OpenRecord]) -> list[OpenRecord]:
 
 
 def compare(source: Sequence[OpenRecord], target: Sequence[OpenRecord], *, thin_source: bool = True, thin_target: bool = True) -> Joined:
-    runs = straight([(0, SHIFT, 100)])
+    runs = Runs()
+    runs.add(0, SHIFT, 100)
     return join(pieces(source), pieces(target), runs, thin_source=thin_source, thin_target=thin_target, limit=500)
 
 

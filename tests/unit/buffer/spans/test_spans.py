@@ -49,7 +49,6 @@ def test_pending_is_the_same_from_memory_and_from_disk(store: LaneStore, spans: 
     assert [r.start for r in fresh.pending({ORDERS: 11}) if r.source == ORDERS] == [10]
     assert [r.start for r in fresh.pending({ORDERS: 25}) if r.source == ORDERS] == []
     assert [r.topic for r in fresh.pending({}, incarnations={"orders": "another", "ödd": "other"})] == ["ödd"]
-    assert fresh.staged_ends() == {("orders", 0, LIFE): 25, ("orders", 1, LIFE): 7, ("ödd", 2, "other"): 20}
     assert fresh.bytes() == fresh.disk_bytes() == sum(part.size for part in (*first, *second))
 
 

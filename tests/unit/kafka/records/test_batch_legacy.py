@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_pipeline.errors import CorruptBatch
-from mirror_pipeline.kafka.records.batch import Record, decode, headers, open_batch, seal, split_at
+from mirror_pipeline.kafka.records.batch import Record, decode, headers, open_batch, seal
 from mirror_pipeline.kafka.records.compression import compress
 from tests.support.batch_samples import message, with_right_crc
 
@@ -78,15 +78,6 @@ def test_no_timestamp_survives_in_v2() -> None:
 def test_wrapper_offset_zero_counts_from_zero() -> None:
     inner = message(0, 1, None, b"a", timestamp=1) + message(1, 1, None, b"b", timestamp=2)
     assert [record.offset for record in decode(wrapper(inner, 1, 1, 0))] == [0, 1]
-
-
-def test_split_of_a_wrapper_gives_v2() -> None:
-    inner = b"".join(message(n, 1, None, b"v", timestamp=n) for n in range(4))
-    raw = wrapper(inner, 1, 3, 13)
-    for offset, left, right in ((12, [10, 11], [12, 13]), (10, [], [10, 11, 12, 13]), (14, [10, 11, 12, 13], [])):
-        parts = split_at(raw, offset)
-        assert [[r.offset for r in decode(part)] if part else [] for part in parts] == [left, right]
-        assert all(header.magic == 2 for part in parts for _, header in headers(part))
 
 
 GOOD = message(0, 1, None, b"value", timestamp=1)

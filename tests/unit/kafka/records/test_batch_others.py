@@ -15,7 +15,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given, settings
 from kafka.record import memory_records as kafka_python
 
-from mirror_pipeline.kafka.records.batch import Record, check, decode, headers, open_batch, restamp, seal, split_at
+from mirror_pipeline.kafka.records.batch import Record, check, decode, headers, open_batch, restamp, seal
 from mirror_pipeline.model import Stamp
 from tests.support.batch_samples import CODECS, contents, opened, utf8_pairs
 
@@ -83,9 +83,6 @@ def test_sealed_batches_are_read_by_others(codec: int, rows: list[tuple]) -> Non
     expected = [Record(500 + index, *row) for index, row in enumerate(rows)]
     assert read_by_aiokafka(batch) == expected
     assert read_by_kafka_python(batch) == expected
-    middle = 500 + len(rows) // 2
-    parts = [part for part in split_at(batch, middle) if part]
-    assert read_by_aiokafka(b"".join(parts)) == expected
 
 
 @pytest.mark.parametrize("codec", CODECS)

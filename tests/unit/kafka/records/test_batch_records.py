@@ -21,7 +21,6 @@ from mirror_pipeline.kafka.records.batch import (
     open_batch,
     seal,
     seal_runs,
-    split_at,
     tail_of,
 )
 from mirror_pipeline.kafka.records.varint import read_varint, read_varlong, varint
@@ -102,7 +101,6 @@ def test_batch_emptied_by_compaction_opens_to_nothing() -> None:
     whole = seal(opened([(5, b"a", b"b", ())]), codec=0)
     emptied = changed(whole[:8] + (49).to_bytes(4, "big") + whole[12:61], records=0, base_timestamp=-1)
     assert open_batch(emptied) == decode(emptied) == []
-    assert split_at(emptied, 0) == (b"", b"")
 
 
 @given(contents(max_size=30), codecs, gap_lists, st.integers(600, 2000))
@@ -134,20 +132,6 @@ def test_a_record_that_fits_no_batch(codec: int) -> None:
     assert (caught.value.offset, caught.value.limit) == (41, 300)
     assert caught.value.size == len(seal(records[1:2], codec=codec))
 
-
-@given(contents(), codecs, gap_lists, st.data())
-def test_split_at(rows: list[tuple], codec: int, gaps: list[int], data: st.DataObject) -> None:
-    records = opened(rows, 50, gaps)
-    batch, last = _with_holes(records, codec), records[-1].offset
-    offset = data.draw(st.integers(45, last + 5))
-    left, right = split_at(batch, offset)
-    assert (open_batch(left) if left else []) == [record for record in records if record.offset < offset]
-    assert (open_batch(right) if right else []) == [record for record in records if record.offset >= offset]
-    if offset <= 50 or offset > last:
-        assert batch in (left, right), "nothing to cut: the bytes stay"
-        return
-    ends = [(header.base_offset, header.next_offset, header.codec) for part in (left, right) for _, header in headers(part)]
-    assert set(ends) <= {(50, offset, codec), (offset, last + 1, codec)}, "holes stay on their side"
 
 
 def _with_holes(records: list[OpenRecord], codec: int) -> bytes:

@@ -78,10 +78,10 @@ class Flow:
             return settings
         if column not in self._ids:
             try:
-                lives = [life for store in self.lane_stores() for life in Ledger(store).incarnations().values()]
+                generations = [generation for store in self.lane_stores() for generation in Ledger(store).incarnations().values()]
             except BufferUnusable:
-                lives = []  # said by whoever needs the buffer
-            found = {cluster_id for life in lives if (cluster_id := getattr(life, column))}
+                generations = []  # said by whoever needs the buffer
+            found = {cluster_id for generation in generations if (cluster_id := getattr(generation, column))}
             if not found:
                 return settings
             self._ids[column] = found.pop() if len(found) == 1 else ""
@@ -138,6 +138,11 @@ class Flow:
     def source_admin(self) -> Admin:
         """Administration of the source cluster."""
         return Admin(self.source)
+
+    def source_topics(self) -> list[str]:
+        """Names of the source's topics. Raises ClusterUnreachable."""
+        with self.source_admin() as admin:
+            return list(admin.topics())
 
     def target_admin(self) -> Admin:
         """Administration of the target cluster."""

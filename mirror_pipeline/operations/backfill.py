@@ -159,7 +159,7 @@ def lane_name(topic: str, target: str, from_time: int, to_time: int) -> str:
 
 def _selected(flow: Flow, topic: str) -> str:
     """The mirrored name of a topic that the mirror selects."""
-    return select_topics(flow.config, flow.settings, list(flow.source_admin().topics())).target_of(flow.name, topic)
+    return select_topics(flow.config, flow.settings, flow.source_topics()).target_of(flow.name, topic)
 
 
 def _live(flow: Flow, topic: str, target: str) -> bool:

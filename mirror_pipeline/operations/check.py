@@ -84,7 +84,7 @@ def _reach(admin: Admin, client: WireClient, needs: Collection[Need]) -> str:
 
 
 def _topic_findings(flow: Flow) -> list[Finding]:
-    names = list(flow.source_admin().topics())
+    names = flow.source_topics()
     try:
         selected = select_topics(flow.config, flow.settings, names)
     except MirrorError as error:

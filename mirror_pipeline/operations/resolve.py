@@ -108,10 +108,10 @@ def resolve(flow: Flow, topic: str, accept: str) -> Resolution:
     kind = ACCEPTABLE.get(accept)
     if kind is None:
         raise UsageError(f"{accept} cannot be accepted; fix its cause: {found.halt.reason}", hint=found.halt.hint)
-    life = Ledger(found.store).incarnations().get(topic)
-    if life is None:
+    generation = Ledger(found.store).incarnations().get(topic)
+    if generation is None:
         raise UsageError(f"topic {topic} has no copy yet in lane {found.store.lane}", hint="`mirror plan` shows what prevents it")
-    decided = _decide(flow, found, kind, life)
+    decided = _decide(flow, found, kind, generation)
     if kind is DecisionKind.SOURCE_GONE:
         _name_lost(flow, found.store, decided)
     Decisions(found.store, durable=flow.config.buffer.durable).add(decided)
@@ -132,26 +132,26 @@ def _refusal(flow: Flow, topic: str, accept: str, mine: list[_Halted]) -> UsageE
     return UsageError(said, hint=f"`mirror resolve --mirror {flow.name}` lists what is halted")
 
 
-def _decide(flow: Flow, found: _Halted, kind: DecisionKind, life: Incarnation) -> list[Decision]:
+def _decide(flow: Flow, found: _Halted, kind: DecisionKind, generation: Incarnation) -> list[Decision]:
     with flow.target_client() if kind is DecisionKind.TARGET else flow.source_client() as client:
         if kind is DecisionKind.TARGET:
-            _look_at_target(client, Ledger(found.store), life)
+            _look_at_target(client, Ledger(found.store), generation)
         if kind in (DecisionKind.RECREATED, DecisionKind.TARGET):
-            return [_of_topic(client, kind, life)]
+            return [_of_topic(client, kind, generation)]
         if kind is DecisionKind.SOURCE_GONE:
-            return _of_gone(client, found.store, life)
-        spans = _truncated(flow, client, found, life) if kind is DecisionKind.TRUNCATED else _spans(client, found, life)
-    return [_decision(life, kind, number, span) for number, span in sorted(spans.items())]
+            return _of_gone(client, found.store, generation)
+        spans = _truncated(flow, client, found, generation) if kind is DecisionKind.TRUNCATED else _spans(client, found, generation)
+    return [_decision(generation, kind, number, span) for number, span in sorted(spans.items())]
 
 
-def _of_topic(client: WireClient, kind: DecisionKind, life: Incarnation) -> Decision:
-    name = life.target_topic if kind is DecisionKind.TARGET else life.topic
+def _of_topic(client: WireClient, kind: DecisionKind, generation: Incarnation) -> Decision:
+    name = generation.target_topic if kind is DecisionKind.TARGET else generation.topic
     answer = client.metadata([name]).topics[name]
     if answer.error:
         raise broker_error(answer.error, name)
-    if kind is DecisionKind.RECREATED and answer.topic_id == life.topic_id:
+    if kind is DecisionKind.RECREATED and answer.topic_id == generation.topic_id:
         raise _not_so(f"source topic {name} still has the topic id that was copied, {answer.topic_id}")
-    return _decision(life, kind, -1, (0, 0), subject=answer.topic_id)
+    return _decision(generation, kind, -1, (0, 0), subject=answer.topic_id)
 
 
 def _not_so(seen: str) -> UsageError:
@@ -159,25 +159,25 @@ def _not_so(seen: str) -> UsageError:
     return UsageError(f"{seen}: the halt no longer applies, and nothing was changed", hint="the next run resumes the topic")
 
 
-def _of_gone(client: WireClient, store: LaneStore, life: Incarnation) -> list[Decision]:
+def _of_gone(client: WireClient, store: LaneStore, generation: Incarnation) -> list[Decision]:
     """The topic is no longer mirrored; the offsets that its source last had and that were never read become a gap."""
-    answer = client.metadata([life.topic]).topics[life.topic]
+    answer = client.metadata([generation.topic]).topics[generation.topic]
     if answer.error != UNKNOWN_TOPIC_OR_PARTITION:
         raise UsageError(
-            f"source topic {life.topic} exists, or may not be described" + (f" ({answer.topic_id})" if answer.topic_id else ""),
+            f"source topic {generation.topic} exists, or may not be described" + (f" ({answer.topic_id})" if answer.topic_id else ""),
             hint="run the mirror again: the topic resumes, or halts as `recreated`",
         )
     view = ledger_view([store])
-    nexts = {tp.partition: at for tp, at in view.next_offsets([life]).items()}
-    left = sum(at - view.positions.get(TopicPartition(life.topic, n), life.starts[n]) for n, at in nexts.items())
+    nexts = {tp.partition: at for tp, at in view.next_offsets([generation]).items()}
+    left = sum(at - view.positions.get(TopicPartition(generation.topic, n), generation.starts[n]) for n, at in nexts.items())
     if left:
         raise UsageError(
-            f"{left:,} offsets of {life.topic} are staged and not on the target yet", hint="deliver them first: `mirror run --drain`"
+            f"{left:,} offsets of {generation.topic} are staged and not on the target yet", hint="deliver them first: `mirror run --drain`"
         )
-    ends = read_lane_file(store).topics.get(life.topic, TopicProgress("")).end
+    ends = read_lane_file(store).topics.get(generation.topic, TopicProgress("")).end
     lost = {n: (at, ends[n]) for n, at in nexts.items() if ends.get(n, 0) > at}
     spans = lost or {-1: (0, 0)}
-    return [_decision(life, DecisionKind.SOURCE_GONE, number, span) for number, span in sorted(spans.items())]
+    return [_decision(generation, DecisionKind.SOURCE_GONE, number, span) for number, span in sorted(spans.items())]
 
 
 def _name_lost(flow: Flow, store: LaneStore, decided: Iterable[Decision]) -> None:
@@ -187,32 +187,33 @@ def _name_lost(flow: Flow, store: LaneStore, decided: Iterable[Decision]) -> Non
             ledger.add_gap(Gap(flow.name, d.topic, d.partition, d.incarnation, d.start, d.end, HoleCause.RETENTION, d.decided_by, d.at))
 
 
-def _look_at_target(client: WireClient, ledger: Ledger, life: Incarnation) -> None:
+def _look_at_target(client: WireClient, ledger: Ledger, generation: Incarnation) -> None:
     """Refuse to copy everything again into an intact target topic. Raises UsageError, BrokerError."""
-    answer = client.metadata([life.target_topic]).topics[life.target_topic]
+    answer = client.metadata([generation.target_topic]).topics[generation.target_topic]
     if answer.error:
-        raise broker_error(answer.error, life.target_topic)
+        raise broker_error(answer.error, generation.target_topic)
     known = ledger.positions()
-    stands = {TopicPartition(life.target_topic, number): at for number, at in life.target_starts.items()}
+    stands = {TopicPartition(generation.target_topic, number): at for number, at in generation.target_starts.items()}
     for place in stands:
-        position = known.get(TopicPartition(life.topic, place.partition))
+        position = known.get(TopicPartition(generation.topic, place.partition))
         stands[place] = position.target_next if position is not None else stands[place]
-    if answer.topic_id != life.target_topic_id or not stands.keys() <= {TopicPartition(life.target_topic, n) for n in answer.partitions}:
+    there = {TopicPartition(generation.target_topic, number) for number in answer.partitions}
+    if answer.topic_id != generation.target_topic_id or not stands.keys() <= there:
         return
     ends = offsets_at(client, stands, LATEST_TIME, isolation=0)
     if all(ends[place] >= at for place, at in stands.items()):
         raise UsageError(
-            f"target topic {life.target_topic} holds what was copied: its topic id is unchanged, and no partition ends too early",
+            f"target topic {generation.target_topic} holds what was copied: its topic id is unchanged, and no partition ends too early",
             hint="there is nothing left to accept; run the mirror again",
         )
 
 
-def _spans(client: WireClient, found: _Halted, life: Incarnation) -> dict[int, Span]:
+def _spans(client: WireClient, found: _Halted, generation: Incarnation) -> dict[int, Span]:
     """Source offsets, by partition, that the decision covers: all partitions with the same problem now."""
     spans = _named_spans(found.halt)
     if found.halt.code == "trimmed":
-        nexts = _nexts(found.store, life)
-        firsts = _offsets(client, life.topic, nexts, EARLIEST_TIME)
+        nexts = _nexts(found.store, generation)
+        firsts = _offsets(client, generation.topic, nexts, EARLIEST_TIME)
         spans |= {n: (at, firsts[n]) for n, at in nexts.items() if firsts[n] > at}
     return spans
 
@@ -224,7 +225,7 @@ def _named_spans(halt: HaltedTopic) -> dict[int, Span]:
     return {halt.partition: (halt.start, halt.end)}
 
 
-def _truncated(flow: Flow, client: WireClient, found: _Halted, life: Incarnation) -> dict[int, Span]:
+def _truncated(flow: Flow, client: WireClient, found: _Halted, generation: Incarnation) -> dict[int, Span]:
     """Source offsets, by partition, that the log has lost by now; where the run halted because the log was rewritten after a
     truncation, the offsets it named.
 
@@ -232,37 +233,39 @@ def _truncated(flow: Flow, client: WireClient, found: _Halted, life: Incarnation
         UsageError: the log continues from what was read.
         BrokerError, ConnectionLost: this cannot be determined.
     """
-    nexts = _nexts(found.store, life)
-    ends = _offsets(client, life.topic, nexts, LATEST_TIME)
+    nexts = _nexts(found.store, generation)
+    ends = _offsets(client, generation.topic, nexts, LATEST_TIME)
     named = _named_spans(found.halt)
     spans = {n: named.get(n, (ends[n], at)) for n, at in nexts.items() if ends[n] < at}
-    spans |= {n: span for n, span in named.items() if n not in spans and n in nexts and _diverged(flow, client, found, life, n, nexts[n])}
-    same = client.metadata([life.topic]).topics[life.topic]  # after its log: an id never comes back
-    if same.error or same.topic_id != life.topic_id:
+    others = {n: span for n, span in named.items() if n not in spans and n in nexts}
+    spans |= {n: span for n, span in others.items() if _diverged(flow, client, found, generation, n, nexts[n])}
+    same = client.metadata([generation.topic]).topics[generation.topic]  # after its log: an id never comes back
+    if same.error or same.topic_id != generation.topic_id:
         raise UsageError(
-            f"source topic {life.topic} is not the one any more that was copied, but {same.topic_id or 'gone'}: nothing was changed",
+            f"source topic {generation.topic} is not the one any more that was copied, but {same.topic_id or 'gone'}: nothing was changed",
             hint=f"`mirror resolve --mirror {flow.name}` shows what it is halted for now",
         )
     if not spans:
         number = found.halt.partition if found.halt.partition in nexts else min(nexts)
-        seen = f"{life.topic}[{number}] ends at offset {ends[number]}, which is not before the next offset to copy ({nexts[number]})"
+        seen = f"{generation.topic}[{number}] ends at offset {ends[number]}, which is not before the next offset to copy ({nexts[number]})"
         raise _not_so(seen)
     return spans
 
 
-def _diverged(flow: Flow, client: WireClient, found: _Halted, life: Incarnation, number: int, at: int) -> bool:
+def _diverged(flow: Flow, client: WireClient, found: _Halted, generation: Incarnation, number: int, at: int) -> bool:
     """Whether the batch read last, as the run recorded it, is no longer in the log."""
-    said = read_lane_file(found.store).topics.get(life.topic, TopicProgress(""))
+    said = read_lane_file(found.store).topics.get(generation.topic, TopicProgress(""))
     mark = said.marks.get(number)
-    if mark is None or said.incarnation != life.incarnation:
+    if mark is None or said.incarnation != generation.incarnation:
         return False
-    compacted = source_policies([life.topic], flow.source_admin())[life.topic].may_be_compacted
-    return diverged(client, TopicPartition(life.topic, number), BatchMark(*mark), at, compacted=compacted) is not None
+    with flow.source_admin() as admin:
+        compacted = source_policies([generation.topic], admin)[generation.topic].may_be_compacted
+    return diverged(client, TopicPartition(generation.topic, number), BatchMark(*mark), at, compacted=compacted) is not None
 
 
-def _nexts(store: LaneStore, life: Incarnation) -> dict[int, int]:
+def _nexts(store: LaneStore, generation: Incarnation) -> dict[int, int]:
     """Next source offset to read, by partition."""
-    return {tp.partition: at for tp, at in ledger_view([store]).next_offsets([life]).items()}
+    return {tp.partition: at for tp, at in ledger_view([store]).next_offsets([generation]).items()}
 
 
 def _offsets(client: WireClient, topic: str, numbers: Iterable[int], at: int) -> dict[int, int]:
@@ -270,6 +273,6 @@ def _offsets(client: WireClient, topic: str, numbers: Iterable[int], at: int) ->
     return {tp.partition: offset for tp, offset in found.items()}
 
 
-def _decision(life: Incarnation, kind: DecisionKind, partition: int, span: Span, *, subject: str = "") -> Decision:
+def _decision(generation: Incarnation, kind: DecisionKind, partition: int, span: Span, *, subject: str = "") -> Decision:
     at = int(time.time() * 1000)
-    return Decision(life.topic, partition, life.incarnation, kind, span[0], span[1], subject, operator(), at)
+    return Decision(generation.topic, partition, generation.incarnation, kind, span[0], span[1], subject, operator(), at)

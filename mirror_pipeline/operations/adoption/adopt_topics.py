@@ -70,7 +70,7 @@ def report_of(flow: Flow, lane: str, proof: Proof, options: AdoptOptions, second
 
 
 def _selected(flow: Flow, topic: str) -> str:
-    return select_topics(flow.config, flow.settings, list(flow.source_admin().topics())).target_of(flow.name, topic)
+    return select_topics(flow.config, flow.settings, flow.source_topics()).target_of(flow.name, topic)
 
 
 def _refuse_begun(flow: Flow, topic: str) -> None:

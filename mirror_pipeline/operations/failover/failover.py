@@ -194,7 +194,7 @@ def _report(
     """From the ledger alone, but for the groups' offsets on the target."""
     details = {step.step: step.detail for step in (table.steps() if table is not None else ()) if step.number == number}
     there = found.source_there if dry_run else bool(details.get("looked", {}).get("source_there"))
-    targets = {topic: life.target_topic for topic, (_, life) in found.copies.items()}
+    targets = {topic: generation.target_topic for topic, (_, generation) in found.copies.items()}
     groups = handed(flow, targets, outcome)
     notes = [] if there else [f"the source was not asked: {found.why_not or details.get('looked', {}).get('why', '')}"]
     notes += [] if carries(flow) else ["the mirror carries no consumer groups: `mirror offsets translate` gives positions"]
@@ -225,10 +225,10 @@ def _report(
 def _topics(found: Situation) -> tuple[HandedTopic, ...]:
     positions = found.positions()
     topics = []
-    for topic, (_, life) in sorted(found.copies.items()):
+    for topic, (_, generation) in sorted(found.copies.items()):
         own = {tp.partition: at for tp, at in positions.items() if tp.topic == topic}
         parts = tuple(HandedPartition(number, at.source_next, at.target_next) for number, at in sorted(own.items()))
-        topics.append(HandedTopic(topic, life.target_topic, parts))
+        topics.append(HandedTopic(topic, generation.target_topic, parts))
     return tuple(topics)
 
 

@@ -55,10 +55,11 @@ class Situation:
         found: dict[TopicPartition, Position] = {}
         for store in self.stores:
             known = ledger_of(store).positions()
-            for topic, (home, life) in self.copies.items():
-                for number, start in life.starts.items() if home == store else ():
+            for topic, (home, generation) in self.copies.items():
+                for number, start in generation.starts.items() if home == store else ():
                     tp = TopicPartition(topic, number)
-                    found[tp] = known.get(tp) or Position(start, life.target_starts.get(number, 0), life.ordinals.get(number, 0))
+                    begun = Position(start, generation.target_starts.get(number, 0), generation.ordinals.get(number, 0))
+                    found[tp] = known.get(tp) or begun
         return found
 
     def staged(self) -> dict[TopicPartition, int]:
@@ -72,7 +73,7 @@ def found_copies(flow: Flow) -> dict[str, tuple[LaneStore, Incarnation]]:
     for store in flow.lane_stores():
         here = ledger_of(store).incarnations()
         out = Decisions(store).left_out(here)
-        copies |= {topic: (store, life) for topic, life in here.items() if topic not in out}
+        copies |= {topic: (store, generation) for topic, generation in here.items() if topic not in out}
     if not copies:
         raise UsageError(
             f"mirror {flow.name} has not copied anything: there is nothing to fail over to",
@@ -139,7 +140,7 @@ def _refuse_missing(flow: Flow, generations: Collection[Incarnation]) -> None:
 
 def _never_copied(flow: Flow, copies: Collection[str]) -> list[str]:
     """Selected topics of the source that the mirror has not begun. Raises ClusterUnreachable."""
-    selected = select_topics(flow.config, flow.settings, list(flow.source_admin().topics())).topics
+    selected = select_topics(flow.config, flow.settings, flow.source_topics()).topics
     return sorted(selected.keys() - set(copies) - flow.directions().look().refused(selected).keys())
 
 

@@ -70,7 +70,7 @@ def generations(reverse: Flow, topics: Iterable[OpenedTopic]) -> dict[str, str]:
     Raises BufferUnusable.
     """
     stores = lane_stores(reverse.config.buffer, reverse.settings)
-    known = {name: life for store in stores for name, life in Ledger(store).incarnations().items()}
+    known = {name: generation for store in stores for name, generation in Ledger(store).incarnations().items()}
     return {topic.copied: known[topic.copied].incarnation if topic.copied in known else "" for topic in topics}
 
 

@@ -81,7 +81,7 @@ class HaltLook:
         metadata = metadata_of(client, sorted(self.copied))
         seen = {name: self._on_source(topic, metadata, alias) for name, topic in self.copied.items()}
         found = {name: metadata.topics[name] for name, halt in seen.items() if halt is None}
-        whole = [name for name, topic in found.items() if not topic.error and topic.topic_id == self.copied[name].life.topic_id]
+        whole = [name for name, topic in found.items() if not topic.error and topic.topic_id == self.copied[name].generation.topic_id]
         seen |= self._offsets(client, whole, metadata)
         self._settle(seen, SETTLED_BY_SOURCE)
 
@@ -89,37 +89,37 @@ class HaltLook:
         """Compare the target topics with the ledgers. Raises ClusterUnreachable."""
         if not self.copied:
             return
-        metadata = metadata_of(client, sorted({topic.life.target_topic for topic in self.copied.values()}))
+        metadata = metadata_of(client, sorted({topic.generation.target_topic for topic in self.copied.values()}))
         seen: dict[str, Halt | None] = {}
         for name, topic in self.copied.items():
-            found = metadata.topics.get(topic.life.target_topic)
+            found = metadata.topics.get(topic.generation.target_topic)
             try:
-                halt = target_changed(topic.life, found, metadata.cluster_id, alias)
+                halt = target_changed(topic.generation, found, metadata.cluster_id, alias)
             except BrokerError:
                 continue  # it cannot be looked at now: what the run reported stands
             accepted = found is not None and topic.accepted(DecisionKind.TARGET, found.topic_id)
-            ours = topic.accepted(DecisionKind.DELETION, topic.life.target_topic_id)  # the next run writes that down
+            ours = topic.accepted(DecisionKind.DELETION, topic.generation.target_topic_id)  # the next run writes that down
             seen[name] = None if halt is not None and (accepted or ours) else halt
         self._settle(seen, SETTLED_BY_TARGET)
 
     def _on_source(self, topic: Copied, metadata: ClusterMetadata, alias: str) -> Halt | None:
-        life, found = topic.life, metadata.topics.get(topic.life.topic)
-        if life.source_cluster_id != metadata.cluster_id:
-            return other_cluster(life.topic, alias, life.source_cluster_id, metadata.cluster_id)
+        generation, found = topic.generation, metadata.topics.get(topic.generation.topic)
+        if generation.source_cluster_id != metadata.cluster_id:
+            return other_cluster(generation.topic, alias, generation.source_cluster_id, metadata.cluster_id)
         if found is None or found.error == UNKNOWN_TOPIC_OR_PARTITION:
-            return gone(life.topic, alias, self._on_source_delete)
+            return gone(generation.topic, alias, self._on_source_delete)
         if found.error:
             return None
-        if found.topic_id != life.topic_id:
+        if found.topic_id != generation.topic_id:
             accepted = topic.accepted(DecisionKind.RECREATED, found.topic_id)
-            return None if accepted else recreated(life.topic, life.incarnation, found.topic_id)
-        wanted = self._targets[life.topic]
-        return renamed(life.topic, life.target_topic, wanted) if wanted != life.target_topic else None
+            return None if accepted else recreated(generation.topic, generation.incarnation, found.topic_id)
+        wanted = self._targets[generation.topic]
+        return renamed(generation.topic, generation.target_topic, wanted) if wanted != generation.target_topic else None
 
     def _offsets(self, client: WireClient, names: Collection[str], metadata: ClusterMetadata) -> dict[str, Halt | None]:
         """Logs that begin after, or end before, the next offset to read; a lane that runs sees and says it itself."""
         idle = [self.copied[name] for name in names if not self.copied[name].running]
-        nexts = self._view.next_offsets(topic.life for topic in idle)
+        nexts = self._view.next_offsets(topic.generation for topic in idle)
         nexts = {tp: nexts[tp] for tp in led(metadata, nexts)[0]}
         starts = offsets_or_errors(client, nexts, EARLIEST_TIME)
         ends = offsets_or_errors(client, nexts, LATEST_TIME, isolation=0)
@@ -130,9 +130,9 @@ class HaltLook:
             client.forget(tp)
         ends |= offsets_or_errors(client, odd, LATEST_TIME, isolation=0)  # once more, of the leader that there is now
         # A lane may have been started and have read on meanwhile.
-        nexts = ledger_view(self._stores).next_offsets(topic.life for topic in idle)
+        nexts = ledger_view(self._stores).next_offsets(topic.generation for topic in idle)
         outside = (self._of_bounds(tp, nexts[tp], starts[tp], ends[tp]) for tp in reversed(odd))  # the first partition's counts
-        known = {name: topic.life.incarnation for name, topic in self.copied.items()}
+        known = {name: topic.generation.incarnation for name, topic in self.copied.items()}
         return {halt.topic: halt for halt in of_same_topic(client, known, [halt for halt in outside if halt is not None])}
 
     def _of_bounds(self, tp: TopicPartition, at: int, start: int | BrokerError, end: int | BrokerError) -> Halt | None:
@@ -171,7 +171,7 @@ def with_halts(lag: MirrorLag, look: HaltLook, view: LedgerView, notes: tuple[st
     for name, halt in look.halts.items():
         row = rows.get(name) or TopicLag(name, halt.target_topic, ())
         if not row.partitions and name in look.copied:
-            row = replace(row, partitions=_by_ledger(look.copied[name].life, view), lag_seconds=None)
+            row = replace(row, partitions=_by_ledger(look.copied[name].generation, view), lag_seconds=None)
             row = replace(row, lag_seconds=0.0) if halt.state == ENDED and not row.lag_records else row
         if halt.state not in (HALTED, ENDED):  # what the source has more is not to be copied
             still = tuple(replace(part, lag=0) for part in row.partitions)
@@ -180,11 +180,11 @@ def with_halts(lag: MirrorLag, look: HaltLook, view: LedgerView, notes: tuple[st
     return replace(lag, topics=tuple(rows[name] for name in sorted(rows)), notes=(*lag.notes, *notes))
 
 
-def _by_ledger(life: Incarnation, view: LedgerView) -> tuple[PartitionLag, ...]:
+def _by_ledger(generation: Incarnation, view: LedgerView) -> tuple[PartitionLag, ...]:
     """Partitions of a topic whose source cannot be asked: what is staged of them is all that is known to be to come."""
     rows = []
-    for number, start in sorted(life.starts.items()):
-        tp = TopicPartition(life.topic, number)
+    for number, start in sorted(generation.starts.items()):
+        tp = TopicPartition(generation.topic, number)
         position = view.positions.get(tp, start)
         staged = max(position, view.staged.get(tp, position))
         rows.append(PartitionLag(number, position, staged, staged, staged - position))

@@ -30,8 +30,8 @@ NOTES_SHOWN = 5
 
 def lag(flow: Flow) -> MirrorLag:
     """See ``Mirror.lag``."""
-    with flow.source_client() as client:
-        admin, view = flow.source_admin(), ledger_view(flow.lane_stores())
+    with flow.source_client() as client, flow.source_admin() as admin:
+        view = ledger_view(flow.lane_stores())
         kept = names = view.kept
         try:
             names = {*admin.topics(), *kept}

@@ -21,13 +21,13 @@ class Copied:
     """A topic that a lane copies, by its ledger, with the decisions recorded for it; ``running`` while that lane runs."""
 
     store: LaneStore
-    life: Incarnation
+    generation: Incarnation
     decisions: tuple[Decision, ...]
     running: bool
 
     def accepted(self, kind: DecisionKind, subject: str = "") -> bool:
-        """Whether a person has accepted this of the topic's present life."""
-        mine = (d for d in self.decisions if d.kind is kind and d.incarnation == self.life.incarnation)
+        """Whether a person has accepted this of the topic's present generation."""
+        mine = (d for d in self.decisions if d.kind is kind and d.incarnation == self.generation.incarnation)
         return any(not subject or d.subject == subject for d in mine)
 
 
@@ -66,9 +66,9 @@ class LedgerView:
     def copied(self) -> dict[str, Copied]:
         """The topics in the ledgers."""
         return {
-            topic: Copied(lane.store, life, lane.decisions, lane.file.running)
+            topic: Copied(lane.store, generation, lane.decisions, lane.file.running)
             for lane in self.lanes
-            for topic, life in lane.generations.items()
+            for topic, generation in lane.generations.items()
         }
 
     @property
@@ -98,9 +98,9 @@ class LedgerView:
         """A line for each lane whose last run failed, was cut off, or waits for a cluster."""
         return tuple(f"{lane.store.lane}: {said}" for lane in self.lanes if (said := _note(lane.file)))
 
-    def next_offsets(self, lives: Iterable[Incarnation]) -> dict[TopicPartition, int]:
+    def next_offsets(self, generations: Iterable[Incarnation]) -> dict[TopicPartition, int]:
         """The next source offset to read of each partition of these copies."""
-        places = {TopicPartition(life.topic, number): start for life in lives for number, start in life.starts.items()}
+        places = {TopicPartition(g.topic, number): start for g in generations for number, start in g.starts.items()}
         return {tp: max(self.positions.get(tp, start), self.staged.get(tp, 0)) for tp, start in places.items()}
 
 

@@ -38,11 +38,15 @@ from mirror_pipeline.units import format_duration
 
 def plan(flow: Flow) -> MirrorPlan:
     """See :meth:`Mirror.plan`."""
-    source, target, stores = flow.source_admin(), flow.target_admin(), flow.lane_stores()
     for cluster, needs in ((flow.source, SOURCE_NEEDS), (flow.target, TARGET_NEEDS)):
         with WireClient(cluster) as client:
             client.require(needs)
-    one = _one_cluster(flow)
+    with flow.source_admin() as source, flow.target_admin() as target:
+        return _plan(flow, source, target)
+
+
+def _plan(flow: Flow, source: Admin, target: Admin) -> MirrorPlan:
+    one, stores = _one_cluster(flow), flow.lane_stores()
     view = ledger_view(stores)
     begun = set(view.copied)
     selected = select_topics(flow.config, flow.settings, {*source.topics(), *view.kept})
@@ -176,11 +180,12 @@ def _too_old(flow: Flow, plans: Mapping[str, TargetPlan], lag: MirrorLag, target
 
 def backfill_blockers(flow: Flow, topic: str, target_topic: str, from_time: int) -> list[str]:
     """What prevents copying records from ``from_time`` on into ``target_topic``: rights, settings, retention."""
-    target = flow.target_admin()
-    made = plan_targets(flow.settings, flow.source_admin(), target, {topic: target_topic})[topic]
+    with flow.source_admin() as source, flow.target_admin() as target:
+        made = plan_targets(flow.settings, source, target, {topic: target_topic})[topic]
+        configs = {} if made.create else target.topic_configs([target_topic])
     blockers = list(made.blockers)
     if not made.create:
-        kept = retention_ms(target.topic_configs([target_topic]).get(target_topic))
+        kept = retention_ms(configs.get(target_topic))
         if kept is not None and from_time < time.time() * 1000 - kept:
             blockers.append(
                 f"topic {target_topic} keeps records for {kept / 3_600_000:.1f} hours (retention.ms) and would delete the older part of"

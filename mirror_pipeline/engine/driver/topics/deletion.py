@@ -39,17 +39,17 @@ class Kept(Exception):
     """Why a copy is not deleted now."""
 
 
-def intended(context: LaneContext, life: Incarnation) -> bool:
+def intended(context: LaneContext, generation: Incarnation) -> bool:
     """Whether this mirror had begun to delete the copy's target topic."""
-    return bool(context.accepted(DecisionKind.DELETION, life.incarnation, life.target_topic_id))
+    return bool(context.accepted(DecisionKind.DELETION, generation.incarnation, generation.target_topic_id))
 
 
-def end_topic(context: LaneContext, life: Incarnation) -> None:
+def end_topic(context: LaneContext, generation: Incarnation) -> None:
     """Write down that the copy is deleted: the ledger does not know the topic any more. Raises BufferUnusable."""
-    context.ledger.add_incarnation(life.ended())
+    context.ledger.add_incarnation(generation.ended())
     log.warning(
         "the copy of %s is deleted: topic %s (id %s) on cluster %s is gone, as its source is (%s)",
-        life.topic, life.target_topic, life.target_topic_id, context.target.alias, DELETE_DECIDED_BY,
+        generation.topic, generation.target_topic, generation.target_topic_id, context.target.alias, DELETE_DECIDED_BY,
     )  # fmt: skip
 
 
@@ -68,8 +68,8 @@ class Deletions:
             gone = [r for r in context.state.topics.values() if r.halted is not None and r.halted.code == "source_gone" and not r.left_out]
         for run in gone:
             try:
-                life = self._delete(run)
-                halt = copy_deleted(life.topic, life.target_topic, context.target.alias)
+                generation = self._delete(run)
+                halt = copy_deleted(generation.topic, generation.target_topic, context.target.alias)
             except LaneLost:
                 raise
             except Kept as why:
@@ -87,29 +87,29 @@ class Deletions:
     def _delete(self, run: TopicRun) -> Incarnation:
         context = self._context
         context.read_decisions()
-        life = context.ledger.incarnations().get(run.topic)
-        if life is None or life.incarnation != run.incarnation:
+        generation = context.ledger.incarnations().get(run.topic)
+        if generation is None or generation.incarnation != run.incarnation:
             raise Kept("its copy has begun anew")
-        self._permitted(run, life)
+        self._permitted(run, generation)
         self._delivered(run)
-        self._verified(life)
-        self._look_at_source(life)
+        self._verified(generation)
+        self._look_at_source(generation)
         with WireClient(context.target, timeout=context.mirror.engine.request_timeout) as target:
-            self._look_at_target(target, life)
+            self._look_at_target(target, generation)
             if not run.sendable:  # nothing more could be sent to it
                 raise Kept("its copy has halted for another reason too")
-            self._delete_topic(target, life)
-        end_topic(context, life)
-        return life
+            self._delete_topic(target, generation)
+        end_topic(context, generation)
+        return generation
 
-    def _permitted(self, run: TopicRun, life: Incarnation) -> None:
+    def _permitted(self, run: TopicRun, generation: Incarnation) -> None:
         """The mirror alone writes the target topic, and may delete it."""
         mirror = self._context.mirror
         if mirror.shared:
             raise Kept("others write the target topic too (writers: shared)")
         if not mirror.topics.manage:
             raise Kept("the mirror may not change target topics (topics.manage: false)")
-        if any(life.target_starts.values()):
+        if any(generation.target_starts.values()):
             raise Kept("its target topic held records before this copy began: adopted ones, or those of an earlier source topic")
         away = self._context.turned_away([run.topic])
         if away:
@@ -117,10 +117,10 @@ class Deletions:
         claims = self._context.claims
         if claims is not None:
             claims.look()
-            refused = claims.refused({life.topic: life.target_topic}, any_claim={life.topic})
+            refused = claims.refused({generation.topic: generation.target_topic}, any_claim={generation.topic})
             if refused:
-                raise Kept(refused[life.topic].message)
-        if any((gap.topic, gap.incarnation) == (life.topic, life.incarnation) for gap in self._context.ledger.gaps()):
+                raise Kept(refused[generation.topic].message)
+        if any((gap.topic, gap.incarnation) == (generation.topic, generation.incarnation) for gap in self._context.ledger.gaps()):
             raise Kept("records are missing in the copy: `mirror gaps` lists them")
 
     def _delivered(self, run: TopicRun) -> None:
@@ -141,38 +141,38 @@ class Deletions:
                 if unread > 0:
                     raise Kept(f"{unread:,} offsets of {part.source} were never read")
 
-    def _verified(self, life: Incarnation) -> None:
+    def _verified(self, generation: Incarnation) -> None:
         """Compare what is not compared yet, for a limited time. Raises Kept where some is left."""
         context, deadline = self._context, time.monotonic() + DELETION_VERIFY_SECONDS
         verify = context.verify_staged
         if verify is None:
             raise Kept("this run does not verify")
-        left = self._unverified(life)
+        left = self._unverified(generation)
         while left:
             found = verify(
                 ledger=context.ledger, spans=context.spans, runner=OneAtATime(context.placement.beside()), target=context.target,
-                timeout=context.mirror.engine.request_timeout, budget_bytes=DELETION_VERIFY_BYTES, topics={life.topic},
+                timeout=context.mirror.engine.request_timeout, budget_bytes=DELETION_VERIFY_BYTES, topics={generation.topic},
             )  # fmt: skip
             if found.differences:
                 raise Kept("its copy differs from what was read: `mirror verify` lists the differences")
-            before, left = left, self._unverified(life)
+            before, left = left, self._unverified(generation)
             if left and (left == before or time.monotonic() > deadline):
                 raise Kept(f"{sum(left.values()):,} offsets of its copy are not verified yet")
 
-    def _unverified(self, life: Incarnation) -> dict[int, int]:
+    def _unverified(self, generation: Incarnation) -> dict[int, int]:
         """How many offsets of each partition were copied and not compared with the target."""
         rows = [row for row in self._context.ledger.verifications() if row.verdict is not Verdict.NOT_STAGED]
-        ends = verified_ends(rows, {life.topic: life})
+        ends = verified_ends(rows, {generation.topic: generation})
         positions = self._context.ledger.positions()
         left = {}
-        for number, start in life.starts.items():
-            known = positions.get(TopicPartition(life.topic, number))
-            missing = (known.source_next if known else start) - ends.get((life.topic, number, life.incarnation), start)
+        for number, start in generation.starts.items():
+            known = positions.get(TopicPartition(generation.topic, number))
+            missing = (known.source_next if known else start) - ends.get((generation.topic, number, generation.incarnation), start)
             if missing > 0:
                 left[number] = missing
         return left
 
-    def _look_at_source(self, life: Incarnation) -> None:
+    def _look_at_source(self, generation: Incarnation) -> None:
         """Several times, some seconds apart and at different brokers: a broker's metadata may be out of date."""
         context = self._context
         with WireClient(context.source, timeout=context.mirror.engine.request_timeout) as source:
@@ -180,77 +180,78 @@ class Deletions:
                 if number:
                     time.sleep(divergence.SECOND_LOOK_SECONDS)
                     source.ask_elsewhere()
-                metadata = source.metadata([life.topic])
-                found = metadata.topics[life.topic]
-                if metadata.cluster_id != life.source_cluster_id:
+                metadata = source.metadata([generation.topic])
+                found = metadata.topics[generation.topic]
+                if metadata.cluster_id != generation.source_cluster_id:
                     raise Kept(f"cluster {context.source.alias} is another cluster than before")
                 if found.error != UNKNOWN_TOPIC_OR_PARTITION:
-                    raise Kept(broker_error(found.error, life.topic).message if found.error else "the source topic exists again")
+                    raise Kept(broker_error(found.error, generation.topic).message if found.error else "the source topic exists again")
 
-    def _look_at_target(self, target: WireClient, life: Incarnation) -> None:
+    def _look_at_target(self, target: WireClient, generation: Incarnation) -> None:
         """It is the topic that was copied to, and it ends where the copy does: nobody else has written to it."""
-        metadata = target.metadata([life.target_topic])
-        found = metadata.topics[life.target_topic]
-        if metadata.cluster_id != life.target_cluster_id:
+        metadata = target.metadata([generation.target_topic])
+        found = metadata.topics[generation.target_topic]
+        if metadata.cluster_id != generation.target_cluster_id:
             raise Kept(f"cluster {self._context.target.alias} is another cluster than before")
         if found.error:
-            raise Kept(broker_error(found.error, life.target_topic).message)
-        if found.topic_id != life.target_topic_id:
-            raise Kept(f"target topic {life.target_topic} was recreated")
+            raise Kept(broker_error(found.error, generation.target_topic).message)
+        if found.topic_id != generation.target_topic_id:
+            raise Kept(f"target topic {generation.target_topic} was recreated")
         positions = self._context.ledger.positions()
-        for tp, answer in target.log_ends([TopicPartition(life.target_topic, number) for number in found.partitions]).items():
+        for tp, answer in target.log_ends([TopicPartition(generation.target_topic, number) for number in found.partitions]).items():
             if answer.error:
                 raise Kept(broker_error(answer.error, f"the end of {tp}").message)
-            known = positions.get(TopicPartition(life.topic, tp.partition))
-            end = known.target_next if known else life.target_starts.get(tp.partition, 0)
+            known = positions.get(TopicPartition(generation.topic, tp.partition))
+            end = known.target_next if known else generation.target_starts.get(tp.partition, 0)
             if answer.offset != end:
                 raise Kept(f"{tp} ends at offset {answer.offset}, the copy at {end}: others have written to it")
 
-    def _delete_topic(self, target: WireClient, life: Incarnation) -> None:
+    def _delete_topic(self, target: WireClient, generation: Incarnation) -> None:
         context = self._context
-        if not intended(context, life):
+        if not intended(context, generation):
             now = int(time.time() * 1000)
             kind = DecisionKind.DELETION
-            context.cases.add([Decision(life.topic, -1, life.incarnation, kind, 0, 0, life.target_topic_id, DELETE_DECIDED_BY, now)])
+            whose, of = generation.incarnation, generation.target_topic_id
+            context.cases.add([Decision(generation.topic, -1, whose, kind, 0, 0, of, DELETE_DECIDED_BY, now)])
         crash_point("deletion.named")
         context.hold.check()
         try:
-            target.delete_topic(life.target_topic_id, life.target_topic)
+            target.delete_topic(generation.target_topic_id, generation.target_topic)
         except BrokerError as error:
             if error.code != UNKNOWN_TOPIC_ID:
                 raise
         crash_point("deletion.deleted")
         deadline = time.monotonic() + GONE_SECONDS
-        while not is_gone(target, life):
+        while not is_gone(target, generation):
             if time.monotonic() > deadline:
-                raise Kept(f"target topic {life.target_topic} is still there after it was deleted")
+                raise Kept(f"target topic {generation.target_topic} is still there after it was deleted")
             time.sleep(GONE_POLL_SECONDS)
 
 
-def is_gone(target: WireClient, life: Incarnation) -> bool:
+def is_gone(target: WireClient, generation: Incarnation) -> bool:
     """Whether the target has no topic of the copy's id any more, by one broker's metadata; an unclear answer says no."""
-    metadata = target.metadata([life.target_topic])
-    found = metadata.topics[life.target_topic]
-    if metadata.cluster_id != life.target_cluster_id:
+    metadata = target.metadata([generation.target_topic])
+    found = metadata.topics[generation.target_topic]
+    if metadata.cluster_id != generation.target_cluster_id:
         return False
-    return found.error == UNKNOWN_TOPIC_OR_PARTITION or (not found.error and found.topic_id != life.target_topic_id)
+    return found.error == UNKNOWN_TOPIC_OR_PARTITION or (not found.error and found.topic_id != generation.target_topic_id)
 
 
-def settled(context: LaneContext, target: WireClient, run: TopicRun, life: Incarnation) -> bool:
+def settled(context: LaneContext, target: WireClient, run: TopicRun, generation: Incarnation) -> bool:
     """End a topic in the ledger whose copy was deleted by a run that was ended before the ledger knew. Raises BufferUnusable.
 
     The caller has looked at the target topic twice before. A source topic that was recreated meanwhile begins anew.
     """
-    if not intended(context, life) or not is_gone(target, life):
+    if not intended(context, generation) or not is_gone(target, generation):
         return False
-    end_topic(context, life)
+    end_topic(context, generation)
     with context.state.lock:
         run.target_checked = True
         if run.halted is not None and run.halted.code == "recreated":
             del context.state.topics[run.topic]
             context.state.unready[run.topic] = "waits for the target cluster"
         else:
-            run.halted, run.sendable = copy_deleted(life.topic, life.target_topic, context.target.alias), False
+            run.halted, run.sendable = copy_deleted(generation.topic, generation.target_topic, context.target.alias), False
     return True
 
 

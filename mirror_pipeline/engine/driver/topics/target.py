@@ -104,9 +104,9 @@ class TargetSide:
                 found[each.topic] = halt
         return found
 
-    def settled(self, run: TopicRun, life: Incarnation) -> bool:
+    def settled(self, run: TopicRun, generation: Incarnation) -> bool:
         """See :func:`mirror_pipeline.engine.driver.topics.deletion.settled`."""
-        return settled(self._context, self._client, run, life)
+        return settled(self._context, self._client, run, generation)
 
     def plans(self, topics: list[LaneTopic], source_admin: Admin) -> dict[str, TargetPlan]:
         """What to create or change on the target, by source topic; the same rules as ``mirror plan``."""

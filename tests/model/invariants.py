@@ -85,10 +85,11 @@ class Watch:
     def _live_positions(self, run: ModelRun) -> None:
         for part in run.partitions():
             number = part.source.partition
-            before = run.seen.get(number, part.position)
-            need(part.position.source_next >= before.source_next, "I5", f"position of {number} went back: {before}, {part.position}")
-            run.seen[number] = part.position
-            self._right(number, part.position, "live")
+            before = run.seen.get(number, part.writing.position)
+            now = part.writing.position
+            need(now.source_next >= before.source_next, "I5", f"position of {number} went back: {before}, {now}")
+            run.seen[number] = now
+            self._right(number, now, "live")
 
     def _tables(self) -> None:
         """I5, I6: the ledger never goes back, and from its position on the buffer has no hole."""

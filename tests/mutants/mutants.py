@@ -31,8 +31,8 @@ FAST = (
     Mutant(
         "no tail read after an unknown outcome",
         "engine/driver/write/outcomes.py",
-        "        if not any(p.retry_at <= now for p in unknown):\n            return\n",
-        "        for part in unknown:\n            part.outcome_unknown = False\n        return\n",
+        "        if not any(p.writing.retry_at <= now for p in unknown):\n            return\n",
+        "        for part in unknown:\n            part.writing.outcome_unknown = False\n        return\n",
         MODEL, r"I[1459]",
     ),
     Mutant(
@@ -59,7 +59,9 @@ FAST = (
     ),
     Mutant(
         "reading a tail well ends a partition's patience",
-        "engine/driver/write/outcomes.py", "        if not part.pending:\n            part.worked()\n", "        part.worked()\n",
+        "engine/driver/write/outcomes.py",
+        "        if not part.pending:\n            part.writing.worked()\n",
+        "        part.writing.worked()\n",
         f"{UNIT}/engine/driver/write/test_outcomes.py::test_a_partition_that_the_target_does_not_take_is_left_by_a_run_that_ends",
     ),
     Mutant(

@@ -55,7 +55,7 @@ def lane(context: LaneContext, source: Source, *, once: bool = False) -> ReadLoo
     context.once = once
     context.state.topics |= resumed_runs(context, {"t": LIFE}, {"t": LaneTopic("t", "east.t")})
     part = context.state.topics["t"].partitions[0]
-    part.staged, part.end, part.end_known = STAGED, STAGED, True
+    part.staged, part.reading.end, part.reading.end_known = STAGED, STAGED, True
     return ReadLoop(context, source)  # type: ignore[arg-type]
 
 

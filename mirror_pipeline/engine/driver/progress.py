@@ -71,21 +71,22 @@ def _lag_seconds(state: LaneState) -> float | None:
 
 def _topic_progress(context: LaneContext, run: TopicRun, marks: bool) -> TopicProgress:
     lag = sum(p.lag for p in run.partitions.values())
-    error = _left(run) or next((p.error for p in run.partitions.values() if p.error and (p.lag or p.pending)), "") or run.waits
+    unsent = next((p.writing.error for p in run.partitions.values() if p.writing.error and (p.lag or p.pending)), "")
+    error = _left(run) or unsent or run.waits
     error = error or _waits_for(context.state, run, lag)
     progress = TopicProgress(
         run.target_topic,
         records=run.records,
         bytes=run.bytes,
         lag_records=lag,
-        position={n: p.position.source_next for n, p in run.partitions.items()},
-        end={n: p.seen_end for n, p in run.partitions.items()},
+        position={n: p.writing.position.source_next for n, p in run.partitions.items()},
+        end={n: p.reading.seen_end for n, p in run.partitions.items()},
         state=BEHIND if error else "ok",
         reason=error,
         incarnation=run.incarnation,
         max_batch_bytes=run.max_batch_bytes,
-        ends_known=all(p.end_known or p.end_was_known for p in run.partitions.values()),
-        marks={n: (p.mark.offset, p.mark.crc, p.mark.epoch) for n, p in run.partitions.items() if marks and p.mark is not None},
+        ends_known=all(p.reading.end_known or p.reading.end_was_known for p in run.partitions.values()),
+        marks={n: (mark.offset, mark.crc, mark.epoch) for n, p in run.partitions.items() if marks and (mark := p.reading.mark) is not None},
     )
     if run.halted is not None and run.halted.code == ENDED and any(p.pending for p in run.partitions.values()):
         progress.state, progress.reason = (BEHIND, error) if error else _drained(run)
@@ -105,11 +106,11 @@ def _next_trial(context: LaneContext, run: TopicRun, halt: Halt) -> str:
 
 def _left(run: TopicRun) -> str:
     """Which partitions a ``once`` run has given up, and why; "" if none."""
-    left = [part for _, part in sorted(run.partitions.items()) if part.left]
+    left = [part for _, part in sorted(run.partitions.items()) if part.writing.left]
     names = ", ".join(str(part.target) for part in left[:SHOWN_NAMES])
     more = f" and {len(left) - SHOWN_NAMES} more" if len(left) > SHOWN_NAMES else ""
     why = "the target took nothing within target_wait, what is staged waits for the next run"
-    return f"{names}{more}: {why}: {left[0].left}" if left else ""
+    return f"{names}{more}: {why}: {left[0].writing.left}" if left else ""
 
 
 def _waits_for(state: LaneState, run: TopicRun, lag: int) -> str:
@@ -117,10 +118,10 @@ def _waits_for(state: LaneState, run: TopicRun, lag: int) -> str:
     staged = any(p.pending for p in run.partitions.values())
     if state.target_down and (lag or staged):
         return f"{lag:,} offsets are not on the target: {state.target_down}"
-    unread = next((p for p in run.partitions.values() if p.unread and (p.unfinished or p.read_failures > 1)), None)
+    unread = next((p for p in run.partitions.values() if p.reading.unread and (p.unfinished or p.reading.read_failures > 1)), None)
     if unread is not None and run.halted is None:
-        return f"{unread.source} cannot be read: {unread.unread}"
-    if state.source_down and (lag or not all(p.end_known for p in run.partitions.values())):
+        return f"{unread.source} cannot be read: {unread.reading.unread}"
+    if state.source_down and (lag or not all(p.reading.end_known for p in run.partitions.values())):
         return f"the source cannot be read: {state.source_down}"
     return ""
 
@@ -149,7 +150,7 @@ def report_of(context: LaneContext, *, seconds: float) -> RunReport:
         elif state == "ok" and context.once:
             if topic.lag_records:
                 state, reason = BEHIND, reason or f"{topic.lag_records:,} offsets are not on the target yet"
-            elif not all(part.end_known for part in context.state.topics[name].partitions.values()):
+            elif not all(part.reading.end_known for part in context.state.topics[name].partitions.values()):
                 state, reason = BEHIND, "the source has not reported its end offset yet"
         rows.append(
             TopicState(

@@ -25,55 +25,29 @@ TRIAL_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class PartitionState:
-    """One partition between source and target.
+class ReadSide:
+    """What the read loop knows of a source partition.
 
     Args:
-        staged: the next source offset to read.
-        end_known: the source has reported ``end``.
+        end: the exclusive end as last reported; ``end_known`` once this run's source has reported it.
         last_end: the end that the last run knew; all that is known of a topic that is gone.
         end_was_known: the source has reported ``last_end`` to an earlier run.
-        position: what the target has.
+        hard_end: the end of a backfill.
         mark: the last batch read.
-        outcome_unknown: the target's tail must be read before anything is sent.
-        tail_read: this run has read the tail at least once.
-        resumed: records were staged that are not in the ledger when this run began: an earlier run may have sent them.
         unread: why the partition cannot be read now; it is not read before ``read_at`` (monotonic seconds).
-        producer_epoch: is added to the epoch of the lane's producer.
-        suspect: the halt that one answer of the target calls for; the topic halts if a second answer confirms it.
-        reached: the leader has answered the last time that something failed.
-        waits_since: since when (monotonic seconds) the target has taken nothing of it, though it was tried.
-        left: why a ``once`` run has given it up: the target took nothing of it for ``target_wait`` seconds.
     """
 
-    source: TopicPartition
-    target: TopicPartition
-    incarnation: str
-    position: Position
-    staged: int
     end: int = 0
     end_known: bool = False
     last_end: int = 0
     end_was_known: bool = False
     hard_end: int | None = None
-    producer_epoch: int = 0
-    suspect: Halt | None = None
-    pending: deque[SpanRef] = field(default_factory=deque)
-    bytes_per_offset: float = UNKNOWN_BYTES_PER_OFFSET
-    bytes_per_batch: float = 0.0
-    outcome_unknown: bool = True
-    tail_read: bool = False
-    resumed: bool = False
     mark: BatchMark | None = None
-    retry_at: float = 0.0
-    failures: int = 0
-    error: str = ""
-    reached: bool = True
-    waits_since: float | None = None
-    left: str = ""
     unread: str = ""
     read_at: float = 0.0
     read_failures: int = 0
+    bytes_per_offset: float = UNKNOWN_BYTES_PER_OFFSET
+    bytes_per_batch: float = 0.0
 
     @property
     def readable_end(self) -> int:
@@ -85,32 +59,12 @@ class PartitionState:
         """The end as this run knows it, else as the last one did."""
         return self.readable_end if self.end_known else max(self.readable_end, self.last_end)
 
-    @property
-    def lag(self) -> int:
-        """Offsets between position and readable end."""
-        return max(0, self.readable_end - self.position.source_next)
-
-    def view(self) -> PartitionView:
-        """What the planner gets to see."""
-        return PartitionView(
-            self.source.topic, self.source.partition, self.incarnation, self.staged, self.readable_end,
-            self.bytes_per_offset, self.hard_end is not None, self.bytes_per_batch,
-        )  # fmt: skip
-
     def learned(self, span: SpanRef) -> None:
         """Update the estimates of bytes per offset and per batch from one span."""
         if span.end > span.start and span.bytes:
             each, known = span.bytes / (span.end - span.start), self.bytes_per_batch > 0
             self.bytes_per_offset = 0.5 * self.bytes_per_offset + 0.5 * each if known else each
             self.bytes_per_batch = span.bytes / max(1, span.batches)
-
-    def failed(self, error: str, *, delay: float, reached: bool = True) -> None:
-        """Nothing more is sent before ``delay`` seconds have passed and the tail was read; ``reached``: its leader has answered."""
-        self.outcome_unknown, self.error, self.reached = True, error, reached
-        self.failures += 1
-        now = time.monotonic()
-        self.retry_at = now + delay
-        self.waits_since = now if self.waits_since is None else self.waits_since
 
     def put_off(self, why: str, *, delay: float) -> None:
         """It cannot be read now: the other partitions continue, and its leader is looked up again after ``delay`` seconds."""
@@ -121,14 +75,82 @@ class PartitionState:
         """Its leader has answered."""
         self.unread, self.read_at, self.read_failures = "", 0.0, 0
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether there is something to read, or the end is not known yet."""
-        return not self.end_known or self.staged < self.readable_end
+
+@dataclass(slots=True)
+class WriteSide:
+    """What the write loop knows of a target partition.
+
+    Args:
+        position: what the target has.
+        producer_epoch: is added to the epoch of the lane's producer.
+        suspect: the halt that one answer of the target calls for; the topic halts if a second answer confirms it.
+        outcome_unknown: the target's tail must be read before anything is sent.
+        tail_read: this run has read the tail at least once.
+        resumed: records were staged that are not in the ledger when this run began: an earlier run may have sent them.
+        retry_at: nothing is sent before this time (monotonic seconds).
+        reached: the leader has answered the last time that something failed.
+        waits_since: since when (monotonic seconds) the target has taken nothing of it, though it was tried.
+        left: why a ``once`` run has given it up: the target took nothing of it for ``target_wait`` seconds.
+    """
+
+    position: Position
+    producer_epoch: int = 0
+    suspect: Halt | None = None
+    outcome_unknown: bool = True
+    tail_read: bool = False
+    resumed: bool = False
+    retry_at: float = 0.0
+    failures: int = 0
+    error: str = ""
+    reached: bool = True
+    waits_since: float | None = None
+    left: str = ""
+
+    def failed(self, error: str, *, delay: float, reached: bool = True) -> None:
+        """Nothing more is sent before ``delay`` seconds have passed and the tail was read; ``reached``: its leader has answered."""
+        self.outcome_unknown, self.error, self.reached = True, error, reached
+        self.failures += 1
+        now = time.monotonic()
+        self.retry_at = now + delay
+        self.waits_since = now if self.waits_since is None else self.waits_since
 
     def worked(self) -> None:
         """The target took records, or nothing waits for it."""
         self.failures, self.error, self.retry_at, self.waits_since = 0, "", 0.0, None
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """One partition between source and target: the read loop changes ``reading``, the write loop ``writing``.
+
+    What is staged is handed over: ``staged`` is the next source offset to read, ``pending`` are the spans to send.
+    """
+
+    source: TopicPartition
+    target: TopicPartition
+    incarnation: str
+    staged: int
+    writing: WriteSide
+    reading: ReadSide = field(default_factory=ReadSide)
+    pending: deque[SpanRef] = field(default_factory=deque)
+
+    @property
+    def lag(self) -> int:
+        """Offsets between position and readable end."""
+        return max(0, self.reading.readable_end - self.writing.position.source_next)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is something to read, or the end is not known yet."""
+        return not self.reading.end_known or self.staged < self.reading.readable_end
+
+    def view(self) -> PartitionView:
+        """What the planner gets to see."""
+        read = self.reading
+        return PartitionView(
+            self.source.topic, self.source.partition, self.incarnation, self.staged, read.readable_end,
+            read.bytes_per_offset, read.hard_end is not None, read.bytes_per_batch,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -189,10 +211,10 @@ class TopicRun:
         ahead = halt.partition if halt is not None and halt.partition in self.partitions else min(self.partitions, default=0)
         for number, part in self.partitions.items():
             if number != ahead:
-                part.put_off("another partition is tried first", delay=TRIAL_SECONDS)
+                part.reading.put_off("another partition is tried first", delay=TRIAL_SECONDS)
             if not self.sendable:
-                part.outcome_unknown, part.suspect = True, None
-                part.retry_at = 0.0 if number == ahead else self.trial.at + TRIAL_SECONDS
+                part.writing.outcome_unknown, part.writing.suspect = True, None
+                part.writing.retry_at = 0.0 if number == ahead else self.trial.at + TRIAL_SECONDS
         if not self.sendable:
             self.sendable, self.target_checked = True, False
 
@@ -245,29 +267,29 @@ class LaneState:
 
     def ready(self) -> list[PartitionState]:
         """Those of them that can be read now, as far as known."""
-        return [p for p in self.live() if not p.unread]
+        return [p for p in self.live() if not p.reading.unread]
 
     def end_unknown(self) -> TopicPartition | None:
         """A live source partition whose end offset the source has not reported yet."""
-        return next((part.source for part in self.live() if not part.end_known), None)
+        return next((part.source for part in self.live() if not part.reading.end_known), None)
 
     def sendable(self) -> list[PartitionState]:
         """Partitions whose staged spans are still sent, now or later."""
-        return [p for t in self.topics.values() if t.sendable for p in t.partitions.values() if not p.left]
+        return [p for t in self.topics.values() if t.sendable for p in t.partitions.values() if not p.writing.left]
 
     def left(self) -> list[PartitionState]:
         """Partitions that a ``once`` run has given up."""
-        return [p for t in self.topics.values() if t.sendable for p in t.partitions.values() if p.left]
+        return [p for t in self.topics.values() if t.sendable for p in t.partitions.values() if p.writing.left]
 
     def leave(self, part: PartitionState) -> None:
         """Give a partition up: what is staged of it waits for the next run, and so does its topic's next generation."""
-        part.left = part.error
+        part.writing.left = part.writing.error
         if self.topics[part.source.topic].draining:
             self.unready.pop(part.source.topic, None)
 
     def checked(self) -> list[PartitionState]:
         """Those of them that may be sent now, because their target topics were checked."""
-        return [p for t in self.topics.values() if t.sendable and t.target_checked for p in t.partitions.values() if not p.left]
+        return [p for t in self.topics.values() if t.sendable and t.target_checked for p in t.partitions.values() if not p.writing.left]
 
     def unchecked(self) -> list[TopicRun]:
         """Topics whose target topics are still to be checked."""

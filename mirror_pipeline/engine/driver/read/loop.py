@@ -266,7 +266,7 @@ class ReadLoop:
                 partition = run.partitions[span.partition]
                 partition.pending.append(span)
                 partition.staged = span.end
-                partition.learned(span)
+                partition.reading.learned(span)
                 self._state.staged_records += span.records
                 self._state.staged_bytes += span.bytes
                 self._state.spark_bytes += 0 if self._place.in_process else span.bytes

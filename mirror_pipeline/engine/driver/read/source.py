@@ -77,9 +77,9 @@ class SourceSide:
         self._client.avoid(silent)
         now = time.monotonic()
         with self._state.lock:
-            waiting = [part for part in self._state.live() if part.unread]
-            due = [part for part in waiting if back or part.read_at <= now + TOGETHER_SECONDS]
-            if not back and not any(part.read_at <= now for part in due):
+            waiting = [part for part in self._state.live() if part.reading.unread]
+            due = [part for part in waiting if back or part.reading.read_at <= now + TOGETHER_SECONDS]
+            if not back and not any(part.reading.read_at <= now for part in due):
                 return
         for part in due:
             self._client.forget(part.source)
@@ -89,9 +89,9 @@ class SourceSide:
                 if part.source in errors:
                     self._put_off(part, errors[part.source].message)
                 elif leaders[part.source] in silent:
-                    part.put_off(self.brokers.now.get(leaders[part.source], part.unread), delay=LOOK_FOR_LEADER_SECONDS)
+                    part.reading.put_off(self.brokers.now.get(leaders[part.source], part.reading.unread), delay=LOOK_FOR_LEADER_SECONDS)
                 else:
-                    part.unread = ""
+                    part.reading.unread = ""
 
     def look_is_due(self, *, known: bool, small: bool) -> bool:
         """Whether to look at all ends now.
@@ -108,7 +108,7 @@ class SourceSide:
     def refresh_ends(self) -> None:
         """Ask for the last stable offsets of all partitions that can be read; a ``once`` run asks for each until it has the answer."""
         with self._state.lock:
-            wanted = [part.source for part in self._state.ready() if not (self._context.once and part.end_known)]
+            wanted = [part.source for part in self._state.ready() if not (self._context.once and part.reading.end_known)]
         self._looked, began = time.monotonic(), time.thread_time()
         self.ask_ends(wanted)
         self._look_cost = time.thread_time() - began
@@ -126,12 +126,12 @@ class SourceSide:
                 if answer is None:
                     continue
                 if answer.error:
-                    if not part.unread:
+                    if not part.reading.unread:
                         self._failed(part, broker_error(answer.error, str(part.source)))
-                elif 0 <= answer.offset < part.staged and part.hard_end is None:
+                elif 0 <= answer.offset < part.staged and part.reading.hard_end is None:
                     suspects[part.source] = part.staged
-                elif answer.offset >= 0 and not (self._context.once and part.end_known):
-                    part.end, part.end_known = answer.offset, True
+                elif answer.offset >= 0 and not (self._context.once and part.reading.end_known):
+                    part.reading.end, part.reading.end_known = answer.offset, True
         self._look_again(suspects)
 
     def await_news(self) -> bool:
@@ -141,8 +141,8 @@ class SourceSide:
             ClusterUnreachable: no broker answers.
         """
         with self._state.lock:
-            at = {part.source: part.staged for part in self._state.ready() if part.hard_end is None}
-            due = min((part.read_at for part in self._state.live() if part.unread), default=None)
+            at = {part.source: part.staged for part in self._state.ready() if part.reading.hard_end is None}
+            due = min((part.reading.read_at for part in self._state.live() if part.reading.unread), default=None)
         if at:
             self._state.source_back()
         elif (error := self.unread()) is not None:
@@ -172,11 +172,11 @@ class SourceSide:
 
     def apply_outcome(self, part: PartitionState, outcome: RangeOutcome) -> None:
         """Take over what a range's reading says of its partition; with the state locked."""
-        part.mark = outcome.mark or part.mark
+        part.reading.mark = outcome.mark or part.reading.mark
         if outcome.batches:  # of the source: in the buffer small ones are merged
-            part.bytes_per_batch = outcome.bytes / outcome.batches
+            part.reading.bytes_per_batch = outcome.bytes / outcome.batches
         if not self._context.once and outcome.end >= part.staged and not outcome.error:
-            part.end = max(part.end, outcome.end)
+            part.reading.end = max(part.reading.end, outcome.end)
         if outcome.halt is not None:
             log_internal(outcome.halt)
             self._state.halt(outcome.topic, outcome.halt, sendable=True)
@@ -184,16 +184,16 @@ class SourceSide:
             log.info("staging %s[%s]: %s", outcome.topic, outcome.partition, outcome.error)
             self._put_off(part, outcome.error)
         else:
-            part.was_read()
+            part.reading.was_read()
 
     def unread(self) -> ConnectionLost | None:
         """What a ``once`` run waits for when all else is read: partitions that cannot be read now."""
         with self._state.lock:
-            waiting = [part for part in self._state.live() if part.unread and part.unfinished]
+            waiting = [part for part in self._state.live() if part.reading.unread and part.unfinished]
         if not waiting:
             return None
         more = f", and {len(waiting) - 1} more partitions" if len(waiting) > 1 else ""
-        return ConnectionLost(f"{waiting[0].source}{more} cannot be read: {waiting[0].unread}", hint="bring the broker up")
+        return ConnectionLost(f"{waiting[0].source}{more} cannot be read: {waiting[0].reading.unread}", hint="bring the broker up")
 
     def another_log(self, outcomes: Sequence[RangeOutcome]) -> set[str]:
         """Topics whose log, as read now, does not continue what was read before; halted if a second look confirms it.
@@ -223,7 +223,7 @@ class SourceSide:
 
     def _other_epoch(self, outcome: RangeOutcome) -> bool:
         """Whether the range was read from a leader that came after the one of the batch read last."""
-        mark = self._state.topics[outcome.topic].partitions[outcome.partition].mark
+        mark = self._state.topics[outcome.topic].partitions[outcome.partition].reading.mark
         return mark is not None and 0 <= outcome.first_epoch != mark.epoch  # an earlier one: damage, which no checksum tells
 
     def _diverged(self, part: PartitionState) -> tuple[Halt | None, bool]:
@@ -231,10 +231,10 @@ class SourceSide:
         with self._state.lock:
             run = self._state.topics[part.source.topic]
             compacted = run.compacted or bool(run.settings_unread)
-        if part.mark is None:
+        if part.reading.mark is None:
             return None, True
         try:
-            return diverged(self._client, part.source, part.mark, part.staged, compacted=compacted, within=self.within), True
+            return diverged(self._client, part.source, part.reading.mark, part.staged, compacted=compacted, within=self.within), True
         except (BrokerError, ConnectionLost) as error:
             self._note_silent()
             with self._state.lock:
@@ -261,7 +261,7 @@ class SourceSide:
         with self._state.lock:
             for part in self._state.live():
                 if part.source in answers and answers[part.source].last_stable_offset >= part.staged:
-                    part.end, part.end_known = max(part.end, answers[part.source].last_stable_offset), True
+                    part.reading.end, part.reading.end_known = max(part.reading.end, answers[part.source].last_stable_offset), True
 
     def _failed(self, part: PartitionState, error: BrokerError) -> None:
         """A leader's error: it may pass, or ends the topic's copy; with the state locked."""
@@ -272,7 +272,7 @@ class SourceSide:
 
     def _put_off(self, part: PartitionState, why: str) -> None:
         self._client.forget(part.source)
-        part.put_off(why, delay=backoff(part.read_failures))
+        part.reading.put_off(why, delay=backoff(part.reading.read_failures))
 
     def _note_silent(self) -> None:
         for node, why in self._client.take_silent().items():
@@ -285,5 +285,5 @@ class SourceSide:
         self._client.avoid(self._silent)
         with self._state.lock:
             for part in self._state.live():
-                if self._client.known_leader(part.source) == node and not part.unread:
-                    part.put_off(why, delay=LOOK_FOR_LEADER_SECONDS)
+                if self._client.known_leader(part.source) == node and not part.reading.unread:
+                    part.reading.put_off(why, delay=LOOK_FOR_LEADER_SECONDS)

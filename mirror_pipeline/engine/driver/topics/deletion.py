@@ -130,14 +130,14 @@ class Deletions:
             if not run.target_checked:
                 raise Kept("the target topic was not checked yet")
             for part in run.partitions.values():
-                if part.pending or (part.outcome_unknown and part.resumed):
+                if part.pending or (part.writing.outcome_unknown and part.writing.resumed):
                     raise Kept(f"staged records of {part.source} are not on the target yet")
                 known = positions.get(part.source)
-                if known is not None and known != part.position:
+                if known is not None and known != part.writing.position:
                     raise Kept(f"the ledger does not have all of {part.source} yet")
-                if not (part.end_known or part.end_was_known):
+                if not (part.reading.end_known or part.reading.end_was_known):
                     raise Kept(f"whether all of {part.source} was read is unknown: no run has seen where it ended")
-                unread = part.seen_end - part.position.source_next
+                unread = part.reading.seen_end - part.writing.position.source_next
                 if unread > 0:
                     raise Kept(f"{unread:,} offsets of {part.source} were never read")
 
@@ -277,7 +277,7 @@ def record_unread(context: LaneContext) -> None:
         over = [run for run in over if not any(part.pending for part in run.partitions.values())]
     for run in over:
         for number, part in sorted(run.partitions.items()):
-            at, end = part.position.source_next, part.seen_end
+            at, end = part.writing.position.source_next, part.reading.seen_end
             if end > at:
                 now = int(time.time() * 1000)
                 gap = Gap(context.mirror.name, run.topic, number, run.incarnation, at, end, HoleCause.RETENTION, KEEP_DECIDED_BY, now)

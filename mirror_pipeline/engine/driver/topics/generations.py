@@ -24,7 +24,9 @@ def follows(context: LaneContext, known: Incarnation, found_topic_id: str) -> bo
 def drained(run: TopicRun, recorded: Mapping[TopicPartition, Position]) -> bool:
     """Whether everything staged of this generation is known to be on the target, and recorded: the next one continues after that."""
     return not any(
-        part.pending or part.outcome_unknown or recorded.get(part.source, part.position).source_next < part.position.source_next
+        part.pending
+        or part.writing.outcome_unknown
+        or recorded.get(part.source, part.writing.position).source_next < part.writing.position.source_next
         for part in run.partitions.values()
     )
 
@@ -42,7 +44,7 @@ def successor_of(
         earliest: first source offset of each partition as it is now.
     """
     if topic_id == known.topic_id:
-        starts = {number: part.position.source_next for number, part in run.partitions.items()} | _cut(context, known)
+        starts = {number: part.writing.position.source_next for number, part in run.partitions.items()} | _cut(context, known)
     else:
         starts = dict(earliest)
     return replace(

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from mirror_pipeline.buffer.place.lane_file import read_lane_file
 from mirror_pipeline.engine.driver.context import LaneContext
-from mirror_pipeline.engine.driver.state import PartitionState, TopicRun
+from mirror_pipeline.engine.driver.state import PartitionState, ReadSide, TopicRun, WriteSide
 from mirror_pipeline.engine.driver.topics.waits import patience
 from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
@@ -24,16 +24,16 @@ def resumed_runs(context: LaneContext, known: Mapping[str, Incarnation], wanted:
         return {}
     positions = context.ledger.positions()
     runs = {name: run_of(generation, positions, wanted[name].ranges) for name, generation in known.items()}
-    floors = {p.source: p.position.source_next for run in runs.values() for p in run.partitions.values()}
+    floors = {p.source: p.writing.position.source_next for run in runs.values() for p in run.partitions.values()}
     for span in context.spans.pending(floors):
         run = runs.get(span.topic)
         if run is None or span.incarnation != run.incarnation or span.partition not in run.partitions:
             continue
         part = run.partitions[span.partition]
         part.pending.append(span)
-        part.resumed = part.resumed or span.records > 0
+        part.writing.resumed = part.writing.resumed or span.records > 0
         part.staged = max(part.staged, span.end)
-        part.learned(span)
+        part.reading.learned(span)
     _remember(context, runs)
     return runs
 
@@ -48,10 +48,10 @@ def _remember(context: LaneContext, runs: Mapping[str, TopicRun]) -> None:
         run.max_batch_bytes = saved.max_batch_bytes or run.max_batch_bytes
         for number, part in run.partitions.items():
             if number in saved.end:
-                part.last_end, part.end_was_known = saved.end[number], saved.ends_known
+                part.reading.last_end, part.reading.end_was_known = saved.end[number], saved.ends_known
             mark = saved.marks.get(number)
             if mark is not None and mark[0] < part.staged:
-                part.mark = BatchMark(*mark)
+                part.reading.mark = BatchMark(*mark)
 
 
 def run_of(generation: Incarnation, positions: Mapping[TopicPartition, Position], ranges: Ranges) -> TopicRun:
@@ -61,8 +61,8 @@ def run_of(generation: Incarnation, positions: Mapping[TopicPartition, Position]
         source = TopicPartition(generation.topic, number)
         position = positions.get(source) or Position(start, generation.target_starts[number], generation.ordinals.get(number, 0))
         run.partitions[number] = PartitionState(
-            source, TopicPartition(generation.target_topic, number), generation.incarnation, position, position.source_next,
-            hard_end=ranges[number][1] if ranges else None, producer_epoch=generation.producer_epoch,
+            source, TopicPartition(generation.target_topic, number), generation.incarnation, position.source_next,
+            WriteSide(position, generation.producer_epoch), ReadSide(hard_end=ranges[number][1] if ranges else None),
         )  # fmt: skip
     return run
 

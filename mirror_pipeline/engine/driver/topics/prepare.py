@@ -232,7 +232,7 @@ class Preparation:
             for name, run in runs.items():
                 self._state.topics[name] = run
                 for part in run.partitions.values():  # with nothing staged the ledger knows all that was sent
-                    part.outcome_unknown = bool(part.pending)
+                    part.writing.outcome_unknown = bool(part.pending)
                 if run.target_topic != self._wanted[name].target_topic:
                     self._state.halt(name, renamed(name, run.target_topic, self._wanted[name].target_topic))
             self._turned_away(topics)

@@ -88,7 +88,7 @@ class Preparing:
         self._failures += 1
         with self._state.lock:
             self._state.target_lost(error.message)
-            busy = any(part.pending or part.outcome_unknown for part in self._state.checked())
+            busy = any(part.pending or part.writing.outcome_unknown for part in self._state.checked())
         unreachable = ClusterUnreachable(self._context.target.alias, error.message, hint=error.hint)
         self._patience.lost(unreachable, forever=busy or not self._context.once)
         return backoff(self._failures)

@@ -85,12 +85,13 @@ class WriteLoop:
         """Whether the read loop has ended and nothing is left to send."""
         state = self._state
         waiting = state.unready and state.source_lost is None  # without the source no topic can begin
-        return state.reading_over and not any(p.pending or p.outcome_unknown for p in parts) and not waiting and not state.unchecked()
+        left = any(part.pending or part.writing.outcome_unknown for part in parts)
+        return state.reading_over and not left and not waiting and not state.unchecked()
 
     def _wait(self, parts: Sequence[PartitionState]) -> None:
         """Wait until the state changes."""
         with self._state.lock:
-            if not any(p.pending or p.outcome_unknown for p in parts):
+            if not any(p.pending or p.writing.outcome_unknown for p in parts):
                 self._health.idle()
             self._state.lock.wait(WAIT_SECONDS)
 

@@ -56,21 +56,21 @@ class SendOutcomes:
         """
         now = time.monotonic()
         with self._state.lock:
-            unknown = [p for p in self._state.checked() if p.outcome_unknown]
-        if not any(p.retry_at <= now for p in unknown):
+            unknown = [p for p in self._state.checked() if p.writing.outcome_unknown]
+        if not any(p.writing.retry_at <= now for p in unknown):
             return
-        unknown = [p for p in unknown if p.retry_at <= (now if p.suspect else now + TAILS_TOGETHER_SECONDS)]
+        unknown = [p for p in unknown if p.writing.retry_at <= (now if p.writing.suspect else now + TAILS_TOGETHER_SECONDS)]
         crash_point("recover.before")
         self._health.avoid_silent()
         leaders, _ = self._client.leaders([p.target for p in unknown], patience=0.0)
         tails = read_tails(
             self._client,
-            {p.target: p.position for p in unknown},
+            {p.target: p.writing.position for p in unknown},
             self._context.stamp,
             timeout=REPLICATION_SECONDS,
             patience=max(TAIL_ANSWER_SECONDS, self._health.silent.longest()),
-            epochs={p.target: p.producer_epoch for p in unknown if p.producer_epoch},
-            shared={p.target: p.tail_read or p.resumed for p in unknown} if self._context.shared else {},
+            epochs={p.target: p.writing.producer_epoch for p in unknown if p.writing.producer_epoch},
+            shared={p.target: p.writing.tail_read or p.writing.resumed for p in unknown} if self._context.shared else {},
         )
         self._health.avoid_silent()
         sends: list[Send] = []
@@ -93,64 +93,64 @@ class SendOutcomes:
             self._suspect(part, tail)
             return []
         if isinstance(tail, ConnectionLost):
-            part.failed(tail.message, delay=backoff(part.failures), reached=_answered(tail))
+            part.writing.failed(tail.message, delay=backoff(part.writing.failures), reached=_answered(tail))
             return []
         if isinstance(tail, BrokerError):
             if lookup(tail.code).action in (Action.HALT, Action.FATAL):
                 self._state.halt(topic, refused_topic(topic, tail))
             else:
-                part.failed(tail.message, delay=backoff(part.failures), reached=_answered(tail))
+                part.writing.failed(tail.message, delay=backoff(part.writing.failures), reached=_answered(tail))
             return []
-        if part.suspect is not None and not tail.read:
-            self._suspect(part, part.suspect)  # retention has deleted the records that could clear it
+        if part.writing.suspect is not None and not tail.read:
+            self._suspect(part, part.writing.suspect)  # retention has deleted the records that could clear it
             return []
         try:
-            before = part.position.ordinal
+            before = part.writing.position.ordinal
             sends = self._account(part, tail.records, tail.landed)
-            self._count(part, part.position.ordinal - before)
+            self._count(part, part.writing.position.ordinal - before)
         except ValueError as error:
             self._state.halt(topic, buffer_gap(topic, part.target, error))
             return []
-        part.outcome_unknown, part.tail_read, part.suspect, part.retry_at = False, True, None, 0.0
+        part.writing.outcome_unknown, part.writing.tail_read, part.writing.suspect, part.writing.retry_at = False, True, None, 0.0
         if not part.pending:
-            part.worked()
+            part.writing.worked()
         return sends
 
     def _suspect(self, part: PartitionState, found: Halt) -> None:
         """Halt by the second answer that asks for it: the first may come from a broker that has lost its leadership, or lags."""
         halt = found.at(part.source)
-        if part.suspect is not None or found.code == "internal":
+        if part.writing.suspect is not None or found.code == "internal":
             log_internal(halt)
             self._state.halt(halt.topic, halt)
             return
         log.info("%s: checked again before it halts: %s", part.target, found.message)
-        part.suspect = halt
-        part.failed(found.message, delay=divergence.SECOND_LOOK_SECONDS)
+        part.writing.suspect = halt
+        part.writing.failed(found.message, delay=divergence.SECOND_LOOK_SECONDS)
 
     def _count(self, part: PartitionState, found: int) -> None:
         """Count records that this run sent without an answer; those found by its first tail are an earlier run's."""
-        if part.tail_read and found:
+        if part.writing.tail_read and found:
             self._losses.done()
             self._state.topics[part.source.topic].records += found
             self._state.records += found
 
     def _account(self, part: PartitionState, records: int, landed: Landed = ()) -> list[Send]:
         """Move the partition's position over ``records`` records that are known to be on the target; ``landed``: not in one run."""
-        runs = landed or ((part.position.target_next, records),)
-        before = part.position
-        sends, part.position = advance_over(part.pending, part.position, runs, target_topic=part.target.topic)
-        if part.position != before:
-            part.worked()
-        while part.pending and part.pending[0].end <= part.position.source_next:
+        runs = landed or ((part.writing.position.target_next, records),)
+        before = part.writing.position
+        sends, part.writing.position = advance_over(part.pending, part.writing.position, runs, target_topic=part.target.topic)
+        if part.writing.position != before:
+            part.writing.worked()
+        while part.pending and part.pending[0].end <= part.writing.position.source_next:
             part.pending.popleft()
-        part.staged = max(part.staged, part.position.source_next)
+        part.staged = max(part.staged, part.writing.position.source_next)
         return sends
 
     def pass_holes(self, parts: Sequence[PartitionState]) -> list[Send]:
         """Move positions over spans without records, which need no request; with the state locked."""
         sends: list[Send] = []
         for part in parts:
-            if part.pending and not part.outcome_unknown and trailing_holes_only(part.pending, part.position):
+            if part.pending and not part.writing.outcome_unknown and trailing_holes_only(part.pending, part.writing.position):
                 sends += self._account(part, 0)
         return sends
 
@@ -193,7 +193,7 @@ class SendOutcomes:
 
     def _apply_outcome(self, part: PartitionState, outcome: PartitionOutcome, errors: list[str]) -> None:
         if outcome.halt is not None and outcome.halt.code in LOOKED_AT_AGAIN:
-            part.outcome_unknown = True
+            part.writing.outcome_unknown = True
             self._suspect(part, outcome.halt)
         elif outcome.halt is not None:
             halt = outcome.halt.at(part.source)
@@ -202,9 +202,9 @@ class SendOutcomes:
         elif outcome.error:
             log.info("producing to %s: %s", outcome.target, outcome.error)
             errors.append(outcome.error)
-            part.failed(outcome.error, delay=backoff(part.failures), reached=outcome.answered)
+            part.writing.failed(outcome.error, delay=backoff(part.writing.failures), reached=outcome.answered)
         else:
-            part.worked()
+            part.writing.worked()
 
 
 def _answered(error: BrokerError | ConnectionLost) -> bool:

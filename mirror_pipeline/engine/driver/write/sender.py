@@ -41,7 +41,7 @@ class Sender:
     def choose(self, parts: Sequence[PartitionState]) -> list[PartitionWork]:
         """Spans to send next: oldest first from every partition in turn, about one micro-batch of bytes together."""
         now = time.monotonic()
-        ready = [p for p in parts if p.pending and not p.outcome_unknown and p.retry_at <= now]
+        ready = [p for p in parts if p.pending and not p.writing.outcome_unknown and p.writing.retry_at <= now]
         if not ready:
             return []
         budget = self._context.mirror.engine.micro_batch_bytes
@@ -103,7 +103,7 @@ class Sender:
         """Seconds that a broker may be silent in a task; None, so long as a request may take, where no other broker has anything to do."""
         with self._state.lock:
             leaders = {self._client.known_leader(part.target) for part in self._state.sendable()}
-            failures = max(self._of(work).failures for work in share)
+            failures = max(self._of(work).writing.failures for work in share)
         return SILENT_TARGET_SECONDS * 2.0 ** min(failures, 5) if len(leaders) > 1 else None
 
     def _of(self, work: PartitionWork) -> PartitionState:
@@ -121,7 +121,7 @@ class Sender:
     def _set_unknown(self, sent: Sequence[PartitionWork]) -> None:
         """The outcome of this work is unknown; with the state locked."""
         for work in sent:
-            self._of(work).outcome_unknown = True
+            self._of(work).writing.outcome_unknown = True
 
 
 def _size(work: Sequence[PartitionWork]) -> int:
@@ -143,5 +143,5 @@ def _choose(ready: Sequence[PartitionState], budget_bytes: int, shared: bool = F
                 break
             chosen.append(span)
             size += span.bytes
-        work.append(PartitionWork(part.target, tuple(chosen), part.position, part.producer_epoch, shared))
+        work.append(PartitionWork(part.target, tuple(chosen), part.writing.position, part.writing.producer_epoch, shared))
     return work

@@ -29,9 +29,9 @@ class TargetHealth:
         """Stop probing silent brokers; a run that leaves partitions because nobody answers for them ends with the target down."""
         self.silent.end()
         with self._state.lock:
-            unreached = next((part for part in self._state.left() if not part.reached), None)
+            unreached = next((part for part in self._state.left() if not part.writing.reached), None)
             if unreached is not None:
-                self._state.target_lost(unreached.left)
+                self._state.target_lost(unreached.writing.left)
 
     def answered(self) -> None:
         """At least one partition's leader has answered."""
@@ -39,7 +39,7 @@ class TargetHealth:
         with self._state.lock:
             if self._state.target_down:
                 for part in self._state.sendable():
-                    part.waits_since = None
+                    part.writing.waits_since = None
             self._state.target_back()
 
     def acknowledged(self) -> None:
@@ -57,8 +57,8 @@ class TargetHealth:
             return
         before = time.monotonic() - self._context.mirror.engine.target_wait
         for part in self._state.sendable():
-            if part.waits_since is not None and part.waits_since < before:
-                log.warning("%s is left for the next run: %s", part.target, part.error)
+            if part.writing.waits_since is not None and part.writing.waits_since < before:
+                log.warning("%s is left for the next run: %s", part.target, part.writing.error)
                 self._state.leave(part)
 
     def lost(self, error: ConnectionLost | ClusterUnreachable) -> None:
@@ -67,7 +67,7 @@ class TargetHealth:
         with self._state.lock:
             self._state.target_lost(error.message)
             for part in self._state.sendable():
-                part.outcome_unknown = True
+                part.writing.outcome_unknown = True
         self._patience.lost(
             ClusterUnreachable(self._context.target.alias, error.message, hint=error.hint),
             forever=not self._context.once,
@@ -83,5 +83,5 @@ class TargetHealth:
     def others_well(self, silent: Collection[int | None]) -> bool:
         """Whether partitions led by other brokers than the ``silent`` ones are known to be well (None: they have no leader)."""
         with self._state.lock:
-            well = [part.target for part in self._state.sendable() if not part.outcome_unknown]
+            well = [part.target for part in self._state.sendable() if not part.writing.outcome_unknown]
         return any(self._client.known_leader(target) not in silent for target in well)

@@ -47,9 +47,9 @@ def test_the_status_names_a_halt_in_plain_fields(context: LaneContext) -> None:
 def test_only_a_partition_with_something_to_copy_waits_for_its_leader(context: LaneContext, end: int, state: str) -> None:
     context.state.topics |= resumed_runs(context, {"t": LIFE}, {"t": LaneTopic("t", "east.t")})
     part = context.state.topics["t"].partitions[0]
-    part.position = replace(part.position, source_next=30)
-    part.staged, part.end, part.end_known = 30, end, True
-    part.failed("its leader does not respond", delay=1.0)
+    part.writing.position = replace(part.writing.position, source_next=30)
+    part.staged, part.reading.end, part.reading.end_known = 30, end, True
+    part.writing.failed("its leader does not respond", delay=1.0)
     assert progress_of(context, seconds=1.0).topics["t"].state == state
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,7 +11,7 @@ import pytest
 from mirror_pipeline.config import MirrorConfig, TopicSelection
 from mirror_pipeline.engine.driver.context import LaneContext
 from mirror_pipeline.engine.driver.progress import progress_of, report_of
-from mirror_pipeline.engine.driver.state import LaneState, PartitionState, TopicRun
+from mirror_pipeline.engine.driver.state import LaneState, PartitionState, ReadSide, TopicRun, WriteSide
 from mirror_pipeline.model import Position, SpanRef, TopicPartition
 
 DOWN = "cluster west: no broker answers"
@@ -21,7 +20,7 @@ DOWN = "cluster west: no broker answers"
 def lane(*, staged: int = 0, end: int = 0, end_known: bool = True, **down: str) -> LaneContext:
     """A continuous run over one topic: ``staged`` offsets wait in the buffer, the source ends at ``end``."""
     part = PartitionState(
-        TopicPartition("t", 0), TopicPartition("east.t", 0), "now", Position(0, 0, 0), staged, end=end, end_known=end_known, pending=deque()
+        TopicPartition("t", 0), TopicPartition("east.t", 0), "now", staged, WriteSide(Position(0, 0, 0)), ReadSide(end, end_known)
     )
     if staged:
         part.pending.append(SpanRef("t", 0, "now", 0, 0, staged, staged, 1, 100, 0, 0, (), "p", 0))

@@ -223,19 +223,19 @@ def test_a_partition_without_a_leader_waits_on_its_own(context: LaneContext) -> 
     staging = lane(context, source)
     staging.refresh_ends()
     part = part_of(context)
-    assert part.unread and context.state.ready() == [] and context.state.live() == [part]
+    assert part.reading.unread and context.state.ready() == [] and context.state.live() == [part]
     staging.refresh_ends()
     assert source.asked == 1, "what is put off is not asked for"
     staging._source.look_up()
     assert source.looked == 0, "its time is not over"
-    part.read_at, source.led[PLACE] = 0.0, broker_error(3, "t[0]")
+    part.reading.read_at, source.led[PLACE] = 0.0, broker_error(3, "t[0]")
     staging._source.look_up()
-    assert (source.looked, part.read_failures, bool(part.unread)) == (1, 2, True)
-    part.read_at, source.led[PLACE] = 0.0, 1
+    assert (source.looked, part.reading.read_failures, bool(part.reading.unread)) == (1, 2, True)
+    part.reading.read_at, source.led[PLACE] = 0.0, 1
     staging._source.look_up()
     assert context.state.ready() == [part]
     staging.refresh_ends()
-    assert part.end == STAGED + 5
+    assert part.reading.end == STAGED + 5
 
 
 def test_what_a_silent_broker_leads_is_left_out_until_it_answers_or_another_leads(
@@ -246,27 +246,27 @@ def test_what_a_silent_broker_leads_is_left_out_until_it_answers_or_another_lead
     side = lane(context, source)._source
     side.take_results([ReadResult(None, (), 0.0, {1: "timed out"})])
     part = part_of(context)
-    assert (part.unread, source.avoided) == ("timed out", {1})
-    part.read_at = 0.0
+    assert (part.reading.unread, source.avoided) == ("timed out", {1})
+    part.reading.read_at = 0.0
     side.look_up()
-    assert part.unread == "timed out", "it leads still"
-    part.read_at, source.led[PLACE] = 0.0, 2
+    assert part.reading.unread == "timed out", "it leads still"
+    part.reading.read_at, source.led[PLACE] = 0.0, 2
     side.look_up()
-    assert part.unread == ""
+    assert part.reading.unread == ""
     side.take_results([ReadResult(None, (), 0.0, {1: "timed out"})])
-    part.put_off("timed out", delay=1000.0)
+    part.reading.put_off("timed out", delay=1000.0)
     side.brokers._silent.clear()
     side.look_up()
-    assert (part.unread, source.avoided) == ("", frozenset()), "one that answers again is asked at once"
+    assert (part.reading.unread, source.avoided) == ("", frozenset()), "one that answers again is asked at once"
 
 
 def test_a_run_once_says_what_it_waits_for_when_all_else_is_read(context: LaneContext) -> None:
     staging = lane(context, Moving(ends=["no leader"]), once=True)
     part = part_of(context)
-    part.end_known = False
+    part.reading.end_known = False
     with pytest.raises(ConnectionLost, match=r"t\[0\] cannot be read: t\[0\]: LEADER_NOT_AVAILABLE"):
         staging._nothing_to_read()
-    part.end_known = True
+    part.reading.end_known = True
     assert staging._nothing_to_read() is False, "it was read to its end"
 
 
@@ -278,11 +278,11 @@ def test_a_topic_that_cannot_be_read_says_so(context: LaneContext) -> None:
         topic = progress_of(context, seconds=1.0).topics["t"]
         return topic.state, topic.reason
 
-    part.position = Position(STAGED, 0, 0)
+    part.writing.position = Position(STAGED, 0, 0)
     assert shown() == ("ok", "")
-    part.put_off("its leader moves", delay=1.0)
+    part.reading.put_off("its leader moves", delay=1.0)
     assert shown() == ("ok", ""), "that passes in a moment"
-    part.put_off("no leader", delay=1.0)
+    part.reading.put_off("no leader", delay=1.0)
     assert shown() == ("behind", "t[0] cannot be read: no leader")
 
 

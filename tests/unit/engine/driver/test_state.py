@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from mirror_pipeline.engine.driver import state as module
-from mirror_pipeline.engine.driver.state import LaneState, PartitionState, TopicRun
+from mirror_pipeline.engine.driver.state import LaneState, PartitionState, TopicRun, WriteSide
 from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.halts import Halt, other_cluster, recreated, refused, refused_topic
 from mirror_pipeline.model import Position, TopicPartition
@@ -38,8 +38,8 @@ def state() -> LaneState:
     made = LaneState()
     run = TopicRun("t", "east.t", "i", target_checked=True)
     for number in range(3):
-        part = PartitionState(TopicPartition("t", number), TopicPartition("east.t", number), "i", Position(0, 0, 0), 0)
-        part.outcome_unknown = False
+        part = PartitionState(TopicPartition("t", number), TopicPartition("east.t", number), "i", 0, WriteSide(Position(0, 0, 0)))
+        part.writing.outcome_unknown = False
         run.partitions[number] = part
     made.topics["t"] = run
     return made
@@ -68,9 +68,9 @@ def test_one_partition_goes_ahead_and_nothing_is_sent_before_the_target_is_check
     assert state.sendable() == []
     clock.now += 10
     state.try_again()
-    assert not run.target_checked and [part.outcome_unknown for part in state.sendable()] == [True] * 3
+    assert not run.target_checked and [part.writing.outcome_unknown for part in state.sendable()] == [True] * 3
     assert [part.source.partition for part in state.ready()] == [1]
-    assert [part.retry_at - clock.now for part in state.sendable()] == [5, 0 - clock.now, 5]
+    assert [part.writing.retry_at - clock.now for part in state.sendable()] == [5, 0 - clock.now, 5]
 
 
 def test_a_refusal_of_the_source_leaves_sending_alone(state: LaneState, clock: Clock) -> None:
@@ -78,7 +78,7 @@ def test_a_refusal_of_the_source_leaves_sending_alone(state: LaneState, clock: C
     state.halt("t", DENIED, sendable=True)
     clock.now += 10
     state.try_again()
-    assert run.target_checked and not any(part.outcome_unknown for part in state.sendable())
+    assert run.target_checked and not any(part.writing.outcome_unknown for part in state.sendable())
 
 
 @pytest.mark.parametrize("halt", [RECREATED, other_cluster("t", "east", "a", "b")])

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import os, sys
-from mirror_pipeline.execution import spark_daemon
+from mirror_pipeline.engine.tasks import spark_daemon
 spark_daemon.load()
 assert {"mirror_pipeline.engine.tasks.read.task", "mirror_pipeline.engine.tasks.write.task", "pyspark.worker"} <= set(sys.modules)
 print(len(os.listdir("/proc/self/task")), sum(name in sys.modules for name in ("pandas", "dagster", "deltalake", "rich")))

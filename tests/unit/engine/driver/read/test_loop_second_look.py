@@ -44,7 +44,7 @@ def test_an_old_answer_about_the_end_neither_halts_nor_lowers_it(context: LaneCo
         monkeypatch.setattr(staging._source._watch, "wait", lambda at, stable=stable, **_: fetched(stable))
         staging._source.await_news()
     assert halt_code(context) == ""
-    assert context.state.topics["t"].partitions[0].end == STAGED + 5
+    assert context.state.topics["t"].partitions[0].reading.end == STAGED + 5
 
 
 def test_an_end_that_only_one_answer_puts_too_low_halts_nothing(context: LaneContext) -> None:

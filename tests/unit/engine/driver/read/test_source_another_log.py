@@ -74,4 +74,4 @@ def test_a_micro_batch_of_the_topic_that_took_its_name_is_not(context: LaneConte
 def test_merging_does_not_change_what_is_known_of_the_sources_batches(context: LaneContext) -> None:
     """How much a fetch asks for, and how long links are cut into stretches, follows from the batches that the source has."""
     staged(context, "now", mark=MARK, bytes=8000, batches=16)  # one in the buffer
-    assert context.state.topics["t"].partitions[0].bytes_per_batch == 500
+    assert context.state.topics["t"].partitions[0].reading.bytes_per_batch == 500

@@ -81,7 +81,7 @@ LAST = BatchMark(STAGED - 1, 7, 0)
 
 def read_on(context: LaneContext, staging: ReadLoop, *, mark: BatchMark = LAST) -> None:
     """Another batch, of the next leader's epoch."""
-    context.state.topics["t"].partitions[0].mark = mark
+    context.state.topics["t"].partitions[0].reading.mark = mark
     writer = PartFileWriter(context.store, 0, 0, durable=False)
     writer.add(SpanDraft("t", 0, "now", STAGED, STAGED + 10, 10, 1, 0, 0), b"payload")
     found = RangeOutcome("t", 0, STAGED + 10, 10, 7, end=STAGED + 10, first_epoch=1, mark=BatchMark(STAGED, 1, 1))

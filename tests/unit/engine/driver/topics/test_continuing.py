@@ -111,9 +111,9 @@ def test_records_of_others_behind_an_earlier_generation_halt_the_topic(context: 
 def test_the_next_generation_waits_until_the_ledger_names_all_that_was_sent(context: LaneContext) -> None:
     run = run_of(LIFE, context.ledger.positions(), None)
     part = run.partitions[0]
-    part.outcome_unknown = False
+    part.writing.outcome_unknown = False
     assert drained(run, context.ledger.positions())
-    part.position = replace(part.position, source_next=12, target_next=2, ordinal=2)
+    part.writing.position = replace(part.writing.position, source_next=12, target_next=2, ordinal=2)
     assert not drained(run, context.ledger.positions())
     context.ledger.record(0, [Send("t", 0, "now", 10, 12, "east.t", 0, 2, 2, 0, 0)])
     assert drained(run, context.ledger.positions())

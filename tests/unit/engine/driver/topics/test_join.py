@@ -20,7 +20,8 @@ def test_a_topic_goes_on_behind_its_ledger_and_its_buffer(context: LaneContext) 
     stage(context, 1, 20, 30, "now")
     context.ledger.record(0, [send(10, 20)])
     part = resumed_runs(context, {"t": LIFE}, {"t": LaneTopic("t", "east.t")})["t"].partitions[0]
-    assert (part.position.source_next, part.position.ordinal, part.staged, part.outcome_unknown) == (20, 10, 30, True)
+    at = part.writing.position
+    assert (at.source_next, at.ordinal, part.staged, part.writing.outcome_unknown) == (20, 10, 30, True)
     assert [(span.start, span.end) for span in part.pending] == [(20, 30)]
 
 

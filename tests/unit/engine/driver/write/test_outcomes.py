@@ -69,7 +69,7 @@ def code_of(context: LaneContext) -> str:
 def test_no_topic_halts_by_one_answer_of_the_target(context: LaneContext, code: str) -> None:
     outcomes, part = lane(context)
     outcomes._apply_tail(part, halted(code))
-    assert (code_of(context), part.outcome_unknown) == ("", True)
+    assert (code_of(context), part.writing.outcome_unknown) == ("", True)
     outcomes._apply_tail(part, ConnectionLost("nobody answers"))
     outcomes._apply_tail(part, NotReplicated("not yet"))
     assert code_of(context) == ""
@@ -80,8 +80,8 @@ def test_no_topic_halts_by_one_answer_of_the_target(context: LaneContext, code: 
 def test_a_second_answer_that_finds_nothing_clears_the_first(context: LaneContext) -> None:
     outcomes, part = lane(context)
     outcomes._apply_tail(part, halted("target_truncated"))
-    outcomes._apply_tail(part, Tail(TARGET, 0, part.position.target_next))
-    assert (part.suspect, part.outcome_unknown) == (None, False)
+    outcomes._apply_tail(part, Tail(TARGET, 0, part.writing.position.target_next))
+    assert (part.writing.suspect, part.writing.outcome_unknown) == (None, False)
     outcomes._apply_tail(part, halted("target_truncated"))
     assert code_of(context) == ""
 
@@ -89,7 +89,7 @@ def test_a_second_answer_that_finds_nothing_clears_the_first(context: LaneContex
 def test_an_offset_that_was_not_expected_is_for_the_log_to_judge(context: LaneContext) -> None:
     outcomes, part = lane(context)
     outcomes._apply_outcome(part, PartitionOutcome(TARGET, 0, 0, True, halt=displaced(TARGET, 9, 5)), [])
-    assert (code_of(context), part.outcome_unknown) == ("", True)
+    assert (code_of(context), part.writing.outcome_unknown) == ("", True)
     outcomes._apply_tail(part, halted("foreign_writer"))
     assert code_of(context) == "foreign_writer"
 
@@ -97,7 +97,7 @@ def test_an_offset_that_was_not_expected_is_for_the_log_to_judge(context: LaneCo
 def test_what_retention_has_deleted_clears_nobody(context: LaneContext) -> None:
     outcomes, part = lane(context)
     outcomes._apply_outcome(part, PartitionOutcome(TARGET, 0, 0, True, halt=displaced(TARGET, 9, 5)), [])
-    outcomes._apply_tail(part, Tail(TARGET, 5, part.position.target_next + 5, read=False))
+    outcomes._apply_tail(part, Tail(TARGET, 5, part.writing.position.target_next + 5, read=False))
     assert code_of(context) == "foreign_writer"
 
 
@@ -127,10 +127,10 @@ def test_a_fault_of_ours_over_one_partition_halts_its_topic(
 def test_partitions_of_one_broker_wait_alone(context: LaneContext) -> None:
     """Only where no other broker is known to be well is the target lost."""
     outcomes, part = lane(context, Client(**{"east.t": 1}))
-    part.outcome_unknown = False
+    part.writing.outcome_unknown = False
     assert outcomes._health.others_well({2, None})
     assert not outcomes._health.others_well({1})
-    part.outcome_unknown = True
+    part.writing.outcome_unknown = True
     assert not outcomes._health.others_well({2})
 
 
@@ -139,7 +139,7 @@ def failing(context: LaneContext, outcomes: SendOutcomes, part: PartitionState, 
     if not part.pending:
         stage(context, 0, 10, 20, "now")
         part.pending.extend(context.spans.pending({part.source: 10}))
-    work = PartitionWork(TARGET, tuple(part.pending), part.position)
+    work = PartitionWork(TARGET, tuple(part.pending), part.writing.position)
     outcome = PartitionOutcome(TARGET, 0, 0, outcome_unknown=True, error="east.t[0]: NOT_ENOUGH_REPLICAS", answered=answered)
     outcomes.apply_results([work], [WriteResult((outcome,), 0.1)], time.monotonic())
 
@@ -147,7 +147,7 @@ def failing(context: LaneContext, outcomes: SendOutcomes, part: PartitionState, 
 def test_what_a_broker_answers_about_one_topic_is_not_the_loss_of_the_target(context: LaneContext) -> None:
     outcomes, part = lane(context, Client(**{"east.t": 1}))
     failing(context, outcomes, part, answered=True)
-    assert (context.state.target_down, part.outcome_unknown) == ("", True)
+    assert (context.state.target_down, part.writing.outcome_unknown) == ("", True)
     with pytest.raises(ConnectionLost):
         failing(context, outcomes, part, answered=False)
 
@@ -163,7 +163,7 @@ def test_a_partition_that_the_target_does_not_take_is_left_by_a_run_that_ends(co
     assert context.state.sendable() == [part]
     time.sleep(0.1)
     outcomes._apply_tail(part, Tail(TARGET, 0, 0))
-    assert part.error and not part.outcome_unknown
+    assert part.writing.error and not part.writing.outcome_unknown
     outcomes._health.give_up()
     assert context.state.left() == ([part] if once else [])
     assert (report_of(context, seconds=1.0).topics[0].state, "NOT_ENOUGH_REPLICAS" in report_of(context, seconds=1.0).topics[0].reason) == (
@@ -174,21 +174,21 @@ def test_a_partition_that_the_target_does_not_take_is_left_by_a_run_that_ends(co
 def test_the_patience_of_a_partition_begins_anew_with_records_that_land_and_with_a_target_that_was_gone(context: LaneContext) -> None:
     outcomes, part = lane(context, Client(**{"east.t": 1}))
     failing(context, outcomes, part, answered=True)
-    assert part.waits_since is not None
+    assert part.writing.waits_since is not None
     outcomes._apply_tail(part, Tail(TARGET, 5, 5))
-    assert (part.waits_since, part.error) == (None, "")
+    assert (part.writing.waits_since, part.writing.error) == (None, "")
     failing(context, outcomes, part, answered=True)
     context.state.target_lost("nobody answers")
     outcomes._health.give_up()
     assert context.state.left() == []
     outcomes._health.answered()
-    assert (part.waits_since, context.state.target_down) == (None, "")
+    assert (part.writing.waits_since, context.state.target_down) == (None, "")
 
 
 def test_what_is_given_up_does_not_keep_a_next_generation_waited_for(context: LaneContext) -> None:
     _, part = lane(context)
     context.state.topics["t"].draining, context.state.unready["t"] = True, "begins later"
-    part.failed("refused", delay=0.0)
+    part.writing.failed("refused", delay=0.0)
     context.state.leave(part)
     assert (context.state.unready, context.state.sendable()) == ({}, [])
 
@@ -197,11 +197,11 @@ def test_a_broker_may_be_silent_for_a_short_time_only_where_others_have_work(con
     outcomes, part = lane(context, Client(**{"east.t": 1, "east.u": 2}))
     sender = Sender(context, outcomes._client, outcomes, Losses())
     stage(context, 0, 10, 20, "now")
-    work = PartitionWork(TARGET, tuple(context.spans.pending({part.source: 10})), part.position)
+    work = PartitionWork(TARGET, tuple(context.spans.pending({part.source: 10})), part.writing.position)
     assert sender._silence([work]) is None
     context.state.topics["u"] = TopicRun("u", "east.u", "now", {0: replace(part, target=TopicPartition("east.u", 0))})
     assert sender._silence([work]) == SILENT_TARGET_SECONDS
-    part.failures = 2
+    part.writing.failures = 2
     assert sender._silence([work]) == 4 * SILENT_TARGET_SECONDS
 
 
@@ -211,7 +211,7 @@ def test_a_broker_that_a_task_found_silent_is_not_asked_for_tails(context: LaneC
     outcomes, part = lane(context, Client(**{"east.t": 1}))
     monkeypatch.setattr(outcomes._health.silent, "lost", lambda node, why: lost.update({node: why}))
     stage(context, 0, 10, 20, "now")
-    work = PartitionWork(TARGET, tuple(context.spans.pending({part.source: 10})), part.position)
+    work = PartitionWork(TARGET, tuple(context.spans.pending({part.source: 10})), part.writing.position)
     outcome = PartitionOutcome(TARGET, 0, 0, True, error="timed out")
     with pytest.raises(ConnectionLost):
         outcomes.apply_results([work], [WriteResult((outcome,), 3.0, {1: "timed out"})], time.monotonic())

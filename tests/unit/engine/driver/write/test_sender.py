@@ -26,7 +26,7 @@ def chosen(context: LaneContext, spans: list[int], *, rate: float) -> int:
     """Bytes sent next by a lane with one partition whose target took ``rate`` bytes a second before; Spark runs every task."""
     context.state.topics |= resumed_runs(context, {"t": LIFE}, {"t": LaneTopic("t", "east.t")})
     part: PartitionState = context.state.topics["t"].partitions[0]
-    part.outcome_unknown = False
+    part.writing.outcome_unknown = False
     part.pending.extend(replace(SPAN, bytes=size) for size in spans)
     sender = Sender(context, cast("Any", None), cast("Any", None), Losses())
     sender._rate = rate

@@ -75,7 +75,7 @@ def test_a_fault_over_one_range_halts_its_topic_alone(wide: bool) -> None:
     assert [(span.topic, span.end) for span in written.spans] == [("good", 20)], "what a faulty reader holds is not written"
     bad, good = (pickle.loads(pickle.dumps(found)) for found in outcomes.results())  # noqa: S301 - our own
     assert good.halt is None and bad.halt.code == "internal" and bad.mark is None
-    assert bad.halt.message.startswith("bad[0]: unexpected IndexError: list index out of range (test_internal.py:")
+    assert bad.halt.message.startswith("bad[0]: unexpected IndexError: list index out of range (test_parallel_read_internal.py:")
     assert "Traceback" in bad.halt.trace and "\n" not in bad.halt.message
 
 

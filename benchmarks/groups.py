@@ -35,7 +35,7 @@ from mirror_pipeline.config import GroupSelection
 from mirror_pipeline.kafka.groups.group_client import Commit, GroupClient
 from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.operations.groups.background import GROUPS_MAINTAIN_EVERY, open_rounds
+from mirror_pipeline.operations.groups.carrying import GROUPS_MAINTAIN_EVERY, open_rounds
 from mirror_pipeline.operations.groups.group_round import WHOLE_EVERY, GroupRounds
 
 HEAP = "512m"

@@ -117,7 +117,7 @@ def test_the_ledger_of_a_late_holder_is_refused_too(lane: LaneStore) -> None:
     ours.save_producer(Stamp(1, 0), "west")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Ledger, "_next_revision", lambda self, log: revision)
-        with pytest.raises(BufferUnusable, match="was written by another process"):
+        with pytest.raises(BufferUnusable, match="was written by another run"):
             late.save_producer(Stamp(2, 0), "west")
     assert ours.producer("west") == Stamp(1, 0)
 

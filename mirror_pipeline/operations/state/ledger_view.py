@@ -113,10 +113,11 @@ def ledger_view(stores: Sequence[LaneStore]) -> LedgerView:
     records = size = 0
     for store in stores:
         ledger, spans = ledger_of(store), span_table(store)
-        generations = ledger.incarnations()
+        there = ledger.exists()  # else the lane is being created
+        generations = ledger.incarnations() if there else {}
         lanes.append(LaneView(store, read_lane_file(store), generations, tuple(Decisions(store).all())))
-        if not (ledger.exists() and spans.exists()):
-            continue  # a lane that is being created
+        if not (there and spans.exists()):
+            continue
         incarnations = {name: generation.incarnation for name, generation in generations.items()}
         starts |= {TopicPartition(name, n): first for name, copied in generations.items() for n, first in copied.starts.items()}
         here = {tp: position.source_next for tp, position in ledger.positions().items()}

@@ -1,7 +1,7 @@
 """Every reason for which a topic halts: one function each, with its code, message and hint; and which halts can be accepted.
 
 A code never changes; docs/troubleshooting.md explains each. Halts of topics whose copy cannot begin have no code.
-Those whose cause lies on a cluster are tried ``again`` within the run; those that protect data wait for a person.
+Those whose cause lies on a cluster are tried ``again`` within the run; those that protect data wait for an operator.
 
 Over 300 lines: all halts stand in one file.
 """

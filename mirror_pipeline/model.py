@@ -241,7 +241,7 @@ def topic_id_of(incarnation: str) -> str:
 
 
 class DecisionKind(StrEnum):
-    """What a person has accepted by ``mirror resolve``."""
+    """What an operator has accepted by ``mirror resolve``."""
 
     GAP = "gap"
     RECREATED = "recreated"
@@ -253,7 +253,7 @@ class DecisionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A person's answer to a halt.
+    """An operator's answer to a halt.
 
     ``gap``: source offsets ``[start, end)`` of ``partition`` may be missing on the target. ``recreated``: the source
     topic may continue as ``subject``, its new topic id. ``truncated``: the source's log ended at ``start``, records up

@@ -242,7 +242,7 @@ class HaltedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """A halt that a person accepted: ``spans`` are source offsets by partition, ``meaning`` says what the next run does."""
+    """A halt that an operator accepted: ``spans`` are source offsets by partition, ``meaning`` says what the next run does."""
 
     mirror: str
     topic: str

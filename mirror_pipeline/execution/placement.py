@@ -20,8 +20,8 @@ INLINE_BYTES = 8_000_000
 # Spark is started once larger micro-batches have brought, or have waiting, this many times that (2 GB): what this process copies
 # with the CPU time of a start, five seconds.
 WORTH_A_START = 256
-# How many times the usual size a micro-batch after a full one may have; in Spark for each read task, because each is a job, and a job
-# costs the same whatever its size. Over a long link each micro-batch starts with idle connections where tasks, on a cluster, do not read
+# Growth factor for the micro-batch after a full one. In Spark it applies per read task, since each task is a job with a fixed cost.
+# Over a long link each micro-batch starts with idle connections where tasks, on a cluster, do not read
 # on into the next one.
 ONWARD_REACH, SPARK_REACH, SPARK_FAR_REACH = 2, 8, 8
 

@@ -24,7 +24,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 IOV_MAX = 1024  # buffers one sendmsg call takes, POSIX's usual limit
 TLS_CHUNK = 64 * 1024  # small parts are joined up to this size; larger ones go to TLS as they are
 NO_TIME_LEFT = 0.000001  # settimeout(0) would mean "do not block"
-# Of a large answer so many bytes, if they are still due, are waited for at a time: a slow line brings a packet at a time, and waking a
+# Of a large answer this many bytes, if they are still due, are waited for at a time: a slow line brings a packet at a time, and waking a
 # thread for each costs more than all else that is done with its bytes. Linux clamps the window of a connection that waits for more than
 # its first receive buffer (128 KiB) can surely hold (``tcp_set_rcvlowat``).
 WAKE_BYTES, LEAST_WAKE_BYTES = 32 * 1024, 16 * 1024

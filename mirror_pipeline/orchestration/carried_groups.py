@@ -16,7 +16,7 @@ GROUPS_INTERVAL_SECONDS = 60
 # Dagster abandons a tick after a minute.
 GROUPS_ROUND_SECONDS = 30.0
 GROUPS_MAX_SECONDS = 3600
-# A group in one of these states needs a person; the others end by themselves.
+# These states need an operator; the others resolve themselves.
 STUCK = frozenset(("both_sides", "ahead", "not_carried"))
 FINE_STATES = frozenset(("in_step", "moved"))
 

@@ -62,7 +62,7 @@ def test_a_mirror_that_never_ran(clusters: ClusterPair, tmp_path: Path, topic_na
 def test_a_failback_before_any_failover(clusters: ClusterPair, tmp_path: Path, topic_name: str, refused: Refused) -> None:
     create_topic(clusters[0].bootstrap_servers, topic_name)
     mirror, back = pair(tmp_path, clusters, topic_name)
-    assert "mirror m was not failed over: there is nothing to lead back" in refused(2, "failback", "m")
+    assert "mirror m was not failed over: there is nothing to fail back" in refused(2, "failback", "m")
     assert "mirror back has not copied anything" in refused(2, "failover", "back")
     assert nothing_noted(mirror)
 

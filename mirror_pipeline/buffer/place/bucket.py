@@ -29,7 +29,7 @@ ALLOW_HTTP = "AWS_ALLOW_HTTP"  # obstore takes it as a property of the connectio
 CONNECT_SECONDS, REQUEST_SECONDS = 5, 30
 # A store that does not answer is reported after this; the lane then waits by its own rules, and says so.
 RETRIES, STORE_RETRY_SECONDS = 5, 20
-# A larger file is uploaded in parts of this size; so many are in memory.
+# A larger file is uploaded in parts of this size; this many are in memory.
 PART_BYTES, PARTS_AT_ONCE = 8 * 2**20, 4
 _URI = re.compile(r"s3://([^/]+)/*(.*?)/*")
 

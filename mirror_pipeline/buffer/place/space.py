@@ -14,7 +14,7 @@ from mirror_pipeline.buffer.place.usage import buffer_use, free_bytes
 from mirror_pipeline.units import rounded_size
 
 # Between two measurements of a local folder; bytes staged in between are added. A measurement walks all files of all lanes, so it
-# comes rarer, up to the longest time, where even so many bytes a second from other lanes would not fill the buffer meanwhile.
+# comes rarer, up to the longest time, where even this many bytes a second from other lanes would not fill the buffer meanwhile.
 SPACE_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 1.0, 10.0
 OTHERS_BYTES_PER_SECOND = 2_000_000_000
 # A micro-batch may become larger than planned, because a range takes whole fetches. The largest one seen counts, times this factor.

@@ -91,7 +91,7 @@ def _unnamed(text: str, *names: str) -> str:
 
 
 def _alike(rows: Sequence[Row], key: Callable[[Row], Hashable]) -> list[tuple[Row, list[Row]]]:
-    """The first row of each kind, with the others of that kind if they are so many that saying it once is better."""
+    """The first row of each kind, with the others of that kind if there are so many that saying it once is better."""
     kinds: dict[Hashable, list[Row]] = {}
     for row in rows:
         kinds.setdefault(key(row), []).append(row)

@@ -125,7 +125,7 @@ class LaneRun:
         if context.state.failure is not None:
             raise context.state.failure
         record_unread(context)
-        if self._over or not context.stop.is_set():  # else a person has ended it, and waits
+        if self._over or not context.stop.is_set():  # else an operator has ended it, and waits
             self._maintenance.last_look()
         self._show()
         report = report_of(context, seconds=seconds)

@@ -98,7 +98,7 @@ def _topic_progress(context: LaneContext, run: TopicRun, marks: bool) -> TopicPr
 
 
 def _next_trial(context: LaneContext, run: TopicRun, halt: Halt) -> str:
-    """When the topic is tried again; "" where that needs another run, or a person."""
+    """When the topic is tried again; "" where that needs another run, or an operator."""
     if not halt.again or context.once or context.stop.is_set():
         return ""
     return f"tried again in {duration(run.trial.at - time.monotonic())}" if run.halted else "being tried again"

@@ -26,7 +26,7 @@ _inner = numba.njit(error_model="numpy")
 
 @_inner
 def _number(data: Octets, at: int, size: int) -> int:
-    """A signed number of so many bytes, the highest first."""
+    """A signed number of this many bytes, the highest first."""
     number = 0
     for place in range(at, at + size):
         number = number << 8 | data[place]

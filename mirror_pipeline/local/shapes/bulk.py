@@ -46,9 +46,9 @@ def fill_bulk(
         bootstrap: bootstrap servers of a cluster without security.
         topic: topic to fill.
         partitions: its partition count; all get the same number of batches.
-        total_bytes: about so many bytes of values are written (uncompressed size).
+        total_bytes: about this many bytes of values are written (uncompressed size).
         record_bytes: bytes of one value, at least 22; there are no keys.
-        batch_bytes: about so many bytes of records in a batch, before compression.
+        batch_bytes: about this many bytes of records in a batch, before compression.
         codec: none, gzip, snappy, lz4 or zstd.
         create: create the topic; False when it exists.
         repeats: how often a value's text is repeated inside it: with 1 only codecs that count characters (gzip, zstd) make

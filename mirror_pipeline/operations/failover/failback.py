@@ -205,7 +205,7 @@ class _Failback:
         promoted = {topic: rows for topic, rows in latest_of(self.flow.config.buffer, self.flow.name).items() if is_promoted(rows)}
         if not promoted:
             raise UsageError(
-                f"mirror {self.flow.name} was not failed over: there is nothing to lead back",
+                f"mirror {self.flow.name} was not failed over: there is nothing to fail back",
                 hint=f"`mirror failover {self.flow.name}` promotes its topics",
             )
         unknown = sorted(set(options.topics or ()) - promoted.keys())

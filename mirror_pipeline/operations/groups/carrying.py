@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 # How long the end of a run waits for a round in progress, which may be abandoned at any point.
 GROUPS_END_SECONDS = 30.0
-# At most one maintenance of the table in so many rounds.
+# At most one maintenance of the table in this many rounds.
 GROUPS_MAINTAIN_EVERY = 30
 SAID = (GroupState.ACTIVE, GroupState.BOTH)
 
@@ -105,7 +105,7 @@ def _rounds(rounds: GroupRounds, store: LaneStore, interval: float, ended: RunEn
 
 
 def _messages(outcome: RoundOutcome) -> list[str]:
-    """What a person should know, one line for each group."""
+    """What an operator should know, one line for each group."""
     stuck = {key.group: decision.why for key, (_, decision) in outcome.decisions.items() if decision.state in SAID}
     lines = {**outcome.left_out, **stuck}
     seen = "the commits that were seen there last are carried over as their records arrive"

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 IDLE_STATES = ("", "empty", "dead")
 # Nothing changes until the source's commit, its translation, or the target does.
 SETTLED = (GroupState.IN_STEP, GroupState.MOVED, GroupState.BOTH, GroupState.AHEAD)
-# Every so many rounds the target is asked about all groups, also those of which nothing is new: brokers delete old offsets.
+# Every this many rounds the target is asked about all groups, also those of which nothing is new: brokers delete old offsets.
 WHOLE_EVERY = 60
 
 

@@ -13,7 +13,7 @@ from mirror_pipeline.config import BufferConfig
 from mirror_pipeline.engine.driver.maintain.archiving import DAY_SECONDS
 from mirror_pipeline.units import format_duration, rounded_size
 
-# The rate is that of so many days before today.
+# The rate is that of this many days before today.
 DAYS = 7
 
 

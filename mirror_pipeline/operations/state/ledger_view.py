@@ -26,7 +26,7 @@ class Copied:
     running: bool
 
     def accepted(self, kind: DecisionKind, subject: str = "") -> bool:
-        """Whether a person has accepted this of the topic's present generation."""
+        """Whether an operator has accepted this of the topic's present generation."""
         mine = (d for d in self.decisions if d.kind is kind and d.incarnation == self.generation.incarnation)
         return any(not subject or d.subject == subject for d in mine)
 
@@ -41,7 +41,7 @@ class LaneView:
     decisions: tuple[Decision, ...]
 
     def accepted(self, topic: str, code: str) -> bool:
-        """Whether a person has accepted this halt since the run, which did not know of it."""
+        """Whether an operator has accepted this halt since the run, which did not know of it."""
         kind = ACCEPTABLE.get(code)
         return any((d.topic, d.kind) == (topic, kind) and d.revision > self.file.decisions for d in self.decisions)
 
@@ -73,12 +73,12 @@ class LedgerView:
 
     @property
     def kept(self) -> set[str]:
-        """Names of the topics in the ledgers, without those whose deletion a person has accepted."""
+        """Names of the topics in the ledgers, without those whose deletion an operator has accepted."""
         return {name for name, topic in self.copied.items() if not topic.accepted(DecisionKind.SOURCE_GONE)}
 
     @property
     def reported(self) -> dict[str, TopicState]:
-        """Topics that the last run of each lane left halted, those left out that a person has accepted since."""
+        """Topics that the last run of each lane left halted, those left out that an operator has accepted since."""
         return {
             topic: state_of(topic, said)
             for lane in self.lanes

@@ -25,7 +25,7 @@ NOT_CARRIED = "ACLs are not carried"
 
 @dataclass(slots=True)
 class AclOutcome:
-    """What a round has changed, or would change, and what a person should know; in words."""
+    """What a round has changed, or would change, and what an operator should know; in words."""
 
     changed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -21,7 +21,7 @@ from mirror_pipeline.topics.lanes import known_topics
 
 log = logging.getLogger(__name__)
 
-# A round takes at most one part in so many of the time, and begins two minutes after the last one at the latest.
+# A round may use at most 1/SYNC_SHARE of wall time, and begins two minutes after the last one at the latest.
 SYNC_SHARE, LONGEST_PAUSE = 20, 120.0
 # The first rounds follow each other sooner: a topic that has just been created is found in step before anyone can change it.
 FIRST_PAUSE = 2.0
@@ -111,7 +111,7 @@ def _began_more(flow: Flow, seen: Collection[str]) -> bool:
 
 
 def tell(flow: Flow, outcome: SettingsOutcome, acls: AclOutcome, error: str, said: set[str]) -> None:
-    """Log what was changed, and what a person should know, each line once."""
+    """Log what was changed, and what an operator should know, each line once."""
     for topic, lines in outcome.changed.items():
         log.info("topics mirror=%s topic=%s: %s", flow.name, topic, "; ".join(lines))
     for line in acls.changed:

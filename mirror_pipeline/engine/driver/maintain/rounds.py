@@ -63,7 +63,7 @@ class SpanVerdict(Protocol):
 
 
 Verify = Callable[[int], SpanVerdict]
-"""Compares the oldest unverified spans with the target, about so many bytes of them, and records the verdict."""
+"""Compares the oldest unverified spans with the target, about this many bytes of them, and records the verdict."""
 
 
 def staged_verifier(

@@ -133,7 +133,7 @@ class MaintenanceThread:
                 self._over.wait(pause)
 
     def _is_due(self, passed: float) -> bool:
-        """Whether a round is due so many seconds after the last one."""
+        """Whether a round is due this many seconds after the last one."""
         if MAINTENANCE_SECONDS / 2 <= passed < MAINTENANCE_SECONDS:
             with suppress(BufferUnusable):  # the next round says so
                 return self.context.spans.live_files() > CROWD_FILES

@@ -9,7 +9,7 @@ from mirror_pipeline.engine.driver.plan import assign
 from mirror_pipeline.engine.tasks.read.rules import RangeRules
 from mirror_pipeline.model import TopicPartition
 
-# Partitions stay with their tasks until the heaviest share is so many times the one of a new deal.
+# Partitions stay with their tasks until the heaviest share is this many times the one of a new deal.
 UNEVEN = 1.5
 
 

@@ -1,7 +1,7 @@
 """The source as the reading loop sees it: where partitions end, who leads them, what cannot be read now, whose log is another.
 
-A partition that cannot be read is put off alone: it has no leader, its leader is silent, refuses, or lags. Its time over, the
-leaders of all that are due are looked up in one question. Nothing here waits for one broker longer than ``SilentBrokers`` says.
+A partition that cannot be read is put off alone: it has no leader, its leader is silent, refuses, or lags. When its back-off
+ends, one request looks up the leaders of all due partitions. Nothing here waits for one broker longer than ``SilentBrokers`` says.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 QUIET_LOOK_SECONDS = 5.0
 """Between two looks at all end offsets while other answers tell what is new."""
-# Looks at all ends before small micro-batches take at most one part in so many of a core.
+# Looks at all ends before small micro-batches take at most 1/LOOK_SHARE of a core.
 LOOK_SHARE = 20
 NEWS_SECONDS, MOST_NEWS_SECONDS = 0.5, 2.0
 """How long the source's brokers hold a question for news open; a stop waits for it. Longer for thousands of partitions."""

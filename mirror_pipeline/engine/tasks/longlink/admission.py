@@ -27,13 +27,13 @@ AHEAD_SHARE = 0.85
 FIRST_PROBES = 16
 """Segments in flight of all partitions whose batch sizes are unknown, until some have answered; then twice as many."""
 TOO_LARGE = 1.5
-"""A segment of so many times the usual size is cut before it starts."""
+"""A segment of this many times the usual size is cut before it starts."""
 UNKNOWN_BATCH_MAX = 1_048_588
 """The largest batch of a topic with Kafka's default settings."""
 
 
 def room_of(tasks: int) -> int:
-    """Bytes for each of so many tasks that read over one link."""
+    """Bytes for each of this many tasks that read over one link."""
     return max(LEAST_ROOM_BYTES, ROOM_BYTES // tasks)
 
 

@@ -25,7 +25,7 @@ MOST_IDLE = 0.25
 
 
 def is_long(round_trip: float) -> bool:
-    """Whether a round trip of so many seconds is worth more than two connections."""
+    """Whether a round trip of this many seconds is worth more than two connections."""
     return round_trip >= LONG_SECONDS
 
 
@@ -48,7 +48,7 @@ class Throughput:
         self.began, self._answers = None, 0
 
     def brought(self, size: int, now: float, *, connections: int) -> None:
-        """An answer has come over one of so many connections."""
+        """An answer has come over one of this many connections."""
         if self.began is not None:
             self.bytes += size
             return

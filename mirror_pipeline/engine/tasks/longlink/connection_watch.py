@@ -14,7 +14,7 @@ from mirror_pipeline.errors import ConnectionLost
 WAIT_MS = 500
 # Between two checks of all connections.
 CONNECTION_LOOK_SECONDS = 0.1
-# An overtaken connection is replaced after so many seconds without input.
+# An overtaken connection is replaced after this many seconds without input.
 SILENT_CONNECTION_SECONDS = 2.0
 
 

@@ -34,7 +34,7 @@ class Dialer:
             return bool(self._wanted or self._opening or self._opened)
 
     def want(self, count: int) -> None:
-        """Open so many more."""
+        """Open this many more."""
         with self._lock:
             self._wanted += max(0, count)
             fresh = min(self._wanted, MOST_OPENING - self._threads)

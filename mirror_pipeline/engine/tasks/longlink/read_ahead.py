@@ -60,7 +60,7 @@ class ReadAhead:
         return any(self._rows.values())
 
     def brought(self) -> tuple[int, float]:
-        """Bytes that have come since this was asked last, and the seconds for which connections had something to do; none if
+        """Bytes received since the last call, and the seconds for which connections had something to do; none if
         they are still starting, or often had to wait for us."""
         throughputs = [fetch.throughput for fetch in self._fetches.values()]
         began = [throughput.began for throughput in throughputs if throughput.began is not None]

@@ -8,7 +8,7 @@ from collections import deque
 from mirror_pipeline.engine.tasks.longlink.admission import Admission
 from mirror_pipeline.engine.tasks.longlink.segments import Attempt, Pace, Segment
 
-# A segment fails after so many connections were lost while its answer was due.
+# A segment fails after this many connections were lost while its answer was due.
 CONNECTION_LOSSES = 3
 
 

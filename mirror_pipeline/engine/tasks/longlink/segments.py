@@ -12,10 +12,10 @@ from mirror_pipeline.model import OffsetRange, TopicPartition
 
 SEGMENT_BYTES = 384 * 1024
 SEGMENT_BATCHES = 8
-"""A segment has at least so many bytes, and batches: those at its edges are read twice."""
+"""A segment has at least this many bytes, and batches: those at its edges are read twice."""
 UNKNOWN_BATCH_BYTES = 32 * 1024
 MOST_OVER = 1.25
-"""A segment with so many times the bytes that were expected of it ends where it has come to."""
+"""A segment with this many times the bytes that were expected of it ends where it has come to."""
 SLACK_BATCHES = 1.5
 """Asked for on top of what is left of a segment, so that its first and last batches come whole: that takes one on average, two at most."""
 PROBES = 2
@@ -86,15 +86,15 @@ class Estimate:
         return max(1, round(self.usual / max(1.0, self.per_offset)))
 
     def steps(self, start: int, end: int) -> int:
-        """Segments of so many offsets."""
+        """Segments of this many offsets."""
         return -(-(end - start) // self.step)
 
     def size(self, offsets: int) -> int:
-        """Bytes of so many offsets."""
+        """Bytes of this many offsets."""
         return int(offsets * max(1.0, self.per_offset))
 
     def segment(self, source: TopicPartition, start: int, end: int) -> Segment:
-        """A segment of so many offsets, whatever their bytes."""
+        """A segment of this many offsets, whatever their bytes."""
         return Segment(source, start, end, self.size(end - start), int(SLACK_BATCHES * self.batch), known=self.known)
 
 
@@ -126,7 +126,7 @@ class Attempt:
         return self.next > self.segment.start and self.received >= MOST_OVER * self.segment.size
 
     def left(self, batch: float) -> int:
-        """Bytes to ask for next, by the estimate, if batches have so many (0: as was thought when the segment was cut)."""
+        """Bytes to ask for next, by the estimate, if batches have this many (0: as was thought when the segment was cut)."""
         segment = self.segment
         share = (segment.end - self.next) / max(1, segment.end - segment.start)
         return int(segment.size * share) + (int(SLACK_BATCHES * batch) or segment.slack)
@@ -182,7 +182,7 @@ def _per_offset(planned: OffsetRange) -> float:
 
 
 LATE, LATE_WHILE_IDLE, LEAST_LATE_SECONDS = 3.0, 2.0, 0.25
-"""A segment is late after so many times the usual time for its bytes, sooner where connections have nothing else to do."""
+"""A segment is late after this many times the usual time for its bytes, sooner where connections have nothing else to do."""
 MOST_ATTEMPTS = 3
 """At once, of a segment that is asked for before it is late because everything waits for it."""
 LEARNING = 0.02

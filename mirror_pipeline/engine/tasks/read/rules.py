@@ -15,7 +15,7 @@ class RangeRules:
 
     ``max_batch_bytes`` is the largest batch the target topic takes. ``holes_expected`` says that the topic is
     compacted, so missing offsets are normal. ``record_gaps`` is the mirror's ``on_loss: record_gap``,
-    ``approved`` are source offset ranges that a person allowed to be missing. ``settings_unread`` says why it is not known
+    ``approved`` are source offset ranges that an operator allowed to be missing. ``settings_unread`` says why it is not known
     whether the topic is compacted: then no hole is expected.
     """
 

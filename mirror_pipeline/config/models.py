@@ -73,7 +73,7 @@ class ClusterModel(Section):
     client: Options = setting(
         {},
         "Further librdkafka properties for the administrative client (metadata, topics, configs). "
-        "The data path has its own transport and does not read them. "
+        "The data path has its own transport and reads only client.id and the socket buffer sizes. "
         "An unknown property is an error when the client is created. Addresses and security belong in the keys above. "
         "Values of keys that hold secrets must be references.",
         "mapping of property to value",

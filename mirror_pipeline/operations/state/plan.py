@@ -24,7 +24,7 @@ from mirror_pipeline.operations.state.halts import with_halts
 from mirror_pipeline.operations.state.lag import first_ends, lag_of
 from mirror_pipeline.operations.state.ledger_view import LedgerView, ledger_view
 from mirror_pipeline.operations.state.warnings import first_times, retention_ms, with_warnings
-from mirror_pipeline.operations.topic_sync.acl_preview import acl_notes
+from mirror_pipeline.operations.topic_sync.acl_round import acl_notes
 from mirror_pipeline.operations.topic_sync.sync_state import sync_notes
 from mirror_pipeline.reports import MirrorPlan, TopicPlan
 from mirror_pipeline.topics import rights

@@ -16,7 +16,9 @@ from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.security.acls import Acl, create_acls, delete_acls, topic_acls
-from mirror_pipeline.operations.topic_sync.own_copies import OwnCopies
+from mirror_pipeline.operations.topic_sync.own_copies import OwnCopies, own_copies
+from mirror_pipeline.operations.topic_sync.sync_state import topics_store
+from mirror_pipeline.text import SHOWN_NAMES
 from mirror_pipeline.topics import rights
 from mirror_pipeline.topics.acl_sync import AclStep, acl_step, carried_acls, own_principals
 
@@ -124,3 +126,19 @@ def _key(acl: Acl) -> Made:
 
 def _text(acl: Acl) -> str:
     return json.dumps(acl)
+
+
+def acl_notes(flow: Flow) -> tuple[str, ...]:
+    """What `plan` and `check` say of ACLs: rights that are missing, clusters without an authorizer, what the next round would change.
+
+    Nothing where ACLs are not carried. Changes nothing. Raises ClusterUnreachable, BufferUnusable.
+    """
+    if not flow.settings.topics.acls.sync:
+        return ()
+    store = topics_store(flow)
+    with flow.target_admin() as target:
+        table = TopicChanges(store) if store is not None else None
+        outcome = AclRounds(flow, table, target).run(own_copies(flow), write=False)
+    more = len(outcome.changed) - SHOWN_NAMES
+    changes = [f"the next run will {line}" for line in outcome.changed[:SHOWN_NAMES]]
+    return (*outcome.notes, *changes, *([f"and {more} more ACLs"] if more > 0 else []))

@@ -25,6 +25,7 @@ def numbers(mirror: Mirror, topic: str, partitions: int = 1) -> list[int]:
     return [int(value.removeprefix("value-").rstrip(".")) for value in found]
 
 
+@pytest.mark.long
 def test_there_and_back_and_there_again(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
     """Planned changes: nothing stays behind, so the same two topics are continued in both directions, twice around."""
     east, west = (cluster.bootstrap_servers for cluster in clusters)

@@ -38,6 +38,7 @@ def rows(mirror: Mirror, query: str, spark: SparkSession) -> list[dict[str, Any]
     return [row.asDict(recursive=True) for row in mirror.sql(query, session=spark).collect()]
 
 
+@pytest.mark.long
 def test_the_views_answer_about_all_lanes(copied: Mirror, spark: SparkSession) -> None:
     places = rows(copied, "SELECT * FROM positions ORDER BY topic, partition", spark)
     assert [(row["partition"], row["next_source_offset"], row["next_target_offset"], row["records"]) for row in places] == [

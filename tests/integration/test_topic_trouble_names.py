@@ -81,6 +81,7 @@ def named_everywhere(names: Names, mirror: Mirror) -> None:
     assert not mirror.flow.target_admin().topics([f"east.{names.stem}-late", f"{names.stem}-loop"])
 
 
+@pytest.mark.long
 def test_names_that_cannot_be_used_stop_no_other_topic(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
     names = Names(topic_name[:200])
     mirror = names.mirror(tmp_path, clusters)

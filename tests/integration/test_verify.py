@@ -78,6 +78,7 @@ def test_what_was_staged_is_found_on_the_target(clusters: ClusterPair, tmp_path:
     assert Verdict.SAME in {row.verdict for row in Ledger(mirror.flow.lane_stores()[0]).verifications()}
 
 
+@pytest.mark.long
 def test_batches_that_were_merged_are_compared_by_digests(
     clusters: ClusterPair, tmp_path: Path, spark: SparkSession, topic_name: str
 ) -> None:

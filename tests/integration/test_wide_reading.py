@@ -53,6 +53,7 @@ def test_what_is_read_ahead_is_not_read_again(
     assert len(made) <= 3, "one for the first micro-batch, whose batches nobody knew, one for the rest, one for its end"
 
 
+@pytest.mark.long
 def test_stretches_of_one_partition_are_put_together_in_order(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, spark: SparkSession
 ) -> None:

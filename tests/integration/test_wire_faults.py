@@ -58,6 +58,7 @@ def test_a_broker_that_hangs_and_one_that_is_killed(cluster_factory: Callable[..
     assert [value for _, value in read_values(cluster.bootstrap_servers, tp)] == [b"a", b"b", b"2", b"3", b"4"]
 
 
+@pytest.mark.long
 def test_one_broker_of_three_down(cluster_factory: Callable[..., list[LocalCluster]]) -> None:
     (cluster,) = cluster_factory()
     topic = new_topic(cluster.bootstrap_servers, partitions=6)

@@ -126,8 +126,8 @@ def _refusal(flow: Flow, topic: str, accept: str, mine: list[_Halted]) -> UsageE
         halt = mine[0].halt
         command = f"; accept that with: {halt.accept}" if halt.accept else ""
         return UsageError(said, hint=f"it is halted for {halt.code or 'another reason'}: {halt.reason}{command}")
-    (_, said_then) = _reports(flow.lane_stores()).get(topic, (None, TopicProgress("")))
-    if said_then.code == accept:
+    reported = _reports(flow.lane_stores()).get(topic)
+    if reported is not None and reported[1].code == accept:
         return _not_so(f"{said} any more")
     return UsageError(said, hint=f"`mirror resolve --mirror {flow.name}` lists what is halted")
 
@@ -167,15 +167,13 @@ def _of_gone(client: WireClient, store: LaneStore, generation: Incarnation) -> l
             f"source topic {generation.topic} exists, or may not be described" + (f" ({answer.topic_id})" if answer.topic_id else ""),
             hint="run the mirror again: the topic resumes, or halts as `recreated`",
         )
-    view = ledger_view([store])
-    nexts = {tp.partition: at for tp, at in view.next_offsets([generation]).items()}
-    left = sum(at - view.positions.get(TopicPartition(generation.topic, n), generation.starts[n]) for n, at in nexts.items())
-    if left:
+    rows = ledger_view([store]).staged_rows(generation)
+    if left := sum(row.lag for row in rows):
         raise UsageError(
             f"{left:,} offsets of {generation.topic} are staged and not on the target yet", hint="deliver them first: `mirror run --drain`"
         )
-    ends = read_lane_file(store).topics.get(generation.topic, TopicProgress("")).end
-    lost = {n: (at, ends[n]) for n, at in nexts.items() if ends.get(n, 0) > at}
+    ends = read_lane_file(store).topic(generation.topic).end
+    lost = {row.partition: (row.staged, ends[row.partition]) for row in rows if ends.get(row.partition, 0) > row.staged}
     spans = lost or {-1: (0, 0)}
     return [_decision(generation, DecisionKind.SOURCE_GONE, number, span) for number, span in sorted(spans.items())]
 
@@ -254,7 +252,7 @@ def _truncated(flow: Flow, client: WireClient, found: _Halted, generation: Incar
 
 def _diverged(flow: Flow, client: WireClient, found: _Halted, generation: Incarnation, number: int, at: int) -> bool:
     """Whether the batch read last, as the run recorded it, is no longer in the log."""
-    said = read_lane_file(found.store).topics.get(generation.topic, TopicProgress(""))
+    said = read_lane_file(found.store).topic(generation.topic)
     mark = said.marks.get(number)
     if mark is None or said.incarnation != generation.incarnation:
         return False
@@ -265,7 +263,7 @@ def _diverged(flow: Flow, client: WireClient, found: _Halted, generation: Incarn
 
 def _nexts(store: LaneStore, generation: Incarnation) -> dict[int, int]:
     """Next source offset to read, by partition."""
-    return {tp.partition: at for tp, at in ledger_view([store]).next_offsets([generation]).items()}
+    return {row.partition: row.staged for row in ledger_view([store]).staged_rows(generation)}
 
 
 def _offsets(client: WireClient, topic: str, numbers: Iterable[int], at: int) -> dict[int, int]:

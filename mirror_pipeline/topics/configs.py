@@ -9,6 +9,7 @@ from mirror_pipeline.config.settings import KEPT_BY_TARGET
 from mirror_pipeline.kafka.cluster_info import ConfigValue
 
 FOREVER = str(2**63 - 1)
+# Kafka's default of message.max.bytes; assumed while the target topic's own value is not known.
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 BEFORE, AFTER, DIFFERENCE = (f"message.timestamp.{word}.max.ms" for word in ("before", "after", "difference"))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,19 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def twice(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Of names with their places, those that stand in several."""
+    places = defaultdict(list)
+    for name, place in names:
+        places[name].append(place)
+    return {name: where for name, where in places.items() if len(where) > 1}
+
+
 def room(module: str) -> str:
     """The first word below the package; empty for the package itself, which only hands out its public names."""
     return module.partition(".")[2].partition(".")[0]
@@ -74,7 +88,7 @@ def room(module: str) -> str:
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
     """The package's modules that a file imports, written out or as a string, and whether it does so when it is imported itself."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     late = {id(node) for outer in ast.walk(tree) if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(outer)}
     late |= {id(node) for outer in ast.walk(tree) if isinstance(outer, ast.If) for node in ast.walk(outer)}  # TYPE_CHECKING
     for node in ast.walk(tree):
@@ -157,13 +171,10 @@ def test_what_runs_anywhere_knows_nothing_of_what_runs_once_a_lane() -> None:
 
 
 def test_a_name_stands_twice_only_where_it_means_the_same() -> None:
-    places = defaultdict(list)
-    for path in MODULES.values():
-        if path.stem not in ("__init__", "__main__"):
-            places[path.stem].append(str(path.relative_to(ROOT)))
-    twice = {name: where for name, where in places.items() if len(where) > 1}
-    assert {name: where for name, where in twice.items() if name not in TWICE} == {}
-    assert set(TWICE) - set(twice) == set(), "names that stand once only need no reason"
+    files = [path for path in MODULES.values() if path.stem not in ("__init__", "__main__")]
+    several = twice((path.stem, str(path.relative_to(ROOT))) for path in files)
+    assert {name: where for name, where in several.items() if name not in TWICE} == {}
+    assert set(TWICE) - set(several) == set(), "names that stand once only need no reason"
 
 
 def test_a_unit_test_lies_where_its_module_lies() -> None:
@@ -179,21 +190,18 @@ def test_a_unit_test_lies_where_its_module_lies() -> None:
 
 
 def test_no_class_name_stands_twice() -> None:
-    places = defaultdict(list)
-    for module, path in MODULES.items():
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef):
-                places[node.name].append(module)
-    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+    classes = ((node.name, module) for module, path in MODULES.items() for node in parsed(path).body if isinstance(node, ast.ClassDef))
+    assert twice(classes) == {}
+
+
+def constants(path: Path) -> Iterator[str]:
+    """Names that other modules may import; one letter is a type variable."""
+    for node in parsed(path).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        for name in (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)):
+            if name.isupper() and not name.startswith("_") and len(name) > 1:
+                yield name
 
 
 def test_no_constant_stands_twice() -> None:
-    """Of those that other modules may import; one letter is a type variable."""
-    places = defaultdict(list)
-    for module, path in MODULES.items():
-        for node in ast.parse(path.read_text()).body:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-            for name in (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)):
-                if name.isupper() and not name.startswith("_") and len(name) > 1:
-                    places[name].append(module)
-    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+    assert twice((name, module) for module, path in MODULES.items() for name in constants(path)) == {}

@@ -27,8 +27,8 @@ from mirror_pipeline.buffer.ledger.verified import thinned, verified_ends
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.buffer.tables import rows
-from mirror_pipeline.buffer.tables.delta import DeltaLog, add_action
-from mirror_pipeline.buffer.tables.files import FileTotals, append_numbered, read_rows, write_rows
+from mirror_pipeline.buffer.tables.delta import DeltaLog
+from mirror_pipeline.buffer.tables.files import FileTotals, append_numbered, append_revision, append_rows, read_rows
 from mirror_pipeline.buffer.tables.schema import GAPS, INCARNATIONS, PRODUCERS, SENDS, VERIFICATIONS
 from mirror_pipeline.buffer.tables.upkeep import READER_GRACE, Upkeep, maintain_log
 from mirror_pipeline.errors import BufferUnusable
@@ -137,15 +137,10 @@ class Ledger:
         return self._append(self._gaps, rows.gaps_table(self._store, list(wanted.values())), app_id, number)
 
     def _append(self, log: DeltaLog, table: pa.Table, app_id: str = "", number: int = -1) -> bool:
-        path, size, stats = write_rows(log, table, durable=self._durable)
-        return log.commit([add_action(path, size, stats, {})], app_id=app_id, version=number)
+        return append_rows(log, table, app_id, number, durable=self._durable)
 
     def _take(self, log: DeltaLog, table: pa.Table, revision: int) -> None:
-        """Append under a revision that no other commit may use: a run that was suspended in between must not overwrite newer rows."""
-        if not self._append(log, table, LEDGER_APP_ID, revision):
-            raise BufferUnusable(
-                f"ledger {log.uri}: revision {revision} was written by another run", hint="two runs of one lane? end one of them"
-            )
+        append_revision(log, table, LEDGER_APP_ID, revision, durable=self._durable, what="ledger", of="lane")
 
     def positions(self) -> dict[TopicPartition, Position]:
         """Where each partition of every topic's present incarnation stands, by the ledger alone (the target's log may be further)."""

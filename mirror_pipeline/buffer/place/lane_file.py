@@ -57,6 +57,10 @@ class LaneFile:
         """The topics of the run."""
         return self.progress.topics
 
+    def topic(self, name: str) -> TopicProgress:
+        """One of them; an empty one if the run did not have it."""
+        return self.topics.get(name) or TopicProgress("")
+
     @property
     def age(self) -> float:
         """Seconds since the last heartbeat; endless if there was none."""

@@ -127,6 +127,32 @@ def write_rows(log: DeltaLog, table: pa.Table, *, durable: bool = True) -> tuple
     return name, size, table_statistics(log.spec, table)
 
 
+def append_rows(log: DeltaLog, table: pa.Table, app_id: str = "", version: int = -1, *, durable: bool = True) -> bool:
+    """Append rows in one commit; False when the table has this version of the application already. Raises BufferUnusable."""
+    path, size, stats = write_rows(log, table, durable=durable)
+    return log.commit([add_action(path, size, stats, {})], app_id=app_id, version=version)
+
+
+def append_revision(log: DeltaLog, table: pa.Table, app_id: str, revision: int, *, durable: bool, what: str, of: str) -> None:
+    """Append under a revision that no other commit may use: a run that was suspended in between must not overwrite newer rows.
+
+    Args:
+        log: the table.
+        table: the rows, which carry the revision.
+        app_id: whose revisions are counted.
+        revision: the next one.
+        durable: bring the commit to the disk before it counts (local paths).
+        what: the table, in the error.
+        of: what it belongs to, one run at a time.
+
+    Raises:
+        BufferUnusable: another run has written it, or the table cannot be written.
+    """
+    if not append_rows(log, table, app_id, revision, durable=durable):
+        hint = f"two runs of one {of}? end one of them"
+        raise BufferUnusable(f"{what} {log.uri}: revision {revision} was written by another run", hint=hint)
+
+
 def append_numbered(log: DeltaLog, app_id: str, table_of: Callable[[int], pa.Table], *, durable: bool = True) -> None:
     """Append rows under the table's next number. Of processes that append at the same time each gets a number of its own: clocks of
     several hosts could not order what they wrote. Raises BufferUnusable."""

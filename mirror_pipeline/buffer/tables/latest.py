@@ -6,11 +6,10 @@ import pyarrow as pa
 
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.tables import columns
-from mirror_pipeline.buffer.tables.delta import DeltaLog, add_action
-from mirror_pipeline.buffer.tables.files import read_rows, write_rows
+from mirror_pipeline.buffer.tables.delta import DeltaLog
+from mirror_pipeline.buffer.tables.files import append_revision, read_rows
 from mirror_pipeline.buffer.tables.schema import TableSpec
 from mirror_pipeline.buffer.tables.upkeep import READER_GRACE, maintain_log
-from mirror_pipeline.errors import BufferUnusable
 
 MAX_LATEST_FILES = 64
 
@@ -21,7 +20,7 @@ class LatestTable:
     Args:
         store: the folder, whose lock the writer holds.
         spec: the table.
-        app_id: of its transactions in the Delta log; tables that share one count their revisions together.
+        app_id: of its transactions in its Delta log, which count the revisions.
         keys: columns that name an entry; none for a table that keeps every row.
         durable: bring commits to the disk before they count (local paths).
     """
@@ -38,16 +37,14 @@ class LatestTable:
         """Write this many rows, all or none; ``rest`` are the columns after the first three.
 
         Raises:
-            BufferUnusable: the table cannot be written, also when another process has written meanwhile.
+            BufferUnusable: the table cannot be written, also when another run has written meanwhile.
         """
         self._log.ensure()
         revision = max(self._log.transaction(self._app_id), -1) + 1
         first = [columns.strings([self._store.mirror] * count), columns.strings([self._store.lane] * count)]
         table = pa.Table.from_arrays([*first, columns.int64s([revision] * count), *rest], schema=self._spec.schema)
-        path, size, stats = write_rows(self._log, table, durable=self._durable)
-        if not self._log.commit([add_action(path, size, stats, {})], app_id=self._app_id, version=revision):
-            hint = "do two runs do this for one mirror? end one of them"
-            raise BufferUnusable(f"{self._log.uri}: revision {revision} was written by another process", hint=hint)
+        what = self._spec.name.replace("_", " ")
+        append_revision(self._log, table, self._app_id, revision, durable=self._durable, what=what, of="mirror")
 
     def maintain(self) -> None:
         """Keep the number of files and rows bounded; costs nothing when there is nothing to do. Raises BufferUnusable."""

@@ -29,6 +29,7 @@ from mirror_pipeline.operations.groups.seen_groups import SeenGroups
 
 log = logging.getLogger(__name__)
 
+# Of a Connect group and of a consumer group without members.
 IDLE_STATES = ("", "empty", "dead")
 # Nothing changes until the source's commit, its translation, or the target does.
 SETTLED = (GroupState.IN_STEP, GroupState.MOVED, GroupState.BOTH, GroupState.AHEAD)

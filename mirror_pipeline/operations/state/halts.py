@@ -19,8 +19,8 @@ from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME, ClusterMet
 from mirror_pipeline.kafka.client import WireClient, metadata_of
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirror_pipeline.kafka.offsets import led, offsets_or_errors
-from mirror_pipeline.lags import HALTED, MirrorLag, PartitionLag, TopicLag
-from mirror_pipeline.model import DecisionKind, Incarnation, TopicPartition
+from mirror_pipeline.lags import HALTED, MirrorLag, TopicLag
+from mirror_pipeline.model import DecisionKind, TopicPartition
 from mirror_pipeline.operations.state.ledger_view import Copied, LedgerView, ledger_view
 from mirror_pipeline.reports import TopicState
 from mirror_pipeline.topics.lanes import Selected
@@ -171,21 +171,10 @@ def with_halts(lag: MirrorLag, look: HaltLook, view: LedgerView, notes: tuple[st
     for name, halt in look.halts.items():
         row = rows.get(name) or TopicLag(name, halt.target_topic, ())
         if not row.partitions and name in look.copied:
-            row = replace(row, partitions=_by_ledger(look.copied[name].generation, view), lag_seconds=None)
+            row = replace(row, partitions=view.staged_rows(look.copied[name].generation), lag_seconds=None)
             row = replace(row, lag_seconds=0.0) if halt.state == ENDED and not row.lag_records else row
         if halt.state not in (HALTED, ENDED):  # what the source has more is not to be copied
             still = tuple(replace(part, lag=0) for part in row.partitions)
             row = replace(row, partitions=still, lag_seconds=0.0, expires_seconds=None, held_records=0, held_seconds=None)
         rows[name] = replace(row, state=halt.state, code=halt.code, reason=halt.reason, hint=halt.hint)
     return replace(lag, topics=tuple(rows[name] for name in sorted(rows)), notes=(*lag.notes, *notes))
-
-
-def _by_ledger(generation: Incarnation, view: LedgerView) -> tuple[PartitionLag, ...]:
-    """Partitions of a topic whose source cannot be asked: what is staged of them is all that is known to be to come."""
-    rows = []
-    for number, start in sorted(generation.starts.items()):
-        tp = TopicPartition(generation.topic, number)
-        position = view.positions.get(tp, start)
-        staged = max(position, view.staged.get(tp, position))
-        rows.append(PartitionLag(number, position, staged, staged, staged - position))
-    return tuple(rows)

@@ -136,14 +136,7 @@ def _short(lines: list[str]) -> tuple[str, ...]:
 
 def staged_lag(mirror: str, known: Mapping[str, KnownCopy], view: LedgerView) -> MirrorLag:
     """Lag by ledger and buffer alone: a partition ends where the buffer does."""
-    topics = []
-    for name, copy in sorted(known.items()):
-        rows = []
-        for number, start in sorted(copy.generation.starts.items()):
-            position = view.positions.get(TopicPartition(name, number), start)
-            staged = max(position, view.staged.get(TopicPartition(name, number), position))
-            rows.append(PartitionLag(number, position, staged, staged, staged - position))
-        topics.append(TopicLag(name, copy.target_topic, tuple(rows)))
+    topics = (TopicLag(name, copy.target_topic, view.staged_rows(copy.generation)) for name, copy in sorted(known.items()))
     return MirrorLag(mirror, tuple(topics), None)
 
 

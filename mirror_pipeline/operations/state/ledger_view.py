@@ -10,7 +10,7 @@ from mirror_pipeline.buffer.place.lane_file import FAILED, LaneFile, read_lane_f
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.engine.driver.topics.first_seen import FirstSeen
 from mirror_pipeline.halts import ACCEPTABLE, ENDED
-from mirror_pipeline.lags import BEHIND, HALTED
+from mirror_pipeline.lags import BEHIND, HALTED, PartitionLag
 from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
 from mirror_pipeline.operations.state.buffer_status import ledger_of, span_table
 from mirror_pipeline.reports import TopicProgress, TopicState
@@ -98,10 +98,19 @@ class LedgerView:
         """A line for each lane whose last run failed, was cut off, or waits for a cluster."""
         return tuple(f"{lane.store.lane}: {said}" for lane in self.lanes if (said := _note(lane.file)))
 
+    def staged_rows(self, generation: Incarnation) -> tuple[PartitionLag, ...]:
+        """The partitions of a copy by ledger and buffer alone: each ends where the buffer does."""
+        rows = []
+        for number, start in sorted(generation.starts.items()):
+            tp = TopicPartition(generation.topic, number)
+            position = self.positions.get(tp, start)
+            staged = max(position, self.staged.get(tp, position))
+            rows.append(PartitionLag(number, position, staged, staged, staged - position))
+        return tuple(rows)
+
     def next_offsets(self, generations: Iterable[Incarnation]) -> dict[TopicPartition, int]:
         """The next source offset to read of each partition of these copies."""
-        places = {TopicPartition(g.topic, number): start for g in generations for number, start in g.starts.items()}
-        return {tp: max(self.positions.get(tp, start), self.staged.get(tp, 0)) for tp, start in places.items()}
+        return {TopicPartition(g.topic, row.partition): row.staged for g in generations for row in self.staged_rows(g)}
 
 
 def ledger_view(stores: Sequence[LaneStore]) -> LedgerView:

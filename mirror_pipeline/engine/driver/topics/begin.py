@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 
 # Topics that are created in one request and recorded in one transaction.
 TOPICS_TOGETHER = 100
+BATCH_LOOK_BYTES = 64 * 1024
+# Fewer offsets are not worth a look: only records of kilobytes would make much of them.
+WORTH_A_LOOK = 1_000_000
 
 
 class TopicStarter:
@@ -291,11 +294,6 @@ def _new_partitions(topic: LaneTopic, found: TopicMetadata, known: Incarnation |
     """The source partitions that have not begun."""
     partitions = sorted(topic.ranges) if topic.ranges else sorted(found.partitions)
     return [number for number in partitions if known is None or number not in known.starts]
-
-
-BATCH_LOOK_BYTES = 64 * 1024
-# Fewer offsets are not worth a look: only records of kilobytes would make much of them.
-WORTH_A_LOOK = 1_000_000
 
 
 def backlog_bytes(source: WireClient, bounds: Mapping[TopicPartition, tuple[int, int]]) -> float:

@@ -27,6 +27,7 @@ from mirror_pipeline.model import Decision, DecisionKind, Gap, HoleCause, Incarn
 
 log = logging.getLogger(__name__)
 
+KEEP_DECIDED_BY = "topics.on_source_delete: keep"
 DELETE_DECIDED_BY = "topics.on_source_delete: delete"
 DELETION_LOOKS = 3
 # Bytes of spans that one verification compares, and how long one look at the topics may verify.
@@ -262,9 +263,6 @@ def forget_deleted(state: LaneState, metadata: ClusterMetadata, known: Mapping[s
             found = metadata.topics.get(name)
             if name not in known and run.halted is not None and run.halted.code == ENDED and found is not None and not found.error:
                 del state.topics[name]
-
-
-KEEP_DECIDED_BY = "topics.on_source_delete: keep"
 
 
 def record_unread(context: LaneContext) -> None:

@@ -17,6 +17,7 @@ from mirror_pipeline.kafka.cluster_info import ConfigValue
 from mirror_pipeline.kafka.codes import Action, lookup
 from mirror_pipeline.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 
+# UNKNOWN_OUTCOME is that of a leader that did not answer a question.
 PASSING = (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME)
 HOLE_POLICY, OVERSIZE = "unexplained_hole", "oversize"
 

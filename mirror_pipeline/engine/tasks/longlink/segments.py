@@ -20,6 +20,12 @@ SLACK_BATCHES = 1.5
 """Asked for on top of what is left of a segment, so that its first and last batches come whole: that takes one on average, two at most."""
 PROBES = 2
 """Segments by which a partition is looked at of which nothing is known."""
+LATE, LATE_WHILE_IDLE, LEAST_LATE_SECONDS = 3.0, 2.0, 0.25
+"""A segment is late after this many times the usual time for its bytes, sooner where connections have nothing else to do."""
+MOST_ATTEMPTS = 3
+"""At once, of a segment that is asked for before it is late because everything waits for it."""
+LEARNING = 0.02
+"""What is usual is the median: each answer moves it by so much."""
 EMPTY_ANSWERS = 3
 
 
@@ -179,14 +185,6 @@ def cut(planned: OffsetRange, start: int, stop: int) -> list[Segment]:
 
 def _per_offset(planned: OffsetRange) -> float:
     return max(1.0, planned.bytes_per_offset)
-
-
-LATE, LATE_WHILE_IDLE, LEAST_LATE_SECONDS = 3.0, 2.0, 0.25
-"""A segment is late after this many times the usual time for its bytes, sooner where connections have nothing else to do."""
-MOST_ATTEMPTS = 3
-"""At once, of a segment that is asked for before it is late because everything waits for it."""
-LEARNING = 0.02
-"""What is usual is the median: each answer moves it by so much."""
 
 
 class Pace:

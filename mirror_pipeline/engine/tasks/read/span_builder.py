@@ -22,6 +22,8 @@ from mirror_pipeline.kafka.records.merge import merge, worth_merging
 from mirror_pipeline.kafka.records.records import OpenRecord, RecordTooLarge, open_batch, open_parts, seal_runs
 from mirror_pipeline.model import NO_TIMESTAMP, BatchMark, Hole, HoleCause, Quarantined
 
+MAX_SEALED = 2**31 - 1
+
 
 @dataclass(slots=True)
 class SpanBuilder:
@@ -300,9 +302,6 @@ class SpanBuilder:
         else:
             self._holes.append(Hole(self.next, to, cause))
         self.next = to
-
-
-MAX_SEALED = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)

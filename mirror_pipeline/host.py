@@ -20,7 +20,7 @@ MORE_FILES = "raise the limit: ulimit -n 4096, or LimitNOFILE= of the service"
 MORE_THREADS = "raise the limit: ulimit -u, TasksMax= of the service, or the container's limit of processes"
 # Of this process and the libraries that it loads, for a run that needs no Spark; above the second number nobody counts.
 THREADS, MANY_THREADS = 64, 2048
-# Of this process with one lane and one broker on each side.
+# Of this process: with one lane between single brokers 64 are enough, and 40 are not.
 FILES = 64
 
 

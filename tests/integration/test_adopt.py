@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.errors import ProblemFound, UsageError
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.log_walk import read_log
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, values
+from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, trim, values
 from tests.support.reverse_pair import IN_PROCESS
 
 Row = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes]]]
@@ -68,13 +66,6 @@ def transactions(bootstrap: str, topic: str, count: int) -> None:
             producer.produce(topic, f"{'aborted' if number % 2 else 'tx'}-{number}-{part}".encode(), str(number).encode(), 0)
         producer.flush(30)
         (producer.abort_transaction if number % 2 else producer.commit_transaction)(30)
-
-
-def delete_before(bootstrap: str, topic: str, offset: int) -> None:
-    """Move the start of a log, as retention does."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for done in admin.delete_records([Place(topic, 0, offset)]).values():
-        done.result(15)
 
 
 def test_a_lost_ledger_is_made_anew(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
@@ -205,10 +196,10 @@ def test_logs_that_have_lost_their_beginnings(clusters: ClusterPair, tmp_path: P
         produce(east, name, 200)
         copy_rows(clusters, name, lambda rows: rows[:150])
     source, target, gone, emptied = names
-    delete_before(east, source, 40)
-    delete_before(west, f"east.{target}", 60)
-    delete_before(east, gone, 170)
-    delete_before(west, f"east.{emptied}", 150)
+    trim(east, source, {0: 40})
+    trim(west, f"east.{target}", {0: 60})
+    trim(east, gone, {0: 170})
+    trim(west, f"east.{emptied}", {0: 150})
 
     (part,) = mirror.adopt(source).partitions
     assert (part.source_start, part.target_start, part.records, part.unproven) == (40, 40, 110, 40)
@@ -245,7 +236,7 @@ def test_records_that_repeat_show_no_place(clusters: ClusterPair, tmp_path: Path
         producer.produce(topic_name, b"same", b"key", 0, timestamp=1_700_000_000_000)
     producer.flush(30)
     copy_rows(clusters, topic_name, lambda rows: rows[:200])
-    delete_before(clusters[0].bootstrap_servers, topic_name, 50)
+    trim(clusters[0].bootstrap_servers, topic_name, {0: 50})
     with pytest.raises(ProblemFound, match="are there twice"):
         mirror_of(tmp_path, clusters, topic_name).adopt(topic_name)
 

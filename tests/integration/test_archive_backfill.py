@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from mirror_pipeline import Mirror, crash_points
@@ -23,7 +22,7 @@ from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.errors import UsageError
 from tests.integration.processes import wait_until
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import create_topic, end_offsets, make_mirror
+from tests.support.mirrors import create_topic, end_offsets, make_mirror, trim
 
 Read = tuple[Any, ...]
 ARCHIVED = {"retention": "1s", "archive": "90d"}
@@ -85,12 +84,6 @@ def now() -> int:
     return int(time.time() * 1000)
 
 
-def delete_before(bootstrap: str, topic: str, offsets: Mapping[int, int]) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for answer in admin.delete_records([TopicPartition(topic, number, offset) for number, offset in offsets.items()]).values():
-        answer.result(15)
-
-
 def archive_all(mirror: Mirror) -> int:
     """Let all spans of the mirror's lanes move into the archive; how many it holds."""
     (store,) = mirror.flow.lane_stores()
@@ -116,7 +109,7 @@ def test_what_the_source_has_deleted_comes_back(
     assert archive_all(mirror) > 0
     ends = end_offsets(mirror, topic_name, target=False)
     fill(source, topic_name, 100, partitions=2, at=now(), first=400)  # these are on the source alone
-    delete_before(source, topic_name, {0: ends[0], 1: ends[1] // 2})
+    trim(source, topic_name, {0: ends[0], 1: ends[1] // 2})
 
     report = mirror.backfill(topic_name, 0, before_that, into=f"{topic_name}-past", session=session)
     assert report.run.state == "ok"
@@ -141,7 +134,7 @@ def test_a_time_range_begins_and_ends_inside_archived_spans(clusters: ClusterPai
     before = consumed(source, topic_name)
     archive_all(mirror)
     wanted = mirror.backfill(topic_name, began + 33, began + 217, into="kept-by-source", source="cluster")
-    delete_before(source, topic_name, end_offsets(mirror, topic_name, target=False))
+    trim(source, topic_name, end_offsets(mirror, topic_name, target=False))
     report = mirror.backfill(topic_name, began + 33, began + 217, into=f"{topic_name}-part")
     assert report.ranges == wanted.ranges
     first, last = began + 33, began + 217
@@ -169,7 +162,7 @@ def test_what_is_nowhere_is_named(
     (end,) = end_offsets(mirror, topic, target=False).values()
     fill(source, topic, 40, partitions=1, at=began, first=40, transactions=False)
     (later,) = end_offsets(mirror, topic, target=False).values()
-    delete_before(source, topic, {0: later - 5})
+    trim(source, topic, {0: later - 5})
     message = rf"offsets {end} to {later - 6} of {topic}\[0\] may belong to the time range and are neither on the source nor in the buffer"
     with pytest.raises(UsageError, match=message) as raised:
         mirror.backfill(topic, 0, began + 200, into=f"{topic}-past")
@@ -188,7 +181,7 @@ def test_a_killed_backfill_from_the_archive_continues(clusters: ClusterPair, tmp
     assert mirror.run(once=True).state == "ok"
     before = consumed(source, topic_name)
     archive_all(mirror)
-    delete_before(source, topic_name, end_offsets(mirror, topic_name, target=False))
+    trim(source, topic_name, end_offsets(mirror, topic_name, target=False))
     times = ("--from", "2020-01-01T00:00:00Z", "--to", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
     words = [sys.executable, "-m", "mirror_pipeline.cli", "backfill", "-m", "m", "-t", topic_name, *times, "--from-buffer"]
     words += ["--into", f"{topic_name}-past", "-c", str(tmp_path / "mirror.yaml")]

@@ -21,7 +21,7 @@ from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.errors import BufferUnusable, LaneBusy
 from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, write_config
+from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, trim, write_config
 
 
 def mirror_command(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -147,14 +147,10 @@ def ten_copied(clusters: ClusterPair, folder: Path, topic: str, spark: SparkSess
 def test_a_trimmed_source_halts_or_records_the_gap(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, spark: SparkSession
 ) -> None:
-    from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import AdminClient
 
     source, target, mirror = ten_copied(clusters, tmp_path, topic_name, spark)
     produce(source, topic_name, 10, start=10)
-    admin = AdminClient({"bootstrap.servers": source})
-    for future in admin.delete_records([TopicPartition(topic_name, 0, 15)]).values():
-        future.result(15)
+    trim(source, topic_name, {0: 15})
     report = mirror.run(once=True, session=spark)
     assert report.state == "halted"
     assert "[10, 15)" in report.topics[0].reason

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
@@ -23,7 +22,7 @@ from mirror_pipeline.model import HoleCause, TopicPartition
 from mirror_pipeline.reports import RunReport
 from tests.integration.processes import wait_until
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, values
+from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, trim, values
 
 Case = Callable[..., Mirror]
 LEADER_NOT_AVAILABLE = 5
@@ -46,12 +45,6 @@ def once(mirror: Mirror, spark: SparkSession) -> RunReport:
     return mirror.run(once=True, session=spark)
 
 
-def trim(mirror: Mirror, topic: str, before: int, partition: int = 0) -> None:
-    admin = AdminClient({"bootstrap.servers": mirror.flow.source.bootstrap_servers[0]})
-    for future in admin.delete_records([Place(topic, partition, before)]).values():
-        future.result(15)
-
-
 def recreate(servers: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": servers})
     admin.delete_topics([topic])[topic].result(15)
@@ -70,7 +63,7 @@ def test_a_trimmed_source_stops_and_goes_on_when_that_is_accepted(case: Case, to
     produce(east, topic_name, 100)
     assert once(mirror, spark).state == "ok"
     produce(east, topic_name, 100, start=100)
-    trim(mirror, topic_name, 150)
+    trim(mirror.flow.source.bootstrap_servers[0], topic_name, {0: 150})
     halted(once(mirror, spark), "trimmed")
     (halt,) = mirror.halts()
     assert (halt.start, halt.end, halt.partition) == (100, 150, 0)
@@ -94,7 +87,7 @@ def test_with_record_gap_a_trimmed_source_is_passed_and_named(case: Case, topic_
     produce(east, topic_name, 50)
     once(mirror, spark)
     produce(east, topic_name, 50, start=50)
-    trim(mirror, topic_name, 80)
+    trim(mirror.flow.source.bootstrap_servers[0], topic_name, {0: 80})
     assert once(mirror, spark).state == "ok"
     (gap,) = mirror.gaps()
     assert (gap.start, gap.end, gap.cause, gap.decided_by) == (50, 80, HoleCause.RETENTION, "on_loss: record_gap")

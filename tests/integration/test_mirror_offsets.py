@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
 from mirror_pipeline import Mirror
@@ -22,7 +21,7 @@ from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.translate import maps_of
 from tests.integration.processes import wait_until
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import create_topic, make_mirror, produce, write_config
+from tests.support.mirrors import create_topic, make_mirror, produce, trim, write_config
 from tests.support.record_pairs import Pairs, pairs
 
 IN_PROCESS = {"inline_bytes": str(2**63 - 1)}
@@ -145,9 +144,7 @@ def test_times_deleted_records_and_an_unreachable_target(
     began = int(time.time() * 1000) - 100_000
     produce(east, topic, 100, partitions=2, at=began)
     mirror.run(once=True)
-    admin = AdminClient({"bootstrap.servers": west})  # kept: its calls end with it
-    for future in admin.delete_records([Place(f"east.{topic}", 0, 20)]).values():
-        future.result(15)
+    trim(west, f"east.{topic}", {0: 20})
     config = write_config(tmp_path, east, west, [topic], engine=IN_PROCESS)
 
     def asked(*words: str) -> list[dict[str, object]]:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
 from mirror_pipeline import Mirror
@@ -16,7 +15,7 @@ from mirror_pipeline.cli.main import main
 from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.integration.processes import wait_until
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import create_topic, make_mirror, produce, write_config
+from tests.support.mirrors import create_topic, make_mirror, produce, trim, write_config
 
 
 @pytest.fixture
@@ -46,13 +45,11 @@ def test_lag_plan_and_check_know_what_a_run_would_stop_at(mirror: tuple[Mirror, 
     admin = AdminClient({"bootstrap.servers": east})
     assert shown(made) == ({}, {}, set())
     produce(east, told, 100, start=50)
-    for future in admin.delete_records([Place(told, 0, 120)]).values():
-        future.result(15)
+    trim(east, told, {0: 120})
     run = made.run(once=True)
     assert {t.topic: t.code for t in run.topics if t.state == "halted"} == {told: "trimmed"}
     produce(east, trimmed, 100, start=50)
-    for future in admin.delete_records([Place(trimmed, 0, 130)]).values():
-        future.result(15)
+    trim(east, trimmed, {0: 130})
     admin.delete_topics([deleted])[deleted].result(15)
     wait_until(lambda: deleted not in admin.list_topics(timeout=10).topics, 30, "the topic to go")
     codes = {told: "trimmed", trimmed: "trimmed", deleted: "source_gone"}

@@ -8,11 +8,10 @@ from typing import Any
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError
 from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, stop_clusters
-from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce
+from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce, trim
 from tests.support.old_log import FIRST_TIME, GZIP, LZ4, NONE, SNAPPY, old_batch, put_into_log
 
 FOREVER: dict[str, Any] = {"retention__ms": "-1", "message__timestamp__before__max__ms": "9223372036854775807"}
@@ -74,10 +73,7 @@ def old_cluster(cluster_factory: Callable[..., list[LocalCluster]], version: str
         put_into_log(cluster.brokers[0].data, "old-compact", number, log)
         put_into_log(cluster.brokers[0].data, "old-delete", number, dense_log())
     (again,) = start_clusters(folder.parent, names=["source"])
-    cut = Place("old-delete", 1, 37)  # inside a wrapper
-    admin = AdminClient({"bootstrap.servers": again.bootstrap_servers})
-    for done in admin.delete_records([cut]).values():
-        done.result(30)
+    trim(again.bootstrap_servers, "old-delete", {1: 37})  # inside a wrapper
     return again
 
 

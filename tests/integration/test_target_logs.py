@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_END, Producer
-from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.kafka.records.batch import headers
 from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.integration.processes import kill_tree, start_mirror, wait_until
-from tests.support.mirrors import create_topic, end_offsets, make_mirror, produce, values, write_config
+from tests.support.mirrors import create_topic, end_offsets, make_mirror, produce, trim, values, write_config
 
 pytestmark = pytest.mark.long
 
@@ -80,9 +78,7 @@ def test_an_emptied_target_topic_is_filled_again_when_that_is_accepted(
     assert end_offsets(mirror, "east.t", target=True) == {0: 20}
     assert run() == 1, (tmp_path / "stdout.txt").read_text()
     assert [halt.code for halt in mirror.halts()] == ["target_truncated"]
-    admin = AdminClient({"bootstrap.servers": west})
-    for future in admin.delete_records([Place("east.t", 0, OFFSET_END)]).values():
-        future.result(15)
+    trim(west, "east.t", {0: OFFSET_END})
     mirror.resolve("t", "target_truncated")
     for crash in ("recover.before", "produce.before_send", "produce.after_send", "record.before", "record.after"):
         assert run(crash) == -signal.SIGKILL, crash

@@ -11,7 +11,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
@@ -34,7 +33,7 @@ from mirror_pipeline.verify.record_tasks import LookTask, Terms, run_look
 from mirror_pipeline.verify.staged import StagedVerdict, verify_staged
 from tests.support.damage import DAMAGE
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import create_topic, end_offsets, make_mirror, produce, write_config
+from tests.support.mirrors import create_topic, end_offsets, make_mirror, produce, trim, write_config
 
 Outside = Callable[[dict[str, str]], VerifyReport]
 
@@ -188,9 +187,7 @@ def test_a_foreign_record_and_a_deleted_stretch_on_the_target(
     assert mirror.run(once=True, session=spark).state == "ok"
     copy = f"east.{topic_name}"
     produce(target, copy, 1)
-    admin = AdminClient({"bootstrap.servers": target})
-    for answer in admin.delete_records([ClientPartition(copy, 1, 400)]).values():
-        answer.result(15)
+    trim(target, copy, {1: 400})
     found = staged(mirror, spark)
     assert (found.differences, found.records) == ((), 2000)
     assert [row[1:5] for row in verdicts_of(mirror)] == [(0, 0, 1000, "same"), (1, 0, 400, "deleted_on_target"), (1, 400, 1000, "same")]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from mirror_pipeline import Mirror, load_config
@@ -67,6 +69,22 @@ def add_partitions(bootstrap: str, topic: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: its calls end with it
     admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(15)
     known_everywhere(local_settings(bootstrap), topic, partitions)
+
+
+def trim(bootstrap: str, topic: str, starts: Mapping[int, int]) -> None:
+    """Move the starts of logs, as retention does; a broker that has just started may not lead the partition yet."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    until = time.monotonic() + 30
+    for partition, offset in starts.items():
+        place = Place(topic, partition, offset)
+        while True:
+            try:
+                admin.delete_records([place])[place].result(15)
+                break
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
 
 
 def produce(bootstrap: str, topic: str, count: int, *, partitions: int = 1, start: int = 0, at: int | None = None, size: int = 20) -> None:

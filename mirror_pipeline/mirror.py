@@ -30,6 +30,7 @@ from mirror_pipeline.operations.sql import ask
 from mirror_pipeline.operations.state import health as healths
 from mirror_pipeline.operations.state import lag, status
 from mirror_pipeline.operations.state.plan import plan
+from mirror_pipeline.operations.state.snapshot import Snapshot
 from mirror_pipeline.operations.topic_sync.sync_thread import syncing_topics
 from mirror_pipeline.reports import (
     BackfillReport,
@@ -139,11 +140,12 @@ class Mirror:
         Raises:
             BufferUnusable: the buffer cannot be read.
         """
-        return lag.undelivered(self.flow)
+        return lag.undelivered(Snapshot(self.flow))
 
     def lag(self) -> MirrorLag:
         """The lag of each topic and its halt, from ledger, last runs and source. Raises ClusterUnreachable."""
-        return lag.lag(self.flow)
+        with Snapshot(self.flow) as snapshot:
+            return lag.lag(snapshot)
 
     def health(self, max_age: float | None = None) -> healths.Health:
         """Whether the mirror is healthy; asks the source only where some lane is not running.
@@ -151,11 +153,12 @@ class Mirror:
         Args:
             max_age: a mirror whose records have waited for longer than this, in seconds, with nobody at work is stale.
         """
-        return healths.health(self.flow, max_age)
+        with Snapshot(self.flow) as snapshot:
+            return healths.health(snapshot, max_age)
 
     def status(self) -> MirrorStatus:
         """Lanes, buffer and gaps; contacts no cluster."""
-        return status.status(self.flow)
+        return status.status(Snapshot(self.flow))
 
     def sql(self, query: str, *, session: Session = None) -> DataFrame:
         """The answer to a query over the tables of all lanes and the named views of docs/buffer.md; contacts no cluster.

@@ -26,6 +26,7 @@ from mirror_pipeline.errors import UsageError
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.operations.kept_ranges import KeptPlan, Ranges, source_log
 from mirror_pipeline.operations.state.plan import backfill_blockers, filled_topics
+from mirror_pipeline.operations.state.snapshot import Snapshot
 from mirror_pipeline.reports import BackfillReport, Observer, RecordSource, RunReport
 from mirror_pipeline.topics.lanes import BACKFILL_PREFIX, LaneTopic, select_topics
 from mirror_pipeline.verify.staged import verify_staged
@@ -147,7 +148,8 @@ def default_target(flow: Flow, topic: str) -> str:
     target = _selected(flow, topic)
     begun = _live(flow, topic, target)
     ours = {manifest.target_topic for manifest in _manifests(flow)}
-    filled = target in flow.target_admin().topics() and filled_topics(flow, [target]) and target not in ours
+    with Snapshot(flow) as snapshot:
+        filled = target in snapshot.target.names and filled_topics(snapshot.target, [target]) and target not in ours
     return f"{target}{BESIDE}" if begun or filled else target
 
 
@@ -190,20 +192,19 @@ def _refuse_live(flow: Flow, topic: str, target: str) -> None:
 
 def _refuse(flow: Flow, manifest: Manifest) -> None:
     """Raise UsageError for whatever prevents this backfill, before anything is created."""
-    admin = flow.target_admin()
-    target = admin.topics().get(manifest.target_topic)
-    if target is not None:
-        _refuse_filled(flow, manifest)
+    with Snapshot(flow) as snapshot:
+        if manifest.target_topic in snapshot.target.names:
+            _refuse_filled(snapshot, manifest)
     blockers = backfill_blockers(flow, manifest.topic, manifest.target_topic, manifest.from_time)
     if blockers:
         raise UsageError(blockers[0], hint="; ".join(blockers[1:]) or "nothing was changed")
 
 
-def _refuse_filled(flow: Flow, manifest: Manifest) -> None:
+def _refuse_filled(snapshot: Snapshot, manifest: Manifest) -> None:
     """A target that holds records takes a backfill only after an earlier one of the same topic."""
-    if not filled_topics(flow, [manifest.target_topic]):
+    if not filled_topics(snapshot.target, [manifest.target_topic]):
         return
-    before = [earlier for earlier in _manifests(flow) if earlier.target_topic == manifest.target_topic]
+    before = [earlier for earlier in _manifests(snapshot.flow) if earlier.target_topic == manifest.target_topic]
     if not before or any(m.topic != manifest.topic or m.to_time > manifest.from_time for m in before):
         raise UsageError(
             f"target topic {manifest.target_topic} already holds records"

@@ -11,4 +11,5 @@ def refresh(flow: Flow) -> Catalogue:
     """See ``Mirror.refresh_catalogue``."""
     known = known_topics(flow.config, flow.settings)
     copied = [CatalogueTopic(n, k.target_topic, len(k.generation.starts), k.generation.topic_id) for n, k in sorted(known.items())]
-    return refresh_catalogue(flow.config, flow.settings, flow.source_admin(), copied)
+    with flow.source_admin() as admin:
+        return refresh_catalogue(flow.config, flow.settings, admin, copied)

@@ -75,11 +75,9 @@ def _java(flow: Flow) -> str:
 
 def _reach(admin: Admin, client: WireClient, needs: Collection[Need]) -> str:
     """Both clients must connect: librdkafka for administration, the wire protocol for data. The brokers must not be too old."""
-    try:
+    with admin, client:
         client.require(needs)
         info = admin.describe()
-    finally:
-        client.close()
     return f"{len(info.brokers)} broker{'s' if len(info.brokers) != 1 else ''}, cluster id {info.cluster_id}"
 
 

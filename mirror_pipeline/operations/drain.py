@@ -9,6 +9,7 @@ from dataclasses import replace
 from mirror_pipeline.engine.driver.lanes import WORST_FIRST, LaneRuns
 from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.operations.state.lag import undelivered
+from mirror_pipeline.operations.state.snapshot import Snapshot
 from mirror_pipeline.reports import Progress, RunReport
 
 # Each attempt to reach a source that is down takes seconds by itself.
@@ -33,7 +34,7 @@ def run(lanes: LaneRuns) -> RunReport:
 
 def _worth_it(lanes: LaneRuns) -> bool:
     """Whether something is staged, or, for a continuous run, whether there are topics to wait for."""
-    lag = undelivered(lanes.flow)
+    lag = undelivered(Snapshot(lanes.flow))
     return bool(lag.lag_records) or (not lanes.once and bool(lag.topics))
 
 

@@ -24,10 +24,9 @@ from mirror_pipeline.kafka.offsets import offsets_at
 from mirror_pipeline.lags import HALTED
 from mirror_pipeline.model import BatchMark, Decision, DecisionKind, Gap, HoleCause, Incarnation, TopicPartition
 from mirror_pipeline.operations.state.halts import HaltLook
-from mirror_pipeline.operations.state.halts import look as look_at
 from mirror_pipeline.operations.state.ledger_view import ledger_view
+from mirror_pipeline.operations.state.snapshot import Snapshot
 from mirror_pipeline.reports import HaltedTopic, Resolution, TopicProgress
-from mirror_pipeline.topics.lanes import select_topics
 
 Span = tuple[int, int]
 
@@ -53,7 +52,7 @@ def _halted(flow: Flow) -> list[_Halted]:
     lanes = flow.lane_stores()
     others = [store for store in find_lanes(flow.config.buffer, flow.name) if store.lane not in {lane.lane for lane in lanes}]
     reports = _reports(lanes)
-    look = _look(flow, lanes, reports)
+    look = _look(flow, reports)
     rows = []
     for name, state in sorted(look.halts.items()):
         if state.state == HALTED:
@@ -72,14 +71,12 @@ def _reports(stores: Iterable[LaneStore]) -> dict[str, tuple[LaneStore, TopicPro
     return {name: (store, said) for store, name, said in topics if said.state == HALTED}
 
 
-def _look(flow: Flow, stores: list[LaneStore], reported: Iterable[str]) -> HaltLook:
-    view = ledger_view(stores)
-    look = look_at(flow, view, select_topics(flow.config, flow.settings, {*view.kept, *reported}))
-    for client, ask, alias in (
-        (flow.source_client(), look.source, flow.settings.source), (flow.target_client(), look.target, flow.settings.target),
-    ):  # fmt: skip
-        with client, suppress(ClusterUnreachable, ConnectionLost, BrokerError):
-            ask(client, alias)
+def _look(flow: Flow, reported: Iterable[str]) -> HaltLook:
+    with Snapshot(flow) as snapshot:
+        look = HaltLook.of(snapshot, {*snapshot.ledger.kept, *reported})
+        for ask, cluster in ((look.source, snapshot.source), (look.target, snapshot.target)):
+            with suppress(ClusterUnreachable, ConnectionLost, BrokerError):
+                ask(cluster)
     return look
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mirror_pipeline.config.settings import KEPT_BY_TARGET
+from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.kafka.cluster_info import ConfigValue
 
 FOREVER = str(2**63 - 1)
@@ -89,6 +90,14 @@ def text(settings: Settings, key: str, default: str = "") -> str:
     """A textual setting."""
     entry = settings.get(key)
     return default if entry is None or entry.value is None else entry.value
+
+
+def retention_ms(settings: Settings | BrokerError | None) -> int | None:
+    """How long a topic keeps records; None for ever, not by time, or unknown."""
+    if settings is None or isinstance(settings, BrokerError) or "delete" not in text(settings, "cleanup.policy", "delete"):
+        return None
+    value = number(settings, "retention.ms")
+    return value if value is not None and value >= 0 else None
 
 
 def as_created(configs: Mapping[str, str], target_broker: Settings | None) -> dict[str, ConfigValue]:

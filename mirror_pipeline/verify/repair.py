@@ -93,8 +93,8 @@ def repair(
     wanted = [d for d in found.differences if d.kind in MENDED and d.source_offset is not None]
     records: list[RepairedRecord] = []
     name = copied.generation.target_topic
-    with flow.source_client() as source, flow.target_client() as target:
-        side = SideTopic(flow.target_admin(), target, name, name + SUFFIX)
+    with flow.source_client() as source, flow.target_client() as target, flow.target_admin() as admin:
+        side = SideTopic(admin, target, name, name + SUFFIX)
         if wanted and not dry_run:
             side.ensure()
         for number in sorted({difference.partition for difference in wanted}):
@@ -111,14 +111,14 @@ def with_repaired(flow: Flow, report: VerifyReport) -> VerifyReport:
     notes: dict[str, str] = {}
     if not wanted:
         return report
-    with flow.source_client() as source, flow.target_client() as target:
+    with flow.source_client() as source, flow.target_client() as target, flow.target_admin() as admin:
         for verdict in wanted:
             mine = [d for d in report.differences if d.topic == verdict.topic and d.kind in MENDED and d.source_offset is not None]
             copied = _copied(flow, verdict.topic)
             # A backfill of the same topic has a target topic of its own, and its differences look alike.
             if copied.generation.target_topic != verdict.target_topic or sum(v.topic == verdict.topic for v in wanted) > 1:
                 continue
-            side = SideTopic(flow.target_admin(), target, verdict.target_topic, verdict.target_topic + SUFFIX)
+            side = SideTopic(admin, target, verdict.target_topic, verdict.target_topic + SUFFIX)
             try:
                 known |= _beside(source, side, copied, mine) if mine and side.exists() else set()
             except MirrorError as error:

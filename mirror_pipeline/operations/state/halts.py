@@ -13,33 +13,22 @@ from mirror_pipeline.config.naming import fill
 from mirror_pipeline.engine.driver.read.divergence import of_same_topic
 from mirror_pipeline.engine.driver.topics.target import target_changed
 from mirror_pipeline.errors import BrokerError
-from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import ENDED, GONE, Halt, accept_hint, gone, other_cluster, recreated, renamed, trimmed, truncated
 from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME, ClusterMetadata
-from mirror_pipeline.kafka.client import WireClient, metadata_of
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
-from mirror_pipeline.kafka.offsets import led, offsets_or_errors
-from mirror_pipeline.lags import HALTED, MirrorLag, TopicLag
+from mirror_pipeline.kafka.offsets import led
+from mirror_pipeline.lags import HALTED, TopicLag
 from mirror_pipeline.model import DecisionKind, TopicPartition
+from mirror_pipeline.operations.state.cluster_view import ClusterView
 from mirror_pipeline.operations.state.ledger_view import Copied, LedgerView, ledger_view
+from mirror_pipeline.operations.state.snapshot import Snapshot
 from mirror_pipeline.reports import TopicState
-from mirror_pipeline.topics.lanes import Selected
+from mirror_pipeline.topics.lanes import select_topics
 
 SETTLED_BY_SOURCE = frozenset({*GONE, "recreated", "renamed", "other_cluster"})
 SETTLED_BY_TARGET = frozenset({"target_gone", "target_recreated", "other_target_cluster"})
 """Halts that the clusters' current state settles: when it no longer shows the cause, the next run resumes the topic."""
 SEEN_NOW = "the next run stops here"
-
-
-def look(flow: Flow, view: LedgerView, selected: Selected) -> HaltLook:
-    """What is known of halts among selected topics, before any cluster is asked. Raises BufferUnusable."""
-    settings = flow.settings
-    names = {topic: fill(settings.naming, settings.source, topic) for topic in selected.refused}
-    refused = selected.refused | flow.directions().look().refused(selected.topics)
-    return HaltLook(
-        flow.name, view, selected.topics | names, passes_gaps=settings.on_loss != "halt",
-        on_source_delete=settings.topics.on_source_delete, refused=refused,
-    )  # fmt: skip
 
 
 class HaltLook:
@@ -74,27 +63,39 @@ class HaltLook:
         self.seen: dict[str, Halt] = {}
         self.waiting = {name: state for name, state in view.waiting.items() if name in targets and name not in out}
 
-    def source(self, client: WireClient, alias: str) -> None:
+    @classmethod
+    def of(cls, snapshot: Snapshot, names: Collection[str] | None = None) -> HaltLook:
+        """Of the selected topics of a mirror, or among ``names``, before any cluster is asked. Raises BufferUnusable."""
+        flow = snapshot.flow
+        selected = snapshot.selected if names is None else select_topics(flow.config, flow.settings, names)
+        targets = {topic: fill(flow.settings.naming, flow.settings.source, topic) for topic in selected.refused}
+        return cls(
+            flow.name, snapshot.ledger, selected.topics | targets, passes_gaps=flow.settings.on_loss != "halt",
+            on_source_delete=flow.settings.topics.on_source_delete,
+            refused=selected.refused | snapshot.directions.refused(selected.topics),
+        )  # fmt: skip
+
+    def source(self, cluster: ClusterView) -> None:
         """Compare the source's topics with the ledgers. Raises ClusterUnreachable, BrokerError."""
         if not self.copied:
             return
-        metadata = metadata_of(client, sorted(self.copied))
-        seen = {name: self._on_source(topic, metadata, alias) for name, topic in self.copied.items()}
+        metadata = cluster.metadata_of_any(self.copied)
+        seen = {name: self._on_source(topic, metadata, cluster.alias) for name, topic in self.copied.items()}
         found = {name: metadata.topics[name] for name, halt in seen.items() if halt is None}
         whole = [name for name, topic in found.items() if not topic.error and topic.topic_id == self.copied[name].generation.topic_id]
-        seen |= self._offsets(client, whole, metadata)
+        seen |= self._offsets(cluster, whole, metadata)
         self._settle(seen, SETTLED_BY_SOURCE)
 
-    def target(self, client: WireClient, alias: str) -> None:
+    def target(self, cluster: ClusterView) -> None:
         """Compare the target topics with the ledgers. Raises ClusterUnreachable."""
         if not self.copied:
             return
-        metadata = metadata_of(client, sorted({topic.generation.target_topic for topic in self.copied.values()}))
+        metadata = cluster.metadata_of_any(topic.generation.target_topic for topic in self.copied.values())
         seen: dict[str, Halt | None] = {}
         for name, topic in self.copied.items():
             found = metadata.topics.get(topic.generation.target_topic)
             try:
-                halt = target_changed(topic.generation, found, metadata.cluster_id, alias)
+                halt = target_changed(topic.generation, found, metadata.cluster_id, cluster.alias)
             except BrokerError:
                 continue  # it cannot be looked at now: what the run reported stands
             accepted = found is not None and topic.accepted(DecisionKind.TARGET, found.topic_id)
@@ -116,24 +117,24 @@ class HaltLook:
         wanted = self._targets[generation.topic]
         return renamed(generation.topic, generation.target_topic, wanted) if wanted != generation.target_topic else None
 
-    def _offsets(self, client: WireClient, names: Collection[str], metadata: ClusterMetadata) -> dict[str, Halt | None]:
+    def _offsets(self, cluster: ClusterView, names: Collection[str], metadata: ClusterMetadata) -> dict[str, Halt | None]:
         """Logs that begin after, or end before, the next offset to read; a lane that runs sees and says it itself."""
         idle = [self.copied[name] for name in names if not self.copied[name].running]
         nexts = self._view.next_offsets(topic.generation for topic in idle)
         nexts = {tp: nexts[tp] for tp in led(metadata, nexts)[0]}
-        starts = offsets_or_errors(client, nexts, EARLIEST_TIME)
-        ends = offsets_or_errors(client, nexts, LATEST_TIME, isolation=0)
+        starts = cluster.offsets(nexts, EARLIEST_TIME)
+        ends = cluster.offsets(nexts, LATEST_TIME, isolation=0)
         odd = [tp for tp, at in nexts.items() if _outside(starts[tp], at, ends[tp])]
         if not odd:
             return {}
         for tp in odd:
-            client.forget(tp)
-        ends |= offsets_or_errors(client, odd, LATEST_TIME, isolation=0)  # once more, of the leader that there is now
+            cluster.client.forget(tp)
+        ends |= cluster.offsets_now(odd, LATEST_TIME, isolation=0)  # of the leader that there is now
         # A lane may have been started and have read on meanwhile.
         nexts = ledger_view(self._stores).next_offsets(topic.generation for topic in idle)
         outside = (self._of_bounds(tp, nexts[tp], starts[tp], ends[tp]) for tp in reversed(odd))  # the first partition's counts
         known = {name: topic.generation.incarnation for name, topic in self.copied.items()}
-        return {halt.topic: halt for halt in of_same_topic(client, known, [halt for halt in outside if halt is not None])}
+        return {halt.topic: halt for halt in of_same_topic(cluster.client, known, [halt for halt in outside if halt is not None])}
 
     def _of_bounds(self, tp: TopicPartition, at: int, start: int | BrokerError, end: int | BrokerError) -> Halt | None:
         topic = self.copied[tp.topic]
@@ -152,6 +153,23 @@ class HaltLook:
             elif halt is None and known is not None and known.code in settled:
                 del self.halts[name]
 
+    def shown(self, lag: Mapping[str, TopicLag]) -> tuple[TopicLag, ...]:
+        """The topics of a lag with those that are gone from the source, each with its halt, or what it waits for."""
+        rows = dict(lag)
+        for name, state in self.waiting.items():
+            if name in rows and (rows[name].lag_records or not rows[name].partitions):
+                rows[name] = replace(rows[name], state=state.state, reason=state.reason, hint=state.hint)
+        for name, halt in self.halts.items():
+            row = rows.get(name) or TopicLag(name, halt.target_topic, ())
+            if not row.partitions and name in self.copied:
+                row = replace(row, partitions=self._view.staged_rows(self.copied[name].generation), lag_seconds=None)
+                row = replace(row, lag_seconds=0.0) if halt.state == ENDED and not row.lag_records else row
+            if halt.state not in (HALTED, ENDED):  # what the source has more is not to be copied
+                still = tuple(replace(part, lag=0) for part in row.partitions)
+                row = replace(row, partitions=still, lag_seconds=0.0, expires_seconds=None, held_records=0, held_seconds=None)
+            rows[name] = replace(row, state=halt.state, code=halt.code, reason=halt.reason, hint=halt.hint)
+        return tuple(rows[name] for name in sorted(rows))
+
     def _state(self, name: str, halt: Halt) -> TopicState:
         accept = accept_hint(self._mirror, name, halt.code)
         hint = "; ".join(part for part in (halt.hint, f"{SEEN_NOW}, then {accept}" if accept else "") if part)
@@ -160,21 +178,3 @@ class HaltLook:
 
 def _outside(start: int | BrokerError, at: int, end: int | BrokerError) -> bool:
     return (isinstance(start, int) and at < start) or (isinstance(end, int) and end < at)
-
-
-def with_halts(lag: MirrorLag, look: HaltLook, view: LedgerView, notes: tuple[str, ...]) -> MirrorLag:
-    """Add to each topic whether it is halted, or behind for a reason, and the topics that are gone from the source."""
-    rows = {topic.topic: topic for topic in lag.topics}
-    for name, state in look.waiting.items():
-        if name in rows and (rows[name].lag_records or not rows[name].partitions):
-            rows[name] = replace(rows[name], state=state.state, reason=state.reason, hint=state.hint)
-    for name, halt in look.halts.items():
-        row = rows.get(name) or TopicLag(name, halt.target_topic, ())
-        if not row.partitions and name in look.copied:
-            row = replace(row, partitions=view.staged_rows(look.copied[name].generation), lag_seconds=None)
-            row = replace(row, lag_seconds=0.0) if halt.state == ENDED and not row.lag_records else row
-        if halt.state not in (HALTED, ENDED):  # what the source has more is not to be copied
-            still = tuple(replace(part, lag=0) for part in row.partitions)
-            row = replace(row, partitions=still, lag_seconds=0.0, expires_seconds=None, held_records=0, held_seconds=None)
-        rows[name] = replace(row, state=halt.state, code=halt.code, reason=halt.reason, hint=halt.hint)
-    return replace(lag, topics=tuple(rows[name] for name in sorted(rows)), notes=(*lag.notes, *notes))

@@ -16,7 +16,7 @@ from mirror_pipeline.reports import LaneStatus, MirrorStatus, TopicState
 from mirror_pipeline.text import clock, duration, plural
 
 if TYPE_CHECKING:
-    from mirror_pipeline.flow import Flow
+    from mirror_pipeline.operations.state.snapshot import Snapshot
 
 FINE, PROBLEM_STATE, UNREACHABLE_STATE, STALE = "fine", "problem", "unreachable", "stale"
 EXIT_CODES = {FINE: 0, PROBLEM_STATE: 1, UNREACHABLE_STATE: 3, STALE: 3}
@@ -56,16 +56,16 @@ class Health:
         return {**asdict(self), "exit_code": self.exit_code}
 
 
-def health(flow: Flow, max_age: float | None = None) -> Health:
+def health(snapshot: Snapshot, max_age: float | None = None) -> Health:
     """See :meth:`Mirror.health`."""
     from mirror_pipeline.operations.state.lag import lag  # the clients of a cluster: not for `--help`
     from mirror_pipeline.operations.state.status import status as status_of
 
-    found = status_of(flow)
+    found = status_of(snapshot)
     seen: MirrorLag | MirrorError | None = None
     if any(lane.heartbeat is not None for lane in found.lanes) and not all(lane.state == "running" for lane in found.lanes):
         try:
-            seen = lag(flow)
+            seen = lag(snapshot)
         except MirrorError as error:
             seen = error
     return health_of(found, time.time(), max_age, seen)

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import cast
 
 from mirror_pipeline.config.starts import Start, StartOffsets, start_of
 from mirror_pipeline.engine.driver.topics.join import begins_at
 from mirror_pipeline.errors import BrokerError, WrongCluster
-from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME, ClusterMetadata
-from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.offsets import led, offsets_or_errors
+from mirror_pipeline.kafka.offsets import led
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.operations.state import halts
-from mirror_pipeline.operations.state.ledger_view import LedgerView, ledger_view
-from mirror_pipeline.operations.state.warnings import LogTimes, least_ages, with_warnings
+from mirror_pipeline.operations.state.cluster_view import ClusterView
+from mirror_pipeline.operations.state.halts import HaltLook
+from mirror_pipeline.operations.state.ledger_view import LedgerView
+from mirror_pipeline.operations.state.log_times import least_ages
+from mirror_pipeline.operations.state.snapshot import Snapshot
 from mirror_pipeline.operations.topic_sync.sync_state import sync_notes
-from mirror_pipeline.topics.lanes import KnownCopy, known_topics, select_topics
+from mirror_pipeline.topics.configs import retention_ms
+from mirror_pipeline.topics.lanes import known_topics
 from mirror_pipeline.topics.select import unmatched
 
 NO_RECORD = -1
@@ -28,80 +29,77 @@ NO_RECORD = -1
 NOTES_SHOWN = 5
 
 
-def lag(flow: Flow) -> MirrorLag:
-    """See ``Mirror.lag``."""
-    with flow.source_client() as client, flow.source_admin() as admin:
-        view = ledger_view(flow.lane_stores())
-        kept = names = view.kept
-        try:
-            names = {*admin.topics(), *kept}
-            selected = select_topics(flow.config, flow.settings, names)
-            times = LogTimes(client)
-            found = lag_of(flow.name, selected.topics, client, view, start=flow.settings.start, times=times)
-            found = with_warnings(found, client, admin, times)
-        except WrongCluster:
-            if not kept:
-                raise
-            selected = select_topics(flow.config, flow.settings, kept)
-            found = staged_lag(flow.name, known_topics(flow.config, flow.settings), view)
-        look = halts.look(flow, view, selected)
-        look.source(client, flow.settings.source)
-        silent = () if selected.topics else unmatched(names, flow.settings.topics.include)
-        return halts.with_halts(found, look, view, (*silent, *view.notes, *sync_notes(flow)))
+def lag(snapshot: Snapshot, *, plan: bool = False) -> MirrorLag:
+    """See ``Mirror.lag``; for a ``plan`` without ages, and with the halts that only the target shows."""
+    flow, view = snapshot.flow, snapshot.ledger
+    try:
+        selected = snapshot.selected.topics
+        rows, left_out = measure(snapshot.source, view, selected, start=flow.settings.start, ages=not plan)
+        silent = () if selected else unmatched(snapshot.names, flow.settings.topics.include)
+    except WrongCluster:
+        if not view.kept:
+            raise
+        rows, left_out, silent = _staged(snapshot), (), ()
+    look = HaltLook.of(snapshot)
+    look.source(snapshot.source)
+    if plan:
+        look.target(snapshot.target)
+    topics = look.shown(rows)
+    seconds, at_least = _oldest(topics)
+    notes = (*left_out, *silent, *view.notes, *sync_notes(flow))
+    return MirrorLag(flow.name, topics, seconds, notes, lag_seconds_at_least=at_least)
 
 
-def undelivered(flow: Flow) -> MirrorLag:
-    """See ``Mirror.undelivered``."""
-    view = ledger_view(flow.lane_stores())
-    found = staged_lag(flow.name, known_topics(flow.config, flow.settings), view)
-    known = [since for lane in view.lanes if (since := lane.file.source_down_since)]
-    return replace(found, source_down_since=min(known, default=None))
+def undelivered(snapshot: Snapshot) -> MirrorLag:
+    """See ``Mirror.undelivered``: by ledger and buffer alone, a partition ends where the buffer does."""
+    known = [since for lane in snapshot.ledger.lanes if (since := lane.file.source_down_since)]
+    return MirrorLag(snapshot.flow.name, tuple(_staged(snapshot).values()), None, source_down_since=min(known, default=None))
 
 
-def lag_of(
-    mirror: str,
-    targets: Mapping[str, str],
-    client: WireClient,
-    view: LedgerView,
-    *,
-    ages: bool = True,
-    start: Start = "earliest",
-    times: LogTimes | None = None,
-) -> MirrorLag:
-    """Compare a mirror's positions with the source's ends.
+def _staged(snapshot: Snapshot) -> dict[str, TopicLag]:
+    known = sorted(known_topics(snapshot.flow.config, snapshot.flow.settings).items())
+    return {name: TopicLag(name, copy.target_topic, snapshot.ledger.staged_rows(copy.generation)) for name, copy in known}
 
-    A partition that no lane has begun has the position at which its copy would begin: the mirror's ``start``, or the start of
-    its log where its topic is copied already. Partitions that the source cannot report now are left out and named in the notes.
-    """
-    metadata = client.metadata(sorted(targets))
-    parts = [
-        TopicPartition(name, number)
-        for name in targets
-        if name in metadata.topics and not metadata.topics[name].error
-        for number in metadata.topics[name].partitions
-    ]
-    asked, unled = led(metadata, parts)
-    ends = offsets_or_errors(client, asked, LATEST_TIME) | unled
-    firsts = _first_offsets(client, [tp for tp in asked if tp not in view.positions], view, start, metadata)
-    rows: dict[str, list[PartitionLag]] = {name: [] for name in targets}
-    unknown: list[str] = []
-    for tp in sorted(parts):
-        end, position = ends[tp], view.positions.get(tp, firsts.get(tp, 0))
-        if isinstance(end, BrokerError) or isinstance(position, BrokerError):
-            unknown.append(f"{tp} is left out: {(end if isinstance(end, BrokerError) else cast(BrokerError, position)).message}")
-            continue
-        staged = max(position, view.staged.get(tp, position))
-        rows[tp.topic].append(PartitionLag(tp.partition, position, end, staged, max(0, end - position)))
-    found = _ages(times or LogTimes(client), client, rows) if ages else _Ages({}, {})
-    topics = tuple(_topic(name, targets[name], tuple(partitions), found) for name, partitions in sorted(rows.items()))
+
+def _oldest(topics: Collection[TopicLag]) -> tuple[float | None, bool]:
+    """The age of the oldest record that the target lacks, None if unknown, and whether a topic may have an older one."""
     behind = [topic for topic in topics if topic.lag_records]
     known = [topic.lag_seconds for topic in behind if topic.lag_seconds is not None]
     at_least = bool(known) and any(topic.lag_seconds_at_least or topic.lag_seconds is None for topic in behind)
-    return MirrorLag(mirror, topics, max(known) if known else None if behind else 0.0, _short(unknown), lag_seconds_at_least=at_least)
+    return (max(known) if known else None if behind else 0.0), at_least
+
+
+def measure(
+    source: ClusterView, view: LedgerView, targets: Mapping[str, str], *, start: Start = "earliest", ages: bool = True
+) -> tuple[dict[str, TopicLag], tuple[str, ...]]:
+    """Compare a mirror's positions with the source's ends; the rows by topic, and a line for each partition left out.
+
+    A partition that no lane has begun has the position at which its copy would begin: the mirror's ``start``, or the start of
+    its log where its topic is copied already. Partitions that the source cannot report now are left out.
+    """
+    metadata = source.metadata(targets)
+    found = (topic for topic in metadata.topics.values() if not topic.error)
+    parts = [TopicPartition(topic.name, number) for topic in found for number in topic.partitions]
+    asked, unled = led(metadata, parts)
+    ends = source.offsets(asked, LATEST_TIME) | unled
+    firsts = _first_offsets(source, [tp for tp in asked if tp not in view.positions], view, start, metadata)
+    rows: dict[TopicPartition, PartitionLag] = {}
+    left_out: list[str] = []
+    for tp in sorted(parts):
+        end, position = ends[tp], view.positions.get(tp, firsts.get(tp, 0))
+        if isinstance(end, BrokerError) or isinstance(position, BrokerError):
+            left_out.append(f"{tp} is left out: {(end if isinstance(end, BrokerError) else cast(BrokerError, position)).message}")
+            continue
+        rows[tp] = PartitionLag(tp.partition, position, end, max(position, view.staged.get(tp, position)), max(0, end - position))
+    notes = _Notes.taken(source, rows, ages=ages)
+    grouped: dict[str, dict[TopicPartition, PartitionLag]] = {name: {} for name in targets}
+    for tp, row in rows.items():
+        grouped[tp.topic][tp] = row
+    return {name: _topic(name, targets[name], mine, notes) for name, mine in sorted(grouped.items())}, _short(left_out)
 
 
 def _first_offsets(
-    client: WireClient, parts: list[TopicPartition], view: LedgerView, start: Start, metadata: ClusterMetadata
+    source: ClusterView, parts: list[TopicPartition], view: LedgerView, start: Start, metadata: ClusterMetadata
 ) -> dict[TopicPartition, int | BrokerError]:
     """Where the copy would begin of partitions from which nothing has been sent."""
     found: dict[TopicPartition, int | BrokerError] = {tp: view.starts[tp] for tp in parts if tp in view.starts}
@@ -120,8 +118,8 @@ def _first_offsets(
         else:
             asked.setdefault(EARLIEST_TIME if later or isinstance(begins, StartOffsets) else begins_at(begins), []).append(tp)
     for at, mine in asked.items():
-        found |= offsets_or_errors(client, mine, at)
-    return found | offsets_or_errors(client, [tp for tp, offset in found.items() if offset == NO_RECORD], LATEST_TIME)
+        found |= source.offsets(mine, at)
+    return found | source.offsets([tp for tp, offset in found.items() if offset == NO_RECORD], LATEST_TIME)
 
 
 def first_ends(view: LedgerView, metadata: ClusterMetadata, topic: str) -> dict[int, int] | None:
@@ -134,37 +132,72 @@ def _short(lines: list[str]) -> tuple[str, ...]:
     return (*lines[:NOTES_SHOWN], f"and {len(lines) - NOTES_SHOWN} more partitions") if len(lines) > NOTES_SHOWN else tuple(lines)
 
 
-def staged_lag(mirror: str, known: Mapping[str, KnownCopy], view: LedgerView) -> MirrorLag:
-    """Lag by ledger and buffer alone: a partition ends where the buffer does."""
-    topics = (TopicLag(name, copy.target_topic, view.staged_rows(copy.generation)) for name, copy in sorted(known.items()))
-    return MirrorLag(mirror, tuple(topics), None)
-
-
 @dataclass(frozen=True, slots=True)
-class _Ages:
-    """Seconds since the time of the first record that is not on the target: as its batch says, and at least."""
+class _Notes:
+    """What the source says of partitions beside offsets; times in seconds since the epoch, ``least`` in seconds.
 
-    known: Mapping[TopicPartition, float]
+    ``first`` is when the first record was written that the target lacks, ``least`` how old it is at least where that is unknown;
+    ``unread`` is when the first record was written that is not read yet, ``kept`` how long its topic keeps it, in milliseconds.
+    ``held`` are the offsets that an open transaction holds back, ``since`` when that began (KIP-98).
+    """
+
+    now: float
+    first: Mapping[TopicPartition, float]
     least: Mapping[TopicPartition, float]
+    unread: Mapping[TopicPartition, float]
+    kept: Mapping[str, int]
+    held: Mapping[TopicPartition, int]
+    since: Mapping[TopicPartition, float]
+
+    @classmethod
+    def taken(cls, source: ClusterView, rows: Mapping[TopicPartition, PartitionLag], *, ages: bool) -> _Notes:
+        """Ask the source."""
+        behind = {tp: rows[tp].position for tp in _most_behind_first(rows)} if ages else {}
+        first = source.times.first(behind, isolation=1) if behind else {}
+        begun = time.time()
+        least = least_ages(source.client, {tp: at for tp, at in behind.items() if tp not in first}) if behind else {}
+        held = _held(source, {tp: row.end for tp, row in rows.items()})
+        unread = {tp: row.staged for tp, row in rows.items() if row.staged < row.end}
+        names = sorted({tp.topic for tp in unread})
+        limits = {name: retention_ms(found) for name, found in source.admin.topic_configs(names).items()} if names else {}
+        kept = {name: limit for name, limit in limits.items() if limit is not None}
+        expiring = source.times.first({tp: at for tp, at in unread.items() if tp.topic in kept}, isolation=1)
+        since = source.times.first({tp: at for tp, (at, _) in held.items()}, isolation=0)
+        return cls(begun, first, least, expiring, kept, {tp: end - at for tp, (at, end) in held.items()}, since)
 
 
-def _topic(name: str, target: str, partitions: tuple[PartitionLag, ...], ages: _Ages) -> TopicLag:
-    behind = [TopicPartition(name, part.partition) for part in partitions if part.lag]
-    if not behind:
-        return TopicLag(name, target, partitions, 0.0)
-    found = [age for tp in behind for age in (ages.known.get(tp), ages.least.get(tp)) if age is not None]
-    at_least = bool(found) and any(tp not in ages.known for tp in behind)
-    return TopicLag(name, target, partitions, max(found, default=None), lag_seconds_at_least=at_least)
+def _most_behind_first(rows: Mapping[TopicPartition, PartitionLag]) -> list[TopicPartition]:
+    """The partitions that lag: of each topic the most lagging one first."""
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for tp in sorted((tp for tp in rows if rows[tp].lag), key=lambda tp: -rows[tp].lag):
+        by_topic.setdefault(tp.topic, []).append(tp)
+    ranked = sorted((rank, -rows[tp].lag, tp) for mine in by_topic.values() for rank, tp in enumerate(mine))
+    return [tp for _, _, tp in ranked]
 
 
-def _ages(times: LogTimes, client: WireClient, rows: Mapping[str, list[PartitionLag]]) -> _Ages:
-    """The ages of what lags, of the most lagging partition of each topic first."""
-    behind = [
-        (rank, -part.lag, TopicPartition(name, part.partition), part.position)
-        for name, parts in rows.items()
-        for rank, part in enumerate(sorted((p for p in parts if p.lag), key=lambda p: -p.lag))
-    ]
-    asked = {tp: position for _, _, tp, position in sorted(behind)}
-    first, now = times.first(asked, isolation=1), time.time()
-    least = least_ages(client, {tp: position for tp, position in asked.items() if tp not in first})
-    return _Ages({tp: max(0.0, now - at) for tp, at in first.items()}, least)
+def _held(source: ClusterView, stable: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+    """Partitions whose last stable offset is below their end, with both (KIP-98)."""
+    ends = source.offsets(stable, LATEST_TIME, isolation=0)
+    higher = {tp: end for tp, end in ends.items() if isinstance(end, int) and end > stable[tp]}
+    again = source.offsets_now(higher, LATEST_TIME)  # the log may have grown since the stable offsets were read
+    return {tp: (at, end) for tp, end in higher.items() if isinstance(at := again[tp], int) and at < end}
+
+
+def _topic(name: str, target: str, rows: Mapping[TopicPartition, PartitionLag], notes: _Notes) -> TopicLag:
+    """One topic; a broker deletes whole segments, none before its newest record is too old: it ``expires`` at the earliest then."""
+    behind = [tp for tp in rows if rows[tp].lag]
+    ages = [max(0.0, notes.now - notes.first[tp]) for tp in behind if tp in notes.first]
+    ages += [notes.least[tp] for tp in behind if tp in notes.least]
+    oldest = min((notes.unread[tp] for tp in rows if tp in notes.unread), default=None)
+    since = min((notes.since[tp] for tp in rows if tp in notes.since), default=None)
+    now = time.time()
+    return TopicLag(
+        name,
+        target,
+        tuple(rows.values()),
+        max(ages, default=None) if behind else 0.0,
+        expires_seconds=max(0.0, oldest + notes.kept[name] / 1000 - now) if oldest is not None else None,
+        held_records=sum(notes.held.get(tp, 0) for tp in rows),
+        held_seconds=max(0.0, now - since) if since is not None else None,
+        lag_seconds_at_least=bool(ages) and any(tp not in notes.first for tp in behind),
+    )

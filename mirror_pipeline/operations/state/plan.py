@@ -13,24 +13,20 @@ from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import DIRECTED, FILLED_HINT, filled_message
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
-from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS
-from mirror_pipeline.kafka.offsets import led, offsets_or_errors
+from mirror_pipeline.kafka.offsets import led
 from mirror_pipeline.lags import BEHIND, MirrorLag, TopicLag
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.state.archive_cost import archive_note
-from mirror_pipeline.operations.state.halts import look as look_at
-from mirror_pipeline.operations.state.halts import with_halts
-from mirror_pipeline.operations.state.lag import first_ends, lag_of
-from mirror_pipeline.operations.state.ledger_view import LedgerView, ledger_view
-from mirror_pipeline.operations.state.warnings import first_times, retention_ms, with_warnings
+from mirror_pipeline.operations.state.cluster_view import ClusterView
+from mirror_pipeline.operations.state.lag import first_ends
+from mirror_pipeline.operations.state.lag import lag as lag_of
+from mirror_pipeline.operations.state.snapshot import Snapshot
 from mirror_pipeline.operations.topic_sync.acl_round import acl_notes
-from mirror_pipeline.operations.topic_sync.sync_state import sync_notes
 from mirror_pipeline.reports import MirrorPlan, TopicPlan
 from mirror_pipeline.topics import rights
 from mirror_pipeline.topics.claims import chained, of_claims
-from mirror_pipeline.topics.configs import as_created
-from mirror_pipeline.topics.lanes import Selected, select_topics
+from mirror_pipeline.topics.configs import as_created, retention_ms
 from mirror_pipeline.topics.manage import broker_defaults, plan_targets
 from mirror_pipeline.topics.plan import TargetPlan
 from mirror_pipeline.units import format_duration
@@ -38,25 +34,23 @@ from mirror_pipeline.units import format_duration
 
 def plan(flow: Flow) -> MirrorPlan:
     """See :meth:`Mirror.plan`."""
-    for cluster, needs in ((flow.source, SOURCE_NEEDS), (flow.target, TARGET_NEEDS)):
-        with WireClient(cluster) as client:
-            client.require(needs)
-    with flow.source_admin() as source, flow.target_admin() as target:
-        return _plan(flow, source, target)
+    one = _one_cluster(flow)
+    with Snapshot(flow) as snapshot:
+        snapshot.source.client.require(SOURCE_NEEDS)
+        snapshot.target.client.require(TARGET_NEEDS)
+        return _plan(snapshot, one)
 
 
-def _plan(flow: Flow, source: Admin, target: Admin) -> MirrorPlan:
-    one, stores = _one_cluster(flow), flow.lane_stores()
-    view = ledger_view(stores)
-    begun = set(view.copied)
-    selected = select_topics(flow.config, flow.settings, {*source.topics(), *view.kept})
-    plans = _that_may_be_made(target, plan_targets(flow.settings, source, target, selected.topics, partner=flow.directions().partner))
-    lag = _lag(flow, selected, view, source)
-    misplaced = _misplaced(flow, [name for name in plans if name not in begun], view)
+def _plan(snapshot: Snapshot, one: tuple[str, ...]) -> MirrorPlan:
+    flow, selected, source, target = snapshot.flow, snapshot.selected, snapshot.source.admin, snapshot.target.admin
+    begun = set(snapshot.ledger.copied)
+    plans = _that_may_be_made(target, plan_targets(flow.settings, source, target, selected.topics, partner=snapshot.directions.partner))
+    lag = lag_of(snapshot, plan=True)
+    misplaced = _misplaced(snapshot, [name for name in plans if name not in begun])
     lags = {topic.topic: topic for topic in lag.topics}
-    old = _too_old(flow, plans, lag, target)
+    old = _too_old(snapshot, plans, lag)
     new = [made.target_topic for name, made in plans.items() if not made.create and name not in begun]
-    filled = filled_topics(flow, new) if not flow.settings.shared else {}
+    filled = filled_topics(snapshot.target, new) if not flow.settings.shared else {}
     copies = chained(flow.config, flow.settings, list(plans))
     claimed = of_claims(flow.claims(), {name: made.target_topic for name, made in plans.items()}, begun)
     rows = tuple(
@@ -82,7 +76,7 @@ def _plan(flow: Flow, source: Admin, target: Admin) -> MirrorPlan:
     gone = (TopicPlan(t.topic, t.target_topic, len(t.partitions), t.lag_records, None) for name, t in halted.items() if name not in plans)
     shown = tuple(_with_halt(row, halted.get(row.topic)) for row in sorted((*rows, *gone), key=lambda row: row.topic))
     hidden = rights.unseen(source.cluster, flow.settings.topics.include, list(selected.topics))
-    cost = archive_note(flow.config.buffer, stores)
+    cost = archive_note(flow.config.buffer, snapshot.stores)
     notes = dict.fromkeys(note for note in (*lag.notes, *acl_notes(flow), hidden, cost) if note)
     return MirrorPlan(flow.name, shown, selected.excluded, tuple(notes))
 
@@ -119,43 +113,32 @@ def _filled(count: int, target_topic: str) -> tuple[str, ...]:
     return (f"{filled_message(target_topic, count)}: {FILLED_HINT}",) if count else ()
 
 
-def filled_topics(flow: Flow, targets: Collection[str]) -> dict[str, int]:
+def filled_topics(target: ClusterView, topics: Collection[str]) -> dict[str, int]:
     """The target topics that hold records, with the number of offsets they span; partitions that cannot be asked now are left out."""
-    with flow.target_client() as client:
-        metadata = client.metadata(sorted(targets))
-        found = (topic for topic in metadata.topics.values() if not topic.error)
-        parts, _ = led(metadata, (TopicPartition(topic.name, number) for topic in found for number in topic.partitions))
-        starts, ends = (offsets_or_errors(client, parts, which, isolation=0) for which in (EARLIEST_TIME, LATEST_TIME))
-        counts: dict[str, int] = {}
-        for tp in parts:
-            if isinstance(start := starts[tp], int) and isinstance(end := ends[tp], int):
-                counts[tp.topic] = counts.get(tp.topic, 0) + end - start
-        return {name: count for name, count in counts.items() if count}
+    metadata = target.metadata(topics)
+    found = (topic for topic in metadata.topics.values() if not topic.error)
+    parts, _ = led(metadata, (TopicPartition(topic.name, number) for topic in found for number in topic.partitions))
+    starts, ends = (target.offsets(parts, which, isolation=0) for which in (EARLIEST_TIME, LATEST_TIME))
+    counts: dict[str, int] = {}
+    for tp in parts:
+        if isinstance(start := starts[tp], int) and isinstance(end := ends[tp], int):
+            counts[tp.topic] = counts.get(tp.topic, 0) + end - start
+    return {name: count for name, count in counts.items() if count}
 
 
-def _lag(flow: Flow, selected: Selected, view: LedgerView, source: Admin) -> MirrorLag:
-    """Offsets still to be copied, an upper bound of the records, with warnings and halts."""
-    look = look_at(flow, view, selected)
-    with flow.source_client() as client, flow.target_client() as other:
-        lag = lag_of(flow.name, selected.topics, client, view, ages=False, start=flow.settings.start)
-        lag = with_warnings(lag, client, source)
-        look.source(client, flow.settings.source)
-        look.target(other, flow.settings.target)
-    return with_halts(lag, look, view, (*view.notes, *sync_notes(flow)))
-
-
-def _misplaced(flow: Flow, fresh: Collection[str], view: LedgerView) -> dict[str, tuple[str, ...]]:
+def _misplaced(snapshot: Snapshot, fresh: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Topics that have not begun and cannot begin at the offsets that ``start`` names."""
-    if not isinstance(flow.settings.start, StartMap):
+    start = snapshot.flow.settings.start
+    if not isinstance(start, StartMap):
         return {}
-    with flow.source_client() as client:
-        metadata = client.metadata(sorted(fresh))
-        now = [name for name in fresh if not metadata.topics[name].error and first_ends(view, metadata, name) != {}]
-        return {name: (said,) for name, said in impossible_starts(client, flow.settings.start, now).items()}
+    metadata = snapshot.source.metadata(fresh)
+    now = [name for name in fresh if not metadata.topics[name].error and first_ends(snapshot.ledger, metadata, name) != {}]
+    return {name: (said,) for name, said in impossible_starts(snapshot.source.client, start, now).items()}
 
 
-def _too_old(flow: Flow, plans: Mapping[str, TargetPlan], lag: MirrorLag, target: Admin) -> dict[str, tuple[str, ...]]:
+def _too_old(snapshot: Snapshot, plans: Mapping[str, TargetPlan], lag: MirrorLag) -> dict[str, tuple[str, ...]]:
     """Topics whose oldest records the target's own retention would delete at once."""
+    target = snapshot.target.admin
     there = [made.target_topic for made in plans.values() if not made.create]
     known = target.topic_configs(there) if there else {}
     broker = broker_defaults(target) if any(made.create for made in plans.values()) else None
@@ -165,8 +148,7 @@ def _too_old(flow: Flow, plans: Mapping[str, TargetPlan], lag: MirrorLag, target
     }
     at_risk = [topic for topic in lag.topics if kept.get(topic.topic) is not None]
     next_up = {TopicPartition(t.topic, p.partition): p.position for t in at_risk for p in t.partitions if p.lag}
-    with flow.source_client() as client:
-        times = first_times(client, next_up, isolation=1)
+    times = snapshot.source.times.first(next_up, isolation=1)
     now = time.time()
     warnings: dict[str, tuple[str, ...]] = {}
     for name, limit in kept.items():
@@ -180,8 +162,9 @@ def _too_old(flow: Flow, plans: Mapping[str, TargetPlan], lag: MirrorLag, target
 
 def backfill_blockers(flow: Flow, topic: str, target_topic: str, from_time: int) -> list[str]:
     """What prevents copying records from ``from_time`` on into ``target_topic``: rights, settings, retention."""
-    with flow.source_admin() as source, flow.target_admin() as target:
-        made = plan_targets(flow.settings, source, target, {topic: target_topic})[topic]
+    with Snapshot(flow) as snapshot:
+        target = snapshot.target.admin
+        made = plan_targets(flow.settings, snapshot.source.admin, target, {topic: target_topic})[topic]
         configs = {} if made.create else target.topic_configs([target_topic])
     blockers = list(made.blockers)
     if not made.create:

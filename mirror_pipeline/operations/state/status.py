@@ -13,31 +13,30 @@ from mirror_pipeline.halts import DIRECTED
 from mirror_pipeline.lags import HALTED
 from mirror_pipeline.model import Gap
 from mirror_pipeline.operations.state.buffer_status import buffer_use, ledger_of
-from mirror_pipeline.operations.state.ledger_view import LaneView, ledger_view, state_of
+from mirror_pipeline.operations.state.ledger_view import LaneView, state_of
+from mirror_pipeline.operations.state.snapshot import Snapshot
 from mirror_pipeline.reports import LaneStatus, MirrorStatus, TopicProgress, TopicState
 from mirror_pipeline.topics.directions import Directions
 
 ACCEPTED = "accepted"
 
 
-def status(flow: Flow) -> MirrorStatus:
+def status(snapshot: Snapshot) -> MirrorStatus:
     """See ``Mirror.status``."""
-    stores = flow.lane_stores()
-    view = ledger_view(stores)
-    directions = flow.directions().look()
-    lanes = tuple(_directed(lane_status(lane), directions) for lane in view.lanes)
+    flow, view = snapshot.flow, snapshot.ledger
+    lanes = tuple(_directed(lane_status(lane), snapshot.directions) for lane in view.lanes)
     return MirrorStatus(
         mirror=flow.name,
         source=flow.settings.source,
         target=flow.settings.target,
         lanes=lanes,
         buffer_bytes=sum(lane.buffer.disk_bytes for lane in lanes if lane.buffer is not None),
-        buffer_total_bytes=total_bytes(stores),
+        buffer_total_bytes=total_bytes(snapshot.stores),
         buffer_max_bytes=flow.config.buffer.max_bytes,
         staged_records=view.staged_records,
         staged_bytes=view.staged_bytes,
         gaps=len(gaps(flow)),
-        **verification(stores),
+        **verification(snapshot.stores),
     )
 
 

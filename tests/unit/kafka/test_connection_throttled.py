@@ -12,7 +12,7 @@ from mirror_pipeline.kafka import fetch as fetch_module
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.connection import Connection
 from mirror_pipeline.kafka.fetch import fetch
-from mirror_pipeline.operations.state.warnings import first_times
+from mirror_pipeline.operations.state.log_times import first_times
 from mirror_pipeline.verify.log_walk import LogWalk
 from tests.support.scripted_broker import ScriptedBroker
 from tests.support.throttling import BATCH, PLACE, Throttling

@@ -75,7 +75,8 @@ def accept(
     monkeypatch.setattr(resolving, "source_policies", lambda names, _: {name: SourcePolicy(compacted=False) for name in names})
     clusters = {"east": context.source, "west": context.target}
     flow = SimpleNamespace(
-        name="m", source_client=lambda: source, source_admin=nullcontext, target_client=lambda: NoTarget(0), settings=context.mirror,
+        name="m", source_client=lambda: source, source_admin=nullcontext, target_client=lambda: NoTarget(0), target_admin=nullcontext,
+        settings=context.mirror,
         config=SimpleNamespace(buffer=context.buffer, mirrors=[context.mirror], clusters=clusters), lane_stores=lambda: [context.store],
         directions=lambda: SimpleNamespace(look=lambda: SimpleNamespace(refused=lambda _: {})),
     )  # fmt: skip

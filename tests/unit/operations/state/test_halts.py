@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -18,9 +19,10 @@ from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig
 from mirror_pipeline.kafka.answers import EARLIEST_TIME, ClusterMetadata, OffsetAnswer, PartitionMetadata, TopicMetadata
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
+from mirror_pipeline.lags import PartitionLag, TopicLag
 from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
-from mirror_pipeline.operations.state.halts import HaltLook, with_halts
+from mirror_pipeline.operations.state.cluster_view import ClusterView
+from mirror_pipeline.operations.state.halts import HaltLook
 from mirror_pipeline.operations.state.ledger_view import ledger_view
 from mirror_pipeline.reports import Progress, TopicProgress
 
@@ -58,6 +60,10 @@ class Cluster:
         return self.ends.pop(0) if self.ends else self.end
 
 
+def view_of(cluster: Cluster) -> ClusterView:
+    return ClusterView("east", lambda: cast(WireClient, nullcontext(cluster)), lambda: pytest.fail("no question about names or settings"))
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> LaneStore:
     made = open_lane(BufferConfig(str(tmp_path / "buffer"), durable=False), "m", "lane-0")
@@ -87,20 +93,20 @@ def stopped(store: LaneStore, code: str) -> None:
     wrote(store, TopicProgress("east.t", state="halted", reason="it cannot go on", hint="mend it", code=code))
 
 
-def waits(store: LaneStore, state: str = "running", target_down: str = "", source_down: str = "") -> MirrorLag:
+def waits(store: LaneStore, state: str = "running", target_down: str = "", source_down: str = "") -> TopicLag:
     """The lag beside the status of a run that waits for the topic."""
     topic = TopicProgress("east.t", state="behind", reason="NOT_ENOUGH_REPLICAS", hint="bring the brokers up")
     wrote(store, topic, state, target_down=target_down, source_down=source_down)
-    view = ledger_view([store])
     row = TopicLag("t", "east.t", (PartitionLag(0, 10, 12, 10, 2),), 3.0)
-    return with_halts(MirrorLag("m", (row,), 3.0), HaltLook("m", view, {"t": "east.t"}), view, ())
+    (shown,) = HaltLook("m", ledger_view([store]), {"t": "east.t"}).shown({"t": row})
+    return shown
 
 
 def test_a_topic_that_a_lane_waits_for_says_why_and_what_to_do(store: LaneStore) -> None:
-    (row,) = waits(store).topics
+    row = waits(store)
     assert (row.state, row.reason, row.hint, row.lag_records) == ("behind", "NOT_ENOUGH_REPLICAS", "bring the brokers up", 2)
     for other in (waits(store, "finished"), waits(store, target_down="no broker answers"), waits(store, source_down="none answers")):
-        assert (other.topics[0].state, other.topics[0].reason) == ("ok", "")
+        assert (other.state, other.reason) == ("ok", "")
 
 
 def decide(store: LaneStore, kind: DecisionKind, start: int = 0, end: int = 0, subject: str = "") -> None:
@@ -110,7 +116,7 @@ def decide(store: LaneStore, kind: DecisionKind, start: int = 0, end: int = 0, s
 
 def look(store: LaneStore, source: Cluster, target: str = "east.t", **options: Any) -> dict[str, tuple[str, str]]:
     seen = HaltLook("m", ledger_view([store]), {"t": target}, **options)
-    seen.source(cast(WireClient, source), "east")
+    seen.source(view_of(source))
     return {name: (halt.code, halt.hint) for name, halt in seen.halts.items()}
 
 
@@ -208,16 +214,16 @@ def test_a_halt_that_was_accepted_since_is_over(store: LaneStore) -> None:
 
 def test_a_target_that_was_made_again_is_seen(store: LaneStore) -> None:
     seen = HaltLook("m", ledger_view([store]), {"t": "east.t"})
-    seen.target(cast(WireClient, Cluster(cluster_id="west-id", topic_id="another")), "west")
+    seen.target(view_of(Cluster(cluster_id="west-id", topic_id="another")))
     assert seen.halts["t"].code == "target_recreated"
-    seen.target(cast(WireClient, Cluster(cluster_id="west-id", topic_id="target-id")), "west")
+    seen.target(view_of(Cluster(cluster_id="west-id", topic_id="target-id")))
     assert seen.halts == {}
 
 
 def test_a_deleted_topic_stays_in_the_lag_with_what_is_staged(store: LaneStore) -> None:
     seen = HaltLook("m", ledger_view([store]), {"t": "east.t"})
-    seen.source(cast(WireClient, Cluster(error=GONE)), "east")
-    (row,) = with_halts(MirrorLag("m", (TopicLag("t", "east.t", ()),), None), seen, ledger_view([store]), ()).topics
+    seen.source(view_of(Cluster(error=GONE)))
+    (row,) = seen.shown({"t": TopicLag("t", "east.t", ())})
     assert (row.state, row.code, row.partitions) == ("halted", "source_gone", (PartitionLag(0, 10, 10, 10, 0),))
 
 

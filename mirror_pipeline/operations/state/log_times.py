@@ -1,23 +1,18 @@
-"""Warnings about the source: retention that is about to overtake the reader, and transactions that stay open."""
+"""When records were written: times at offsets of a source's logs, and least ages, for many partitions in few requests."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 from mirror_pipeline.errors import BrokerError, ConnectionLost
-from mirror_pipeline.kafka.admin import Admin
-from mirror_pipeline.kafka.answers import LATEST_TIME, OffsetAnswer
+from mirror_pipeline.kafka.answers import OffsetAnswer
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.cluster_info import ConfigValue
 from mirror_pipeline.kafka.connection import Connection
 from mirror_pipeline.kafka.fetch import fetch
 from mirror_pipeline.kafka.records.batch import headers
-from mirror_pipeline.lags import MirrorLag, TopicLag
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.topics.configs import number, text
 
 log = logging.getLogger(__name__)
 
@@ -34,63 +29,6 @@ SEARCH_SECONDS = 2.0
 SEARCH_ROUNDS = 8
 OLDEST_EXPONENT = 24.0
 """Ages are searched for up to 2 ** this many seconds: half a year."""
-
-
-def retention_ms(configs: Mapping[str, ConfigValue] | BrokerError | None) -> int | None:
-    """How long a topic keeps records; None for ever, not by time, or unknown."""
-    if configs is None or isinstance(configs, BrokerError) or "delete" not in text(configs, "cleanup.policy", "delete"):
-        return None
-    value = number(configs, "retention.ms")
-    return value if value is not None and value >= 0 else None
-
-
-def with_warnings(lag: MirrorLag, client: WireClient, admin: Admin, times: LogTimes | None = None) -> MirrorLag:
-    """Add to each topic when retention may delete what is not read yet, and what an open transaction holds back.
-
-    A broker deletes whole segments, none before its newest record is too old: the time named is the earliest possible.
-    """
-    held = _held(lag, client)
-    unread = {
-        TopicPartition(t.topic, p.partition): p.staged for t in lag.topics for p in t.partitions if p.staged < p.end
-    }
-    names = sorted({tp.topic for tp in unread})
-    kept = {name: retention_ms(found) for name, found in admin.topic_configs(names).items()} if names else {}
-    asked = {tp: at for tp, at in unread.items() if kept.get(tp.topic) is not None}
-    times = times or LogTimes(client)
-    first = times.first(asked, isolation=1)
-    since = times.first({tp: at for tp, (at, _) in held.items()}, isolation=0)
-    now = time.time()
-    return replace(lag, topics=tuple(_topic(topic, kept.get(topic.topic), first, held, since, now) for topic in lag.topics))
-
-
-def _topic(
-    topic: TopicLag,
-    kept: int | None,
-    first: Mapping[TopicPartition, float],
-    held: Mapping[TopicPartition, tuple[int, int]],
-    since: Mapping[TopicPartition, float],
-    now: float,
-) -> TopicLag:
-    mine = [TopicPartition(topic.topic, part.partition) for part in topic.partitions]
-    oldest = [first[tp] for tp in mine if tp in first]
-    open_since = [since[tp] for tp in mine if tp in since]
-    return replace(
-        topic,
-        expires_seconds=max(0.0, min(oldest) + kept / 1000 - now) if oldest and kept is not None else None,
-        held_records=sum(end - at for at, end in (held[tp] for tp in mine if tp in held)),
-        held_seconds=max(0.0, now - min(open_since)) if open_since else None,
-    )
-
-
-def _held(lag: MirrorLag, client: WireClient) -> dict[TopicPartition, tuple[int, int]]:
-    """Partitions whose last stable offset is below their end, with both (KIP-98)."""
-    stable = {TopicPartition(t.topic, p.partition): p.end for t in lag.topics for p in t.partitions}
-    answers = client.list_offsets(dict.fromkeys(stable, LATEST_TIME), isolation=0) if stable else {}
-    # The log may have grown since the stable offsets were read.
-    candidates = {tp for tp, answer in answers.items() if not answer.error and answer.offset > stable[tp]}
-    again = client.list_offsets(dict.fromkeys(candidates, LATEST_TIME), isolation=1) if candidates else {}
-    sure = {tp: (again[tp].offset, answers[tp].offset) for tp in candidates if not again[tp].error}
-    return {tp: (held, end) for tp, (held, end) in sure.items() if held < end}
 
 
 def first_times(client: WireClient, at: Mapping[TopicPartition, int], *, isolation: int) -> dict[TopicPartition, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -21,10 +22,11 @@ from mirror_pipeline.kafka.answers import (
 )
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.operations.state import warnings
-from mirror_pipeline.operations.state.lag import lag_of
+from mirror_pipeline.operations.state import log_times
+from mirror_pipeline.operations.state.cluster_view import ClusterView
+from mirror_pipeline.operations.state.lag import _oldest, measure
 from mirror_pipeline.operations.state.ledger_view import LedgerView
-from mirror_pipeline.operations.state.warnings import LogTimes, first_times, least_ages
+from mirror_pipeline.operations.state.log_times import LogTimes, first_times, least_ages
 from tests.support.source_batches import batch
 
 NEW, OLD = TopicPartition("new", 0), TopicPartition("old", 0)
@@ -49,9 +51,14 @@ class Source:
         }
 
 
+def view_of(source: Source) -> ClusterView:
+    settings = SimpleNamespace(topic_configs=lambda names: dict.fromkeys(names))
+    return ClusterView("east", lambda: nullcontext(source), lambda: nullcontext(settings))  # type: ignore[arg-type, return-value]
+
+
 def lag(source: Source, stand: LedgerView, start: Any = "earliest", topic: str = "new") -> tuple[list[int], tuple[str, ...]]:
-    found = lag_of("m", {topic: f"east.{topic}"}, source, stand, ages=False, start=start)  # type: ignore[arg-type]
-    return [part.lag for part in found.topics[0].partitions], found.notes
+    rows, notes = measure(view_of(source), stand, {topic: f"east.{topic}"}, ages=False, start=start)
+    return [part.lag for part in rows[topic].partitions], notes
 
 
 NOTHING = LedgerView()
@@ -124,7 +131,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
             for tp in wants
         }  # fmt: skip
 
-    monkeypatch.setattr(warnings, "fetch", fetch)
+    monkeypatch.setattr(log_times, "fetch", fetch)
     return questions
 
 
@@ -202,7 +209,10 @@ def test_a_topic_is_behind_at_least_by_what_is_known_of_it(monkeypatch: pytest.M
         def first(self, at: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, float]:
             return {tp: time.time() - 20 for tp in at if tp.topic == "old"}
 
-    found = lag_of("m", {"new": "east.new", "old": "east.old"}, Source(), NOTHING, times=Times())  # type: ignore[arg-type]
-    rows = {row.topic: (round(row.lag_seconds or 0), row.lag_seconds_at_least) for row in found.topics}
+    source = view_of(Source())
+    monkeypatch.setattr(source, "times", Times())
+    found, _ = measure(source, NOTHING, {"new": "east.new", "old": "east.old"})
+    rows = {name: (round(row.lag_seconds or 0), row.lag_seconds_at_least) for name, row in found.items()}
     assert rows == {"new": (50, True), "old": (20, False)}
-    assert (round(found.lag_seconds or 0), found.lag_seconds_at_least) == (50, True)
+    oldest, at_least = _oldest(found.values())
+    assert (round(oldest or 0), at_least) == (50, True)

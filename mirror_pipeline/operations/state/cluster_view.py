@@ -1,0 +1,88 @@
+"""One cluster as it is now: clients that open with the first question, and each question asked once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cached_property
+
+from mirror_pipeline.errors import BrokerError, WrongCluster
+from mirror_pipeline.kafka.admin import Admin
+from mirror_pipeline.kafka.answers import ClusterMetadata, TopicMetadata
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.offsets import offsets_or_errors
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.operations.state.log_times import LogTimes
+
+
+class ClusterView:
+    """What one cluster answers during one look; :meth:`close` closes the clients.
+
+    Args:
+        alias: its name in the configuration.
+        connect: opens a client for topics and offsets.
+        administer: opens a client for names and settings.
+
+    Every method raises ClusterUnreachable, or WrongCluster where another cluster answers.
+    """
+
+    def __init__(self, alias: str, connect: Callable[[], WireClient], administer: Callable[[], Admin]) -> None:
+        self.alias = alias
+        self._connect = connect
+        self._administer = administer
+        self._opened = ExitStack()
+        self._cluster: ClusterMetadata | None = None
+        self._topics: dict[str, TopicMetadata] = {}
+        self._offsets: dict[tuple[int, int], dict[TopicPartition, int | BrokerError]] = {}
+
+    @cached_property
+    def client(self) -> WireClient:
+        """The client for topics and offsets."""
+        return self._opened.enter_context(self._connect())
+
+    @cached_property
+    def admin(self) -> Admin:
+        """The client for names and settings."""
+        return self._opened.enter_context(self._administer())
+
+    @cached_property
+    def times(self) -> LogTimes:
+        """Times at offsets."""
+        return LogTimes(self.client)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Names of all topics that may be seen."""
+        return frozenset(self.admin.topics())
+
+    def metadata(self, topics: Iterable[str]) -> ClusterMetadata:
+        """Ids, partitions and leaders of some topics; those that do not exist have an error code."""
+        wanted = sorted(set(topics))
+        fresh = [name for name in wanted if name not in self._topics]
+        if fresh or self._cluster is None:
+            self._cluster = self.client.metadata(fresh)
+            self._topics |= self._cluster.topics
+        return replace(self._cluster, topics={name: self._topics[name] for name in wanted})
+
+    def metadata_of_any(self, topics: Iterable[str]) -> ClusterMetadata:
+        """The same for whoever compares ids: where another cluster answers, that one's id and no topic."""
+        try:
+            return self.metadata(topics)
+        except WrongCluster as error:
+            return ClusterMetadata(error.cluster_id, -1, {}, {})
+
+    def offsets(self, parts: Iterable[TopicPartition], at: int, *, isolation: int = 1) -> dict[TopicPartition, int | BrokerError]:
+        """Offsets at a time, as of the first question for each partition; an error in place of a refused one."""
+        known = self._offsets.setdefault((at, isolation), {})
+        wanted = list(parts)
+        known |= offsets_or_errors(self.client, [tp for tp in wanted if tp not in known], at, isolation=isolation)
+        return {tp: known[tp] for tp in wanted}
+
+    def offsets_now(self, parts: Iterable[TopicPartition], at: int, *, isolation: int = 1) -> Mapping[TopicPartition, int | BrokerError]:
+        """The same, asked again."""
+        return offsets_or_errors(self.client, parts, at, isolation=isolation)
+
+    def close(self) -> None:
+        """Close the clients."""
+        self._opened.close()

@@ -21,8 +21,7 @@ INLINE_BYTES = 8_000_000
 # with the CPU time of a start, five seconds.
 WORTH_A_START = 256
 # Growth factor for the micro-batch after a full one. In Spark it applies per read task, since each task is a job with a fixed cost.
-# Over a long link each micro-batch starts with idle connections where tasks, on a cluster, do not read
-# on into the next one.
+# Over a long link each micro-batch in Spark starts with idle connections: tasks there do not read on into the next one.
 ONWARD_REACH, SPARK_REACH, SPARK_FAR_REACH = 2, 8, 8
 
 
@@ -120,7 +119,7 @@ class Placement:
             with self._lock:
                 self._carried += size
         if far:
-            return replace(place, reach=ONWARD_REACH if place.runner.one_machine else SPARK_FAR_REACH)
+            return replace(place, reach=SPARK_FAR_REACH)
         return _wide(place)
 
     def for_write(self, size: int) -> Place:

@@ -18,10 +18,6 @@ class Runner(Protocol):
     def tasks(self) -> int:
         """How many tasks one job should have."""
 
-    @property
-    def one_machine(self) -> bool:
-        """Whether all tasks run on one machine, so that each finds what an earlier one has under way there."""
-
     def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
         """Results in the order of the specs.
 
@@ -42,11 +38,6 @@ class InlineRunner:
         """One: this process is the only worker."""
         return 1
 
-    @property
-    def one_machine(self) -> bool:
-        """True: this process."""
-        return True
-
     def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
         """Results in the order of the specs; raises what the function raises."""
         return [function(spec) for spec in specs]
@@ -66,11 +57,6 @@ class OneAtATime:
     def tasks(self) -> int:
         """One."""
         return 1
-
-    @property
-    def one_machine(self) -> bool:
-        """As of the other one."""
-        return self._runner.one_machine
 
     def run(self, function: Callable[[T], R], specs: Sequence[T], *, name: str) -> list[R]:
         """Results in the order of the specs; raises what the runner raises."""

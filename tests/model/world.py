@@ -67,7 +67,6 @@ class ModelRunner:
     """Stands in for Spark: each task is a process of its own and may outlive its driver."""
 
     tasks = 2
-    one_machine = False
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -284,11 +284,6 @@ FAST = (
         "tests/unit/engine/tasks/longlink/test_read_ahead.py::test_what_does_not_fit_does_not_go_on",
     ),
     Mutant(
-        "what was read ahead is used by another read loop",
-        "engine/tasks/read/task.py", 'call(f"{task.reader}-{task.index}"', 'call(f"{task.index}"',
-        "tests/unit/engine/tasks/longlink/test_link.py::test_a_task_that_reads_ahead_is_run_by_its_resident_process",
-    ),
-    Mutant(
         "a hole loses its cause",
         "engine/tasks/write/offset_map.py", "        cause=cause,\n", "        cause=None,\n",
         f"{MAPPING}::test_trailing_holes_are_passed_with_the_last_record",

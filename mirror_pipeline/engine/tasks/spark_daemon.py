@@ -31,10 +31,6 @@ def serve() -> None:
     """Serve workers to the JVM until it ends."""
     from pyspark.daemon import manager
 
-    from mirror_pipeline.execution.residents import start_keeper
-
-    os.setpgid(0, 0)  # the keeper belongs to the group that the manager ends with itself
-    start_keeper()
     manager()
 
 

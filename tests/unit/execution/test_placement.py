@@ -146,20 +146,9 @@ def test_what_comes_over_a_long_link_is_read_here_unless_all_is_sparks(limit: in
 
 
 @pytest.mark.parametrize(
-    ("limit", "far", "one_machine", "reach"),
-    [
-        (SMALL, False, True, 1),
-        (SMALL, True, True, ONWARD_REACH),
-        (0, True, True, ONWARD_REACH),
-        (0, True, False, SPARK_FAR_REACH),
-        (0, False, False, SPARK_REACH),
-    ],
+    ("limit", "far", "reach"), [(SMALL, False, 1), (SMALL, True, ONWARD_REACH), (0, True, SPARK_FAR_REACH), (0, False, SPARK_REACH)]
 )
-def test_in_spark_and_over_a_long_link_micro_batches_grow(
-    monkeypatch: pytest.MonkeyPatch, limit: int, far: bool, one_machine: bool, reach: int
-) -> None:
-    """The most where tasks cannot read ahead for each other."""
-    monkeypatch.setattr(Spark, "one_machine", one_machine)
+def test_in_spark_and_over_a_long_link_micro_batches_grow(limit: int, far: bool, reach: int) -> None:
     start = Starting()
     start.done.set()
     assert Placement(start, inline_bytes=limit).for_read(SMALL, far=far).reach == reach
@@ -169,4 +158,4 @@ def test_each_task_has_a_job_worth_its_cost(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Spark, "tasks", 3)
     placement = Placement.only(Spark())
     assert placement.for_read(SMALL, far=False).reach == placement.for_write(SMALL).reach == 3 * SPARK_REACH
-    assert placement.for_read(SMALL, far=True).reach == ONWARD_REACH
+    assert placement.for_read(SMALL, far=True).reach == SPARK_FAR_REACH

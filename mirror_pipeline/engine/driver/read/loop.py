@@ -10,16 +10,15 @@ from functools import partial
 
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.engine.driver.context import LaneContext, Losses, Patience, backoff
-from mirror_pipeline.engine.driver.plan import TURN_SECONDS, budget_of, plan_ranges, planned_bytes, turn_seconds
+from mirror_pipeline.engine.driver.plan import TURN_SECONDS, assign, budget_of, plan_ranges, planned_bytes, turn_seconds
 from mirror_pipeline.engine.driver.read.kept import kept_tasks
-from mirror_pipeline.engine.driver.read.shares import Shares
 from mirror_pipeline.engine.driver.read.source import SourceSide
 from mirror_pipeline.engine.tasks.longlink.connection_count import is_long
 from mirror_pipeline.engine.tasks.longlink.link import Link
 from mirror_pipeline.engine.tasks.read.kept_task import run_kept
 from mirror_pipeline.engine.tasks.read.messages import RangeOutcome, ReadResult, ReadTask
 from mirror_pipeline.engine.tasks.read.rules import RangeRules
-from mirror_pipeline.engine.tasks.read.task import run_read, run_read_resident
+from mirror_pipeline.engine.tasks.read.task import run_read
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable, ConnectionLost, TaskLost
 from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.execution.placement import Place
@@ -61,7 +60,6 @@ class ReadLoop:
         self._place = Place(InlineRunner(), in_process=True, small=True)
         self._source = SourceSide(context, client)
         self._link = Link()
-        self._shares = Shares()
         self._room = context.room
         self._staged = 0
         self._failures = 0
@@ -169,9 +167,8 @@ class ReadLoop:
         context, engine, place = self._context, self._context.mirror.engine, self._place
         began = time.monotonic()
         self._quiet = False
-        ahead = (self._far or (engine.connections or 0) > 2) and place.runner.one_machine
         asked, copies = kept_tasks(context, rules, self._micro_batch, place.runner.tasks)
-        shares = self._shares.deal(asked, place.runner.tasks, stay=ahead) if asked else []
+        shares = assign([(each, float(each.range.max_bytes)) for each in asked], place.runner.tasks) if asked else []
         limit = engine.bandwidth_at(datetime.now().time())
         tasks = [
             ReadTask(
@@ -189,11 +186,10 @@ class ReadLoop:
                 bytes_per_second=limit / len(shares) if limit else None,
                 avoid=frozenset(self._source.brokers.now),
                 patience=self._source.brokers.patience(),
-                reader=self._shares.reader if ahead else "",
             )  # fmt: skip
-            for index, share in shares
+            for index, share in enumerate(shares)
         ]
-        read = partial(run_read, link=self._link) if place.in_process else run_read_resident
+        read = partial(run_read, link=self._link) if place.in_process else run_read
         answers = place.runner.run_each(read, tasks, name=f"stage {self._micro_batch}")
         if copies:
             answers = [*answers, *place.runner.run_each(run_kept, copies, name=f"stage {self._micro_batch} from the archive")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from functools import cache
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.tasks.longlink.connection_count import ConnectionCount
@@ -38,12 +37,6 @@ class Link:
         read_ahead, self._read_ahead = self._read_ahead, None
         if read_ahead is not None:
             read_ahead.end()
-
-
-@cache
-def resident_link() -> Link:
-    """The link of a resident process, all whose tasks belong to one read loop. It ends with the process."""
-    return Link()
 
 
 # Spark reuses its Python workers, and the driver's read loop cannot lend them its link: without this, each task in a worker would

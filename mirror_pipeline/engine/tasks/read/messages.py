@@ -24,8 +24,7 @@ class ReadTask:
     ``seconds`` bounds how long the task sends fetch requests, ``memory_bytes`` what it holds before it writes.
     ``connections`` is the number for each broker; None lets the round trip and the throughput decide, shared by ``tasks`` tasks.
     ``bytes_per_second`` is the task's share of a limit. ``avoid`` are brokers that get no request, ``patience`` the seconds
-    for those that get more than ``SILENT_SECONDS`` to answer. ``reader`` names the read loop, where its tasks in Spark shall read
-    ahead for each other: those of one ``index`` follow each other in one resident process.
+    for those that get more than ``SILENT_SECONDS`` to answer.
     """
 
     store: LaneStore
@@ -43,7 +42,6 @@ class ReadTask:
     tasks: int = 1
     bytes_per_second: float | None = None
     avoid: frozenset[int] = frozenset()
-    reader: str = ""
     patience: Mapping[int, float] = field(default_factory=dict)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from functools import partial
 
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.engine.tasks.longlink.admission import room_of
-from mirror_pipeline.engine.tasks.longlink.link import Link, resident_link, worker_connections
+from mirror_pipeline.engine.tasks.longlink.link import Link, worker_connections
 from mirror_pipeline.engine.tasks.longlink.read_ahead import ReadAhead
 from mirror_pipeline.engine.tasks.read.answer_handler import AnswerHandler, Unwritten
 from mirror_pipeline.engine.tasks.read.messages import ReadResult, ReadTask
@@ -18,7 +17,6 @@ from mirror_pipeline.engine.tasks.read.range_outcomes import RangeOutcomes
 from mirror_pipeline.engine.tasks.read.short_fetch import ShortFetch, Throttle, patience
 from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost
 from mirror_pipeline.execution import worker_cache
-from mirror_pipeline.execution.residents import NoResident, call
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import TopicPartition
 
@@ -51,23 +49,6 @@ def run_read(task: ReadTask, link: Link | None = None) -> ReadResult:
         writer.abort()
         raise
     return ReadResult(part, outcomes.results(), time.monotonic() - began, outcomes.silent, outcomes.heard, outcomes.resumed)
-
-
-def run_read_resident(task: ReadTask) -> ReadResult:
-    """As ``run_read``, for Spark workers: where tasks read ahead for each other, their resident process runs it.
-
-    Raises:
-        BufferUnusable: the part file cannot be written.
-        TaskLost: the resident process has died.
-    """
-    if task.reader:
-        with suppress(NoResident):
-            return call(f"{task.reader}-{task.index}", _read_in_turn, task)
-    return run_read(task)
-
-
-def _read_in_turn(task: ReadTask) -> ReadResult:
-    return run_read(task, resident_link())
 
 
 def _read(task: ReadTask, outcomes: RangeOutcomes, link: Link | None, *, deadline: float) -> None:

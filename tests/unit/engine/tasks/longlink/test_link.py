@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +17,7 @@ from mirror_pipeline.engine.tasks.longlink.link import Link, worker_connections
 from mirror_pipeline.engine.tasks.read import task as read_task
 from mirror_pipeline.engine.tasks.read.messages import ReadResult, ReadTask
 from mirror_pipeline.engine.tasks.read.rules import RangeRules
-from mirror_pipeline.errors import ConnectionLost, TaskLost
+from mirror_pipeline.errors import ConnectionLost
 from mirror_pipeline.execution.placement import Placement
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.model import OffsetRange
@@ -89,7 +87,6 @@ def test_the_loop_lends_its_link_to_tasks_of_its_own_process(
         return ReadResult(None, (), 0.0)
 
     monkeypatch.setattr(loop, "run_read", read)
-    monkeypatch.setattr(loop, "run_read_resident", read)
     if in_process:
         context.placement = Placement(InlineRunner, inline_bytes=1 << 40)
     reader = lane(context, Source(), once=True)
@@ -97,64 +94,6 @@ def test_the_loop_lends_its_link_to_tasks_of_its_own_process(
     for _ in range(2):
         reader._stage([RangeRules(RANGE, 10**6, False, False)])
     assert links == ([reader._link] * 2 if in_process else [None, None])
-
-
-@pytest.mark.parametrize(
-    ("far", "connections", "one_machine", "ahead"),
-    [(True, None, True, True), (False, 6, True, True), (False, 2, True, False), (False, None, True, False), (True, 6, False, False)],
-)
-def test_tasks_in_spark_read_ahead_where_the_next_one_finds_it(
-    context: LaneContext, monkeypatch: pytest.MonkeyPatch, far: bool, connections: int | None, one_machine: bool, ahead: bool
-) -> None:
-    tasks: list[ReadTask] = []
-    monkeypatch.setattr(loop, "run_read_resident", lambda task: (tasks.append(task), ReadResult(None, (), 0.0))[1])
-    monkeypatch.setattr(InlineRunner, "one_machine", one_machine)
-    context.mirror = dataclasses.replace(context.mirror, engine=dataclasses.replace(context.mirror.engine, connections=connections))
-    reader = lane(context, Source(), once=True)
-    reader._place, reader._far = context.placement.for_read(1, far=False), far
-    for _ in range(2):
-        reader._stage([RangeRules(RANGE, 10**6, False, False)])
-    assert not reader._place.in_process
-    assert [bool(task.reader) for task in tasks] == [ahead, ahead]
-    assert len({task.reader for task in tasks}) == 1, "the next task asks for the same resident process"
-
-
-def task_of(context: LaneContext, reader: str) -> ReadTask:
-    return ReadTask(context.store, CLUSTER, 0, 3, (), 1, 1, 10**9, 5.0, 5.0, False, reader=reader)
-
-
-def test_a_task_that_reads_ahead_is_run_by_its_resident_process(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    links: list[Link | None] = []
-    keys: list[str] = []
-
-    def there(key: str, function: Callable[[ReadTask], ReadResult], task: ReadTask) -> ReadResult:
-        keys.append(key)
-        return function(task)
-
-    monkeypatch.setattr(read_task, "call", there)
-    monkeypatch.setattr(read_task, "run_read", lambda task, link=None: links.append(link))
-    for reader in ("a", "a", "b", ""):
-        read_task.run_read_resident(task_of(context, reader))
-    assert keys == ["a-3", "a-3", "b-3"], "one for each read loop and index"
-    assert links[0] is not None and links == [links[0], links[0], links[0], None], "a process has one link"
-
-
-def test_without_a_resident_process_the_worker_reads_and_not_ahead(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    links: list[Link | None] = []
-    monkeypatch.setattr(read_task, "run_read", lambda task, link=None: links.append(link))
-    read_task.run_read_resident(task_of(context, "a"))
-    assert links == [None]
-
-
-def test_a_lost_resident_process_is_a_lost_task(context: LaneContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have written a part of its file: the driver plans these ranges anew, with another file."""
-
-    def lost(*_: object) -> None:
-        raise TaskLost("gone")
-
-    monkeypatch.setattr(read_task, "call", lost)
-    with pytest.raises(TaskLost):
-        read_task.run_read_resident(task_of(context, "a"))
 
 
 def test_the_end_of_the_loop_ends_its_read_ahead(context: LaneContext) -> None:

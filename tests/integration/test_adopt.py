@@ -68,6 +68,7 @@ def transactions(bootstrap: str, topic: str, count: int) -> None:
         (producer.abort_transaction if number % 2 else producer.commit_transaction)(30)
 
 
+@pytest.mark.long
 def test_a_lost_ledger_is_made_anew(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
     east = clusters[0].bootstrap_servers
     create_topic(east, topic_name, 3)

@@ -52,6 +52,7 @@ def test_the_answers(clusters: ClusterPair, tmp_path: Path, topic_name: str, cap
     assert f"{late} records" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("point", ADOPT_POINTS)
 def test_killed_around_the_commit(clusters: ClusterPair, tmp_path: Path, topic_name: str, point: str) -> None:
     """Before the commit nothing is adopted, and what was written is never read; after it everything is."""

@@ -17,6 +17,7 @@ from mirror_pipeline.local.shapes.bulk import fill_bulk
 from mirror_pipeline.model import LEAST_BYTES_PER_OFFSET, TopicPartition
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("record_bytes", "codec"), [(100, "none"), (100, "lz4"), (1000, "none"), (1000, "lz4")])
 def test_a_look_at_the_first_batches(
     cluster_factory: Callable[..., list[LocalCluster]], monkeypatch: pytest.MonkeyPatch, record_bytes: int, codec: str

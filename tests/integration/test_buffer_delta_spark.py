@@ -130,6 +130,7 @@ def test_the_documented_questions_have_the_right_answers(spark: SparkSession, la
     assert asked == {}, "a question in docs/buffer.md that no test asks"
 
 
+@pytest.mark.long
 def test_the_documented_columns_are_the_tables_columns(spark: SparkSession, lane: LaneStore) -> None:
     views(spark, lane)
     cases = Decisions(lane)
@@ -143,6 +144,7 @@ def test_the_documented_columns_are_the_tables_columns(spark: SparkSession, lane
         assert sorted(documented) == sorted(spark.table(table).columns), table
 
 
+@pytest.mark.long
 def test_a_map_that_does_not_tile_is_seen_by_both(spark: SparkSession, lane: LaneStore) -> None:
     ledger = Ledger(lane)
     ledger.record(2, [send(22, 25, 114, 14)])
@@ -173,6 +175,7 @@ def test_spark_sees_payloads_holes_and_evictions(spark: SparkSession, lane: Lane
     assert [row.micro_batch for row in seen()] == [1, 2]
 
 
+@pytest.mark.long
 def test_what_spark_does_to_the_tables_is_understood(spark: SparkSession, lane: LaneStore) -> None:
     spans, ledger = SpanTable(lane), Ledger(lane)
     before = (ledger.positions(), ledger.sends(), ledger.incarnations(), ledger.last_record())

@@ -136,6 +136,7 @@ def test_a_backfill_larger_than_the_cap_ends(
     assert_identical(mirror, [topic_name])
 
 
+@pytest.mark.long
 def test_a_difference_on_the_target_keeps_the_spans(clusters: ClusterPair, tmp_path: Path, spark: SparkSession, topic_name: str) -> None:
     source, target = (c.bootstrap_servers for c in clusters)
     create_topic(source, topic_name)

@@ -55,6 +55,7 @@ def test_there_and_back_and_there_again(clusters: ClusterPair, tmp_path: Path, t
         back.failback()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hours", [-1, 2])
 def test_no_clock_decides_what_was_opened_or_adopted(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch, hours: int

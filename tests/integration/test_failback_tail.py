@@ -112,6 +112,7 @@ def test_a_producer_that_does_not_end_is_named_and_loses_nothing(
     assert everywhere(back, topic_name) == wanted((0, 130))
 
 
+@pytest.mark.long
 def test_a_repeated_command_may_choose_anew(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, failed_over: tuple[Mirror, Mirror]
 ) -> None:

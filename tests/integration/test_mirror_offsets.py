@@ -93,6 +93,7 @@ def test_positions_in_transactions_translate_at_every_offset(clusters: ClusterPa
         assert found.to_target(own.source_end + 1).offset is None
 
 
+@pytest.mark.long
 def test_every_generation_answers_by_its_own_runs(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
     mirror = mirror_of(clusters, tmp_path, topic_name)
     east, west = (cluster.bootstrap_servers for cluster in clusters)

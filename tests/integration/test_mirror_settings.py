@@ -81,6 +81,7 @@ def named(value: Any, topic: str) -> Any:
     return value.replace("TOPIC", topic) if isinstance(value, str) else value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("setting", "number"), [(name, number) for name, found in CHANGES.items() for number in range(len(found))])
 def test_a_changed_setting_goes_on_or_is_refused_by_name(
     clusters: ClusterPair, tmp_path: Path, new_topic_name: Callable[[], str], setting: str, number: int

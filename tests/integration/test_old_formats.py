@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError
 from confluent_kafka import TopicPartition as Place
 from pyspark.sql import SparkSession
@@ -77,6 +78,7 @@ def old_cluster(cluster_factory: Callable[..., list[LocalCluster]], version: str
     return again
 
 
+@pytest.mark.long
 def test_every_record_of_old_wrappers_is_copied(
     cluster_factory: Callable[..., list[LocalCluster]], kafka_version: str, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -100,6 +102,7 @@ def test_every_record_of_old_wrappers_is_copied(
     assert {(topic.topic, topic.verdict) for topic in verdict.topics} == {("old-delete", "identical"), ("old-compact", "identical")}
 
 
+@pytest.mark.long
 def test_a_backfill_may_begin_and_end_inside_old_wrappers(
     cluster_factory: Callable[..., list[LocalCluster]], kafka_version: str, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -97,6 +97,7 @@ def consumed(bootstrap: str, topics: list[SeededTopic]) -> Counter[str]:
     return count
 
 
+@pytest.mark.long
 def test_counts_are_those_of_the_log_and_of_a_client(bootstrap: str, ground: Ground, shapes: dict[str, SeededTopic]) -> None:
     assert len(shapes) == 19
     told = {name: topic.records_committed for name, topic in shapes.items()}

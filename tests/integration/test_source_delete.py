@@ -110,6 +110,7 @@ def test_the_copy_is_deleted_after_delivery_and_verification(
     assert_identical(mirror, [topic, other])
 
 
+@pytest.mark.long
 def test_a_running_mirror_deletes_the_copy_and_begins_the_recreated_topic_anew(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_copy_that_is_not_verified_stays(
     assert target_id(mirror, f"east.{topic_name}") == ""
 
 
+@pytest.mark.long
 def test_a_copy_that_others_have_written_to_stays(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
     mirror = copied(tmp_path, clusters, topic_name)
     produce(clusters[1].bootstrap_servers, f"east.{topic_name}", 1)
@@ -156,6 +158,7 @@ def test_a_copy_that_others_have_written_to_stays(clusters: ClusterPair, tmp_pat
     assert {row.topic: (row.state, row.code) for row in mirror.lag().topics} == {topic_name: ("halted", "source_gone")}
 
 
+@pytest.mark.long
 def test_a_copy_in_a_topic_that_was_grown_and_written_to_stays(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
     """The mirror has no position in the third partition."""
     mirror = copied(tmp_path, clusters, topic_name)
@@ -167,6 +170,7 @@ def test_a_copy_in_a_topic_that_was_grown_and_written_to_stays(clusters: Cluster
     assert "others have written to it" in reason(mirror) and target_id(mirror, f"east.{topic_name}")
 
 
+@pytest.mark.long
 def test_a_copy_stays_where_the_source_had_more(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
     east = clusters[0].bootstrap_servers
     create_topic(east, topic_name)
@@ -220,6 +224,7 @@ def killed(folder: Path, point: str) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize("point", DELETION_POINTS)
 def test_a_deletion_that_was_killed_is_settled_by_the_next_run(
@@ -244,6 +249,7 @@ def test_a_deletion_that_was_killed_is_settled_by_the_next_run(
         assert target_id(mirror, f"east.{topic_name}") == "" and is_forgotten(mirror)
 
 
+@pytest.mark.long
 def test_after_a_kill_everything_is_checked_again(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
     mirror = copied(tmp_path, clusters, topic_name)
     delete_topic(mirror, topic_name)
@@ -252,6 +258,7 @@ def test_after_a_kill_everything_is_checked_again(clusters: ClusterPair, tmp_pat
     assert "others have written to it" in reason(mirror) and target_id(mirror, f"east.{topic_name}")
 
 
+@pytest.mark.long
 def test_another_topic_of_the_same_name_is_not_touched(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
     mirror = copied(tmp_path, clusters, topic_name)
     old, name = target_id(mirror, f"east.{topic_name}"), f"east.{topic_name}"

@@ -52,6 +52,7 @@ def test_the_views_answer_about_all_lanes(copied: Mirror, spark: SparkSession) -
     assert rows(copied, "SELECT count(*) AS n FROM quarantine", spark) == [{"n": 0}]  # a table that no lane has written
 
 
+@pytest.mark.long
 def test_the_command_prints_tables_and_json(
     copied: Mirror, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,6 +135,7 @@ ANSWERED = [
 WRONG = ["SELECT raise_error('no') FROM sends", "SELECT records / 0 FROM sends", "SELECT CAST(topic AS INT) FROM sends"]
 
 
+@pytest.mark.long
 def test_whatever_only_reads_them_is_answered_and_errors_while_it_runs_are_the_querys(
     copied: Mirror, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -121,6 +121,7 @@ def copied(host: Host, folder: Path, records: int) -> None:
     assert (body["ok"], body["records"]) == (True, records), body
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("host", "engine", "name"), COPIES)
 def test_the_mirror_copies_on(
     host: Host, engine: dict[str, object], name: str, clusters: ClusterPair, place: Callable[[str], Path], topic_name: str

@@ -369,8 +369,8 @@ SLOW = (
     Mutant(
         "open transactions are read",
         "kafka/fetch.py",
-        "    parts = [_HEAD.pack(CONSUMER, max_wait_ms, min_bytes, max_bytes, isolation)]\n",
-        "    parts = [_HEAD.pack(CONSUMER, max_wait_ms, min_bytes, max_bytes, 0)]\n",
+        "    parts = [_HEAD.pack(CONSUMER_REPLICA, max_wait_ms, min_bytes, max_bytes, isolation)]\n",
+        "    parts = [_HEAD.pack(CONSUMER_REPLICA, max_wait_ms, min_bytes, max_bytes, 0)]\n",
         f"{COPY}::test_all_shapes_are_copied_once[4.4.0]",
     ),
     Mutant(

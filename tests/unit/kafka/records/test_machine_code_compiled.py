@@ -30,6 +30,7 @@ def test_another_source_is_compiled_again(place: Place) -> None:
     assert len(place.kept()) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", [lambda code: code[:40], lambda code: code[:-1] + bytes([code[-1] ^ 1]), lambda code: b""])
 def test_damaged_code_is_never_run(place: Place, damage: object) -> None:
     place.run()

@@ -202,6 +202,7 @@ assert 5000 < refused < 20000, refused
 """
 
 
+@pytest.mark.long
 def test_machine_code_never_leaves_its_arrays() -> None:
     """Whatever bytes it is given. The kernel compiled with numba's own bounds checks, which raise IndexError."""
     surroundings = {**os.environ, "NUMBA_BOUNDSCHECK": "1"}

@@ -33,6 +33,7 @@ def test_what_is_left_behind_the_last_record_is_damage() -> None:
         list(open_parts(with_right_crc(bytes(batch)), most=4))
 
 
+@pytest.mark.long
 def test_a_batch_of_very_many_records_is_taken_within_bounds() -> None:
     count = 10 * OPENED_RECORDS + 7
     batch = marked(seal([OpenRecord(n, 1000, tail_of(None, None)) for n in range(count)], codec=4), 0x08, 0)

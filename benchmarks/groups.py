@@ -29,14 +29,14 @@ from benchmarks import results
 from benchmarks.machine import BROKER_CONFIG, SERVER_JIT, facts, versions
 from benchmarks.mirror_yaml import write_mirror_yaml
 from mirror_pipeline import Mirror, load_config
-from mirror_pipeline.buffer.ledger.group_offsets import GROUPS_LANE
 from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.config import GroupSelection
+from mirror_pipeline.features.groups.carrying import GROUPS_MAINTAIN_EVERY, open_rounds
+from mirror_pipeline.features.groups.group_offsets import GROUPS_LANE
+from mirror_pipeline.features.groups.group_round import WHOLE_EVERY, GroupRounds
 from mirror_pipeline.kafka.groups.group_client import Commit, GroupClient
 from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.operations.groups.carrying import GROUPS_MAINTAIN_EVERY, open_rounds
-from mirror_pipeline.operations.groups.group_round import WHOLE_EVERY, GroupRounds
 
 HEAP = "512m"
 TOPIC = "orders"

@@ -11,27 +11,30 @@ from typing import TYPE_CHECKING, Any
 
 from mirror_pipeline.config import Config
 from mirror_pipeline.engine.driver import lanes
+from mirror_pipeline.features.adoption import adopt_topics, mm2_adoption
+from mirror_pipeline.features.adoption.adoption_report import FULL, AdoptReport, options_of
+from mirror_pipeline.features.failover import failback, failover
+from mirror_pipeline.features.failover.report import FailbackOptions, FailbackReport, FailoverOptions, FailoverReport
+from mirror_pipeline.features.groups import answer
+from mirror_pipeline.features.groups.carrying import carrying_groups
+from mirror_pipeline.features.groups.findings import group_findings
+from mirror_pipeline.features.topic_sync.acl_round import acl_notes
+from mirror_pipeline.features.topic_sync.sync_state import sync_notes
+from mirror_pipeline.features.topic_sync.sync_thread import syncing_topics
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.model import Gap, TopicPartition
 from mirror_pipeline.operations import backfill, catalogue
 from mirror_pipeline.operations import resolve as resolving
 from mirror_pipeline.operations import translate as translation
-from mirror_pipeline.operations.adoption import adopt_topics, mm2_adoption
-from mirror_pipeline.operations.adoption.adoption_report import FULL, AdoptReport, options_of
 from mirror_pipeline.operations.check import check
-from mirror_pipeline.operations.drain import run as drain_or_run
 from mirror_pipeline.operations.evict import evict
-from mirror_pipeline.operations.failover import failback, failover
-from mirror_pipeline.operations.failover.report import FailbackOptions, FailbackReport, FailoverOptions, FailoverReport
-from mirror_pipeline.operations.groups import answer
-from mirror_pipeline.operations.groups.carrying import carrying_groups
+from mirror_pipeline.operations.run import run as drain_or_run
 from mirror_pipeline.operations.sql import ask
 from mirror_pipeline.operations.state import health as healths
 from mirror_pipeline.operations.state import lag, status
 from mirror_pipeline.operations.state.plan import plan
 from mirror_pipeline.operations.state.snapshot import Snapshot
-from mirror_pipeline.operations.topic_sync.sync_thread import syncing_topics
 from mirror_pipeline.reports import (
     BackfillReport,
     Finding,
@@ -55,6 +58,9 @@ from mirror_pipeline.verify.staged import verify_staged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# What features add to `plan` and `check`: the core does not know them.
+FEATURE_NOTES = (sync_notes, acl_notes)
 
 
 class Mirror:
@@ -87,11 +93,11 @@ class Mirror:
         Raises:
             ClusterUnreachable: source or target does not answer.
         """
-        return plan(self.flow)
+        return plan(self.flow, FEATURE_NOTES)
 
     def check(self) -> list[Finding]:
         """Whether this mirror can run: Java, buffer, both clusters, topics, rights. Changes nothing on the clusters."""
-        return check(self.flow)
+        return check(self.flow, FEATURE_NOTES, (group_findings,))
 
     def run(
         self,
@@ -145,7 +151,7 @@ class Mirror:
     def lag(self) -> MirrorLag:
         """The lag of each topic and its halt, from ledger, last runs and source. Raises ClusterUnreachable."""
         with Snapshot(self.flow) as snapshot:
-            return lag.lag(snapshot)
+            return lag.lag(snapshot, notes=sync_notes(self.flow))
 
     def health(self, max_age: float | None = None) -> healths.Health:
         """Whether the mirror is healthy; asks the source only where some lane is not running.

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from mirror_pipeline.cli import adopt, cluster_change, local, offsets, resolve, run, setup, status, streams, take_over, verify
+from mirror_pipeline.cli import adoption, failover, local, offsets, resolve, run, setup, status, streams, take_over, verify
 from mirror_pipeline.cli.errors import report
 from mirror_pipeline.cli.options import NO_VALUE, PlainCommand, PlainGroup, Settings
 from mirror_pipeline.errors import ProblemFound
@@ -82,7 +82,7 @@ for _panel, _commands in (
     (COPY, (run.run, run.backfill)),
     (LOOK, (status.lag, status.status, status.health, status.gaps, status.sql)),
     (LOOK, (verify.verify, verify.repair, resolve.resolve, status.evict, offsets.groups)),
-    (OVER, (cluster_change.failover, cluster_change.failback, adopt.adopt)),
+    (OVER, (failover.failover, failover.failback, adoption.adopt)),
     (HERE, (local.up, local.demo, local.version)),
 ):
     for _command in _commands:

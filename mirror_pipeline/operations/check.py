@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from mirror_pipeline.buffer.place.place import open_lane, open_to_others
 from mirror_pipeline.buffer.place.space import SpaceWatch
@@ -15,8 +15,7 @@ from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS, Need
 from mirror_pipeline.lags import HALTED
-from mirror_pipeline.operations.groups.findings import group_findings
-from mirror_pipeline.operations.state.plan import plan
+from mirror_pipeline.operations.state.plan import Notes, plan
 from mirror_pipeline.reports import Finding
 from mirror_pipeline.topics import rights
 from mirror_pipeline.topics.lanes import Selected, lane_names, select_topics
@@ -24,8 +23,8 @@ from mirror_pipeline.topics.select import unmatched
 from mirror_pipeline.units import rounded_size
 
 
-def check(flow: Flow) -> list[Finding]:
-    """See :meth:`Mirror.check`."""
+def check(flow: Flow, notes: Sequence[Notes] = (), more: Sequence[Callable[[Flow], list[Finding]]] = ()) -> list[Finding]:
+    """See :meth:`Mirror.check`; ``notes`` and ``more`` findings are those of features."""
     findings = [
         _try("Java", lambda: _java(flow)),
         _buffer(flow),
@@ -35,7 +34,7 @@ def check(flow: Flow) -> list[Finding]:
     if all(finding.ok for finding in findings[2:]):
         findings += _two_clusters(flow)
     if all(finding.ok for finding in findings[2:]):
-        findings += [*_topic_findings(flow), *group_findings(flow)]
+        findings += [*_topic_findings(flow, notes), *(finding for look in more for finding in look(flow))]
     return findings
 
 
@@ -81,14 +80,14 @@ def _reach(admin: Admin, client: WireClient, needs: Collection[Need]) -> str:
     return f"{len(info.brokers)} broker{'s' if len(info.brokers) != 1 else ''}, cluster id {info.cluster_id}"
 
 
-def _topic_findings(flow: Flow) -> list[Finding]:
+def _topic_findings(flow: Flow, notes: Sequence[Notes]) -> list[Finding]:
     names = flow.source_topics()
     try:
         selected = select_topics(flow.config, flow.settings, names)
     except MirrorError as error:
         return [_failed("topics", error)]
     found = _selection(flow, names, selected)
-    return [found, *_plan_findings(flow)] if selected.topics or selected.refused else [found]
+    return [found, *_plan_findings(flow, notes)] if selected.topics or selected.refused else [found]
 
 
 def _selection(flow: Flow, names: list[str], selected: Selected) -> Finding:
@@ -102,8 +101,8 @@ def _selection(flow: Flow, names: list[str], selected: Selected) -> Finding:
     return Finding("topics", bool(count), detail, hint)
 
 
-def _plan_findings(flow: Flow) -> Iterable[Finding]:
-    answer = plan(flow)
+def _plan_findings(flow: Flow, notes: Sequence[Notes]) -> Iterable[Finding]:
+    answer = plan(flow, notes)
     for topic in answer.topics:
         if topic.state == HALTED:
             yield Finding(f"topic {topic.topic}", False, f"halted ({topic.code or 'no code'}): {topic.reason}", topic.hint)

@@ -13,9 +13,9 @@ import dagster as dg
 from mirror_pipeline.orchestration import names
 from mirror_pipeline.orchestration.assets import BUDGET_SECONDS, lane_assets, lane_tags, source_spec
 from mirror_pipeline.orchestration.backfill import backfill_asset, backfill_job, partitions
-from mirror_pipeline.orchestration.carried_groups import carries_groups, groups_check, groups_sensor, groups_spec
 from mirror_pipeline.orchestration.checks import copying_key, verify_checks, verify_job, verify_schedule
-from mirror_pipeline.orchestration.failover_jobs import failback_job, failover_job
+from mirror_pipeline.orchestration.failover import failback_job, failover_job
+from mirror_pipeline.orchestration.groups import carries_groups, groups_check, groups_sensor, groups_spec
 from mirror_pipeline.orchestration.maintenance import evict_job, prune_job, schedules
 from mirror_pipeline.orchestration.project import KnownMirror, Project, config_path, joints, read_project
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource

@@ -10,9 +10,9 @@ from typing import Any
 
 import dagster as dg
 
+from mirror_pipeline.features.failover.report import HandedTopic
 from mirror_pipeline.halts import PROMOTED
 from mirror_pipeline.lags import TopicLag
-from mirror_pipeline.operations.failover.report import HandedTopic
 from mirror_pipeline.reports import BackfillReport, GroupsReport, Progress, TopicProgress
 from mirror_pipeline.verdicts import VerifyReport, difference_json
 

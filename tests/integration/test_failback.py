@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.cli.main import main
 from mirror_pipeline.errors import ProblemFound, UsageError
-from mirror_pipeline.operations.failover.report import FailbackOptions, FailoverOptions
+from mirror_pipeline.features.failover.report import FailbackOptions, FailoverOptions
 from tests.integration.processes import wait_until
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, produce, values, write_config

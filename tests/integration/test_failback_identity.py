@@ -11,8 +11,8 @@ import pytest
 from mirror_pipeline import Mirror
 from mirror_pipeline.crash_points import ADOPT_POINTS, TAKE_BACK_POINTS
 from mirror_pipeline.errors import ProblemFound, UsageError
+from mirror_pipeline.features.failover.report import FailbackOptions, FailoverOptions
 from mirror_pipeline.kafka.admin import Admin
-from mirror_pipeline.operations.failover.report import FailbackOptions, FailoverOptions
 from tests.support.commands import command
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, produce, values

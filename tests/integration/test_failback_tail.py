@@ -15,9 +15,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.errors import ProblemFound, UsageError
+from mirror_pipeline.features.failover import failback
+from mirror_pipeline.features.failover.report import FailbackOptions, FailoverOptions
 from mirror_pipeline.kafka.admin import Admin
-from mirror_pipeline.operations.failover import failback
-from mirror_pipeline.operations.failover.report import FailbackOptions, FailoverOptions
 from tests.support.commands import command
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, produce, values

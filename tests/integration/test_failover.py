@@ -14,7 +14,7 @@ from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import FIRST_FORMAT
 from mirror_pipeline.cli.main import main
 from mirror_pipeline.errors import BufferUnusable, LaneBusy
-from mirror_pipeline.operations.failover.report import FailbackOptions, FailoverOptions
+from mirror_pipeline.features.failover.report import FailbackOptions, FailoverOptions
 from tests.integration.processes import wait_until
 from tests.support.groups import commit, committed, running
 from tests.support.kafka_source import ClusterPair

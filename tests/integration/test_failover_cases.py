@@ -12,9 +12,9 @@ from confluent_kafka import TopicPartition as Place
 from mirror_pipeline import Mirror
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import ProblemFound
+from mirror_pipeline.features.failover.report import FailoverOptions
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.operations.failover.report import FailoverOptions
 from mirror_pipeline.topics.alter import alter_topics
 from tests.integration.processes import wait_until
 from tests.support.groups import commit, committed, running

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirror_pipeline.crash_points import FAILOVER_POINTS
-from mirror_pipeline.operations.failover.report import FailoverOptions
+from mirror_pipeline.features.failover.report import FailoverOptions
 from tests.support.commands import command
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, produce, values

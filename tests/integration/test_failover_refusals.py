@@ -18,7 +18,7 @@ from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.children import default_signals
 from mirror_pipeline.cli.main import main
 from mirror_pipeline.crash_points import CRASH
-from mirror_pipeline.operations.failover.report import FailoverOptions
+from mirror_pipeline.features.failover.report import FailoverOptions
 from tests.support.groups import commit, consumer
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, produce, write_config

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition as Place
 
-from mirror_pipeline.buffer.ledger.group_offsets import GroupOffsets
 from mirror_pipeline.buffer.place.place import find_lanes
+from mirror_pipeline.features.groups.group_offsets import GroupOffsets
 from tests.integration.processes import start_mirror
 from tests.integration.worlds import World
 from tests.support.groups import IN_PROCESS, carry, commit, committed, consumer, rows

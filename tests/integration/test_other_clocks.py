@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from mirror_pipeline import Mirror
+from mirror_pipeline.features.failover.report import FailoverOptions
 from mirror_pipeline.local.embedded.start import LocalCluster
-from mirror_pipeline.operations.failover.report import FailoverOptions
 from tests.integration.processes import kill_tree, start_mirror, wait_until
 from tests.support.groups import IN_PROCESS, carry, commit, committed
 from tests.support.kafka_source import ClusterPair

@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.engine.driver import lane
+from mirror_pipeline.features.failover.report import FailoverOptions
 from mirror_pipeline.local.embedded.start import start_clusters
-from mirror_pipeline.operations.failover.report import FailoverOptions
 from tests.integration.processes import wait_until
 from tests.support.groups import running
 from tests.support.mirrors import create_topic, produce

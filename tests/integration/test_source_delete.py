@@ -20,9 +20,9 @@ from mirror_pipeline.engine.driver import lane
 from mirror_pipeline.engine.driver.maintain import thread
 from mirror_pipeline.engine.driver.topics import deletion
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, NothingSelected
+from mirror_pipeline.features.failover.report import FailoverOptions
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_ID
 from mirror_pipeline.local.embedded.start import LocalCluster
-from mirror_pipeline.operations.failover.report import FailoverOptions
 from tests.integration.processes import wait_until
 from tests.support.deleted_topics import delete_topic, expected
 from tests.support.groups import running

@@ -15,9 +15,9 @@ import yaml
 from confluent_kafka.admin import AclBinding, AclBindingFilter, AclOperation, AclPermissionType, NewTopic, ResourcePatternType, ResourceType
 
 from mirror_pipeline import Mirror, load_config
-from mirror_pipeline.buffer.ledger.topic_changes import ACL, TopicChanges
 from mirror_pipeline.crash_points import CRASH
-from mirror_pipeline.operations.topic_sync.sync_state import topics_store
+from mirror_pipeline.features.topic_sync.sync_state import topics_store
+from mirror_pipeline.features.topic_sync.topic_changes import ACL, TopicChanges
 from tests.integration.processes import wait_until
 from tests.integration.secured import Secured, secured
 from tests.support.groups import IN_PROCESS, running

@@ -14,12 +14,12 @@ import pytest
 from confluent_kafka import Producer
 
 from mirror_pipeline import Mirror
-from mirror_pipeline.buffer.ledger.topic_changes import TopicChanges
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.crash_points import CRASH
+from mirror_pipeline.features.failover.report import FailoverOptions
+from mirror_pipeline.features.topic_sync.sync_state import topics_store
+from mirror_pipeline.features.topic_sync.topic_changes import TopicChanges
 from mirror_pipeline.kafka.admin import Admin
-from mirror_pipeline.operations.failover.report import FailoverOptions
-from mirror_pipeline.operations.topic_sync.sync_state import topics_store
 from mirror_pipeline.topics.alter import Changes, alter_topics
 from tests.integration.processes import wait_until
 from tests.support.groups import IN_PROCESS, running

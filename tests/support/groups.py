@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
 from mirror_pipeline import Mirror
-from mirror_pipeline.operations.groups.carrying import carrying_groups
+from mirror_pipeline.features.groups.carrying import carrying_groups
 from mirror_pipeline.reports import CarriedGroup
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import make_mirror

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -19,7 +19,6 @@ from mirror_pipeline.operations.state.halts import HaltLook
 from mirror_pipeline.operations.state.ledger_view import LedgerView
 from mirror_pipeline.operations.state.log_times import least_ages
 from mirror_pipeline.operations.state.snapshot import Snapshot
-from mirror_pipeline.operations.topic_sync.sync_state import sync_notes
 from mirror_pipeline.topics.configs import retention_ms
 from mirror_pipeline.topics.lanes import known_topics
 from mirror_pipeline.topics.select import unmatched
@@ -29,8 +28,8 @@ NO_RECORD = -1
 NOTES_SHOWN = 5
 
 
-def lag(snapshot: Snapshot, *, plan: bool = False) -> MirrorLag:
-    """See ``Mirror.lag``; for a ``plan`` without ages, and with the halts that only the target shows."""
+def lag(snapshot: Snapshot, *, notes: Sequence[str] = (), plan: bool = False) -> MirrorLag:
+    """See ``Mirror.lag``, with the ``notes`` of features; for a ``plan`` without ages, and with the halts that only the target shows."""
     flow, view = snapshot.flow, snapshot.ledger
     try:
         selected = snapshot.selected.topics
@@ -46,8 +45,7 @@ def lag(snapshot: Snapshot, *, plan: bool = False) -> MirrorLag:
         look.target(snapshot.target)
     topics = look.shown(rows)
     seconds, at_least = _oldest(topics)
-    notes = (*left_out, *silent, *view.notes, *sync_notes(flow))
-    return MirrorLag(flow.name, topics, seconds, notes, lag_seconds_at_least=at_least)
+    return MirrorLag(flow.name, topics, seconds, (*left_out, *silent, *view.notes, *notes), lag_seconds_at_least=at_least)
 
 
 def undelivered(snapshot: Snapshot) -> MirrorLag:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from mirror_pipeline.config.starts import StartMap
@@ -22,7 +22,6 @@ from mirror_pipeline.operations.state.cluster_view import ClusterView
 from mirror_pipeline.operations.state.lag import first_ends
 from mirror_pipeline.operations.state.lag import lag as lag_of
 from mirror_pipeline.operations.state.snapshot import Snapshot
-from mirror_pipeline.operations.topic_sync.acl_round import acl_notes
 from mirror_pipeline.reports import MirrorPlan, TopicPlan
 from mirror_pipeline.topics import rights
 from mirror_pipeline.topics.claims import chained, of_claims
@@ -31,17 +30,20 @@ from mirror_pipeline.topics.manage import broker_defaults, plan_targets
 from mirror_pipeline.topics.plan import TargetPlan
 from mirror_pipeline.units import format_duration
 
+Notes = Callable[[Flow], tuple[str, ...]]
+"""What a feature has to say of a mirror, a line each."""
 
-def plan(flow: Flow) -> MirrorPlan:
-    """See :meth:`Mirror.plan`."""
+
+def plan(flow: Flow, notes: Sequence[Notes] = ()) -> MirrorPlan:
+    """See :meth:`Mirror.plan`; ``notes`` are what features have to say."""
     one = _one_cluster(flow)
     with Snapshot(flow) as snapshot:
         snapshot.source.client.require(SOURCE_NEEDS)
         snapshot.target.client.require(TARGET_NEEDS)
-        return _plan(snapshot, one)
+        return _plan(snapshot, one, notes)
 
 
-def _plan(snapshot: Snapshot, one: tuple[str, ...]) -> MirrorPlan:
+def _plan(snapshot: Snapshot, one: tuple[str, ...], said: Sequence[Notes]) -> MirrorPlan:
     flow, selected, source, target = snapshot.flow, snapshot.selected, snapshot.source.admin, snapshot.target.admin
     begun = set(snapshot.ledger.copied)
     plans = _that_may_be_made(target, plan_targets(flow.settings, source, target, selected.topics, partner=snapshot.directions.partner))
@@ -77,7 +79,7 @@ def _plan(snapshot: Snapshot, one: tuple[str, ...]) -> MirrorPlan:
     shown = tuple(_with_halt(row, halted.get(row.topic)) for row in sorted((*rows, *gone), key=lambda row: row.topic))
     hidden = rights.unseen(source.cluster, flow.settings.topics.include, list(selected.topics))
     cost = archive_note(flow.config.buffer, snapshot.stores)
-    notes = dict.fromkeys(note for note in (*lag.notes, *acl_notes(flow), hidden, cost) if note)
+    notes = dict.fromkeys(note for note in (*lag.notes, *(note for notes_of in said for note in notes_of(flow)), hidden, cost) if note)
     return MirrorPlan(flow.name, shown, selected.excluded, tuple(notes))
 
 

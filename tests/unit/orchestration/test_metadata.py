@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from mirror_pipeline.operations.failover.report import HandedTopic
+from mirror_pipeline.features.failover.report import HandedTopic
 from mirror_pipeline.orchestration import metadata
 from mirror_pipeline.orchestration.reporting import LaneReporter
 from mirror_pipeline.reports import GroupsReport

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from mirror_pipeline.features.adoption.heads import places
 from mirror_pipeline.kafka.records.batch import OpenRecord
-from mirror_pipeline.operations.adoption.heads import places
 from mirror_pipeline.verify.align import align
 from mirror_pipeline.verify.pieces import Piece, contents
 from mirror_pipeline.verify.prefix import NotedPieces, matched_runs

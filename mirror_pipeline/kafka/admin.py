@@ -32,8 +32,8 @@ from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, MirrorError, Stranger, WrongCluster
 from mirror_pipeline.kafka.admin_client import Session, answering
 from mirror_pipeline.kafka.cluster_info import ClusterInfo, ConfigValue, TopicInfo
-from mirror_pipeline.kafka.connection import IDLE_SECONDS
 from mirror_pipeline.kafka.security.identity import Identity
+from mirror_pipeline.kafka.wire.connection import IDLE_SECONDS
 from mirror_pipeline.model import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, MirrorError
-from mirror_pipeline.kafka.dial import Dialler, parse_address
 from mirror_pipeline.kafka.librdkafka import librdkafka_settings
+from mirror_pipeline.kafka.wire.dial import Dialler, parse_address
 
 _AUTHENTICATION = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError.UNSUPPORTED_SASL_MECHANISM}
 _CONNECTION = {

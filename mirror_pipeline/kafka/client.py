@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from mirror_pipeline.errors import BrokerError, ConnectionLost, WrongCluster
-from mirror_pipeline.kafka import requests
 from mirror_pipeline.kafka.answers import (
     LATEST_TIME,
     ClusterMetadata,
@@ -27,9 +26,12 @@ from mirror_pipeline.kafka.answers import (
 )
 from mirror_pipeline.kafka.cluster_info import KnownBrokers
 from mirror_pipeline.kafka.codes import LEADER_NOT_AVAILABLE, NETWORK_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, lookup
-from mirror_pipeline.kafka.connection import IDLE_PATIENCE, Connection
-from mirror_pipeline.kafka.dial import Dialler
-from mirror_pipeline.kafka.messages import (
+from mirror_pipeline.kafka.needs import Need, require
+from mirror_pipeline.kafka.wire import requests
+from mirror_pipeline.kafka.wire.connection import IDLE_PATIENCE
+from mirror_pipeline.kafka.wire.connection import Connection as Connection
+from mirror_pipeline.kafka.wire.dial import Dialler
+from mirror_pipeline.kafka.wire.messages import (
     SPOKEN,
     Api,
     DeleteTopicsRequest,
@@ -37,7 +39,7 @@ from mirror_pipeline.kafka.messages import (
     InitProducerIdRequest,
     MetadataRequest,
 )
-from mirror_pipeline.kafka.needs import Need, require
+from mirror_pipeline.kafka.wire.poll import readable as readable
 from mirror_pipeline.model import Stamp, TopicPartition
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from struct import Struct
 
 from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.kafka.codes import THROTTLING_QUOTA_EXCEEDED, broker_error
-from mirror_pipeline.kafka.connection import Connection, Reply
-from mirror_pipeline.kafka.cursor import Cursor, uvarint
-from mirror_pipeline.kafka.messages import Api
+from mirror_pipeline.kafka.records.cursor import Cursor, uvarint
+from mirror_pipeline.kafka.wire.connection import Connection, Reply
+from mirror_pipeline.kafka.wire.messages import Api
 from mirror_pipeline.model import TopicPartition
 
 CONSUMER_REPLICA = -1  # replica id of a client

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.kafka.answers import NO_TOPIC_ID, TopicMetadata
 from mirror_pipeline.kafka.codes import UNSUPPORTED_VERSION
-from mirror_pipeline.kafka.messages import Api
+from mirror_pipeline.kafka.wire.messages import Api
 
 UPGRADE_HINT = "upgrade its brokers to Kafka 3.0 or newer, and raise inter.broker.protocol.version with them"
 

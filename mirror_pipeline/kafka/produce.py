@@ -12,10 +12,10 @@ from struct import Struct
 from typing import NamedTuple
 
 from mirror_pipeline.errors import ConnectionLost
-from mirror_pipeline.kafka.connection import Connection, Reply
-from mirror_pipeline.kafka.cursor import Cursor, uvarint
-from mirror_pipeline.kafka.messages import Api
-from mirror_pipeline.kafka.transport import Buffer
+from mirror_pipeline.kafka.records.cursor import Cursor, uvarint
+from mirror_pipeline.kafka.wire.connection import Connection, Reply
+from mirror_pipeline.kafka.wire.messages import Api
+from mirror_pipeline.kafka.wire.transport import Buffer
 from mirror_pipeline.model import TopicPartition
 
 ALL_REPLICAS = -1

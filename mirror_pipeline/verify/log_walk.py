@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from struct import unpack_from
 
 from mirror_pipeline.errors import BrokerError, ProblemFound, WireError
-from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.client import Connection, WireClient
 from mirror_pipeline.kafka.codes import THROTTLING_QUOTA_EXCEEDED, broker_error
-from mirror_pipeline.kafka.connection import Connection
 from mirror_pipeline.kafka.fetch import THROTTLE_PATIENCE, FetchedPartition, held_back, receive_fetch, send_fetch, throttled_error
 from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.kafka.records.batch import HEADER_BYTES, BatchHeader, check, decode, headers

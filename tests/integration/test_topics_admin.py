@@ -18,9 +18,9 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, A
 
 from mirror_pipeline.config import BufferConfig, ClusterSettings, Config, FrozenMap, MirrorConfig, SecretRef, Security, TopicSelection
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, TopicHalted
-from mirror_pipeline.features.topic_sync.topic_settings import TopicSettings
 from mirror_pipeline.kafka.admin import FIRST_CONTACT_TIMEOUT, REFUSED_GRACE, Admin
 from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.topic_settings import TopicSettings
 from mirror_pipeline.local.shapes.ground import known_everywhere
 from mirror_pipeline.topics.alter import alter_topics
 from mirror_pipeline.topics.catalogue import CatalogueTopic, load_catalogue, refresh_catalogue

@@ -11,9 +11,9 @@ from confluent_kafka import Producer
 from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.fetch import fetch, receive_fetch, send_fetch
-from mirror_pipeline.kafka.messages import Api
 from mirror_pipeline.kafka.produce import receive_produce, send_produce
 from mirror_pipeline.kafka.records.batch import decode, headers
+from mirror_pipeline.kafka.wire.messages import Api
 from mirror_pipeline.model import Stamp, TopicPartition
 from tests.support.wire_tools import NOW, batch, new_topic, put, read_values, settings, stamped
 

@@ -14,10 +14,10 @@ import pytest
 from mirror_pipeline.config import ClusterSettings, SecretRef, Security
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, MirrorError
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.connection import Connection
 from mirror_pipeline.kafka.fetch import FetchedPartition, arrived_fetch, fetch, receive_fetch, send_fetch
 from mirror_pipeline.kafka.produce import receive_produce, send_produce
 from mirror_pipeline.kafka.security.tls import TlsFailed
+from mirror_pipeline.kafka.wire.connection import Connection
 from mirror_pipeline.local.embedded.settings import DEFAULT_VERSION
 from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, stop_clusters
 from mirror_pipeline.model import TopicPartition

@@ -11,8 +11,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from mirror_pipeline.errors import CorruptBatch
-from mirror_pipeline.kafka.cursor import Cursor
 from mirror_pipeline.kafka.records.batch import BatchHeader, check, headers
+from mirror_pipeline.kafka.records.cursor import Cursor
 from mirror_pipeline.model import TopicPartition
 
 CORRUPT, INVALID_EPOCH, OUT_OF_ORDER, NOT_LEADER = 2, 47, 45, 6

@@ -9,8 +9,8 @@ from typing import Any
 
 from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost
 from mirror_pipeline.kafka.answers import ClusterMetadata, OffsetAnswer, PartitionMetadata, ProducerState, TopicIds, TopicMetadata
-from mirror_pipeline.kafka.connection import Reply
-from mirror_pipeline.kafka.messages import Api
+from mirror_pipeline.kafka.wire.connection import Reply
+from mirror_pipeline.kafka.wire.messages import Api
 from mirror_pipeline.model import Stamp, TopicPartition
 from tests.model.broker import NOT_LEADER, ModelPartition, fetch_answer, fetch_wait, parse_fetch, parse_produce, produce_answer
 from tests.model.processes import Clock, pause

@@ -81,7 +81,7 @@ FAST = (
     ),
     Mutant(
         "records are sent before it is known who listens",
-        "kafka/connection.py", "self.identify() if api in CHANGES else self._ask_identity()\n", "self._ask_identity()\n",
+        "kafka/wire/connection.py", "self.identify() if api in CHANGES else self._ask_identity()\n", "self._ask_identity()\n",
         f"{UNIT}/kafka/security/test_identity.py::test_what_changes_a_cluster_is_not_even_sent_to_another",
     ),
     Mutant(

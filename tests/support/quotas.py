@@ -6,7 +6,7 @@ import socket
 import struct
 from collections.abc import Mapping
 
-from mirror_pipeline.kafka.cursor import Cursor
+from mirror_pipeline.kafka.records.cursor import Cursor
 
 ALTER_CLIENT_QUOTAS, VERSION = 49, 0
 SECONDS = 15.0

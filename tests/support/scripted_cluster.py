@@ -11,7 +11,7 @@ from kafka.protocol.consumer import ListOffsetsResponse
 from kafka.protocol.metadata import MetadataResponse
 
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.kafka.messages import Api
+from mirror_pipeline.kafka.wire.messages import Api
 from mirror_pipeline.model import TopicPartition
 from tests.support.scripted_broker import Request, negotiate, read_request, reply
 

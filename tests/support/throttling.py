@@ -8,8 +8,8 @@ import time
 from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.metadata import MetadataResponse
 
-from mirror_pipeline.kafka.messages import Api
 from mirror_pipeline.kafka.records.batch import OpenRecord, seal, tail_of
+from mirror_pipeline.kafka.wire.messages import Api
 from mirror_pipeline.model import TopicPartition
 from tests.support.fetch_responses import fetch_response
 from tests.support.scripted_broker import Request, negotiate, read_request, reply

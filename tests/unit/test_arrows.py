@@ -163,14 +163,18 @@ def test_no_circle_of_folders() -> None:
     check_no_circle(graph)
 
 
+def crossing(into: str, *, outside: str = "", inside: str = "mirror_pipeline") -> list[str]:
+    """Imports of ``into`` by modules ``inside`` of a folder and not ``outside`` of another one."""
+    sources = {module: path for module, path in MODULES.items() if module.startswith(inside) and not (outside and module.startswith(outside))}
+    return [f"{module} imports {found}" for module, path in sources.items() for found, _ in imports(path) if found.startswith(into)]
+
+
 def test_what_runs_anywhere_knows_nothing_of_what_runs_once_a_lane() -> None:
-    tasks, driver = "mirror_pipeline.engine.tasks", "mirror_pipeline.engine.driver"
-    crossed = [
-        f"{module} imports {found}"
-        for module, path in MODULES.items() if module.startswith(tasks)
-        for found, _ in imports(path) if found.startswith(driver)
-    ]  # fmt: skip
-    assert not crossed
+    assert crossing("mirror_pipeline.engine.driver", inside="mirror_pipeline.engine.tasks") == []
+
+
+def test_only_the_kafka_folder_knows_frames_and_connections() -> None:
+    assert crossing("mirror_pipeline.kafka.wire", outside="mirror_pipeline.kafka") == []
 
 
 def test_a_name_stands_twice_only_where_it_means_the_same() -> None:

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from mirror_pipeline.errors import ProblemFound, UsageError
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
-from mirror_pipeline.kafka.cursor import Cursor
 from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.kafka.records.batch import Record
+from mirror_pipeline.kafka.records.cursor import Cursor
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.log_walk import READ_COMMITTED, read_log
 

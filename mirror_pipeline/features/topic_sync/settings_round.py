@@ -15,12 +15,12 @@ from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.features.topic_sync.own_copies import OwnCopies
 from mirror_pipeline.features.topic_sync.settings_sync import SettingsStep, settings_step
 from mirror_pipeline.features.topic_sync.topic_changes import SETTING, Made, TopicChanges
-from mirror_pipeline.features.topic_sync.topic_settings import TopicSettings
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.answers import LATEST_TIME
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirror_pipeline.kafka.offsets import offsets_or_errors
+from mirror_pipeline.kafka.topic_settings import TopicSettings
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.topics import rights
 from mirror_pipeline.topics.alter import Changes, alter_topics

@@ -16,11 +16,11 @@ from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from mirror_pipeline.errors import BrokerError, ConnectionLost
-from mirror_pipeline.kafka import messages
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import NETWORK_EXCEPTION, broker_error
 from mirror_pipeline.kafka.groups.offset_frames import Commit, Commits, commit_body, commit_codes, fetched_offsets
-from mirror_pipeline.kafka.messages import SPOKEN, Api
+from mirror_pipeline.kafka.wire import messages
+from mirror_pipeline.kafka.wire.messages import SPOKEN, Api
 from mirror_pipeline.model import TopicPartition
 
 GROUP_KEY = 0

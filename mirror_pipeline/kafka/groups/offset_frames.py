@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
-from mirror_pipeline.kafka.cursor import Cursor, uvarint
+from mirror_pipeline.kafka.records.cursor import Cursor, uvarint
 from mirror_pipeline.model import TopicPartition
 
 FETCH_VERSION, COMMIT_VERSION = 8, 8

@@ -10,11 +10,11 @@ from struct import Struct
 import numpy as np
 from crc32c import crc32c
 
-from mirror_pipeline.kafka.buffers import Arena
 from mirror_pipeline.kafka.records.digest import LEAF_OFFSETS
 from mirror_pipeline.kafka.records.header import CRC_START, LENGTH, LOG_OVERHEAD
 from mirror_pipeline.kafka.records.machine_code import machine_code
 from mirror_pipeline.kafka.records.records import LONGER
+from mirror_pipeline.kafka.wire.buffers import Arena
 
 _CRC = Struct(">I")
 _merged = Arena(17)  # what a task holds before it writes

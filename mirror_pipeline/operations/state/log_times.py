@@ -8,8 +8,7 @@ from collections.abc import Mapping
 
 from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.kafka.answers import OffsetAnswer
-from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.connection import Connection
+from mirror_pipeline.kafka.client import Connection, WireClient
 from mirror_pipeline.kafka.fetch import fetch
 from mirror_pipeline.kafka.records.batch import headers
 from mirror_pipeline.model import TopicPartition

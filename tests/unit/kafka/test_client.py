@@ -11,11 +11,11 @@ from kafka.protocol.metadata import MetadataRequest
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError
 from mirror_pipeline.kafka import client as client_module
-from mirror_pipeline.kafka import messages
 from mirror_pipeline.kafka.answers import topic_id_text
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.dial import parse_address
-from mirror_pipeline.kafka.messages import _RESPONSES, SPOKEN, Api
+from mirror_pipeline.kafka.wire import messages
+from mirror_pipeline.kafka.wire.dial import parse_address
+from mirror_pipeline.kafka.wire.messages import _RESPONSES, SPOKEN, Api
 from mirror_pipeline.model import TopicPartition
 from tests.support.scripted_broker import ScriptedBroker, closed_port, negotiate, read_request
 from tests.support.scripted_metadata import serve_metadata, topic

@@ -13,7 +13,7 @@ import pytest
 
 from mirror_pipeline.errors import ConnectionLost
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.messages import Api
+from mirror_pipeline.kafka.wire.messages import Api
 from mirror_pipeline.model import TopicPartition
 from tests.support.scripted_cluster import FIRST, SECOND, Cluster
 

@@ -14,10 +14,10 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.kafka.answers import TopicIds, topic_id_text
-from mirror_pipeline.kafka.connection import Connection, Reply
 from mirror_pipeline.kafka.fetch import fetch, receive_fetch, send_fetch
-from mirror_pipeline.kafka.messages import SPOKEN, Api
 from mirror_pipeline.kafka.produce import receive_produce, send_produce
+from mirror_pipeline.kafka.wire.connection import Connection, Reply
+from mirror_pipeline.kafka.wire.messages import SPOKEN, Api
 from mirror_pipeline.model import TopicPartition
 from tests.support.fetch_responses import aborted, fetch_response, int64
 

@@ -6,10 +6,8 @@ import time
 from collections.abc import Mapping
 
 from mirror_pipeline.errors import ConnectionLost
-from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.connection import Connection
+from mirror_pipeline.kafka.client import Connection, WireClient, readable
 from mirror_pipeline.kafka.fetch import FetchedPartition, receive_fetch, send_fetch
-from mirror_pipeline.kafka.poll import readable
 from mirror_pipeline.model import TopicPartition
 
 WATCH_LANE = 9_999

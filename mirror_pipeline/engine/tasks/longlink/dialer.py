@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from mirror_pipeline.kafka.connection import Connection
+from mirror_pipeline.kafka.client import Connection
 
 MOST_OPENING = 40
 """Connections that are opened at the same time: a broker lets 50 wait (``socket.listen.backlog.size``); of more some would have

@@ -37,7 +37,7 @@ from mirror_pipeline.engine.tasks.longlink.repeats import Repeats
 from mirror_pipeline.engine.tasks.longlink.segments import Attempt, Pace, Segment
 from mirror_pipeline.engine.tasks.longlink.slots import Slot, Slots
 from mirror_pipeline.errors import ConnectionLost, MirrorError
-from mirror_pipeline.kafka.connection import Connection
+from mirror_pipeline.kafka.client import Connection
 from mirror_pipeline.kafka.fetch import FetchedPartition, arrived_fetch, held_back, send_fetch
 from mirror_pipeline.model import TopicPartition
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mirror_pipeline.engine.tasks.longlink.segments import Attempt
-from mirror_pipeline.kafka.connection import Connection
+from mirror_pipeline.kafka.client import Connection
 
 # Requests in flight on one connection.
 ASKED = 2

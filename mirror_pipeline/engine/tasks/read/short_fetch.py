@@ -15,10 +15,8 @@ from mirror_pipeline.engine.tasks.read.answer_handler import FETCH_WAIT_MS, Answ
 from mirror_pipeline.engine.tasks.read.messages import PATIENT_ROUND_TRIPS, SILENT_SECONDS, ReadTask
 from mirror_pipeline.engine.tasks.read.range_outcomes import RangeOutcomes, RangeState
 from mirror_pipeline.errors import ConnectionLost, WireError
-from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.connection import Connection
+from mirror_pipeline.kafka.client import Connection, WireClient, readable
 from mirror_pipeline.kafka.fetch import receive_fetch, send_fetch
-from mirror_pipeline.kafka.poll import readable
 from mirror_pipeline.model import TopicPartition
 
 LEAST_FETCH_BYTES = 1_048_588

@@ -19,9 +19,8 @@ from mirror_pipeline.errors import BrokerError, BufferUnusable, ClusterUnreachab
 from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.halts import Halt, buffer_damaged, displaced, internal, refused_topic
 from mirror_pipeline.host import host_clock
-from mirror_pipeline.kafka.client import OPEN_TIMEOUT, WireClient
+from mirror_pipeline.kafka.client import OPEN_TIMEOUT, Connection, WireClient
 from mirror_pipeline.kafka.codes import UNREACHED, Action, after_produce, broker_error
-from mirror_pipeline.kafka.connection import Connection
 from mirror_pipeline.kafka.produce import ProduceAnswer, receive_produce, send_produce
 from mirror_pipeline.kafka.records.header import HEADER, HEADER_BYTES, LOG_OVERHEAD
 from mirror_pipeline.kafka.records.restamp import SequencedBatch, assign_sequences

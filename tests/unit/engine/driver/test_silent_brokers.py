@@ -29,7 +29,7 @@ from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.kafka.fetch import FetchedPartition
-from mirror_pipeline.kafka.messages import Api
+from mirror_pipeline.kafka.wire.messages import Api
 from mirror_pipeline.model import OffsetRange, Position, TopicPartition
 from tests.model.broker import ModelPartition, fetch_answer, parse_fetch
 from tests.support.lane_context import context

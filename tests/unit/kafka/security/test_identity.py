@@ -11,12 +11,12 @@ import pytest
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, Stranger, UsageError, WrongCluster
-from mirror_pipeline.kafka import connection as connection_module
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.connection import Connection
-from mirror_pipeline.kafka.messages import Api
 from mirror_pipeline.kafka.security import identity as identity_module
 from mirror_pipeline.kafka.security.identity import Identity, refuse_one_cluster
+from mirror_pipeline.kafka.wire import connection as connection_module
+from mirror_pipeline.kafka.wire.connection import Connection
+from mirror_pipeline.kafka.wire.messages import Api
 from tests.support.scripted_broker import Request, ScriptedBroker, negotiate, read_request, reply
 from tests.support.scripted_metadata import serve_metadata
 

@@ -13,7 +13,7 @@ from mirror_pipeline.engine.tasks.read.answer_handler import EMPTY_ANSWERS_BEFOR
 from mirror_pipeline.engine.tasks.read.messages import ReadTask
 from mirror_pipeline.engine.tasks.read.rules import RangeRules
 from mirror_pipeline.engine.tasks.read.short_fetch import ShortFetch, Throttle
-from mirror_pipeline.kafka.connection import Connection
+from mirror_pipeline.kafka.wire.connection import Connection
 from mirror_pipeline.model import OffsetRange
 from tests.support.read_tasks import Written, handler_of
 from tests.support.scripted_broker import ScriptedBroker

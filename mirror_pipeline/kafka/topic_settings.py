@@ -15,8 +15,8 @@ from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.cluster_info import ConfigValue
 from mirror_pipeline.kafka.codes import broker_error
-from mirror_pipeline.kafka.cursor import INT32, Cursor
-from mirror_pipeline.kafka.messages import Api
+from mirror_pipeline.kafka.records.cursor import INT32, Cursor
+from mirror_pipeline.kafka.wire.messages import Api
 
 TOPICS_A_REQUEST = 1_000
 _TOPIC = 2  # resource type

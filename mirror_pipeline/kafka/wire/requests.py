@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from mirror_pipeline.kafka.messages import DescribeProducersRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest
+from mirror_pipeline.kafka.wire.messages import DescribeProducersRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest
 from mirror_pipeline.model import TopicPartition
 
 Build = Callable[[list[TopicPartition]], Any]

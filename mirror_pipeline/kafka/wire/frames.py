@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 
 from mirror_pipeline.errors import WireError
-from mirror_pipeline.kafka.buffers import BufferPool
-from mirror_pipeline.kafka.transport import Transport
+from mirror_pipeline.kafka.wire.buffers import BufferPool
+from mirror_pipeline.kafka.wire.transport import Transport
 
 SIZE = struct.Struct(">i")
 

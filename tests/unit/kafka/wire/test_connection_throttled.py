@@ -10,8 +10,8 @@ from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.kafka import fetch as fetch_module
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.connection import Connection
 from mirror_pipeline.kafka.fetch import fetch
+from mirror_pipeline.kafka.wire.connection import Connection
 from mirror_pipeline.operations.state.log_times import first_times
 from mirror_pipeline.verify.log_walk import LogWalk
 from tests.support.scripted_broker import ScriptedBroker

@@ -16,9 +16,9 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateRespons
 
 from mirror_pipeline.config import SecretRef, Security
 from mirror_pipeline.errors import BrokerError, ConfigError, ConnectionLost, WireError
-from mirror_pipeline.kafka.connection import Connection
-from mirror_pipeline.kafka.messages import Api
 from mirror_pipeline.kafka.security.tls import TlsFailed
+from mirror_pipeline.kafka.wire.connection import Connection
+from mirror_pipeline.kafka.wire.messages import Api
 from tests.support.scripted_broker import ScriptedBroker, api_versions, closed_port, negotiate, read_exactly, read_request, reply
 from tests.support.waiting import has_input
 

@@ -11,10 +11,10 @@ from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import BrokerError, ConnectionLost
-from mirror_pipeline.features.topic_sync.topic_settings import TOPICS_A_REQUEST, TopicSettings
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.cluster_info import ConfigValue
-from mirror_pipeline.kafka.messages import SPOKEN, Api
+from mirror_pipeline.kafka.topic_settings import TOPICS_A_REQUEST, TopicSettings
+from mirror_pipeline.kafka.wire.messages import SPOKEN, Api
 
 VERSION = SPOKEN[Api.DESCRIBE_CONFIGS].highest
 NAMES = st.text(min_size=1, max_size=60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import selectors
 from collections.abc import Collection
 
-from mirror_pipeline.kafka.connection import Connection
+from mirror_pipeline.kafka.wire.connection import Connection
 
 
 def readable(connections: Collection[Connection], seconds: float) -> list[Connection]:

@@ -13,16 +13,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from mirror_pipeline.errors import BrokerError, ConnectionLost, WireError
-from mirror_pipeline.kafka import messages
 from mirror_pipeline.kafka.answers import TopicIds
-from mirror_pipeline.kafka.buffers import KEPT_BUFFERS, BufferPool
 from mirror_pipeline.kafka.codes import UNSUPPORTED_VERSION, broker_error
-from mirror_pipeline.kafka.frames import SIZE, Arriving
-from mirror_pipeline.kafka.messages import CHANGES, OPENING_APIS, SPOKEN, Api
 from mirror_pipeline.kafka.security import sasl
 from mirror_pipeline.kafka.security.access import taken_before
 from mirror_pipeline.kafka.security.tls import tls_context
-from mirror_pipeline.kafka.transport import Buffer, Transport
+from mirror_pipeline.kafka.wire import messages
+from mirror_pipeline.kafka.wire.buffers import KEPT_BUFFERS, BufferPool
+from mirror_pipeline.kafka.wire.frames import SIZE, Arriving
+from mirror_pipeline.kafka.wire.messages import CHANGES, OPENING_APIS, SPOKEN, Api
+from mirror_pipeline.kafka.wire.transport import Buffer, Transport
 
 if TYPE_CHECKING:
     from mirror_pipeline.config import Security

@@ -9,7 +9,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.kafka.buffers import CHUNK_BYTES, KEPT_BUFFERS, Arena, BufferPool
+from mirror_pipeline.kafka.wire.buffers import CHUNK_BYTES, KEPT_BUFFERS, Arena, BufferPool
 
 
 def test_a_buffer_is_used_again_once_its_views_are_gone() -> None:

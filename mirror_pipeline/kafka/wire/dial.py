@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConfigError, ConnectionLost, Stranger, WireError, WrongCluster
 from mirror_pipeline.kafka.answers import TopicIds
-from mirror_pipeline.kafka.buffers import KEPT_BUFFERS
-from mirror_pipeline.kafka.connection import CLIENT_ID, Connection
 from mirror_pipeline.kafka.security.access import taken_before
 from mirror_pipeline.kafka.security.identity import Identity
 from mirror_pipeline.kafka.security.tls import TlsFailed
+from mirror_pipeline.kafka.wire.buffers import KEPT_BUFFERS
+from mirror_pipeline.kafka.wire.connection import CLIENT_ID, Connection
 
 if TYPE_CHECKING:
     from mirror_pipeline.config import ClusterSettings

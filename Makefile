@@ -80,7 +80,7 @@ faults: java dev test-jars
 	@$(BIN)/python -m pytest tests/faults --faults all -s -q -n 2 --dist loadfile --fault-report $(FAULT_REPORT) $(FAULTS)
 
 cluster-test: java dev test-jars
-	@$(BIN)/python -m pytest tests/integration/test_spark_cluster.py --slow all -s -q
+	@$(BIN)/python -m pytest tests/integration/copy/test_spark_cluster.py --slow all -s -q
 
 bench: java dev test-jars
 	@$(BIN)/python -m benchmarks.versus $(BENCH)

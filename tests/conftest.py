@@ -26,7 +26,7 @@ pytest.register_assert_rewrite("tests.support")
 from mirror_pipeline.local.embedded.start import LocalCluster, cluster_status, start_clusters
 from tests.support.kafka_source import ClusterPair, GivenCluster, choose, docker_answers, start_container
 from tests.support.object_store import ObjectStore
-from tests.support.paths import VARIABLE as PATH_VARIABLE
+from tests.support.paths import choose_path
 from tests.support.slow_tests import chosen
 
 # A machine that also runs brokers is slow now and then: no example fails for that.
@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kafka-from", choices=sources, default="auto", help="auto: containers where Docker answers")
     group.addoption("--slow", choices=["none", "rotate", "all"], default="none", help="slow tests: none, one a day in turn, all")
     group.addoption("--long", choices=["none", "rotate", "all"], default="all", help="long tests: none, one half a day in turn, all")
-    group.addoption("--path", choices=["both", "spark", "driver"], default="both", help="what carries the data of tests that name no path")
+    group.addoption("--path", choices=["both", "spark", "driver"], default="both", help="what carries the data; both: as folder or mark say")
 
 
 def _is_worker(config: pytest.Config) -> bool:
@@ -66,7 +66,6 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(signal.SIGINT, signal.default_int_handler)
     if _is_worker(config):
         return
-    os.environ[PATH_VARIABLE] = config.getoption("--path")
     choose(config.getoption("--brokers-a"), config.getoption("--brokers-b"), "embedded", lambda: False)  # refuses half a pair
     os.environ[_FOLDER] = tempfile.mkdtemp(prefix="mirror-test-")
     os.environ.setdefault(_DAY, str(date.today().toordinal()))
@@ -112,6 +111,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if out:
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in out])
         items[:] = [item for item in items if item.nodeid not in out]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    choose_path(item, item.config.getoption("--path"))
 
 
 def pytest_report_header(config: pytest.Config) -> str:

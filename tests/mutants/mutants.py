@@ -12,7 +12,7 @@ JOINING, CONTINUING = (f"{UNIT}/engine/driver/topics/test_{name}.py" for name in
 HOUSE = f"{UNIT}/engine/driver/maintain/test_rounds.py"
 LEASE, BUCKET = (f"{UNIT}/buffer/place/test_{name}.py" for name in ("lease", "bucket"))
 MODEL = "tests/model/test_model_search.py::test_no_long_story_breaks_the_lane"
-COPY = "tests/integration/test_mirror_copy.py"
+COPY = "tests/integration/copy/test_mirror_copy.py"
 
 
 @dataclass(frozen=True, slots=True)

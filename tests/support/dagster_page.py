@@ -188,7 +188,7 @@ def produce(servers: str, topic: str, values: list[str], *, at: datetime | None 
     admin = AdminClient({"bootstrap.servers": servers})
     if topic not in admin.list_topics(timeout=15).topics:
         # Retention must not delete records with old timestamps.
-        admin.create_topics([NewTopic(topic, partitions, replicas_for(servers, topic), config={"retention.ms": "-1"})])[topic].result(15)
+        admin.create_topics([NewTopic(topic, partitions, replicas_for(servers), config={"retention.ms": "-1"})])[topic].result(15)
         known_everywhere(local_settings(servers), topic, partitions)
     producer = Producer({"bootstrap.servers": servers})
     for number, value in enumerate(values):

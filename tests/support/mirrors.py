@@ -29,7 +29,7 @@ from tests.support.replicas import replicas_for
 def write_config(folder: Path, source: str, target: str, include: Iterable[str], **mirror: Any) -> Path:
     """A mirror.yaml (JSON is YAML) with one mirror ``m``; ``engine``, ``buffer`` and ``clusters`` go to their own blocks.
 
-    Unless ``engine`` has ``inline_bytes``, the test's name decides whether Spark runs every micro-batch, see ``tests.support.paths``.
+    Unless ``engine`` has ``inline_bytes``, the test's folder decides whether Spark runs every micro-batch, see ``tests.support.paths``.
     """
     body = {
         "clusters": mirror.pop("clusters", {"east": {"bootstrap_servers": source}, "west": {"bootstrap_servers": target}}),
@@ -60,7 +60,7 @@ def create_topic(bootstrap: str, name: str, partitions: int = 1, *, replicas: in
     """
     settings = {key.replace("__", "."): value for key, value in configs.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: its calls end with it
-    admin.create_topics([NewTopic(name, partitions, replicas or replicas_for(bootstrap, name), config=settings)])[name].result(15)
+    admin.create_topics([NewTopic(name, partitions, replicas or replicas_for(bootstrap), config=settings)])[name].result(15)
     known_everywhere(local_settings(bootstrap), name, partitions)
 
 

@@ -30,7 +30,7 @@ def new_topic(servers: str, *, partitions: int = 1, config: Mapping[str, str] | 
     """A topic of the test's own."""
     name = f"wire-{uuid.uuid4().hex[:10]}"
     admin = AdminClient({"bootstrap.servers": servers})
-    for done in admin.create_topics([NewTopic(name, partitions, replicas_for(servers, name), config=dict(config or {}))]).values():
+    for done in admin.create_topics([NewTopic(name, partitions, replicas_for(servers), config=dict(config or {}))]).values():
         done.result(60)
     known_everywhere(settings(servers), name, partitions)
     with WireClient(settings(servers)) as client:  # a leader that metadata names may not serve the partition yet

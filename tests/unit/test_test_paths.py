@@ -1,28 +1,29 @@
-"""The share of tests on each path, and what ``--path`` changes."""
+"""Every folder of integration tests has a path, and what ``--path`` and a mark change."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
-from tests.support.paths import DRIVER, SPARK, VARIABLE, on_spark, path_settings
+from tests.support.paths import PATHS, path_of
 
-NAMES = [f"tests/integration/test_{n}.py::test_{n}" for n in range(3000)]
-
-
-def test_two_in_three_tests_run_on_spark() -> None:
-    assert 1900 < sum(on_spark(name, "both") for name in NAMES) < 2100
+FOLDERS = Path(__file__).parents[1] / "integration"
 
 
-@pytest.mark.parametrize("wish", ["spark", "driver"])
-def test_all_tests_run_where_the_option_says(wish: str) -> None:
-    assert {on_spark(name, wish) for name in NAMES} == {wish == "spark"}
+def test_every_folder_has_a_path() -> None:
+    assert {file.parent.name for file in FOLDERS.rglob("test_*.py")} == set(PATHS)
 
 
-def test_setup_and_call_of_a_test_have_the_same_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "both")
-    for name in NAMES[:100]:
-        settings = []
-        for stage in ("setup", "call", "teardown"):
-            monkeypatch.setenv("PYTEST_CURRENT_TEST", f"{name} ({stage})")
-            settings.append(path_settings())
-        assert settings == [SPARK if on_spark(name, "both") else DRIVER] * 3
+@pytest.mark.parametrize(
+    ("folder", "mark", "wish", "path"),
+    [
+        ("copy", None, "both", "spark"), ("copy", "driver", "both", "driver"), ("copy", "driver", "spark", "spark"),
+        ("cli", None, "both", "driver"),
+    ],
+)
+def test_an_option_overrules_a_mark_and_a_mark_its_folder(folder: str, mark: str | None, wish: str, path: str) -> None:
+    found = SimpleNamespace(args=(mark,)) if mark else None
+    item = SimpleNamespace(path=FOLDERS / folder / "test_a.py", get_closest_marker=lambda _: found)
+    assert path_of(item, wish) == path  # type: ignore[arg-type]

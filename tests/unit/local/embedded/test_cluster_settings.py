@@ -14,7 +14,6 @@ from mirror_pipeline.errors import UsageError
 from mirror_pipeline.local.embedded import start as clusters
 from mirror_pipeline.local.embedded.cluster import LocalCluster
 from mirror_pipeline.local.embedded.settings import ADVERTISED, BROKER, CONTROLLER, ClusterSpec, server_properties
-from tests.support.replicas import replicas_for
 
 INTERNAL = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
 
@@ -79,11 +78,3 @@ def test_the_command_hands_on_the_number_and_shows_it(tmp_path: Path, monkeypatc
     assert (asked["count"], asked["brokers"]) == (1, 3)
     assert (shown["brokers"], shown["pids"], shown["bootstrap_servers"].count(",")) == (3, [None] * 3, 2)
     assert CliRunner().invoke(app, ["clusters", "start", "--dir", str(tmp_path), "--brokers", "0"]).exit_code == 2
-
-
-def test_topics_of_tests_have_three_replicas_or_one() -> None:
-    three = "h:1,h:2,h:3"
-    found = {name: replicas_for(three, name) for name in map("topic-{}".format, range(50))}
-    assert set(found.values()) == {1, 3}
-    assert {replicas_for("h:1", name) for name in found} == {1}
-    assert {replicas_for(three, f"copy-{tail}") for tail in ("0123abcd", "89abcdef")} == {replicas_for(three, "copy-00000000")}

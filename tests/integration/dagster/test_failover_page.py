@@ -17,7 +17,7 @@ from tests.support.groups import commit
 from tests.support.mirrors import create_topic, produce
 from tests.support.reverse_pair import IN_PROCESS
 
-PAGE = Path(__file__).parents[2] / "docs" / "failover.md"
+PAGE = Path(__file__).parents[3] / "docs" / "failover.md"
 BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.M | re.S)
 EXIT_CODE = re.compile(r"  \[exit code \d\]$")
 # What differs from run to run: moments, durations, sizes and speeds (producers batch by time), who and where.

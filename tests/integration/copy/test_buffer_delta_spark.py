@@ -19,7 +19,7 @@ from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.errors import BufferUnusable
 from mirror_pipeline.model import Decision, DecisionKind, Gap, Hole, HoleCause, Incarnation, PartFile, Quarantined, Send, Stamp
 
-DOCS = Path(__file__).parents[2] / "docs" / "buffer.md"
+DOCS = Path(__file__).parents[3] / "docs" / "buffer.md"
 BLOCK = re.compile(r"^### (?P<title>[^\n]+)\n(?:(?!^#)[^\n]*\n)*?```sql\n(?P<sql>.*?)```", re.M | re.S)
 QUESTIONS = {found["title"]: found["sql"] for found in BLOCK.finditer(DOCS.read_text())}
 LIFE = "source-topic-id"

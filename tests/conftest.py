@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kafka-from", choices=sources, default="auto", help="auto: containers where Docker answers")
     group.addoption("--slow", choices=["none", "rotate", "all"], default="none", help="slow tests: none, one a day in turn, all")
     group.addoption("--long", choices=["none", "rotate", "all"], default="all", help="long tests: none, one half a day in turn, all")
-    group.addoption("--path", choices=["both", "spark", "driver"], default="both", help="what carries the data; both: as folder or mark say")
+    group.addoption("--path", choices=["both", "spark", "driver"], default="both", help="what carries the data; both: as folders say")
 
 
 def _is_worker(config: pytest.Config) -> bool:

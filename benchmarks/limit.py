@@ -23,14 +23,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.kafka.answers import LATEST_TIME
-from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.client import WireClient, readable
 from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.kafka.fetch import FetchedPartition, receive_fetch, send_fetch
 from mirror_pipeline.kafka.produce import receive_produce, send_produce
 from mirror_pipeline.kafka.records.header import CODEC_MASK, HEADER, HEADER_BYTES, LOG_OVERHEAD
 from mirror_pipeline.kafka.records.merge import MERGED_BATCH_BYTES, merge, worth_merging
 from mirror_pipeline.kafka.wire.connection import Connection
-from mirror_pipeline.kafka.wire.poll import readable
 from mirror_pipeline.kafka.wire.transport import Buffer
 from mirror_pipeline.local.shapes.ground import OPEN_TIMES
 from mirror_pipeline.model import TopicPartition

@@ -24,7 +24,7 @@ from mirror_pipeline.features.topic_sync.sync_thread import syncing_topics
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.model import Gap, TopicPartition
-from mirror_pipeline.operations import backfill, catalogue
+from mirror_pipeline.operations import backfill
 from mirror_pipeline.operations import resolve as resolving
 from mirror_pipeline.operations import translate as translation
 from mirror_pipeline.operations.check import check
@@ -49,7 +49,8 @@ from mirror_pipeline.reports import (
     RunReport,
     Translation,
 )
-from mirror_pipeline.topics.catalogue import Catalogue
+from mirror_pipeline.topics.catalogue import Catalogue, CatalogueTopic, refresh_catalogue
+from mirror_pipeline.topics.lanes import known_topics
 from mirror_pipeline.verdicts import VerifyProgress, VerifyReport
 from mirror_pipeline.verify import repair
 from mirror_pipeline.verify.mirrored import MirrorCheck
@@ -442,4 +443,7 @@ class Mirror:
 
     def refresh_catalogue(self) -> Catalogue:
         """Save the current topic selection for callers that must not contact Kafka. Raises ClusterUnreachable."""
-        return catalogue.refresh(self.flow)
+        known = sorted(known_topics(self.flow.config, self.flow.settings).items())
+        copied = [CatalogueTopic(name, k.target_topic, len(k.generation.starts), k.generation.topic_id) for name, k in known]
+        with self.flow.source_admin() as admin:
+            return refresh_catalogue(self.flow.config, self.flow.settings, admin, copied)

@@ -30,6 +30,7 @@ from mirror_pipeline.kafka.needs import Need, require
 from mirror_pipeline.kafka.wire import requests
 from mirror_pipeline.kafka.wire.connection import IDLE_PATIENCE
 from mirror_pipeline.kafka.wire.connection import Connection as Connection
+from mirror_pipeline.kafka.wire.connection import readable as readable
 from mirror_pipeline.kafka.wire.dial import Dialler
 from mirror_pipeline.kafka.wire.messages import (
     SPOKEN,
@@ -39,7 +40,6 @@ from mirror_pipeline.kafka.wire.messages import (
     InitProducerIdRequest,
     MetadataRequest,
 )
-from mirror_pipeline.kafka.wire.poll import readable as readable
 from mirror_pipeline.model import Stamp, TopicPartition
 
 if TYPE_CHECKING:

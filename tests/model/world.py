@@ -31,8 +31,8 @@ from mirror_pipeline.engine.driver.silent_brokers import SilentBrokers
 from mirror_pipeline.engine.driver.topics import prepare, target
 from mirror_pipeline.errors import TaskLost
 from mirror_pipeline.execution import worker_cache
+from mirror_pipeline.kafka.client import readable
 from mirror_pipeline.kafka.records import merge
-from mirror_pipeline.kafka.wire.poll import readable
 from mirror_pipeline.model import Incarnation
 from tests.model.cluster import REQUEST_TIMEOUT, ModelClient, ModelCluster
 from tests.model.processes import Clock, ModelReadable, Process, pause

@@ -32,7 +32,6 @@ LOWEST = len(LEVELS) - 1
 LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
 TWICE = {
     "backfill": "what it does, and its job in Dagster",
-    "catalogue": "the file, and the operation that renews it",
     "checks": "of mirror.yaml, and of Dagster's assets",
     "errors": "the tree, what a buffer's place raises, and how the command shows them",
     "failover": "the verb, its commands, its jobs in Dagster",

@@ -6,9 +6,10 @@ Over 300 lines: version negotiation, authentication, throttling and framing shar
 from __future__ import annotations
 
 import random
+import selectors
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
@@ -456,3 +457,17 @@ class Connection:
                 raise
         part = random.uniform(*RENEW_AT)  # noqa: S311 - a spread, not a secret
         self._renew_at = time.monotonic() + lifetime / 1000 * part if lifetime > 0 else None
+
+
+def readable(connections: Collection[Connection], seconds: float) -> list[Connection]:
+    """Those that have something to read or have ended, as soon as there is one; after ``seconds`` none.
+
+    Any number of descriptors may be open (``select`` ends at 1,024), and none is taken (``epoll`` would need one).
+    """
+    at_once = [connection for connection in connections if connection.closed or connection.received]
+    if at_once:
+        return at_once
+    with selectors.PollSelector() as selector:
+        for connection in connections:
+            selector.register(connection.fileno(), selectors.EVENT_READ, connection)
+        return [key.data for key, _ in selector.select(max(0.0, seconds))]

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
+from mirror_pipeline.kafka.client import readable
 from mirror_pipeline.kafka.wire.connection import Connection
 from mirror_pipeline.kafka.wire.messages import Api
-from mirror_pipeline.kafka.wire.poll import readable
 from tests.support.scripted_broker import ScriptedBroker, negotiate, read_request, reply
 
 pytestmark = pytest.mark.timeout(30)

@@ -137,7 +137,7 @@ def _copy(
     placement = flow.placement(session)
     placement.prepare()
     context = open_context(flow, lane, placement, once=True, stop=stop, verify_staged=verify_staged)
-    context.directions = None  # a backfill names its target, and writes into no topic that is mirrored
+    context.permits.directions = None  # a backfill names its target, and writes into no topic that is mirrored
     context.kept = kept
     return LaneRun(context, lambda: wanted, observer=observer).run()
 

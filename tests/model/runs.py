@@ -7,6 +7,7 @@ from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.driver.context import LaneContext
+from mirror_pipeline.engine.driver.permits import Permits
 from mirror_pipeline.engine.driver.read.loop import ReadLoop
 from mirror_pipeline.engine.driver.state import LaneState, PartitionState
 from mirror_pipeline.engine.driver.topics.prepare import Preparation
@@ -35,7 +36,7 @@ class ModelRun:
             store=world.store,
             spans=SpanTable(world.store, durable=False),
             ledger=Ledger(world.store, durable=False),
-            cases=Decisions(world.store, durable=False),
+            permits=Permits(Decisions(world.store, durable=False)),
             placement=Placement.only(self.runner),
             once=once,
             stop=ModelEvent(world.clock),  # type: ignore[arg-type]

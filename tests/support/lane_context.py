@@ -14,6 +14,7 @@ from mirror_pipeline.buffer.spans.part_writer import PartFileWriter, SpanDraft
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig, TopicSelection
 from mirror_pipeline.engine.driver.context import LaneContext
+from mirror_pipeline.engine.driver.permits import Permits
 from mirror_pipeline.execution.placement import Placement
 from mirror_pipeline.execution.runner import InlineRunner
 from mirror_pipeline.model import HoleCause, Incarnation, Send
@@ -34,7 +35,7 @@ def context(tmp_path: Path) -> LaneContext:
         store=store,
         spans=SpanTable(store, durable=False),
         ledger=Ledger(store, durable=False),
-        cases=Decisions(store, durable=False),
+        permits=Permits(Decisions(store, durable=False)),
         placement=Placement.only(InlineRunner()),
         once=True,
         stop=threading.Event(),

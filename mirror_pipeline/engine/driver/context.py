@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +16,15 @@ from mirror_pipeline.buffer.place.place import DIRECTED_FORMAT, LaneStore, open_
 from mirror_pipeline.buffer.place.space import SpaceWatch
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig
+from mirror_pipeline.engine.driver.permits import Permits
 from mirror_pipeline.engine.driver.state import LaneState
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution.placement import Placement
-from mirror_pipeline.halts import Halt
-from mirror_pipeline.model import Decision, DecisionKind, Send, Stamp, TopicPartition
 from mirror_pipeline.topics.lanes import LANE_PREFIX
 
 if TYPE_CHECKING:
     from mirror_pipeline.engine.driver.read.kept import KeptSource
     from mirror_pipeline.flow import Flow
-    from mirror_pipeline.topics.claims import Claims
-    from mirror_pipeline.topics.directions import Directions
 
 VerifyStaged = Callable[..., Any]
 FIRST_BACKOFF_SECONDS = 0.25
@@ -43,12 +40,9 @@ class LaneContext:
     ``once`` ends the run at the end offsets seen at its start; ``drain`` does not ask the source and ends the run when everything
     staged is on the target; ``room_wanted`` wakes the maintenance thread.
     ``hold`` is checked before any action that only the lane's one run may take.
-    ``claims`` knows what other mirrors write on the target; None if there are none.
     ``verify_staged`` compares spans with the target (:func:`mirror_pipeline.verify.staged.verify_staged`); None in a run
     without verification.
-    ``directions`` knows which topics were promoted, or are copied the other way; None in a backfill.
     ``kept`` are the source offsets that a backfill reads from the buffer; None if it reads none.
-    ``memory_seconds`` is the age of records at which the target's brokers forget their producer.
     """
 
     mirror: MirrorConfig
@@ -59,22 +53,17 @@ class LaneContext:
     store: LaneStore
     spans: SpanTable
     ledger: Ledger
-    cases: Decisions
+    permits: Permits
     placement: Placement
     once: bool
     stop: threading.Event
     state: LaneState = field(default_factory=LaneState)
-    stamp: Stamp | None = None
-    memory_seconds: float = 86_400.0
     room_wanted: threading.Event = field(default_factory=threading.Event)
     hold: Hold = HELD
     drain: bool = False
-    claims: Claims | None = None
     verify_staged: VerifyStaged | None = None
     kept: KeptSource | None = None
     _room: SpaceWatch | None = None
-    decisions: tuple[Decision, ...] = ()
-    directions: Directions | None = None
 
     @property
     def is_mirror(self) -> bool:
@@ -92,35 +81,6 @@ class LaneContext:
         if self._room is None:
             self._room = SpaceWatch(self.store, cap=self.buffer.max_bytes, micro_batch=self.mirror.engine.micro_batch_bytes)
         return self._room
-
-    def read_decisions(self) -> None:
-        """Read the operator's decisions, and what was promoted, again. Raises BufferUnusable."""
-        self.decisions = self.cases.all()
-        if self.directions is not None:
-            self.directions.look()
-
-    def turned_away(self, topics: Collection[str]) -> dict[str, Halt]:
-        """Topics that this mirror must not copy now, as last read."""
-        return {} if self.directions is None else self.directions.refused(topics)
-
-    def approved(self, incarnation: str, tp: TopicPartition) -> tuple[tuple[int, int], ...]:
-        """Source offset ranges of a partition that an operator allowed to be missing."""
-        return tuple(
-            (d.start, d.end)
-            for d in self.decisions
-            if d.kind is DecisionKind.GAP and (d.topic, d.partition, d.incarnation) == (tp.topic, tp.partition, incarnation)
-        )
-
-    def accepted(self, kind: DecisionKind, incarnation: str, subject: str = "") -> list[Decision]:
-        """Decisions of a kind about one generation of a topic, and about one topic id if ``subject`` names it."""
-        decisions = [d for d in self.decisions if d.kind is kind and d.incarnation == incarnation]
-        return [d for d in decisions if not subject or d.subject == subject]
-
-    def decided_by(self, send: Send) -> str:
-        """Who allowed these source offsets to be missing: an operator by ``mirror resolve``, or the mirror's ``on_loss``."""
-        covering = (d for d in self.decisions if d.allows(send.topic, send.partition, send.source_start, send.source_end))
-        decision = next(covering, None)
-        return decision.decided_by if decision else f"on_loss: {self.mirror.on_loss}"
 
     def fail(self, error: Exception) -> None:
         """End the whole lane with this error."""
@@ -155,13 +115,11 @@ def open_context(
         store=store,
         spans=SpanTable(store, durable=buffer.durable),
         ledger=Ledger(store, durable=buffer.durable),
-        cases=Decisions(store, durable=buffer.durable),
+        permits=Permits(Decisions(store, durable=buffer.durable), flow.claims(), flow.directions()),
         placement=placement,
         once=once,
         stop=stop,
         drain=drain,
-        claims=flow.claims(),
-        directions=flow.directions(),
         verify_staged=verify_staged,
     )
 

@@ -208,7 +208,7 @@ class LaneRun:
         shared = self._context.state
         file = LaneFile(
             progress, state, message, exit_code, time.time(),
-            max((decision.revision for decision in self._context.decisions), default=-1), self._started, os.getpid(), socket.gethostname(),
+            self._context.permits.revision, self._started, os.getpid(), socket.gethostname(),
             shared.target_down_since, shared.source_down_since, shared.buffer_full_since, self._maintenance.status(), self._over,
         )  # fmt: skip
         with tolerate_buffer_errors(), suppress(LaneLost):  # the status file is the new holder's then

@@ -13,7 +13,7 @@ from mirror_pipeline.engine.driver.plan import PartitionView
 from mirror_pipeline.errors import ClusterUnreachable, MirrorError
 from mirror_pipeline.execution.placement import Place
 from mirror_pipeline.halts import OF_LOG, OF_TOPIC, Halt
-from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, BatchMark, Position, SpanRef, TopicPartition
+from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, BatchMark, Position, SpanRef, Stamp, TopicPartition
 from mirror_pipeline.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 
 log = logging.getLogger(__name__)
@@ -224,8 +224,8 @@ class LaneState:
     """Shared by the lane's read loop, write loop and preparation; every access holds ``lock``.
 
     ``behind_since`` is monotonic, for topics that wait. ``source_lost`` has ended the read loop; what is staged is still sent.
-    ``search_failure`` says why the latest search for new
-    topics and partitions found out nothing.
+    ``search_failure`` says why the latest search for new topics and partitions found out nothing. ``stamp`` is the lane's producer, set
+    before the first span is sent; ``memory_seconds`` the age of records at which the target's brokers forget it.
     """
 
     topics: dict[str, TopicRun] = field(default_factory=dict)
@@ -254,6 +254,8 @@ class LaneState:
     search_failure: str = ""
     last_activity: float = field(default_factory=time.monotonic)
     failure: MirrorError | Exception | None = None
+    stamp: Stamp | None = None
+    memory_seconds: float = 86_400.0
 
     def ran(self, tasks: Sized, place: Place) -> None:
         """Count the Spark jobs of these tasks, one each."""

@@ -159,7 +159,7 @@ class ReadLoop:
     def _rules_of(self, planned: OffsetRange) -> RangeRules:
         run = self._state.topics[planned.topic]
         context = self._context
-        approved = context.approved(planned.incarnation, planned.source)
+        approved = context.permits.approved(planned.incarnation, planned.source)
         gaps = context.mirror.on_loss == "record_gap"
         return RangeRules(planned, run.max_batch_bytes, run.compacted, gaps, approved, run.settings_unread)
 
@@ -208,7 +208,7 @@ class ReadLoop:
 
     def _commit(self, results: Sequence[ReadResult], began: float) -> None:
         outcomes = [outcome for result in results for outcome in result.outcomes]
-        self._context.cases.keep([q for outcome in outcomes for q in outcome.quarantined])
+        self._context.permits.cases.keep([q for outcome in outcomes for q in outcome.quarantined])
         refused = self._source.another_log(outcomes)
         # A file with another log's records in it must never become visible; what else is in it is read again.
         parts = [r.part for r in results if r.part is not None and not {span.topic for span in r.part.spans} & refused]

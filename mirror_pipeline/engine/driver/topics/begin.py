@@ -74,7 +74,7 @@ class TopicStarter:
         topics = self._led(topics, {topic.topic: unled.get(topic.target_topic) for topic in topics})
         if not topics:
             return
-        claims = self._context.claims
+        claims = self._context.permits.claims
         if claims is not None:
             claims.look()
         plans = self._targets.plans(list(topics), self._source_admin)
@@ -110,13 +110,13 @@ class TopicStarter:
 
     def _unclaimed(self, topics: Sequence[LaneTopic]) -> list[LaneTopic]:
         """Topics that no other mirror writes, or copies the other way; the others halt."""
-        if self._context.claims is None:
+        if self._context.permits.claims is None:
             return list(topics)
         known = self._context.ledger.incarnations()
         fresh = {topic.topic: topic.target_topic for topic in topics if topic.topic not in known}
-        refused = self._context.claims.refused(fresh, any_claim={topic.topic for topic in topics if topic.ranges is not None})
-        if self._context.directions is not None:
-            refused |= self._context.directions.look().refused(fresh)
+        refused = self._context.permits.claims.refused(fresh, any_claim={topic.topic for topic in topics if topic.ranges is not None})
+        if self._context.permits.directions is not None:
+            refused |= self._context.permits.directions.look().refused(fresh)
         for name, halt in refused.items():
             self._refuse(name, halt)
         return [topic for topic in topics if topic.topic not in refused]

@@ -59,7 +59,7 @@ def _after_tails(
     if not targets:
         return {}
     tails = read_tails(
-        client, targets, context.stamp, timeout=0.0,
+        client, targets, context.state.stamp, timeout=0.0,
         epochs=dict.fromkeys(targets, generation.producer_epoch), shared=dict.fromkeys(targets, True) if context.shared else {},
     )  # fmt: skip
     found = {}

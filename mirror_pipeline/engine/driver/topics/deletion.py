@@ -42,7 +42,7 @@ class Kept(Exception):
 
 def intended(context: LaneContext, generation: Incarnation) -> bool:
     """Whether this mirror had begun to delete the copy's target topic."""
-    return bool(context.accepted(DecisionKind.DELETION, generation.incarnation, generation.target_topic_id))
+    return bool(context.permits.accepted(DecisionKind.DELETION, generation.incarnation, generation.target_topic_id))
 
 
 def end_topic(context: LaneContext, generation: Incarnation) -> None:
@@ -87,7 +87,7 @@ class Deletions:
 
     def _delete(self, run: TopicRun) -> Incarnation:
         context = self._context
-        context.read_decisions()
+        context.permits.read()
         generation = context.ledger.incarnations().get(run.topic)
         if generation is None or generation.incarnation != run.incarnation:
             raise Kept("its copy has begun anew")
@@ -112,10 +112,10 @@ class Deletions:
             raise Kept("the mirror may not change target topics (topics.manage: false)")
         if any(generation.target_starts.values()):
             raise Kept("its target topic held records before this copy began: adopted ones, or those of an earlier source topic")
-        away = self._context.turned_away([run.topic])
+        away = self._context.permits.turned_away([run.topic])
         if away:
             raise Kept(next(iter(away.values())).message)
-        claims = self._context.claims
+        claims = self._context.permits.claims
         if claims is not None:
             claims.look()
             refused = claims.refused({generation.topic: generation.target_topic}, any_claim={generation.topic})
@@ -213,7 +213,7 @@ class Deletions:
             now = int(time.time() * 1000)
             kind = DecisionKind.DELETION
             whose, of = generation.incarnation, generation.target_topic_id
-            context.cases.add([Decision(generation.topic, -1, whose, kind, 0, 0, of, DELETE_DECIDED_BY, now)])
+            context.permits.cases.add([Decision(generation.topic, -1, whose, kind, 0, 0, of, DELETE_DECIDED_BY, now)])
         crash_point("deletion.named")
         context.hold.check()
         try:

@@ -17,8 +17,8 @@ def follows(context: LaneContext, known: Incarnation, found_topic_id: str) -> bo
     A truncation was accepted of the topic that it happened to: it does not join a topic that was created since.
     """
     if known.topic_id == found_topic_id:
-        return bool(context.accepted(DecisionKind.TRUNCATED, known.incarnation))
-    return bool(context.accepted(DecisionKind.RECREATED, known.incarnation, found_topic_id))
+        return bool(context.permits.accepted(DecisionKind.TRUNCATED, known.incarnation))
+    return bool(context.permits.accepted(DecisionKind.RECREATED, known.incarnation, found_topic_id))
 
 
 def drained(run: TopicRun, recorded: Mapping[TopicPartition, Position]) -> bool:
@@ -77,7 +77,7 @@ def restarted(known: Incarnation, target_topic_id: str) -> Incarnation:
 def _cut(context: LaneContext, known: Incarnation) -> dict[int, int]:
     """Where truncated partitions continue; what was copied beyond is recorded as a gap."""
     starts = {}
-    for decision in context.accepted(DecisionKind.TRUNCATED, known.incarnation):
+    for decision in context.permits.accepted(DecisionKind.TRUNCATED, known.incarnation):
         starts[decision.partition] = decision.start
         context.ledger.add_gap(
             Gap(

@@ -133,7 +133,7 @@ class Preparation:
             self._halt_astray(topics, error)
             return
         self._meet_source(metadata)
-        self._context.read_decisions()
+        self._context.permits.read()
         self._forget_opened()
         known = self._context.ledger.incarnations()
         require_topic_ids(self._context.source.alias, metadata.topics.values())
@@ -203,7 +203,7 @@ class Preparation:
 
     def _turned_away(self, topics: Collection[LaneTopic]) -> Collection[str]:
         """Halt topics that were promoted, or are copied the other way; with the state locked."""
-        halts = self._context.turned_away([topic.topic for topic in topics])
+        halts = self._context.permits.turned_away([topic.topic for topic in topics])
         for name, halt in halts.items():
             self._state.unready.pop(name, None)
             self._state.halt(name, halt)
@@ -214,7 +214,7 @@ class Preparation:
         with self._state.lock:
             away = {name: run.halted for name, run in self._state.topics.items()} | dict(self._state.refused)
             closed = [name for name, halt in away.items() if halt is not None and halt.code in DIRECTED]
-            for name in set(closed) - self._context.turned_away(closed).keys():
+            for name in set(closed) - self._context.permits.turned_away(closed).keys():
                 self._state.topics.pop(name, None)
                 self._state.refused.pop(name, None)
 
@@ -225,7 +225,7 @@ class Preparation:
             Whether anything is staged.
         """
         self._wanted |= {topic.topic: topic for topic in topics}
-        self._context.read_decisions()
+        self._context.permits.read()
         known = self._context.ledger.incarnations()
         runs = resumed_runs(self._context, {t.topic: known[t.topic] for t in topics if t.topic in known}, self._wanted)
         with self._state.lock:
@@ -277,9 +277,9 @@ class Preparation:
         with self._state.lock:
             unchecked = {run.topic: run for run in self._state.unchecked()}
             due = [unchecked[name] for name in self._waits.due(unchecked)]
-        if self._context.stamp is None:
+        if self._context.state.stamp is None:
             try:
-                self._context.stamp = self._targets.stamp()
+                self._context.state.stamp = self._targets.stamp()
             except WrongCluster as error:
                 if self._targets.cluster_id:
                     raise
@@ -331,12 +331,12 @@ class Preparation:
         for run in list(self._state.topics.values()):
             halt = run.halted
             if halt is not None and halt.code in GONE:
-                run.left_out = bool(self._context.accepted(DecisionKind.SOURCE_GONE, run.incarnation))
+                run.left_out = bool(self._context.permits.accepted(DecisionKind.SOURCE_GONE, run.incarnation))
                 continue
             if halt is None or halt.partition is None or halt.span is None:
                 continue
             start, end = halt.span
-            approved = self._context.approved(run.incarnation, TopicPartition(run.topic, halt.partition))
+            approved = self._context.permits.approved(run.incarnation, TopicPartition(run.topic, halt.partition))
             if any(low <= start and end <= high for low, high in approved):
                 run.halted = None
 

@@ -77,7 +77,7 @@ class Successors:
 
     def start_over(self, known: Incarnation) -> bool:
         """Copy a topic again from its first offset if an operator has accepted the target topic as it is now."""
-        decided = self._context.accepted(DecisionKind.TARGET, known.incarnation)
+        decided = self._context.permits.accepted(DecisionKind.TARGET, known.incarnation)
         found = self._targets.topic_id(known.target_topic) if decided else ""
         if not any(decision.subject == found for decision in decided):
             return False

@@ -63,7 +63,7 @@ class TargetSide:
             self._context.target = replace(self._context.target, cluster_id=self.cluster_id)
             refuse_one_cluster(self._context.source, self._context.target)
         self._client.require(TARGET_NEEDS)
-        self._context.memory_seconds = self._memory_seconds()
+        self._context.state.memory_seconds = self._memory_seconds()
         stamp = self._context.ledger.producer(self.cluster_id)
         if stamp is None:
             stamp = self._client.init_producer_id()
@@ -110,7 +110,7 @@ class TargetSide:
 
     def plans(self, topics: list[LaneTopic], source_admin: Admin) -> dict[str, TargetPlan]:
         """What to create or change on the target, by source topic; the same rules as ``mirror plan``."""
-        directions = self._context.directions
+        directions = self._context.permits.directions
         names = {topic.topic: topic.target_topic for topic in topics}
         partner = directions.partner if directions is not None else None
         return plan_targets(self._context.mirror, source_admin, self.admin, names, partner=partner)

@@ -95,7 +95,7 @@ class LedgerWriter:
         return [
             Gap(
                 mirror.name, s.topic, s.partition, s.incarnation, s.source_start, s.source_end, s.cause,
-                self._context.decided_by(s), now,
+                self._context.permits.decided_by(s, self._context.mirror.on_loss), now,
             )
             for s in sends
             if s.cause in LOSS_CAUSES

@@ -66,7 +66,7 @@ class SendOutcomes:
         tails = read_tails(
             self._client,
             {p.target: p.writing.position for p in unknown},
-            self._context.stamp,
+            self._context.state.stamp,
             timeout=REPLICATION_SECONDS,
             patience=max(TAIL_ANSWER_SECONDS, self._health.silent.longest()),
             epochs={p.target: p.writing.producer_epoch for p in unknown if p.writing.producer_epoch},

@@ -83,18 +83,18 @@ class Sender:
             self._rate = _size(work) / max(time.monotonic() - began, 1e-6)
 
     def _task(self, share: Sequence[PartitionWork]) -> WriteTask:
-        assert self._context.stamp is not None  # noqa: S101 - set before the first span can be sent
+        assert self._context.state.stamp is not None  # noqa: S101 - set before the first span can be sent
         engine = self._context.mirror.engine
         return WriteTask(
             store=self._context.store,
             cluster=self._context.target,
-            stamp=self._context.stamp,
+            stamp=self._context.state.stamp,
             work=tuple(share),
             timeout=engine.request_timeout,
             lease=min(engine.lease, self._context.hold.left),
             issued=time.time(),
             request_bytes=PRODUCE_REQUEST_BYTES,
-            forgotten_before=int((time.time() - self._context.memory_seconds / 2) * 1000),
+            forgotten_before=int((time.time() - self._context.state.memory_seconds / 2) * 1000),
             silence=self._silence(share),
             ahead=dict(self._ahead),
         )

@@ -27,7 +27,7 @@ SIX, TWO = (replace(LIFE, incarnation=name, starts=dict.fromkeys(range(n), 0), t
 
 @pytest.fixture
 def target(context: LaneContext) -> ModelCluster:
-    context.stamp = OURS
+    context.state.stamp = OURS
     return ModelCluster(Clock(), "west", "east.t", 8, "target-id")
 
 

@@ -16,6 +16,7 @@ from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig, TopicSelection
 from mirror_pipeline.engine.driver.context import LaneContext
+from mirror_pipeline.engine.driver.permits import Permits
 from mirror_pipeline.engine.driver.read import divergence
 from mirror_pipeline.engine.driver.topics.first_seen import STARTS
 from mirror_pipeline.engine.driver.topics.policies import SourcePolicy
@@ -115,7 +116,7 @@ def a_run(folder: Path, start: str = "latest") -> tuple[Preparation, LaneContext
     context = LaneContext(
         mirror=replace(MirrorConfig("m", "east", "west", TopicSelection((".*",))), start=start),
         lane="lane-0", source=ClusterSettings("east", ("a:1",)), target=ClusterSettings("west", ("b:1",)), buffer=buffer, store=store,
-        spans=SpanTable(store, durable=False), ledger=Ledger(store, durable=False), cases=Decisions(store, durable=False),
+        spans=SpanTable(store, durable=False), ledger=Ledger(store, durable=False), permits=Permits(Decisions(store, durable=False)),
         placement=Placement.only(InlineRunner()), once=True, stop=threading.Event(),
     )  # fmt: skip
     context.spans.ensure()

@@ -24,5 +24,5 @@ RECREATED = replace(TRUNCATED, kind=DecisionKind.RECREATED, partition=-1, subjec
 def test_no_decision_joins_a_topic_that_nobody_was_asked_about(
     context: LaneContext, decision: Decision, topic_id: str, joined: bool
 ) -> None:
-    context.decisions = (decision,)
+    context.permits.decisions = (decision,)
     assert follows(context, LIFE, topic_id) is joined

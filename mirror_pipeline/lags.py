@@ -39,7 +39,8 @@ class TopicLag:
     unread), ``held_records`` the offsets that an open transaction has held back for ``held_seconds``.
     ``state`` is ``ok``, ``behind`` where a lane at work says for what the topic waits, or ``halted``, with its ``code``; both
     have the ``reason`` and, as ``hint``, what to do.
-    ``lag_seconds_at_least``: not every partition's oldest record is known, and the lag may be longer.
+    ``unread_seconds`` is the age of the oldest record that no buffer holds yet (None: unknown): with the source gone, such records are
+    lost. ``lag_seconds_at_least``: not every partition's oldest record is known, and the lag may be longer.
     """
 
     topic: str
@@ -54,11 +55,17 @@ class TopicLag:
     reason: str = ""
     hint: str = ""
     lag_seconds_at_least: bool = False
+    unread_seconds: float | None = None
 
     @property
     def lag_records(self) -> int:
         """Offsets between position and end, summed."""
         return sum(p.lag for p in self.partitions)
+
+    @property
+    def unread_records(self) -> int:
+        """Offsets between what is staged and the end, summed: what a failover would not bring over if the source were gone now."""
+        return sum(max(0, p.end - p.staged) for p in self.partitions)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -94,6 +101,18 @@ class MirrorLag:
         return sum(t.lag_records for t in self.topics)
 
     @property
+    def unread_records(self) -> int:
+        """Those that are not staged either, summed over topics."""
+        return sum(t.unread_records for t in self.topics)
+
+    @property
+    def unread_seconds(self) -> float | None:
+        """The age of the oldest of them; 0 if there are none, None if it is unknown."""
+        unread = [t.unread_seconds for t in self.topics if t.unread_records]
+        known = [seconds for seconds in unread if seconds is not None]
+        return max(known, default=None) if unread else 0.0
+
+    @property
     def halted(self) -> tuple[TopicLag, ...]:
         """The topics that cannot continue."""
         return tuple(topic for topic in self.topics if topic.state == HALTED)
@@ -103,12 +122,15 @@ class MirrorLag:
         body = asdict(self)
         for topic, row in zip(self.topics, body["topics"], strict=True):
             row["lag_records"] = topic.lag_records
+            row["unread_records"] = topic.unread_records
             row["warnings"] = list(topic.warnings)
         return {
             "mirror": self.mirror,
             "lag_records": self.lag_records,
             "lag_seconds": self.lag_seconds,
             "lag_seconds_at_least": self.lag_seconds_at_least,
+            "unread_records": self.unread_records,
+            "unread_seconds": self.unread_seconds,
             "halted": len(self.halted),
             "notes": list(self.notes),
             "topics": body["topics"],

@@ -7,6 +7,7 @@ Over 300 lines: all JSON shapes are in one file.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -434,9 +435,30 @@ def gap_json(gap: Gap) -> dict[str, Any]:
     }
 
 
+LATENCY_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0, 86_400.0)
+"""Upper bounds by which the latencies of records are counted; one more count is for those above."""
+
+
+@dataclass(slots=True)
+class Latency:
+    """How long records took from their own time to the confirmation by the target: of each span, as long as its oldest one."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_SECONDS) + 1))
+    seconds: float = 0.0
+
+    def add(self, seconds: float, records: int) -> None:
+        """Count a span's records."""
+        self.counts[bisect_left(LATENCY_SECONDS, seconds)] += records
+        self.seconds += seconds * records
+
+
 @dataclass(slots=True)
 class Progress:
-    """A snapshot of a run, handed to an observer a few times a second; counters are cumulative since the run began."""
+    """A snapshot of a run, handed to an observer a few times a second; counters are cumulative since the run began.
+
+    ``latency`` are the counts of :class:`Latency`, ``latency_seconds`` their sum. ``confirmed_at`` (seconds since the epoch) is when the
+    target last confirmed records; None if it did not in this run.
+    """
 
     mirror: str
     lane: str
@@ -458,6 +480,9 @@ class Progress:
     search_failure: str = ""
     spark_bytes: int = 0
     spark_jobs: int = 0
+    confirmed_at: float | None = None
+    latency: list[int] = field(default_factory=list)
+    latency_seconds: float = 0.0
     topics: dict[str, TopicProgress] = field(default_factory=dict)
 
 

@@ -49,8 +49,8 @@ SHAPES = {
     '"topics": [{"topic", "state", "reason", "hint", "positions": {PARTITION: OFFSET}, ...}], ...}]}',
     "backfill": '{"mirror", "topic", "target_topic", "from_time", "to_time", "ranges": {PARTITION: [START, END]}, "run": {as in run}, '
     '"from_buffer": {as ranges}}',
-    "lag": '{"mirrors": [{"mirror", "lag_records", "lag_seconds", "lag_seconds_at_least", "halted", "notes", '
-    '"topics": [{"topic", "target_topic", "lag_records", "lag_seconds", "state", "code", "reason", "hint", '
+    "lag": '{"mirrors": [{"mirror", "lag_records", "lag_seconds", "lag_seconds_at_least", "unread_records", "unread_seconds", '
+    '"halted", "notes", "topics": [{"topic", "target_topic", "lag_records", "lag_seconds", "state", "code", "reason", "hint", '
     '"partitions": [{"partition", "position", "end", "staged", "lag"}], ...}]}]}',
     "status": '{"mirrors": [{"mirror", "source", "target", "lanes": [{"lane", "state", "heartbeat", "topics", "records", "bytes", '
     '"buffer": {"spans_bytes", "ledger_bytes", "log_bytes", "live_files", "unverified_bytes", "oldest_staged", "full_since", ...}, ...}], '

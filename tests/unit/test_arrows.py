@@ -15,7 +15,7 @@ PACKAGE = ROOT / "mirror_pipeline"
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("orchestration",),
-    ("resources", "local"),
+    ("resources", "local", "exporter"),
     ("mirror",),
     ("features",),
     ("operations",),

@@ -44,6 +44,9 @@ def progress_of(context: LaneContext, *, seconds: float, marks: bool = False) ->
             search_failure=state.search_failure,
             spark_bytes=state.spark_bytes,
             spark_jobs=state.spark_jobs,
+            confirmed_at=state.confirmed_at,
+            latency=list(state.latency.counts),
+            latency_seconds=state.latency.seconds,
             topics=topics,
         )
 

@@ -14,6 +14,7 @@ from mirror_pipeline.errors import ClusterUnreachable, MirrorError
 from mirror_pipeline.execution.placement import Place
 from mirror_pipeline.halts import OF_LOG, OF_TOPIC, Halt
 from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, BatchMark, Position, SpanRef, Stamp, TopicPartition
+from mirror_pipeline.reports import Latency
 from mirror_pipeline.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 
 log = logging.getLogger(__name__)
@@ -256,6 +257,8 @@ class LaneState:
     failure: MirrorError | Exception | None = None
     stamp: Stamp | None = None
     memory_seconds: float = 86_400.0
+    confirmed_at: float | None = None
+    latency: Latency = field(default_factory=Latency)
 
     def ran(self, tasks: Sized, place: Place) -> None:
         """Count the Spark jobs of these tasks, one each."""

@@ -159,9 +159,10 @@ class _Notes:
         names = sorted({tp.topic for tp in unread})
         limits = {name: retention_ms(found) for name, found in source.admin.topic_configs(names).items()} if names else {}
         kept = {name: limit for name, limit in limits.items() if limit is not None}
-        expiring = source.times.first({tp: at for tp, at in unread.items() if tp.topic in kept}, isolation=1)
+        expiring = {tp: at for tp, at in unread.items() if tp.topic in kept}
+        oldest = source.times.first(expiring | unread, isolation=1)
         since = source.times.first({tp: at for tp, (at, _) in held.items()}, isolation=0)
-        return cls(begun, first, least, expiring, kept, {tp: end - at for tp, (at, end) in held.items()}, since)
+        return cls(begun, first, least, oldest, kept, {tp: end - at for tp, (at, end) in held.items()}, since)
 
 
 def _most_behind_first(rows: Mapping[TopicPartition, PartitionLag]) -> list[TopicPartition]:
@@ -187,6 +188,7 @@ def _topic(name: str, target: str, rows: Mapping[TopicPartition, PartitionLag], 
     ages = [max(0.0, notes.now - notes.first[tp]) for tp in behind if tp in notes.first]
     ages += [notes.least[tp] for tp in behind if tp in notes.least]
     oldest = min((notes.unread[tp] for tp in rows if tp in notes.unread), default=None)
+    kept = notes.kept.get(name)
     since = min((notes.since[tp] for tp in rows if tp in notes.since), default=None)
     now = time.time()
     return TopicLag(
@@ -194,8 +196,9 @@ def _topic(name: str, target: str, rows: Mapping[TopicPartition, PartitionLag], 
         target,
         tuple(rows.values()),
         max(ages, default=None) if behind else 0.0,
-        expires_seconds=max(0.0, oldest + notes.kept[name] / 1000 - now) if oldest is not None else None,
+        expires_seconds=max(0.0, oldest + kept / 1000 - now) if oldest is not None and kept is not None else None,
         held_records=sum(notes.held.get(tp, 0) for tp in rows),
         held_seconds=max(0.0, now - since) if since is not None else None,
         lag_seconds_at_least=bool(ages) and any(tp not in notes.first for tp in behind),
+        unread_seconds=max(0.0, now - oldest) if oldest is not None else None,
     )

@@ -141,8 +141,11 @@ class SendOutcomes:
         sends, part.writing.position = advance_over(part.pending, part.writing.position, runs, target_topic=part.target.topic)
         if part.writing.position != before:
             part.writing.worked()
+        now = time.time()
         while part.pending and part.pending[0].end <= part.writing.position.source_next:
-            part.pending.popleft()
+            sent = part.pending.popleft()
+            if sent.records and sent.min_timestamp > 0:
+                self._state.latency.add(max(0.0, now - sent.min_timestamp / 1000), sent.records)
         part.staged = max(part.staged, part.writing.position.source_next)
         return sends
 
@@ -185,6 +188,7 @@ class SendOutcomes:
             self._state.active()
         self._ledger_writer.add(sends)
         if acked:
+            self._state.confirmed_at = time.time()
             self._health.acknowledged()
         elif answered:
             self._health.answered()

@@ -49,6 +49,9 @@ AllowHost = Annotated[
 NoToken = Annotated[
     bool, typer.Option("--no-token", metavar=NO_VALUE, help="Disable the access token. Use only behind a proxy that authenticates users.")
 ]
+NoMetrics = Annotated[
+    bool, typer.Option("--no-metrics", metavar=NO_VALUE, help="Serve no metrics for Prometheus (port 9308, or the next free one).")
+]
 Keep = Annotated[bool, typer.Option("--keep", metavar=NO_VALUE, help="Keep the clusters running and keep the files.")]
 Page = Annotated[bool, typer.Option("--ui", metavar=NO_VALUE, help="Start Dagster's web page at the end; without --keep, until Ctrl-C.")]
 Workplace = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Working folder, instead of a temporary one.")]
@@ -115,8 +118,9 @@ def up(
     host: Host = "127.0.0.1",
     allow_host: AllowHost = None,
     no_token: NoToken = False,
+    no_metrics: NoMetrics = False,
 ) -> None:
-    """Start Dagster's web server and daemon for every mirror; lag sensors start the lanes. Ctrl-C stops it.
+    """Start Dagster's web server and daemon for every mirror, and `mirror exporter`; lag sensors start the lanes. Ctrl-C stops it.
 
     The printed address contains an access token, which the page requires. It is new at each start unless `$MIRROR_UP_TOKEN` sets one.
     """
@@ -124,7 +128,7 @@ def up(
         raise UsageError(f"{config}: no such file", hint="'mirror init' writes a starter file; -c FILE names another file")
     from mirror_pipeline.orchestration.up.supervisor import run_up
 
-    raise typer.Exit(run_up(config, host=host, port=port, allow_hosts=allow_host or (), with_token=not no_token))
+    raise typer.Exit(run_up(config, host=host, port=port, allow_hosts=allow_host or (), with_token=not no_token, metrics=not no_metrics))
 
 
 def demo(

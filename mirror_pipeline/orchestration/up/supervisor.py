@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dagster import DagsterRun
 
 DEFAULT_PORT = 3000
+METRICS_HOST, METRICS_PORT = "127.0.0.1", 9308
 PORTS_TRIED = 20
 MODULE = "mirror_pipeline.orchestration.served"
 CATALOGUE_SECONDS = 20.0
@@ -50,6 +51,7 @@ def run_up(
     allow_hosts: Sequence[str] = (),
     with_token: bool = True,
     dagster_home: Path | None = None,
+    metrics: bool = True,
 ) -> int:
     """Start everything, print the address with its token, run until interrupted; return the exit code.
 
@@ -60,6 +62,7 @@ def run_up(
         allow_hosts: additional host names that the page answers to, such as a proxy's.
         with_token: False lets every client in: for a page behind a proxy that authenticates.
         dagster_home: Dagster's folder; default ``.mirror/dagster_home`` next to mirror.yaml.
+        metrics: also serve metrics for Prometheus, on this machine at port 9308 or the next free one.
 
     Raises:
         ConfigError: mirror.yaml is missing or wrong.
@@ -81,21 +84,24 @@ def run_up(
         refresh_catalogues(config)
         stack.callback(write_token, home, None)
         token_file = write_token(home, token)
-        up = Up(config, home, url, token_file if token else None, interrupted, page=page)
+        exporter = choose_port(METRICS_HOST, METRICS_PORT) if metrics else None
+        up = Up(config, home, url, token_file if token else None, interrupted, page=page, exporter=exporter)
         stack.callback(up.end)
         if not up.start():
             return 0 if interrupted.is_set() else 1
         print(f"Dagster UI: {url}/?token={token}" if token else f"Dagster UI: {url}", flush=True)
+        if exporter is not None:
+            _say(f"metrics: http://{METRICS_HOST}:{exporter}/metrics")
         return up.watch()
 
 
 def choose_port(host: str, port: int) -> int:
-    """A free port: ``port`` itself, or the next free one if ``port`` is the default.
+    """A free port: ``port`` itself, or the next free one if ``port`` is a default.
 
     Raises:
         UsageError: the port is taken.
     """
-    last = port + PORTS_TRIED if port == DEFAULT_PORT else port
+    last = port + PORTS_TRIED if port in (DEFAULT_PORT, METRICS_PORT) else port
     for candidate in range(port, last + 1):
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -119,11 +125,12 @@ def refresh_catalogues(config: Config) -> None:
 
 
 class Up:
-    """The three services of one ``mirror up``."""
+    """The services of one ``mirror up``: three of Dagster, and the exporter of metrics unless its port is None."""
 
     def __init__(
-        self, config: Config, home: Path, url: str, token: Path | None, interrupted: threading.Event, *, page: Sequence[str]
-    ) -> None:
+        self, config: Config, home: Path, url: str, token: Path | None, interrupted: threading.Event, *, page: Sequence[str],
+        exporter: int | None = None,
+    ) -> None:  # fmt: skip
         self._home = home
         self._url = url
         self._page = page
@@ -135,6 +142,8 @@ class Up:
         self._code: Service | None = None
         self._web: Service | None = None
         self._daemon: Service | None = None
+        self._exporter: Service | None = None
+        self._metrics = () if exporter is None else ("exporter", "-c", str(config.path), "--listen", f"{METRICS_HOST}:{exporter}")
         self._env = {
             **{name: value for name, value in os.environ.items() if name not in (TOKEN_ENV, TOKEN_FILE_ENV)},
             **({TOKEN_FILE_ENV: str(token)} if token else {}),
@@ -163,15 +172,20 @@ class Up:
             "webserver", "mirror_pipeline.orchestration.up.webserver", *self._page, "--workspace", str(self._workspace)
         )  # fmt: skip
         self._daemon = self._service("daemon", "dagster._daemon", "run", "--workspace", str(self._workspace), "--log-level", "warning")
+        if self._metrics:
+            self._exporter = self._service("exporter", "mirror_pipeline.cli", *self._metrics)
         return self._wait(self._web, lambda: _answers(self._url)) and self._location_loads(self._web)
 
     def watch(self) -> int:
-        """Wait until interrupted, or until a service ends by itself."""
+        """Wait until interrupted, or until a service ends by itself; without the exporter all else goes on."""
         import dagster  # noqa: F401 - ending the runs needs it; importing it later would delay shutdown by seconds
 
         services = [service for service in (self._code, self._web, self._daemon) if service is not None]
         while not self._interrupted.wait(0.5):
             self._file.look()
+            if self._exporter is not None and self._exporter.exit_code is not None:
+                _died(self._exporter)
+                self._exporter = None
             for service in services:
                 if service.exit_code is not None:
                     _died(service)
@@ -180,8 +194,9 @@ class Up:
 
     def end(self) -> None:
         """Stop everything in order: the daemon, so that no run starts; running lanes after their micro-batch; the services."""
-        if self._daemon is not None:
-            self._daemon.end(SERVICE_END_SECONDS)
+        for service in (self._daemon, self._exporter):
+            if service is not None:
+                service.end(SERVICE_END_SECONDS)
         if self._code is not None and self._code.exit_code is None:
             self._interrupted.clear()
             end_runs(self._home, self._socket, impatient=self._interrupted)

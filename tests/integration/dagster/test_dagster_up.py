@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -62,6 +64,16 @@ def test_the_source_asset_shows_the_lag_and_the_sensor_says_what_it_saw(up: Up) 
     seen = until("lag was observed", lambda: up.numbers(topic, "lag_records", events="assetObservations", kind="source"))
     assert seen[0] == 300
     until("the sensor sees no lag", lambda: any(reason.startswith("no lag in") for reason in up.reasons("lag_")))
+
+
+def test_metrics_are_served_beside_the_page(up: Up) -> None:
+    (address,) = re.findall(r"^metrics: (http://127\.0\.0\.1:\d+/metrics)$", (up.config.parent / "up.log").read_text(), re.M)
+
+    def confirmed() -> bool:
+        with urlopen(address, timeout=10) as answer:  # noqa: S310 - an address of our own
+            return f'mirror_records_total{{mirror="{NAME}",topic="{up.topic("first")}"}} 500.0' in answer.read().decode()
+
+    until("what the lane has sent is counted", confirmed)
 
 
 def test_a_new_topic_is_copied_and_gets_its_asset_without_a_restart(up: Up) -> None:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 10.0
 # A look may take this share of a core: with thousands of topics looks are rarer.
-LOOK_SHARE = 0.02
+LOOK_SHARE = 0.015
 # Groups are listed and described on both clusters, which costs more than all the rest.
 LOOKS_A_GROUP_LOOK = 6
 

@@ -16,6 +16,7 @@ from mirror_pipeline.config.models import (
     FileModel,
     GroupsModel,
     MirrorModel,
+    NotifyModel,
     SecurityModel,
     TopicAclsModel,
     TopicConfigsModel,
@@ -33,6 +34,7 @@ _SECTIONS: tuple[tuple[str, str, type[BaseModel]], ...] = (
     ("groups", "mirrors[].groups", GroupsModel),
     ("buffer", "buffer", BufferModel),
     ("engine", "engine, mirrors[].engine", EngineModel),
+    ("notify", "notify", NotifyModel),
 )
 
 _HEAD = """# Configuration: mirror.yaml

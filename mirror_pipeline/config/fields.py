@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
@@ -215,6 +216,20 @@ Hours = Annotated[
     ),
 ]
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": "string"})]
+# Apprise's schemes of which an address without a password holds no secret.
+OPEN_SCHEMES = ("json", "jsons", "mailto", "mailtos")
+
+
+def _channel(value: object) -> str:
+    if isinstance(value, str):
+        found = urlsplit(value)
+        if REFERENCE.fullmatch(value) or (found.scheme in OPEN_SCHEMES and found.hostname and not found.password):
+            return value
+    shown = ", ".join(f"{scheme}://" for scheme in OPEN_SCHEMES)
+    raise ValueError(f"write ${{env:NAME}} or ${{file:path}}; only {shown} without a password may be written out")
+
+
+Channel = Annotated[str, BeforeValidator(_channel), WithJsonSchema({"type": "string"})]
 Secret = Annotated[str, BeforeValidator(_secret), WithJsonSchema({"type": "string", "pattern": r"^\$\{(env|file):[^{}]+\}$"})]
 Addresses = Annotated[
     list[str],

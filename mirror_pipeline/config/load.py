@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +31,7 @@ from mirror_pipeline.config.settings import (
     FrozenMap,
     GroupSelection,
     MirrorConfig,
+    NotifyConfig,
     Security,
     TopicAcls,
     TopicConfigs,
@@ -44,8 +44,6 @@ from mirror_pipeline.host import expanded
 
 DEFAULT_CONFIG = "mirror.yaml"
 M = TypeVar("M", bound=BaseModel)
-_log = logging.getLogger("mirror_pipeline.config")
-_TOLD: set[str] = set()  # once for each process: Dagster's daemon loads the file every few seconds
 
 
 def load_config(path: str | Path = DEFAULT_CONFIG, *, text: str | None = None) -> Config:
@@ -69,12 +67,7 @@ def load_config(path: str | Path = DEFAULT_CONFIG, *, text: str | None = None) -
     model = _validate(document.data, folder, problems) if document.data is not None else None
     if problems or model is None:
         raise ConfigError(problems.text())
-    config = _Facts(model, folder, problems).config(Path(path).absolute())
-    for note in config.notes:
-        if note not in _TOLD:
-            _TOLD.add(note)
-            _log.warning("%s", note)
-    return config
+    return _Facts(model, folder, problems).config(Path(path).absolute())
 
 
 def _read(path: Path, shown: str) -> str:
@@ -165,12 +158,18 @@ class _Facts:
         self._problems = problems
 
     def config(self, path: Path) -> Config:
+        notify = self._model.notify
         return Config(
             clusters={alias: self._cluster(alias, cluster) for alias, cluster in self._model.clusters.items()},
             mirrors=[self._mirror(mirror) for mirror in self._model.mirrors],
             buffer=self._buffer(self._model.buffer),
             path=path,
+            notify=NotifyConfig(tuple(map(self._address, range(len(notify.urls)), notify.urls)), notify.after),
         )
+
+    def _address(self, index: int, url: str) -> str | SecretRef:
+        where = self._problems.where(("notify", "urls", index))
+        return secret_ref(url, self._folder, where) if REFERENCE.fullmatch(url) else url
 
     def _cluster(self, alias: str, cluster: ClusterModel) -> ClusterSettings:
         client: dict[str, str | SecretRef] = {}

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from mirror_pipeline.config.fields import Addresses, Duration, Hours, Naming, Options, Patterns, Secret, Size, Start, Text, setting
+from mirror_pipeline.config.fields import Addresses, Channel, Duration, Hours, Naming, Options, Patterns, Secret, Size, Start, Text, setting
 from mirror_pipeline.config.settings import KEPT_BY_TARGET
 
 
@@ -405,6 +405,21 @@ class BufferModel(Section):
     )
 
 
+class NotifyModel(Section):
+    """Messages about trouble, sent by `mirror exporter`, which `mirror up` starts: one when a cause has lasted, one when it is over."""
+
+    urls: list[Channel] = setting(
+        [],
+        "Where messages go, as [Apprise](https://github.com/caronc/apprise/wiki) addresses. Those with a password or token by reference "
+        "only; `json://`, `jsons://` and `mailto://` without one may be written out.",
+        "list of addresses or secret references",
+        example='["${env:SLACK_ADDRESS}", "json://alerts.example.com/mirror"]',
+    )
+    after: Duration = setting(
+        "2m", "How long a cause must last before it is told: shorter ones are never told.", "duration", example="30s", le=86_400
+    )
+
+
 class FileModel(Section):
     """Clusters, the flows between them, where data is staged, and how the work is done."""
 
@@ -414,3 +429,4 @@ class FileModel(Section):
     mirrors: list[MirrorModel] = setting(..., "The flows between them, see [mirrors](#mirrors).", "list of sections", min_length=1)
     buffer: BufferModel = setting(BufferModel(), "Where data is staged, see [buffer](#buffer).", "section")
     engine: EngineModel = setting(EngineModel(), "How the work is done, see [engine](#engine).", "section")
+    notify: NotifyModel = setting(NotifyModel(), "Who is told of trouble, see [notify](#notify).", "section")

@@ -226,14 +226,22 @@ class BufferConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class NotifyConfig:
+    """Who is told of causes that have lasted for ``after`` seconds."""
+
+    urls: tuple[str | SecretRef, ...] = ()
+    after: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
-    """All of mirror.yaml. ``notes`` are things the reader should know, e.g. a key that has no effect yet."""
+    """All of mirror.yaml."""
 
     clusters: dict[str, ClusterSettings]
     mirrors: list[MirrorConfig]
     buffer: BufferConfig
     path: Path
-    notes: tuple[str, ...] = ()
+    notify: NotifyConfig = NotifyConfig()
 
     @property
     def folder(self) -> Path:

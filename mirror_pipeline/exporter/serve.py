@@ -15,12 +15,13 @@ from mirror_pipeline.config import Config, load_config
 from mirror_pipeline.errors import MirrorError, UsageError
 from mirror_pipeline.exporter.facts import EVERY_SECONDS, Facts, Watch
 from mirror_pipeline.exporter.families import MirrorCollector
+from mirror_pipeline.exporter.notify import Notifier
 from mirror_pipeline.mirror import Mirror
 
 log = logging.getLogger(__name__)
 
 DEFAULT_ADDRESS, DEFAULT_PORT = "127.0.0.1", 9308
-FILE_LOOK_SECONDS = 5.0
+FOLLOW_SECONDS = 5.0
 
 
 class Exporter:
@@ -30,6 +31,7 @@ class Exporter:
         self._path, self._names, self._every = path, names, every
         self._watches: dict[str, Watch] = {}
         self._stamp: object = None
+        self.config: Config
         self.follow()
 
     def facts(self) -> list[Facts]:
@@ -43,7 +45,7 @@ class Exporter:
         if stamp == self._stamp:
             return
         self._stamp = stamp
-        config = load_config(self._path)
+        config = self.config = load_config(self._path)
         self.end()
         self._watches = {mirror.name: self._watch(config, mirror.name) for mirror in config.mirrors if self._chosen(mirror.name)}
         for watch in self._watches.values():
@@ -77,7 +79,7 @@ def exporting(path: Path, names: Sequence[str] | None, address: str, port: int, 
     except OSError as error:
         raise UsageError(f"cannot listen at {address}:{port}: {error.strerror}", hint="choose another with --listen") from error
     over = threading.Event()
-    follower = threading.Thread(target=_follow, args=(exporter, over), name="file-watch", daemon=True)
+    follower = threading.Thread(target=_follow, args=(exporter, over), name="follow", daemon=True)
     follower.start()
     try:
         yield server.server_port
@@ -90,8 +92,11 @@ def exporting(path: Path, names: Sequence[str] | None, address: str, port: int, 
 
 
 def _follow(exporter: Exporter, over: threading.Event) -> None:
-    while not over.wait(FILE_LOOK_SECONDS):
+    """Follow the file, and tell of trouble."""
+    notifier = Notifier(exporter.config.state_folder)
+    while not over.wait(FOLLOW_SECONDS):
         try:
             exporter.follow()
         except (MirrorError, OSError) as error:
             log.warning("config_not_loaded error=%s", error)
+        notifier.look(exporter.facts(), exporter.config.notify)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -20,6 +24,7 @@ from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
 from tests.integration.processes import kill_tree, start_mirror, wait_until
 from tests.support import prometheus
 from tests.support.mirrors import create_topic, produce, write_config
+from tests.support.webhook import web_server
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 NAMES = ["east", "west"]
@@ -33,12 +38,33 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     stop_clusters(tmp_path / "clusters")
 
 
+@dataclass
+class Webhook:
+    """Where messages go."""
+
+    port: int
+    messages: list[dict[str, Any]]
+
+    def titles(self) -> list[str]:
+        return [message["title"] for message in self.messages]
+
+
 @pytest.fixture
-def config(folder: Path, tmp_path: Path) -> Path:
+def webhook() -> Iterator[Webhook]:
+    messages: list[dict[str, Any]] = []
+    with web_server(messages) as port:
+        yield Webhook(port, messages)
+
+
+@pytest.fixture
+def config(folder: Path, tmp_path: Path, webhook: Webhook) -> Path:
     east, west = (cluster.bootstrap_servers for cluster in start_clusters(folder, names=NAMES, brokers=1))
     create_topic(east, "t", 2)
     produce(east, "t", 100, partitions=2)
-    return write_config(tmp_path, east, west, ["t.*"])
+    path = write_config(tmp_path, east, west, ["t.*"])
+    body = json.loads(path.read_text())
+    path.write_text(json.dumps({**body, "notify": {"urls": [f"json://127.0.0.1:{webhook.port}/"], "after": "2s"}}, indent=1))
+    return path
 
 
 class Exporter:
@@ -90,7 +116,9 @@ def test_without_a_run_everything_would_be_lost_and_a_source_that_is_down_delays
 
 
 @pytest.mark.skipif(bool(prometheus.missing()), reason=prometheus.missing() or "there is one")
-def test_an_outage_of_the_target_raises_alerts_that_end_with_it(exporter: Exporter, config: Path, folder: Path, tmp_path: Path) -> None:
+def test_an_outage_of_the_target_raises_alerts_and_is_told_and_both_end_with_it(
+    exporter: Exporter, config: Path, folder: Path, tmp_path: Path, webhook: Webhook
+) -> None:
     east, _ = (cluster.bootstrap_servers for cluster in start_clusters(folder, names=NAMES))
     process = start_mirror(config, "run")
     try:
@@ -108,10 +136,14 @@ def test_an_outage_of_the_target_raises_alerts_that_end_with_it(exporter: Export
             produce(east, "t", 50, partitions=2, start=100)
             wait_until(lambda: alerts() >= {"MirrorBehind", "MirrorConfirmsNothing"}, 90, "the alerts")
             assert exporter.value("mirror_lanes_running") == 1
+            wait_until(lambda: "mirror m: the target is down" in webhook.titles(), 60, "the message")
             wait_until(lambda: exporter.value("mirror_failover_loss_records") == 0, 60, "what waits to be staged")
             assert exporter.value("mirror_lag_records", topic="t") == 50
             start_clusters(folder, names=NAMES)
             wait_until(lambda: not alerts(), 120, "the end of the alerts")
-            assert exporter.value("mirror_records_total", topic="t") == 150
+            wait_until(lambda: exporter.value("mirror_records_total", topic="t") == 150, 30, "the count of all records")
+            wait_until(lambda: "mirror m: over: the target is down" in webhook.titles(), 60, "the message that it is over")
+            told = Counter(webhook.titles())
+            assert (told["mirror m: the target is down"], told["mirror m: over: the target is down"]) == (1, 1), told
     finally:
         kill_tree(process)

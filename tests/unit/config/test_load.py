@@ -77,7 +77,6 @@ def test_the_documented_file_loads(tmp_path: Path) -> None:
 def test_groups_are_selected_by_regexes(tmp_path: Path) -> None:
     groups = load_config(write(tmp_path, FACES)).mirrors[0].groups
     assert groups == GroupSelection((".*",), (), 10.0)
-    assert load_config(write(tmp_path, GOOD)).notes == ()
 
 
 def test_defaults_of_models_and_facts_agree(tmp_path: Path) -> None:

@@ -1,0 +1,156 @@
+"""Messages: one when a cause has lasted, one when it is over; kept in a file, so that a restart repeats nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+from mirror_pipeline.config.secrets import SecretRef
+from mirror_pipeline.config.settings import NotifyConfig
+from mirror_pipeline.errors import ConfigError
+from mirror_pipeline.exporter.causes import causes
+from mirror_pipeline.exporter.facts import Facts
+from mirror_pipeline.files import replace_file
+from mirror_pipeline.text import SHOWN_NAMES, duration
+
+log = logging.getLogger(__name__)
+
+STATE_FILE = "notified.json"
+# Sends a title and a text to an address; whether it was taken.
+Send = Callable[[str, str, str], bool]
+
+
+def send(address: str, title: str, text: str) -> bool:
+    """By Apprise."""
+    import apprise
+
+    channel = apprise.Apprise()
+    return bool(channel.add(address)) and bool(channel.notify(body=text, title=title))
+
+
+@dataclass(slots=True)
+class Open:
+    """A cause that lasts: since when (seconds since the epoch), and to which addresses it was told, by their place in the file."""
+
+    mirror: str
+    kind: str
+    text: str
+    detail: str
+    since: float
+    told: list[int] = field(default_factory=list)
+
+
+class Notifier:
+    """Tells what lasts, and that it is over.
+
+    Args:
+        folder: where it remembers what it has told.
+        send: see :data:`Send`.
+    """
+
+    def __init__(self, folder: Path, send: Send = send) -> None:
+        self._path = folder / STATE_FILE
+        self._send = send
+        self._open: dict[str, Open] = {}
+        self._gaps: dict[str, int] = {}
+        self._read()
+
+    def look(self, facts: Collection[Facts], config: NotifyConfig, now: float | None = None) -> None:
+        """Compare what is wrong now with what was, and send what is due. A message that is not taken is sent again at the next look."""
+        now = time.time() if now is None else now
+        mirrors = {each.mirror for each in facts if each.status is not None}
+        found = {cause.key: cause for each in facts if each.mirror in mirrors for cause in causes(each)}
+        for key, cause in found.items():
+            known = self._open.setdefault(key, Open(cause.mirror, cause.kind, cause.text, cause.detail, now))
+            known.text, known.detail = cause.text, cause.detail
+        over = {key: each for key, each in self._open.items() if key not in found and each.mirror in mirrors}
+        lasting = {key: each for key, each in self._open.items() if key in found and now - each.since >= config.after}
+        for index, url in enumerate(config.urls):
+            address = _resolved(url)
+            if address is not None:
+                self._tell_new(index, address, lasting.values())
+                self._tell_over(index, address, over, now)
+                self._tell_gaps(address, facts)
+        for key in [key for key, each in over.items() if not each.told]:
+            del self._open[key]
+        self._gaps |= {each.mirror: each.gap_records for each in facts if each.mirror in mirrors}
+        self._write()
+
+    def _tell_new(self, index: int, address: str, lasting: Iterable[Open]) -> None:
+        due = sorted((each for each in lasting if index not in each.told), key=_kind)
+        for (mirror, _), group in groupby(due, _kind):
+            rows = list(group)
+            body = "\n".join(f"{row.text}: {row.detail}" if row.detail else row.text for row in rows[:SHOWN_NAMES])
+            if self._sent(address, f"mirror {mirror}: {_title(rows)}", body + _more(rows)):
+                for row in rows:
+                    row.told.append(index)
+
+    def _tell_over(self, index: int, address: str, over: Mapping[str, Open], now: float) -> None:
+        due = sorted((each for each in over.values() if index in each.told), key=_kind)
+        for (mirror, _), group in groupby(due, _kind):
+            rows = list(group)
+            body = "\n".join(f"{row.text}: over after {duration(now - row.since)}" for row in rows[:SHOWN_NAMES])
+            if self._sent(address, f"mirror {mirror}: over: {_title(rows)}", body + _more(rows)):
+                for row in rows:
+                    row.told.remove(index)
+
+    def _tell_gaps(self, address: str, facts: Iterable[Facts]) -> None:
+        for each in facts:
+            lost = each.gap_records - self._gaps.get(each.mirror, each.gap_records)
+            if lost > 0:
+                text = "`mirror gaps` lists them with cause and decision"
+                self._sent(address, f"mirror {each.mirror}: {lost:,} source offsets were given up", text)
+
+    def _sent(self, address: str, title: str, text: str) -> bool:
+        try:
+            done = self._send(address, title, text)
+        except Exception:
+            log.exception("notify_failed title=%r", title)
+            return False
+        if not done:
+            log.warning("notify_not_taken title=%r", title)
+        return done
+
+    def _read(self) -> None:
+        try:
+            body = json.loads(self._path.read_text())
+            self._open = {key: Open(**each) for key, each in body["open"].items()}
+            self._gaps = dict(body["gaps"])
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, TypeError, KeyError) as error:  # of another version, or cut off: causes are told once more
+            log.warning("notified_not_read error=%s", error)
+
+    def _write(self) -> None:
+        body = {"open": {key: asdict(each) for key, each in self._open.items()}, "gaps": self._gaps}
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self._path, json.dumps(body))
+        except OSError as error:
+            log.warning("notified_not_written error=%s", error)
+
+
+def _kind(each: Open) -> tuple[str, str]:
+    return each.mirror, each.kind
+
+
+def _title(rows: list[Open]) -> str:
+    return rows[0].text if len(rows) == 1 else f"{rows[0].text}, and {len(rows) - 1} more"
+
+
+def _more(rows: list[Open]) -> str:
+    return f"\nand {len(rows) - SHOWN_NAMES} more" if len(rows) > SHOWN_NAMES else ""
+
+
+def _resolved(url: str | SecretRef) -> str | None:
+    try:
+        return url.resolve() if isinstance(url, SecretRef) else url
+    except ConfigError as error:
+        log.warning("notify_address error=%s", error.message)
+        return None
+

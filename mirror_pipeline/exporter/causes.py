@@ -12,7 +12,7 @@ from mirror_pipeline.reports import LaneStatus
 from mirror_pipeline.text import duration
 
 BEHIND_SECONDS = 300.0
-EXPIRES_SECONDS = 6 * 3600.0
+RETENTION_WARNING_SECONDS = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def causes(facts: Facts) -> Iterator[Cause]:
         if topic.state == HALTED:
             detail = "; ".join(part for part in (topic.reason, topic.hint) if part)
             yield Cause(name, "halted", f"{topic.topic} {topic.code}", f"topic {topic.topic} is halted ({topic.code or 'no code'})", detail)
-        if topic.expires_seconds is not None and topic.expires_seconds < EXPIRES_SECONDS:
+        if topic.expires_seconds is not None and topic.expires_seconds < RETENTION_WARNING_SECONDS:
             text = f"topic {topic.topic}: the source may delete unread records in {duration(topic.expires_seconds)}"
             yield Cause(name, "retention", topic.topic, text, "raise its retention.ms until the mirror has caught up")
     if status is not None:

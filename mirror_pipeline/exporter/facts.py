@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 10.0
 # A look may take this share of a core: with thousands of topics looks are rarer.
-LOOK_SHARE = 0.015
+CORE_SHARE = 0.015
 # Groups are listed and described on both clusters, which costs more than all the rest.
 LOOKS_A_GROUP_LOOK = 6
 
@@ -103,4 +103,4 @@ class Watch:
                 log.exception("look_failed mirror=%s", self.facts.mirror)
                 self.facts = replace(self.facts, at=time.time(), error=f"{type(error).__name__}: {error}")
             number += 1
-            self._stop.wait(max(self._every, (time.thread_time() - began) / LOOK_SHARE))
+            self._stop.wait(max(self._every, (time.thread_time() - began) / CORE_SHARE))

@@ -20,7 +20,6 @@ from mirror_pipeline.mirror import Mirror
 
 log = logging.getLogger(__name__)
 
-DEFAULT_ADDRESS, DEFAULT_PORT = "127.0.0.1", 9308
 FOLLOW_SECONDS = 5.0
 
 

@@ -53,6 +53,10 @@ STANDBY = "standby"
 """The same of a topic whose other direction is in effect."""
 DIRECTED = (PROMOTED, STANDBY)
 """Halts that `mirror failback` ends."""
+PAUSED = "paused"
+"""The code, and the state in `lag` and `status`, of a topic that an operator has paused."""
+LEFT_ALONE = (*DIRECTED, PAUSED)
+"""Halts that are in order: no run is started for such topics, and none fails because of them."""
 ENDED = "ended"
 """The code, and the state in `lag` and `status`, of a topic that was deleted on the source and whose copy is kept, or deleted too."""
 GONE = ("source_gone", ENDED)
@@ -93,7 +97,7 @@ class Halt:
     @property
     def state(self) -> str:
         """The topic's state: ``halted``, or the code of a halt that is in order, such as ``promoted``."""
-        return self.code if self.code in (*DIRECTED, ENDED) else "halted"
+        return self.code if self.code in (*LEFT_ALONE, ENDED) else "halted"
 
     def at(self, source: TopicPartition) -> Halt:
         """The same halt, of a source partition."""
@@ -266,6 +270,11 @@ def promoted(topic: str, target_topic: str, alias: str, by: str, at: int) -> Hal
     """The copy was handed over to applications; ``at`` in milliseconds since the epoch."""
     message = f"{target_topic} on cluster {alias} was promoted at {instant(at)} by {by}: applications write there, and it is not copied to"
     return Halt(topic, message, "`mirror failback` leads back", PROMOTED)
+
+
+def paused(topic: str, by: str, at: int) -> Halt:
+    """An operator has paused the topic, or its mirror; ``at`` in milliseconds since the epoch."""
+    return Halt(topic, f"{topic} was paused at {instant(at)} by {by}", "`mirror resume` continues it", PAUSED)
 
 
 def written_by_reverse(topic: str, mirror: str) -> Halt:

@@ -25,6 +25,7 @@ from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.model import Gap, TopicPartition
 from mirror_pipeline.operations import backfill
+from mirror_pipeline.operations import pause as pausing
 from mirror_pipeline.operations import resolve as resolving
 from mirror_pipeline.operations import translate as translation
 from mirror_pipeline.operations.check import check
@@ -44,6 +45,7 @@ from mirror_pipeline.reports import (
     MirrorPlan,
     MirrorStatus,
     Observer,
+    PauseReport,
     RecordSource,
     Resolution,
     RunReport,
@@ -384,6 +386,19 @@ class Mirror:
         Of a cluster that does not answer, what the last run of each lane reported.
         """
         return resolving.halts(self.flow)
+
+    def pause(self, topic: str | None = None) -> PauseReport:
+        """Stop copying one source topic, or all, until :meth:`resume`; a running lane follows within half a minute.
+
+        Raises:
+            UsageError: the mirror does not select the topic.
+            BufferUnusable: the ledger cannot be written.
+        """
+        return pausing.pause(self.flow, topic)
+
+    def resume(self, topic: str | None = None) -> PauseReport:
+        """Continue; without a topic also those that were paused one by one. Raises as :meth:`pause`."""
+        return pausing.resume(self.flow, topic)
 
     def resolve(self, topic: str, accept: str) -> Resolution:
         """Accept a topic's halt; a running lane resumes it within half a minute, otherwise the next run does.

@@ -241,7 +241,7 @@ def topic_id_of(incarnation: str) -> str:
 
 
 class DecisionKind(StrEnum):
-    """What an operator has accepted by ``mirror resolve``."""
+    """What an operator has accepted by ``mirror resolve``, or ordered by ``mirror pause``."""
 
     GAP = "gap"
     RECREATED = "recreated"
@@ -249,6 +249,8 @@ class DecisionKind(StrEnum):
     TARGET = "target"
     SOURCE_GONE = "source_gone"
     DELETION = "deletion"
+    PAUSED = "paused"
+    RESUMED = "resumed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +262,8 @@ class Decision:
     to ``end`` were copied before; continue at ``start``. ``target``: copy everything again into the target topic whose
     id is ``subject``. ``source_gone``: the source topic was deleted, leave it out; ``[start, end)`` of ``partition`` was
     never read (``partition`` -1: nothing is known to be lost). ``deletion``: the source topic was deleted, and the mirror is about
-    to delete its copy, the target topic whose id is ``subject``. ``incarnation`` is the topic generation concerned.
+    to delete its copy, the target topic whose id is ``subject``. ``paused`` and ``resumed``: whether the topic, or with an empty one the
+    mirror, is copied; without a generation. ``incarnation`` is the topic generation concerned.
     ``revision`` orders decisions, whichever host made them (-1: made by an older version, before all others).
     """
 

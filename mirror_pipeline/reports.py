@@ -242,6 +242,21 @@ class HaltedTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseReport:
+    """A topic, or with None a whole mirror, was paused or resumed at ``at`` (seconds since the epoch)."""
+
+    mirror: str
+    topic: str | None
+    paused: bool
+    decided_by: str
+    at: float
+
+    def to_json(self) -> dict[str, Any]:
+        """One element of ``pause --json``'s ``mirrors``."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Resolution:
     """A halt that an operator accepted: ``spans`` are source offsets by partition, ``meaning`` says what the next run does."""
 

@@ -68,6 +68,8 @@ SHAPES = {
     "evict": '{"mirrors": [{"mirror", "lanes": [{"lane", "micro_batches", "freed_bytes", "verified_records", "kept_bytes", "differences", '
     '"note", ...}]}]}',
     "demo": '{"ok", "rows": [{"topic", "target_topic", "partitions", "records", "bytes", "verdict", ...}], "records", "bytes", ...}',
+    "pause": '{"mirrors": [{"mirror", "topic", "paused", "decided_by", "at"}]}',
+    "resume": '{"mirrors": [{"mirror", "topic", "paused", "decided_by", "at"}]}',
     "resolve": '{"halts": [{"mirror", "lane", "topic", "partition", "code", "reason", "hint", "start", "end", "accept"}]}'
     ' or, with --accept, {"mirror", "topic", "accepted", "meaning", "spans", "decided_by"}',
     "groups": '{"mirrors": [{"mirror", "last_round", "source_down_since", "notes", "groups": [{"group", "topic", "partition", '

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from mirror_pipeline.cli import adoption, exporter, failover, local, offsets, resolve, run, setup, status, streams, take_over, verify
+from mirror_pipeline.cli import adoption, exporter, failover, local, offsets, pause, resolve, run, setup, status, streams, take_over, verify
 from mirror_pipeline.cli.errors import report
 from mirror_pipeline.cli.options import NO_VALUE, PlainCommand, PlainGroup, Settings
 from mirror_pipeline.errors import ProblemFound
@@ -73,13 +73,13 @@ def root(
 
 WITH_CONFIG = (
     "init", "check", "plan", "run", "backfill", "lag", "status", "health", "gaps", "sql", "resolve", "verify", "repair", "evict", "up",
-    "groups", "failover", "failback", "adopt", "exporter",
+    "groups", "failover", "failback", "adopt", "exporter", "pause", "resume",
 )  # fmt: skip
 OFFSETS_WITH_CONFIG = ("translate", "show")
 
 for _panel, _commands in (
     (FIRST, (setup.init, take_over.import_mm2, setup.check, setup.plan)),
-    (COPY, (run.run, run.backfill)),
+    (COPY, (run.run, run.backfill, pause.pause, pause.resume)),
     (LOOK, (status.lag, status.status, status.health, status.gaps, status.sql)),
     (LOOK, (verify.verify, verify.repair, resolve.resolve, status.evict, offsets.groups, exporter.exporter)),
     (OVER, (failover.failover, failover.failback, adoption.adopt)),

@@ -22,7 +22,7 @@ from mirror_pipeline.cli.show.run_progress import RunContent
 from mirror_pipeline.cli.show.tables_status import each
 from mirror_pipeline.cli.spark_output import children_unheard
 from mirror_pipeline.errors import ClusterUnreachable, UsageError
-from mirror_pipeline.halts import DIRECTED
+from mirror_pipeline.halts import LEFT_ALONE
 from mirror_pipeline.reports import Progress, RecordSource, RunReport
 from mirror_pipeline.text import parse_duration, parse_time
 
@@ -210,11 +210,11 @@ def show(outcomes: Sequence[Outcome[RunReport]], *, as_json: bool, debug: bool, 
 
 
 def exit_code(report: RunReport) -> int:
-    """0 when every topic is ok, promoted or on standby; 3 when a cluster could not be reached at the end and something may be missing for
-    it; 1 otherwise."""
+    """0 when every topic is ok, paused, promoted or on standby; 3 when a cluster could not be reached at the end and something may be
+    missing for it; 1 otherwise."""
     if report.source_down or (report.target_down and (report.state != "ok" or report.lag_records)):
         return UNREACHABLE
-    return OK if report.state == "ok" and all(topic.state in ("ok", *DIRECTED) for topic in report.topics) else PROBLEM
+    return OK if report.state == "ok" and all(topic.state in ("ok", *LEFT_ALONE) for topic in report.topics) else PROBLEM
 
 
 def to_json(outcomes: Sequence[Outcome[RunReport]]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mirror_pipeline.exporter.facts import Facts
+from mirror_pipeline.halts import PAUSED
 from mirror_pipeline.lags import HALTED
 from mirror_pipeline.operations.state.health import NOBODY
 from mirror_pipeline.reports import LaneStatus
@@ -34,6 +35,7 @@ class Cause:
 def causes(facts: Facts) -> Iterator[Cause]:
     """What is wrong now."""
     name, status, lag = facts.mirror, facts.status, facts.lag
+    due = [topic for topic in lag.topics if topic.state != PAUSED] if lag is not None else []
     for lane in status.lanes if status is not None else ():
         yield from _of_lane(name, lane)
     for topic in lag.topics if lag is not None else ():
@@ -45,13 +47,15 @@ def causes(facts: Facts) -> Iterator[Cause]:
             yield Cause(name, "retention", topic.topic, text, "raise its retention.ms until the mirror has caught up")
     if status is not None:
         running = any(lane.state == "running" for lane in status.lanes)
-        if lag is not None and lag.lag_records and not running:
-            yield Cause(name, "unattended", "", f"{lag.lag_records:,} records wait", NOBODY)
+        waiting = sum(topic.lag_records for topic in due)
+        if waiting and not running:
+            yield Cause(name, "unattended", "", f"{waiting:,} records wait", NOBODY)
         for topic_name in status.different:
             text = f"topic {topic_name} differs from its source"
             yield Cause(name, "different", topic_name, text, "`mirror verify` lists the differences")
-    if lag is not None and lag.lag_seconds is not None and lag.lag_seconds > BEHIND_SECONDS:
-        yield Cause(name, "behind", "", f"the oldest record that the target lacks is {duration(lag.lag_seconds)} old", "see `mirror lag`")
+    oldest = max((topic.lag_seconds or 0.0 for topic in due), default=0.0)
+    if oldest > BEHIND_SECONDS:
+        yield Cause(name, "behind", "", f"the oldest record that the target lacks is {duration(oldest)} old", "see `mirror lag`")
     if facts.error:
         yield Cause(name, "blind", "", "its lag cannot be measured", facts.error)
 

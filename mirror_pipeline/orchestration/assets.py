@@ -9,7 +9,7 @@ import dagster as dg
 from pydantic import Field
 
 from mirror_pipeline.errors import MirrorError
-from mirror_pipeline.halts import PROMOTED, STANDBY
+from mirror_pipeline.halts import PAUSED, PROMOTED, STANDBY
 from mirror_pipeline.lags import BEHIND, HALTED
 from mirror_pipeline.orchestration import metadata, names
 from mirror_pipeline.orchestration.checks import copying_key, copying_spec, evaluation, verdict, waiting_since
@@ -86,6 +86,7 @@ def _state_words(mirror: KnownMirror, topic: KnownTopic) -> str:
     """The first sentence on a topic that the mirror leaves alone."""
     return {
         PROMOTED: f"**Promoted**: applications write to `{topic.target_topic}`, mirror `{mirror.name}` does not. ",
+        PAUSED: "**Paused** by an operator: `mirror resume` continues it. ",
         STANDBY: f"**Standby**: the other direction is in effect, mirror `{mirror.name}` copies nothing. ",
     }.get(topic.state, "")
 

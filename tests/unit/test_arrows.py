@@ -46,6 +46,7 @@ TWICE = {
     "naming": "its rules, and applying them",
     "offset_map": "folding the sends table, and advancing it",
     "offsets": "of many partitions in one request, and the command",
+    "pause": "the operation and its command",
     "place": "of a buffer, and of a demo",
     "plan": "of a topic, of a micro-batch, of a mirror",
     "progress": "of a lane, and its bar",

@@ -36,6 +36,7 @@ MADE: dict[str, Halt] = {
     "source_missing": halts.source_missing("t"),
     "other_cluster": halts.other_cluster("t", "west", "old-id", "new-id"),
     "renamed": halts.renamed("t", "east.t", "e.t"),
+    "paused": halts.paused("t", "ann@host", 0),
     "promoted": halts.promoted("t", "east.t", "west", "ann@host", 0),
     "written_by_reverse": halts.written_by_reverse("t", "back"),
     "standing_by": halts.standing_by("t", "back", "m"),

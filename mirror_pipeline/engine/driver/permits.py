@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.halts import Halt
 from mirror_pipeline.model import Decision, DecisionKind, Send, TopicPartition
+from mirror_pipeline.topics.pauses import paused_topics
 
 if TYPE_CHECKING:
     from mirror_pipeline.topics.claims import Claims
@@ -42,7 +43,8 @@ class Permits:
 
     def turned_away(self, topics: Collection[str]) -> dict[str, Halt]:
         """Topics that this mirror must not copy now, as last read."""
-        return {} if self.directions is None else self.directions.refused(topics)
+        away = {} if self.directions is None else self.directions.refused(topics)
+        return paused_topics(self.decisions, topics) | away
 
     def approved(self, incarnation: str, tp: TopicPartition) -> tuple[tuple[int, int], ...]:
         """Source offset ranges of a partition that an operator allowed to be missing."""

@@ -13,7 +13,7 @@ from mirror_pipeline.config.naming import fill
 from mirror_pipeline.engine.driver.read.divergence import of_same_topic
 from mirror_pipeline.engine.driver.topics.target import target_changed
 from mirror_pipeline.errors import BrokerError
-from mirror_pipeline.halts import ENDED, GONE, Halt, accept_hint, gone, other_cluster, recreated, renamed, trimmed, truncated
+from mirror_pipeline.halts import ENDED, GONE, PAUSED, Halt, accept_hint, gone, other_cluster, recreated, renamed, trimmed, truncated
 from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME, ClusterMetadata
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirror_pipeline.kafka.offsets import led
@@ -72,7 +72,7 @@ class HaltLook:
         return cls(
             flow.name, snapshot.ledger, selected.topics | targets, passes_gaps=flow.settings.on_loss != "halt",
             on_source_delete=flow.settings.topics.on_source_delete,
-            refused=selected.refused | snapshot.directions.refused(selected.topics),
+            refused=selected.refused | snapshot.turned_away(selected.topics),
         )  # fmt: skip
 
     def source(self, cluster: ClusterView) -> None:
@@ -164,7 +164,7 @@ class HaltLook:
             if not row.partitions and name in self.copied:
                 row = replace(row, partitions=self._view.staged_rows(self.copied[name].generation), lag_seconds=None)
                 row = replace(row, lag_seconds=0.0) if halt.state == ENDED and not row.lag_records else row
-            if halt.state not in (HALTED, ENDED):  # what the source has more is not to be copied
+            if halt.state not in (HALTED, ENDED, PAUSED):  # what the source has more is not to be copied
                 still = tuple(replace(part, lag=0) for part in row.partitions)
                 row = replace(row, partitions=still, lag_seconds=0.0, expires_seconds=None, held_records=0, held_seconds=None)
             rows[name] = replace(row, state=halt.state, code=halt.code, reason=halt.reason, hint=halt.hint)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mirror_pipeline.errors import ClusterUnreachable, MirrorError
+from mirror_pipeline.halts import PAUSED
 from mirror_pipeline.lags import BEHIND, HALTED, LASTING_SECONDS, MirrorLag, TopicLag
 from mirror_pipeline.reports import LaneStatus, MirrorStatus, TopicState
 from mirror_pipeline.text import clock, duration, plural
@@ -80,7 +81,7 @@ def health_of(status: MirrorStatus, now: float, max_age: float | None = None, se
         max_age: a mirror whose records have waited for longer than this, in seconds, with nobody at work is stale.
         seen: the lag as just measured, or why that was not possible; None if every lane is running.
     """
-    looked = seen if isinstance(seen, MirrorLag) else None
+    looked = _unpaused(seen) if isinstance(seen, MirrorLag) else None
     found = [finding for lane in status.lanes for finding in _of_lane(lane, status, looked, now)]
     signs = [lane.heartbeat for lane in status.lanes if lane.heartbeat is not None]
     if not signs:
@@ -97,6 +98,11 @@ def health_of(status: MirrorStatus, now: float, max_age: float | None = None, se
         status.mirror, worst(state for state, _ in found), tuple(text for _, text in found), len(status.lanes),
         sum(len(lane.topics) for lane in status.lanes), copied_to, records, now if looked is not None else max(signs, default=None),
     )  # fmt: skip
+
+
+def _unpaused(lag: MirrorLag) -> MirrorLag:
+    """Without what an operator has paused: nobody is to copy that."""
+    return replace(lag, topics=tuple(topic for topic in lag.topics if topic.state != PAUSED))
 
 
 def worst(states: Iterable[str] | Sequence[str]) -> str:

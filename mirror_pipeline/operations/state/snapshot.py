@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property
 from types import TracebackType
 from typing import Self
@@ -9,10 +10,12 @@ from typing import Self
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.errors import WrongCluster
 from mirror_pipeline.flow import Flow
+from mirror_pipeline.halts import Halt
 from mirror_pipeline.operations.state.cluster_view import ClusterView
 from mirror_pipeline.operations.state.ledger_view import LedgerView, ledger_view
 from mirror_pipeline.topics.directions import Directions
 from mirror_pipeline.topics.lanes import Selected, select_topics
+from mirror_pipeline.topics.pauses import paused_topics
 
 
 class Snapshot:
@@ -47,6 +50,11 @@ class Snapshot:
     def directions(self) -> Directions:
         """Which topics were promoted, or are copied the other way."""
         return self.flow.directions().look()
+
+    def turned_away(self, topics: Collection[str]) -> dict[str, Halt]:
+        """Those of some source topics that are left alone now: paused, promoted, or copied the other way."""
+        decisions = [decision for lane in self.ledger.lanes for decision in lane.decisions]
+        return paused_topics(decisions, topics) | self.directions.refused(topics)
 
     @cached_property
     def names(self) -> frozenset[str]:

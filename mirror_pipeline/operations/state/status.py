@@ -9,14 +9,13 @@ from mirror_pipeline.buffer.ledger.verified import different_now
 from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
 from mirror_pipeline.buffer.place.usage import total_bytes
 from mirror_pipeline.flow import Flow
-from mirror_pipeline.halts import DIRECTED
+from mirror_pipeline.halts import LEFT_ALONE
 from mirror_pipeline.lags import HALTED
 from mirror_pipeline.model import Gap
 from mirror_pipeline.operations.state.buffer_status import buffer_use, ledger_of
 from mirror_pipeline.operations.state.ledger_view import LaneView, state_of
 from mirror_pipeline.operations.state.snapshot import Snapshot
 from mirror_pipeline.reports import LaneStatus, MirrorStatus, TopicProgress, TopicState
-from mirror_pipeline.topics.directions import Directions
 
 ACCEPTED = "accepted"
 
@@ -24,7 +23,7 @@ ACCEPTED = "accepted"
 def status(snapshot: Snapshot) -> MirrorStatus:
     """See ``Mirror.status``."""
     flow, view = snapshot.flow, snapshot.ledger
-    lanes = tuple(_directed(lane_status(lane), snapshot.directions) for lane in view.lanes)
+    lanes = tuple(_turned_away(lane_status(lane), snapshot) for lane in view.lanes)
     return MirrorStatus(
         mirror=flow.name,
         source=flow.settings.source,
@@ -83,15 +82,15 @@ def lane_status(lane: LaneView) -> LaneStatus:
     )
 
 
-def _directed(lane: LaneStatus, directions: Directions) -> LaneStatus:
-    """The lane with those topics marked that were promoted, or are copied the other way, since its last run too."""
-    refused = directions.refused([topic.topic for topic in lane.topics])
+def _turned_away(lane: LaneStatus, snapshot: Snapshot) -> LaneStatus:
+    """The lane with those topics marked that were paused, promoted, or are copied the other way, since its last run too."""
+    refused = snapshot.turned_away([topic.topic for topic in lane.topics])
     rows = []
     for row in lane.topics:
         halt = refused.get(row.topic)
         if halt is not None:
             row = replace(row, state=halt.state, reason=halt.message, hint=halt.hint, code=halt.code)
-        elif row.code in DIRECTED:
+        elif row.code in LEFT_ALONE:
             row = replace(row, state="ok", reason="", hint="", code="")
         rows.append(row)
     return replace(lane, topics=tuple(rows))

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from mirror_pipeline.halts import DIRECTED
+from mirror_pipeline.halts import LEFT_ALONE
 from mirror_pipeline.lags import MirrorLag, TopicLag
 from mirror_pipeline.operations.state.status import ACCEPTED
 from mirror_pipeline.orchestration.sensors.lane_facts import LaneFacts
@@ -59,10 +59,10 @@ def decide(
         now: seconds since the epoch.
         stuck: topics whose position does not move, and since when.
     """
-    behind = [topic for topic in lag.topics if topic.lag_records]
+    behind = [topic for topic in lag.topics if topic.lag_records and topic.state not in LEFT_ALONE]
     aside = _aside(lag)
     if not behind:
-        copied = sum(1 for topic in lag.topics if topic.state not in DIRECTED)
+        copied = sum(1 for topic in lag.topics if topic.state not in LEFT_ALONE)
         return LagDecision((), ((f"no lag in {_count(copied, 'topic')}",) if copied or not aside else ()) + aside)
     starts, reasons = list[Start](), list(aside)
     for facts in lanes:
@@ -78,8 +78,8 @@ def decide(
 
 
 def _aside(lag: MirrorLag) -> tuple[str, ...]:
-    """Topics that applications use, or that the other mirror copies: no run is started for them, and none is retried."""
-    by_state = {state: [topic for topic in lag.topics if topic.state == state] for state in DIRECTED}
+    """Topics that are paused, that applications use, or that the other mirror copies: no run is started for them, and none is retried."""
+    by_state = {state: [topic for topic in lag.topics if topic.state == state] for state in LEFT_ALONE}
     return tuple(f"{state}: {_names(topics)}" for state, topics in by_state.items() if topics)
 
 
@@ -210,7 +210,7 @@ class LagMemory:
             memory.position, memory.end = position, end
             news = (topic.lag_records, end) != (memory.reported_lag, memory.reported_end)
             turned = (topic.lag_records > 0) != (memory.reported_lag > 0)
-            directed = topic.state if topic.state in DIRECTED else ""
+            directed = topic.state if topic.state in LEFT_ALONE else ""
             if directed != memory.directed:
                 memory.directed, memory.observed, memory.reported_lag, memory.reported_end = directed, now, topic.lag_records, end
                 due.append(topic)

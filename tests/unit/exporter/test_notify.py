@@ -129,7 +129,7 @@ def test_a_secret_that_is_missing_stops_no_other_address(tmp_path: Path, channel
         (facts(), []),
         (facts(replace(GOOD, target_down_since=1.0, message="refused")), ["target down"]),
         (facts(replace(GOOD, source_down_since=1.0)), ["source down"]),
-        (facts(replace(GOOD, state="finished"), TopicLag("t", "x", (PartitionLag(0, 0, 5, 0, 5),), 400.0)), ["unattended"]),
+        (facts(replace(GOOD, state="finished"), TopicLag("t", "x", (PartitionLag(0, 0, 5, 0, 5),), 400.0)), ["unattended", "behind"]),
         (facts(replace(GOOD, state="failed", message="disk")), ["failed"]),
         (facts(replace(GOOD, state="stale")), ["stale"]),
         (facts(GOOD, TopicLag("t", "x", (), expires_seconds=60.0)), ["retention"]),

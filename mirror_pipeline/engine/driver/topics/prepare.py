@@ -36,8 +36,9 @@ from mirror_pipeline.errors import (
     WrongCluster,
 )
 from mirror_pipeline.halts import (
-    DIRECTED,
     GONE,
+    LEFT_ALONE,
+    PAUSED,
     Halt,
     gone,
     not_begun,
@@ -206,17 +207,20 @@ class Preparation:
         halts = self._context.permits.turned_away([topic.topic for topic in topics])
         for name, halt in halts.items():
             self._state.unready.pop(name, None)
-            self._state.halt(name, halt)
+            self._state.halt(name, halt, sendable=halt.code == PAUSED)
         return halts
 
     def _forget_opened(self) -> None:
-        """Topics that `mirror failback` has opened are taken in like new ones."""
+        """Topics that `mirror failback` has opened are taken in like new ones; those that were resumed go on where they are."""
         with self._state.lock:
             away = {name: run.halted for name, run in self._state.topics.items()} | dict(self._state.refused)
-            closed = [name for name, halt in away.items() if halt is not None and halt.code in DIRECTED]
-            for name in set(closed) - self._context.permits.turned_away(closed).keys():
-                self._state.topics.pop(name, None)
+            closed = {name: halt.code for name, halt in away.items() if halt is not None and halt.code in LEFT_ALONE}
+            for name in closed.keys() - self._context.permits.turned_away(closed).keys():
                 self._state.refused.pop(name, None)
+                if name in self._state.topics and closed[name] == PAUSED:
+                    self._state.topics[name].halted = None
+                else:
+                    self._state.topics.pop(name, None)
 
     def resume(self, topics: Collection[LaneTopic]) -> bool:
         """Resume topics from the ledger alone, without the source: only what is staged of them will be sent.

@@ -43,6 +43,9 @@ class Source:
         part = {0: PartitionMetadata(1, 0, (1,), (1,), 0)}
         return ClusterMetadata("id", 1, {}, {name: TopicMetadata(name, "i", 0, False, part) for name in names})
 
+    def leaders(self, *_: object, **__: object) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Any]]:
+        return {}, {}
+
     def list_offsets(self, at: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, OffsetAnswer]:
         ends = {EARLIEST_TIME: 10, LATEST_TIME: 100}
         return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from mirror_pipeline.buffer.ledger.decisions import Decisions
+from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.flow import Flow
@@ -27,12 +28,14 @@ def resume(flow: Flow, topic: str | None) -> PauseReport:
 
 
 def _decide(flow: Flow, topic: str | None, kind: DecisionKind) -> PauseReport:
-    """Every lane is told: which one copies a topic may not be known yet."""
+    """Every lane is told, also one that has not run yet or is configured no longer: which one copies a topic may not be known."""
     if topic is not None:
         known = ledger_view(flow.lane_stores()).kept
         if topic not in known and topic not in select_topics(flow.config, flow.settings, {topic}).topics:
             raise UsageError(f"mirror {flow.name} does not select topic {topic}", hint="`mirror plan` shows which topics it selects")
     row = Decision(topic or WHOLE_MIRROR, -1, "", kind, 0, 0, "", operator(), int(time.time() * 1000))
-    for lane in flow.lanes:
-        Decisions(open_lane(flow.config.buffer, flow.name, lane), durable=flow.config.buffer.durable).add([row])
+    for lane in sorted({*flow.lanes, *(store.lane for store in flow.lane_stores())}):
+        store = open_lane(flow.config.buffer, flow.name, lane)
+        Ledger(store, durable=flow.config.buffer.durable).ensure()
+        Decisions(store, durable=flow.config.buffer.durable).add([row])
     return PauseReport(flow.name, topic, kind is DecisionKind.PAUSED, row.decided_by, row.at / 1000)

@@ -181,7 +181,7 @@ class Mirror:
 
     def gaps(self) -> list[Gap]:
         """Every source offset range that is missing on the target for good, with its cause; contacts no cluster."""
-        return status.gaps(self.flow)
+        return Snapshot(self.flow).gaps
 
     def translate(
         self,

@@ -18,6 +18,12 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
+def few(lines: Sequence[str], more: str = "more") -> list[str]:
+    """The first SHOWN_NAMES of some lines, and a line that says how many ``more`` there are."""
+    rest = len(lines) - SHOWN_NAMES
+    return [*lines[:SHOWN_NAMES], *([f"and {rest} {more}"] if rest > 0 else [])]
+
+
 def plural(number: int, word: str) -> str:
     """``1 record``, ``1,234 records``."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -46,9 +46,9 @@ class LoadedConfig:
                 raise UsageError(f"{self.path} has no mirror '{name}'", hint=_nearest(name, self.names))
         return [name for name in self.names if not wanted or name in wanted]
 
-    def one(self, wanted: str | None) -> str:
+    def one(self, *wanted: str | None) -> str:
         """The mirror named on the command line, or the file's only one. Raises UsageError."""
-        names = self.pick([wanted] if wanted else None)
+        names = self.pick([name for name in wanted if name])
         if len(names) != 1:
             raise UsageError(f"which mirror? {self.path} has {', '.join(names)}", hint="name one with --mirror")
         return names[0]

@@ -11,7 +11,17 @@ from rich.text import Text
 
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import answers, print_json
-from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, Mirrors, OneMirror, PlainCommand, PlainGroup
+from mirror_pipeline.cli.options import (
+    DEFAULT_CONFIG_PATH,
+    NO_VALUE,
+    AsJson,
+    ConfigFile,
+    Mirrors,
+    OneMirror,
+    OnlyTopic,
+    PlainCommand,
+    PlainGroup,
+)
 from mirror_pipeline.cli.show.tables import cells, table, title
 from mirror_pipeline.reports import CarriedGroup, GroupsReport, MappedRange, Translation
 from mirror_pipeline.text import count, instant, parse_time, plural
@@ -23,7 +33,6 @@ commands = typer.Typer(
     cls=PlainGroup,
 )
 Topic = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The source topic; with --reverse also the target topic.")]
-OnlyTopic = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this source topic.")]
 Partition = Annotated[int | None, typer.Option("--partition", "-p", metavar="P", help="Only this partition.")]
 Offset = Annotated[int | None, typer.Option("--offset", "-o", metavar="N", help="The next offset that a consumer reads.")]
 Time = Annotated[

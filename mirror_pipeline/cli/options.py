@@ -18,6 +18,7 @@ AsJson = Annotated[bool, typer.Option("--json", metavar=NO_VALUE, help="Print on
 Mirrors = Annotated[
     list[str] | None, typer.Option("--mirror", "-m", metavar="NAME", help="Only this mirror; may be given several times.")
 ]
+OnlyTopic = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this source topic.")]
 OneMirror = Annotated[str | None, typer.Option("--mirror", "-m", metavar="NAME", help="The mirror; needed if the file has several.")]
 
 

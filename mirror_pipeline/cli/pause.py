@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import answers, print_json
-from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, AsJson, ConfigFile, Mirrors
-from mirror_pipeline.errors import UsageError
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, AsJson, ConfigFile, Mirrors, OnlyTopic
 from mirror_pipeline.reports import PauseReport
 
-Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this source topic.")]
+if TYPE_CHECKING:
+    from mirror_pipeline.mirror import Mirror
 
 
-def pause(config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: Mirrors = None, topic: Topic = None, as_json: AsJson = False) -> None:
+def pause(config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: Mirrors = None, topic: OnlyTopic = None, as_json: AsJson = False) -> None:
     """Stop copying, of a mirror or of one topic, until `mirror resume`; the ledger records who did it and when.
 
     Nothing more is read; what is staged is still delivered. A running lane follows within half a minute and goes on running, later
     runs and Dagster's sensors leave paused topics alone. Contacts no cluster.
     """
-    _tell([load.load(config).mirror(name).pause(topic) for name in _names(config, mirror, topic)], as_json)
+    _tell([each.pause(topic) for each in _mirrors(config, mirror, topic)], as_json)
 
 
-def resume(config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: Mirrors = None, topic: Topic = None, as_json: AsJson = False) -> None:
+def resume(config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: Mirrors = None, topic: OnlyTopic = None, as_json: AsJson = False) -> None:
     """Continue what `mirror pause` has stopped: without --topic everything, also topics that were paused one by one."""
-    _tell([load.load(config).mirror(name).resume(topic) for name in _names(config, mirror, topic)], as_json)
+    _tell([each.resume(topic) for each in _mirrors(config, mirror, topic)], as_json)
 
 
-def _names(config: ConfigFile, mirror: list[str] | None, topic: str | None) -> list[str]:
-    names = load.load(config).pick(mirror)
-    if topic is not None and len(names) > 1:
-        raise UsageError(f"which mirror? {config} has {', '.join(names)}", hint="name one with --mirror")
-    return names
+def _mirrors(config: Path, wanted: list[str] | None, topic: str | None) -> list[Mirror]:
+    """A topic is one mirror's."""
+    opened = load.load(config)
+    names = opened.pick(wanted) if topic is None else [opened.one(*wanted or ())]
+    return [opened.mirror(name) for name in names]
 
 
 def _tell(done: list[PauseReport], as_json: bool) -> None:

@@ -164,28 +164,28 @@ class _Facts:
             mirrors=[self._mirror(mirror) for mirror in self._model.mirrors],
             buffer=self._buffer(self._model.buffer),
             path=path,
-            notify=NotifyConfig(tuple(map(self._address, range(len(notify.urls)), notify.urls)), notify.after),
+            notify=NotifyConfig(tuple(self._text(("notify", "urls", n), url) for n, url in enumerate(notify.urls)), notify.after),
         )
 
-    def _address(self, index: int, url: str) -> str | SecretRef:
-        where = self._problems.where(("notify", "urls", index))
-        return secret_ref(url, self._folder, where) if REFERENCE.fullmatch(url) else url
+    def _secret(self, path: KeyPath, text: str) -> SecretRef:
+        return secret_ref(text, self._folder, self._problems.where(path))
+
+    def _text(self, path: KeyPath, text: str) -> str | SecretRef:
+        """What may be written out, or be a reference."""
+        return self._secret(path, text) if REFERENCE.fullmatch(text) else text
 
     def _cluster(self, alias: str, cluster: ClusterModel) -> ClusterSettings:
-        client: dict[str, str | SecretRef] = {}
-        for key, value in cluster.client.items():
-            reference = REFERENCE.fullmatch(value)
-            client[key] = secret_ref(value, self._folder, self._problems.where(("clusters", alias, "client", key))) if reference else value
+        client = {key: self._text(("clusters", alias, "client", key), value) for key, value in cluster.client.items()}
         return ClusterSettings(alias, tuple(cluster.bootstrap_servers), self._security(alias, cluster.security), FrozenMap(client))
 
     def _security(self, alias: str, security: SecurityModel) -> Security:
         def secret(key: str, text: str | None) -> SecretRef | None:
-            return secret_ref(text, self._folder, self._problems.where(("clusters", alias, "security", key))) if text else None
+            return self._secret(("clusters", alias, "security", key), text) if text else None
 
         return Security(
             protocol=security.protocol,
             mechanism=security.mechanism,
-            username=secret("username", security.username) if REFERENCE.fullmatch(security.username or "") else security.username,
+            username=self._text(("clusters", alias, "security", "username"), security.username) if security.username else None,
             password=secret("password", security.password),
             ca_file=self._file(security.ca_file),
             cert_file=self._file(security.cert_file),

@@ -69,6 +69,11 @@ class SecretRef:
         return f"{self.where}: " if self.where else ""
 
 
+def resolved(value: str | SecretRef) -> str:
+    """A text that is written out, or the value of a reference now. Raises ConfigError as :meth:`SecretRef.resolve` does."""
+    return value.resolve() if isinstance(value, SecretRef) else value
+
+
 def secret_ref(text: str, folder: Path, where: str) -> SecretRef:
     """A reference as written in mirror.yaml; file paths count from that file's folder."""
     match = REFERENCE.fullmatch(text)

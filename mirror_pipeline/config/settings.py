@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from mirror_pipeline.config.naming import NamingRule
-from mirror_pipeline.config.secrets import SecretRef
+from mirror_pipeline.config.secrets import SecretRef, resolved
 from mirror_pipeline.config.starts import EARLIEST, Start
 from mirror_pipeline.errors import UsageError
 
@@ -67,7 +67,7 @@ class Security:
     @property
     def user(self) -> str:
         """The user name, read now where it is a reference; empty without one. Raises ConfigError as :meth:`SecretRef.resolve` does."""
-        return self.username.resolve() if isinstance(self.username, SecretRef) else self.username or ""
+        return resolved(self.username or "")
 
     @property
     def uses_tls(self) -> bool:

@@ -29,7 +29,12 @@ class Cause:
     @property
     def key(self) -> str:
         """The same while the cause lasts."""
-        return "\\n".join((self.mirror, self.kind, self.subject))
+        return "\n".join((self.mirror, self.kind, self.subject))
+
+    @property
+    def line(self) -> str:
+        """The text with its detail."""
+        return f"{self.text}: {self.detail}" if self.detail else self.text
 
 
 def causes(facts: Facts) -> Iterator[Cause]:

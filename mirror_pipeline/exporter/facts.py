@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mirror_pipeline.buffer.ledger.decisions import Decisions
@@ -32,11 +31,10 @@ class Facts:
     """One look at a mirror; times are seconds since the epoch.
 
     ``status``, ``files`` and the counts are from the mirror's own files, ``lag`` and ``groups`` from the clusters: as they were when
-    these last answered, at ``lag_at`` and ``groups_at``. ``error`` says why they do not now.
+    these last answered, the lag at ``lag_at``. ``error`` says why they do not now.
     """
 
     mirror: str
-    at: float
     status: MirrorStatus | None = None
     files: tuple[LaneFile, ...] = ()
     gap_records: int = 0
@@ -45,45 +43,42 @@ class Facts:
     lag: MirrorLag | None = None
     lag_at: float | None = None
     groups: GroupsReport | None = None
-    groups_at: float | None = None
     error: str = ""
 
 
 def look(mirror: Mirror, before: Facts, *, groups: bool) -> Facts:
     """Look at a mirror again; what cannot be read now stays as it was ``before``."""
-    now = time.time()
     try:
         with Snapshot(mirror.flow) as snapshot:
             facts = replace(
                 before,
-                at=now,
                 error="",
                 status=status_of(snapshot),
                 files=tuple(lane.file for lane in snapshot.ledger.lanes),
-                gap_records=sum(gap.end - gap.start for gap in mirror.gaps()),
+                gap_records=sum(gap.end - gap.start for gap in snapshot.gaps),
                 quarantined=sum(len(Decisions(store).quarantined_offsets()) for store in snapshot.stores),
                 promoted=frozenset(snapshot.directions.promoted()),
             )
             try:
-                facts = replace(facts, lag=lag_of(snapshot), lag_at=now)
+                facts = replace(facts, lag=lag_of(snapshot), lag_at=time.time())
                 if groups and mirror.flow.settings.groups is not None:
-                    facts = replace(facts, groups=mirror.groups(), groups_at=now)
+                    facts = replace(facts, groups=mirror.groups())
             except MirrorError as error:
                 facts = replace(facts, error=error.message)
             return facts
     except MirrorError as error:  # its own files
-        return replace(before, at=now, error=error.message)
+        return replace(before, error=error.message)
 
 
 class Watch:
     """Looks at one mirror in a thread of its own. ``facts`` are those of the last look."""
 
-    def __init__(self, open_mirror: Callable[[], Mirror], name: str, *, every: float = EVERY_SECONDS) -> None:
-        self._open = open_mirror
+    def __init__(self, mirror: Mirror, *, every: float = EVERY_SECONDS) -> None:
+        self._mirror = mirror
         self._every = every
         self._stop = threading.Event()
-        self.facts = Facts(name, time.time())
-        self._thread = threading.Thread(target=self._run, name=f"look-{name}", daemon=True)
+        self.facts = Facts(mirror.name)
+        self._thread = threading.Thread(target=self._run, name=f"look-{mirror.name}", daemon=True)
 
     def start(self) -> None:
         """Begin."""
@@ -98,9 +93,9 @@ class Watch:
         while not self._stop.is_set():
             began = time.thread_time()
             try:
-                self.facts = look(self._open(), self.facts, groups=number % LOOKS_A_GROUP_LOOK == 0)
+                self.facts = look(self._mirror, self.facts, groups=number % LOOKS_A_GROUP_LOOK == 0)
             except Exception as error:
                 log.exception("look_failed mirror=%s", self.facts.mirror)
-                self.facts = replace(self.facts, at=time.time(), error=f"{type(error).__name__}: {error}")
+                self.facts = replace(self.facts, error=f"{type(error).__name__}: {error}")
             number += 1
             self._stop.wait(max(self._every, (time.thread_time() - began) / CORE_SHARE))

@@ -46,17 +46,17 @@ class MirrorCollector(Collector):
 
 
 def _gauge(name: str, text: str, labels: Sequence[str], rows: Rows) -> Metric:
-    """A gauge; what is not known is not a number."""
-    family = GaugeMetricFamily(name, text, labels=labels)
+    """What is not known is not a number."""
+    return _filled(GaugeMetricFamily(name, text, labels=labels), rows)
+
+
+def _counter(name: str, text: str, labels: Sequence[str], rows: Rows) -> Metric:
+    return _filled(CounterMetricFamily(name, text, labels=labels), rows)
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Rows) -> Metric:
     for values, number in rows:
         family.add_metric(list(values), UNKNOWN if number is None else number)
-    return family
-
-
-def _counter(name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=labels)
-    for values, number in rows:
-        family.add_metric(list(values), number)
     return family
 
 
@@ -108,9 +108,9 @@ def _of_lag(facts: Sequence[Facts], *, partitions: bool) -> Iterator[Metric]:
         [([each.mirror, topic.topic], topic.expires_seconds) for each, topic in topics if topic.expires_seconds is not None],
     )  # fmt: skip
     states = Counter((each.mirror, topic.state) for each, lag in whole for topic in lag.topics)
-    yield _gauge("mirror_topics", "Topics by state.", ["mirror", "state"], [(key, count) for key, count in sorted(states.items())])
+    yield _gauge("mirror_topics", "Topics by state.", ["mirror", "state"], sorted(states.items()))
     halts = Counter((each.mirror, topic.code or "none") for each, lag in whole for topic in lag.halted)
-    yield _gauge("mirror_halts", "Halted topics by code.", ["mirror", "code"], [(key, count) for key, count in sorted(halts.items())])
+    yield _gauge("mirror_halts", "Halted topics by code.", ["mirror", "code"], sorted(halts.items()))
 
 
 def _since(seconds: float | None, at: float | None) -> float | None:
@@ -193,8 +193,7 @@ def _of_groups(facts: Sequence[Facts]) -> Iterator[Metric]:
             behind[mirror, row.group] += row.behind
     yield _gauge(
         "mirror_group_lag_records", "Target records between a group's offset and what its source offset means.", ["mirror", "group"],
-        [(key, count) for key, count in sorted(behind.items())],
+        sorted(behind.items()),
     )  # fmt: skip
-    states = Counter({(mirror, row.group, row.state) for mirror, row in rows})
-    counts = Counter((mirror, state) for mirror, _, state in states)
-    yield _gauge("mirror_groups", "Groups with a partition in this state.", ["mirror", "state"], [*sorted(counts.items())])
+    counts = Counter((mirror, state) for mirror, _, state in {(mirror, row.group, row.state) for mirror, row in rows})
+    yield _gauge("mirror_groups", "Groups with a partition in this state.", ["mirror", "state"], sorted(counts.items()))

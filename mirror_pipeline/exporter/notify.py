@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
 
-from mirror_pipeline.config.secrets import SecretRef
+from mirror_pipeline.config.secrets import SecretRef, resolved
 from mirror_pipeline.config.settings import NotifyConfig
 from mirror_pipeline.errors import ConfigError
-from mirror_pipeline.exporter.causes import causes
+from mirror_pipeline.exporter.causes import Cause, causes
 from mirror_pipeline.exporter.facts import Facts
 from mirror_pipeline.files import replace_file
-from mirror_pipeline.text import SHOWN_NAMES, duration
+from mirror_pipeline.text import duration, few
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +37,7 @@ def send(address: str, title: str, text: str) -> bool:
 class Open:
     """A cause that lasts: since when (seconds since the epoch), and to which addresses it was told, by their place in the file."""
 
-    mirror: str
-    kind: str
-    text: str
-    detail: str
+    cause: Cause
     since: float
     told: list[int] = field(default_factory=list)
 
@@ -66,9 +63,8 @@ class Notifier:
         mirrors = {each.mirror for each in facts if each.status is not None}
         found = {cause.key: cause for each in facts if each.mirror in mirrors for cause in causes(each)}
         for key, cause in found.items():
-            known = self._open.setdefault(key, Open(cause.mirror, cause.kind, cause.text, cause.detail, now))
-            known.text, known.detail = cause.text, cause.detail
-        over = {key: each for key, each in self._open.items() if key not in found and each.mirror in mirrors}
+            self._open.setdefault(key, Open(cause, now)).cause = cause
+        over = {key: each for key, each in self._open.items() if key not in found and each.cause.mirror in mirrors}
         lasting = {key: each for key, each in self._open.items() if key in found and now - each.since >= config.after}
         for index, url in enumerate(config.urls):
             address = _resolved(url)
@@ -85,8 +81,8 @@ class Notifier:
         due = sorted((each for each in lasting if index not in each.told), key=_kind)
         for (mirror, _), group in groupby(due, _kind):
             rows = list(group)
-            body = "\n".join(f"{row.text}: {row.detail}" if row.detail else row.text for row in rows[:SHOWN_NAMES])
-            if self._sent(address, f"mirror {mirror}: {_title(rows)}", body + _more(rows)):
+            body = "\n".join(few([row.cause.line for row in rows]))
+            if self._sent(address, f"mirror {mirror}: {_title(rows)}", body):
                 for row in rows:
                     row.told.append(index)
 
@@ -94,8 +90,8 @@ class Notifier:
         due = sorted((each for each in over.values() if index in each.told), key=_kind)
         for (mirror, _), group in groupby(due, _kind):
             rows = list(group)
-            body = "\n".join(f"{row.text}: over after {duration(now - row.since)}" for row in rows[:SHOWN_NAMES])
-            if self._sent(address, f"mirror {mirror}: over: {_title(rows)}", body + _more(rows)):
+            body = "\n".join(few([f"{row.cause.text}: over after {duration(now - row.since)}" for row in rows]))
+            if self._sent(address, f"mirror {mirror}: over: {_title(rows)}", body):
                 for row in rows:
                     row.told.remove(index)
 
@@ -119,7 +115,8 @@ class Notifier:
     def _read(self) -> None:
         try:
             body = json.loads(self._path.read_text())
-            self._open = {key: Open(**each) for key, each in body["open"].items()}
+            opened = [Open(Cause(**each["cause"]), each["since"], each["told"]) for each in body["open"]]
+            self._open = {each.cause.key: each for each in opened}
             self._gaps = dict(body["gaps"])
         except FileNotFoundError:
             return
@@ -127,7 +124,7 @@ class Notifier:
             log.warning("notified_not_read error=%s", error)
 
     def _write(self) -> None:
-        body = {"open": {key: asdict(each) for key, each in self._open.items()}, "gaps": self._gaps}
+        body = {"open": [asdict(each) for each in self._open.values()], "gaps": self._gaps}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self._path, json.dumps(body))
@@ -136,20 +133,17 @@ class Notifier:
 
 
 def _kind(each: Open) -> tuple[str, str]:
-    return each.mirror, each.kind
+    return each.cause.mirror, each.cause.kind
 
 
 def _title(rows: list[Open]) -> str:
-    return rows[0].text if len(rows) == 1 else f"{rows[0].text}, and {len(rows) - 1} more"
-
-
-def _more(rows: list[Open]) -> str:
-    return f"\nand {len(rows) - SHOWN_NAMES} more" if len(rows) > SHOWN_NAMES else ""
+    first = rows[0].cause.text
+    return first if len(rows) == 1 else f"{first}, and {len(rows) - 1} more"
 
 
 def _resolved(url: str | SecretRef) -> str | None:
     try:
-        return url.resolve() if isinstance(url, SecretRef) else url
+        return resolved(url)
     except ConfigError as error:
         log.warning("notify_address error=%s", error.message)
         return None

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -46,15 +45,10 @@ class Exporter:
         self._stamp = stamp
         config = self.config = load_config(self._path)
         self.end()
-        self._watches = {mirror.name: self._watch(config, mirror.name) for mirror in config.mirrors if self._chosen(mirror.name)}
+        chosen = [each.name for each in config.mirrors if not self._names or each.name in self._names]
+        self._watches = {name: Watch(Mirror(config, name), every=self._every) for name in chosen}
         for watch in self._watches.values():
             watch.start()
-
-    def _chosen(self, name: str) -> bool:
-        return not self._names or name in self._names
-
-    def _watch(self, config: Config, name: str) -> Watch:
-        return Watch(partial(Mirror, config, name), name, every=self._every)
 
     def end(self) -> None:
         """No look begins any more."""

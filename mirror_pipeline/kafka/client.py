@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from mirror_pipeline.errors import BrokerError, ConnectionLost, WrongCluster
 from mirror_pipeline.kafka.answers import (
@@ -446,7 +446,14 @@ class WireClient:
         return answers
 
 
-def metadata_of(client: WireClient, topics: Iterable[str]) -> ClusterMetadata:
+class HasMetadata(Protocol):
+    """A client, or what answers in its place."""
+
+    def metadata(self, topics: Iterable[str]) -> ClusterMetadata:
+        """As of :class:`WireClient`."""
+
+
+def metadata_of(client: HasMetadata, topics: Iterable[str]) -> ClusterMetadata:
     """Metadata of topics for whoever compares ids: where every address leads to another cluster, that one's id and no topic.
 
     Raises:

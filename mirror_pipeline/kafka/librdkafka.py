@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirror_pipeline.config.secrets import SecretRef
+from mirror_pipeline.config.secrets import resolved
 from mirror_pipeline.config.settings import ClusterSettings, Security
 
 # Idle connections die without a word: the kernel probes them, and after four minutes they are closed.
@@ -18,7 +18,7 @@ def librdkafka_settings(cluster: ClusterSettings) -> dict[str, str]:
     settings = {"bootstrap.servers": ",".join(cluster.bootstrap_servers), "client.id": "mirror-pipeline", **KEPT_ALIVE}
     settings |= _security(cluster.security)
     for key, value in cluster.client.items():
-        settings[key] = value.resolve() if isinstance(value, SecretRef) else value
+        settings[key] = resolved(value)
     return settings
 
 

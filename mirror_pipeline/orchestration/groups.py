@@ -10,7 +10,7 @@ from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
 from mirror_pipeline.orchestration.run_tags import run_tags, step_tags, tag_check_run
 from mirror_pipeline.reports import GroupsReport
-from mirror_pipeline.text import SHOWN_NAMES
+from mirror_pipeline.text import few
 
 GROUPS_INTERVAL_SECONDS = 60
 # Dagster abandons a tick after a minute.
@@ -76,13 +76,12 @@ def in_step(mirror: str, report: GroupsReport) -> dg.AssetCheckResult:
     states = {row.state for row in report.groups}
     late = sorted({row.group for row in report.groups if row.state not in FINE_STATES})
     whys = sorted({f"{row.group}: {row.why}" for row in report.groups if row.state not in FINE_STATES})
-    more = [f"and {len(whys) - SHOWN_NAMES} more"] if len(whys) > SHOWN_NAMES else []
     return dg.AssetCheckResult(
         passed=not late and not report.notes,
         asset_key=names.groups_key(mirror),
         check_name=names.GROUPS_CHECK,
         severity=dg.AssetCheckSeverity.ERROR if states & STUCK else dg.AssetCheckSeverity.WARN,
-        description="; ".join([*report.notes, *whys[:SHOWN_NAMES], *more]),
+        description="; ".join([*report.notes, *few(whys)]),
         metadata=metadata.of_groups(report),
     )
 

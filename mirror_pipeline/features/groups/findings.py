@@ -10,7 +10,7 @@ from mirror_pipeline.features.groups.group_round import IDLE_STATES, matching, s
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.groups.group_client import GROUP_AUTHORIZATION_FAILED, GroupClient, ListedGroup
 from mirror_pipeline.reports import Finding
-from mirror_pipeline.text import SHOWN_NAMES, plural
+from mirror_pipeline.text import SHOWN_NAMES, few, plural
 from mirror_pipeline.topics import rights
 
 # A group's name that stands for those of a regex of which nothing but `.*` is known.
@@ -44,7 +44,7 @@ def _finding(flow: Flow, selection: GroupSelection, source: GroupClient, target:
     lines = [
         f"{len(chosen) - len(left_out)} of {plural(len(listed), 'group')} selected",
         *unmatched(listed, selection, flow.settings.source),
-        *_short([f"{name} is not carried over: {why}" for name, why in sorted(left_out.items())]),
+        *few([f"{name} is not carried over: {why}" for name, why in sorted(left_out.items())]),
         *_active(flow, chosen, target.listed()),
     ]
     return Finding("groups", not missing, "; ".join([*lines, *missing]))
@@ -74,6 +74,3 @@ def _active(flow: Flow, chosen: Mapping[str, ListedGroup], there: Mapping[str, L
     said = f"warning: active on {flow.settings.target}: {', '.join(active[:SHOWN_NAMES])}{more}"
     return [f"{said}; offsets are not written there until a group has no members"]
 
-
-def _short(lines: list[str]) -> list[str]:
-    return [*lines[:SHOWN_NAMES], f"and {len(lines) - SHOWN_NAMES} more"] if len(lines) > SHOWN_NAMES else lines

@@ -19,7 +19,7 @@ from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.security.acls import Acl, create_acls, delete_acls, topic_acls
-from mirror_pipeline.text import SHOWN_NAMES
+from mirror_pipeline.text import few
 from mirror_pipeline.topics import rights
 
 NOT_CARRIED = "ACLs are not carried"
@@ -139,6 +139,4 @@ def acl_notes(flow: Flow) -> tuple[str, ...]:
     with flow.target_admin() as target:
         table = TopicChanges(store) if store is not None else None
         outcome = AclRounds(flow, table, target).run(own_copies(flow), write=False)
-    more = len(outcome.changed) - SHOWN_NAMES
-    changes = [f"the next run will {line}" for line in outcome.changed[:SHOWN_NAMES]]
-    return (*outcome.notes, *changes, *([f"and {more} more ACLs"] if more > 0 else []))
+    return (*outcome.notes, *few([f"the next run will {line}" for line in outcome.changed], "more ACLs"))

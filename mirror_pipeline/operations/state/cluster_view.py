@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 
-from mirror_pipeline.errors import BrokerError, WrongCluster
+from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.answers import ClusterMetadata, TopicMetadata
 from mirror_pipeline.kafka.client import WireClient
@@ -65,13 +65,6 @@ class ClusterView:
             self._topics |= self._cluster.topics
         return replace(self._cluster, topics={name: self._topics[name] for name in wanted})
 
-    def metadata_of_any(self, topics: Iterable[str]) -> ClusterMetadata:
-        """The same for whoever compares ids: where another cluster answers, that one's id and no topic."""
-        try:
-            return self.metadata(topics)
-        except WrongCluster as error:
-            return ClusterMetadata(error.cluster_id, -1, {}, {})
-
     def offsets(self, parts: Iterable[TopicPartition], at: int, *, isolation: int = 1) -> dict[TopicPartition, int | BrokerError]:
         """Offsets at a time, as of the first question for each partition; an error in place of a refused one."""
         known = self._offsets.setdefault((at, isolation), {})
@@ -79,7 +72,7 @@ class ClusterView:
         known |= offsets_or_errors(self.client, [tp for tp in wanted if tp not in known], at, isolation=isolation)
         return {tp: known[tp] for tp in wanted}
 
-    def offsets_now(self, parts: Iterable[TopicPartition], at: int, *, isolation: int = 1) -> Mapping[TopicPartition, int | BrokerError]:
+    def offsets_now(self, parts: Iterable[TopicPartition], at: int, *, isolation: int = 1) -> dict[TopicPartition, int | BrokerError]:
         """The same, asked again."""
         return offsets_or_errors(self.client, parts, at, isolation=isolation)
 

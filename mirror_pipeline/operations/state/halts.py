@@ -15,6 +15,7 @@ from mirror_pipeline.engine.driver.topics.target import target_changed
 from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.halts import ENDED, GONE, PAUSED, Halt, accept_hint, gone, other_cluster, recreated, renamed, trimmed, truncated
 from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME, ClusterMetadata
+from mirror_pipeline.kafka.client import metadata_of
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirror_pipeline.kafka.offsets import led
 from mirror_pipeline.lags import HALTED, TopicLag
@@ -79,7 +80,7 @@ class HaltLook:
         """Compare the source's topics with the ledgers. Raises ClusterUnreachable, BrokerError."""
         if not self.copied:
             return
-        metadata = cluster.metadata_of_any(self.copied)
+        metadata = metadata_of(cluster, self.copied)
         seen = {name: self._on_source(topic, metadata, cluster.alias) for name, topic in self.copied.items()}
         found = {name: metadata.topics[name] for name, halt in seen.items() if halt is None}
         whole = [name for name, topic in found.items() if not topic.error and topic.topic_id == self.copied[name].generation.topic_id]
@@ -90,7 +91,7 @@ class HaltLook:
         """Compare the target topics with the ledgers. Raises ClusterUnreachable."""
         if not self.copied:
             return
-        metadata = cluster.metadata_of_any(topic.generation.target_topic for topic in self.copied.values())
+        metadata = metadata_of(cluster, (topic.generation.target_topic for topic in self.copied.values()))
         seen: dict[str, Halt | None] = {}
         for name, topic in self.copied.items():
             found = metadata.topics.get(topic.generation.target_topic)

@@ -19,13 +19,13 @@ from mirror_pipeline.operations.state.halts import HaltLook
 from mirror_pipeline.operations.state.ledger_view import LedgerView
 from mirror_pipeline.operations.state.log_times import least_ages
 from mirror_pipeline.operations.state.snapshot import Snapshot
+from mirror_pipeline.text import few
 from mirror_pipeline.topics.configs import retention_ms
 from mirror_pipeline.topics.lanes import known_topics
 from mirror_pipeline.topics.select import unmatched
 
 NO_RECORD = -1
 """ListOffsets' answer for a time that no record has yet."""
-NOTES_SHOWN = 5
 
 
 def lag(snapshot: Snapshot, *, notes: Sequence[str] = (), plan: bool = False) -> MirrorLag:
@@ -93,7 +93,8 @@ def measure(
     grouped: dict[str, dict[TopicPartition, PartitionLag]] = {name: {} for name in targets}
     for tp, row in rows.items():
         grouped[tp.topic][tp] = row
-    return {name: _topic(name, targets[name], mine, notes) for name, mine in sorted(grouped.items())}, _short(left_out)
+    topics = {name: _topic(name, targets[name], mine, notes) for name, mine in sorted(grouped.items())}
+    return topics, tuple(few(left_out, "more partitions"))
 
 
 def _first_offsets(
@@ -126,10 +127,6 @@ def first_ends(view: LedgerView, metadata: ClusterMetadata, topic: str) -> dict[
     return None if not known or None in known else next((offsets for offsets in known if offsets), {})
 
 
-def _short(lines: list[str]) -> tuple[str, ...]:
-    return (*lines[:NOTES_SHOWN], f"and {len(lines) - NOTES_SHOWN} more partitions") if len(lines) > NOTES_SHOWN else tuple(lines)
-
-
 @dataclass(frozen=True, slots=True)
 class _Notes:
     """What the source says of partitions beside offsets; times in seconds since the epoch, ``least`` in seconds.
@@ -160,7 +157,7 @@ class _Notes:
         limits = {name: retention_ms(found) for name, found in source.admin.topic_configs(names).items()} if names else {}
         kept = {name: limit for name, limit in limits.items() if limit is not None}
         expiring = {tp: at for tp, at in unread.items() if tp.topic in kept}
-        oldest = source.times.first(expiring | unread, isolation=1)
+        oldest = source.times.first(expiring | unread if ages else expiring, isolation=1)
         since = source.times.first({tp: at for tp, (at, _) in held.items()}, isolation=0)
         return cls(begun, first, least, oldest, kept, {tp: end - at for tp, (at, end) in held.items()}, since)
 

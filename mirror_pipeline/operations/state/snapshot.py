@@ -7,10 +7,12 @@ from functools import cached_property
 from types import TracebackType
 from typing import Self
 
-from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
 from mirror_pipeline.errors import WrongCluster
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import Halt
+from mirror_pipeline.model import Gap
+from mirror_pipeline.operations.state.buffer_status import ledger_of
 from mirror_pipeline.operations.state.cluster_view import ClusterView
 from mirror_pipeline.operations.state.ledger_view import LedgerView, ledger_view
 from mirror_pipeline.topics.directions import Directions
@@ -45,6 +47,12 @@ class Snapshot:
     def ledger(self) -> LedgerView:
         """What the lanes' own files say."""
         return ledger_view(self.stores)
+
+    @cached_property
+    def gaps(self) -> list[Gap]:
+        """Source offsets that are missing on the target for good, those of backfills included."""
+        ledgers = map(ledger_of, find_lanes(self.flow.config.buffer, self.flow.name))
+        return [gap for ledger in ledgers if ledger.exists() for gap in ledger.gaps()]
 
     @cached_property
     def directions(self) -> Directions:

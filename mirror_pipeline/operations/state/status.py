@@ -6,12 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from mirror_pipeline.buffer.ledger.verified import different_now
-from mirror_pipeline.buffer.place.place import LaneStore, find_lanes
+from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.place.usage import total_bytes
-from mirror_pipeline.flow import Flow
 from mirror_pipeline.halts import LEFT_ALONE
 from mirror_pipeline.lags import HALTED
-from mirror_pipeline.model import Gap
 from mirror_pipeline.operations.state.buffer_status import buffer_use, ledger_of
 from mirror_pipeline.operations.state.ledger_view import LaneView, state_of
 from mirror_pipeline.operations.state.snapshot import Snapshot
@@ -34,15 +32,9 @@ def status(snapshot: Snapshot) -> MirrorStatus:
         buffer_max_bytes=flow.config.buffer.max_bytes,
         staged_records=view.staged_records,
         staged_bytes=view.staged_bytes,
-        gaps=len(gaps(flow)),
+        gaps=len(snapshot.gaps),
         **verification(snapshot.stores),
     )
-
-
-def gaps(flow: Flow) -> list[Gap]:
-    """See ``Mirror.gaps``."""
-    ledgers = [ledger_of(store) for store in find_lanes(flow.config.buffer, flow.name)]
-    return [gap for ledger in ledgers if ledger.exists() for gap in ledger.gaps()]
 
 
 def verification(stores: list[LaneStore]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from mirror_pipeline.config import Config, load_config
 from mirror_pipeline.errors import MirrorError, UsageError
+from mirror_pipeline.exporter import METRICS_HOST, METRICS_PORT
 from mirror_pipeline.orchestration import names, step_thread
 from mirror_pipeline.orchestration.project import CONFIG_ENV, UP_PID_ENV, UP_URL_ENV
 from mirror_pipeline.orchestration.up.config_watch import ConfigWatch
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from dagster import DagsterRun
 
 DEFAULT_PORT = 3000
-METRICS_HOST, METRICS_PORT = "127.0.0.1", 9308
 PORTS_TRIED = 20
 MODULE = "mirror_pipeline.orchestration.served"
 CATALOGUE_SECONDS = 20.0

@@ -11,6 +11,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError
 from confluent_kafka import TopicPartition as Place
 from pyspark.sql import SparkSession
 
+from mirror_pipeline import Mirror
 from mirror_pipeline.local.embedded.start import LocalCluster, start_clusters, stop_clusters
 from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce, trim
 from tests.support.old_log import FIRST_TIME, GZIP, LZ4, NONE, SNAPPY, old_batch, put_into_log
@@ -78,14 +79,18 @@ def old_cluster(cluster_factory: Callable[..., list[LocalCluster]], version: str
     return again
 
 
+def old_mirror(cluster_factory: Callable[..., list[LocalCluster]], version: str, folder: Path) -> tuple[str, str, Mirror]:
+    """Addresses of such a source and of an empty target, and the mirror between them."""
+    source = old_cluster(cluster_factory, version).bootstrap_servers
+    (other,) = cluster_factory(names=["target"], version=version, brokers=1, heap="256m")
+    return source, other.bootstrap_servers, make_mirror(folder, source, other.bootstrap_servers, ["old-.*"], engine={"inline_bytes": "1GB"})
+
+
 @pytest.mark.long
 def test_every_record_of_old_wrappers_is_copied(
     cluster_factory: Callable[..., list[LocalCluster]], kafka_version: str, tmp_path: Path, spark: SparkSession
 ) -> None:
-    source = old_cluster(cluster_factory, kafka_version).bootstrap_servers
-    (other,) = cluster_factory(names=["target"], version=kafka_version, brokers=1, heap="256m")
-    target = other.bootstrap_servers
-    mirror = make_mirror(tmp_path, source, target, ["old-.*"], engine={"inline_bytes": "1GB"})
+    source, target, mirror = old_mirror(cluster_factory, kafka_version, tmp_path)
     report = mirror.run(once=True, session=spark)
     assert {(topic.topic, topic.state) for topic in report.topics} == {("old-delete", "ok"), ("old-compact", "ok")}, report.topics
     produce(source, "old-compact", 20, partitions=2, start=1000)  # today's format behind the old ones
@@ -106,10 +111,7 @@ def test_every_record_of_old_wrappers_is_copied(
 def test_a_backfill_may_begin_and_end_inside_old_wrappers(
     cluster_factory: Callable[..., list[LocalCluster]], kafka_version: str, tmp_path: Path, spark: SparkSession
 ) -> None:
-    source = old_cluster(cluster_factory, kafka_version).bootstrap_servers
-    (other,) = cluster_factory(names=["target"], version=kafka_version, brokers=1, heap="256m")
-    target = other.bootstrap_servers
-    mirror = make_mirror(tmp_path, source, target, ["old-.*"], engine={"inline_bytes": "1GB"})
+    source, target, mirror = old_mirror(cluster_factory, kafka_version, tmp_path)
     report = mirror.backfill("old-delete", FIRST_TIME + 33, FIRST_TIME + 54, into="past", session=spark)
     assert report.run.state == "ok", report
     for partition, (start, end) in report.ranges.items():

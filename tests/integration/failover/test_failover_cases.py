@@ -30,6 +30,16 @@ def mirror_of(folder: Path, clusters: ClusterPair, *topics: str, **more: Any) ->
     return make_mirror(folder, east, west, topics, engine=IN_PROCESS, **more)
 
 
+def copied(folder: Path, clusters: ClusterPair, topic: str) -> Mirror:
+    """A mirror after its first run over ten records."""
+    east = clusters[0].bootstrap_servers
+    create_topic(east, topic)
+    produce(east, topic, 10)
+    mirror = mirror_of(folder, clusters, topic)
+    mirror.run(once=True)
+    return mirror
+
+
 def places(mirror: Mirror, options: FailoverOptions | None = None) -> dict[str, list[tuple[int, int, int]]]:
     report = mirror.failover(options)
     return {t.topic: [(p.partition, p.source_offset, p.target_offset) for p in t.partitions] for t in report.topics}
@@ -39,10 +49,7 @@ def test_partitions_that_the_source_has_got_since_the_last_run_are_promoted_too(
     clusters: ClusterPair, tmp_path: Path, topic_name: str
 ) -> None:
     east = clusters[0].bootstrap_servers
-    create_topic(east, topic_name)
-    produce(east, topic_name, 10)
-    mirror = mirror_of(tmp_path, clusters, topic_name)
-    mirror.run(once=True)
+    mirror = copied(tmp_path, clusters, topic_name)
     add_partitions(east, topic_name, 2)
     produce(east, topic_name, 20, partitions=2, start=10)
     assert places(mirror) == {topic_name: [(0, 20, 20), (1, 10, 10)]}
@@ -104,10 +111,7 @@ def test_a_group_that_had_read_further_than_the_copy_continues_at_its_end(
 
 def test_records_that_others_have_written_to_the_copy_are_named(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
     east, west = (cluster.bootstrap_servers for cluster in clusters)
-    create_topic(east, topic_name)
-    produce(east, topic_name, 10)
-    mirror = mirror_of(tmp_path, clusters, topic_name)
-    mirror.run(once=True)
+    mirror = copied(tmp_path, clusters, topic_name)
     produce(west, f"east.{topic_name}", 3, start=500)
     report = mirror.failover(FailoverOptions(unplanned=True))
     assert any("holds 3 records of others from offset 10 on" in note for note in report.notes)
@@ -150,10 +154,7 @@ def test_a_source_that_is_written_to_all_the_time_is_not_waited_for_longer_than_
     clusters: ClusterPair, tmp_path: Path, topic_name: str
 ) -> None:
     east = clusters[0].bootstrap_servers
-    create_topic(east, topic_name)
-    produce(east, topic_name, 10)
-    mirror = mirror_of(tmp_path, clusters, topic_name)
-    mirror.run(once=True)
+    mirror = copied(tmp_path, clusters, topic_name)
     ended = threading.Event()
 
     def write() -> None:

@@ -40,18 +40,24 @@ def errors(mirror: Mirror) -> tuple[int, int]:
         return source.metadata([TOPIC]).topics[TOPIC].error, target.metadata([TARGET]).topics[TARGET].error
 
 
+def copied(place: Secured) -> Mirror:
+    """A mirror that may delete copies, after its first run."""
+    place.operator("east").create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+    for alias in ("east", "west"):
+        set_right(place, alias, "*", "ALLOW", *ON_TOPICS)
+    body = yaml.safe_load(place.config.read_text())
+    body["mirrors"][0]["topics"]["on_source_delete"] = "delete"
+    place.config.write_text(yaml.safe_dump({**body, "engine": IN_PROCESS}))
+    mirror = Mirror(load_config(place.config), NAME)
+    produce(place.clusters["east"].bootstrap_servers, TOPIC, 10)
+    wait_until(lambda: errors(mirror)[0] == 0, 30, "the rights to count")
+    assert mirror.run(once=True).records == 10
+    return mirror
+
+
 def test_a_hidden_topic_is_not_a_deleted_one_and_deleting_needs_a_right(tmp_path: Path) -> None:
     with secured(tmp_path) as place:
-        place.operator("east").create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
-        for alias in ("east", "west"):
-            set_right(place, alias, "*", "ALLOW", *ON_TOPICS)
-        body = yaml.safe_load(place.config.read_text())
-        body["mirrors"][0]["topics"]["on_source_delete"] = "delete"
-        place.config.write_text(yaml.safe_dump({**body, "engine": IN_PROCESS}))
-        mirror = Mirror(load_config(place.config), NAME)
-        produce(place.clusters["east"].bootstrap_servers, TOPIC, 10)
-        wait_until(lambda: errors(mirror)[0] == 0, 30, "the rights to count")
-        assert mirror.run(once=True).records == 10
+        mirror = copied(place)
         set_right(place, "east", TOPIC, "DENY", "DESCRIBE", "READ")
         wait_until(lambda: errors(mirror)[0] == AUTHORIZATION_FAILED, 30, "the right to be gone")
         for _ in range(2):
@@ -64,16 +70,7 @@ def test_a_hidden_topic_is_not_a_deleted_one_and_deleting_needs_a_right(tmp_path
 
 def test_without_the_right_to_delete_the_copy_stays(tmp_path: Path) -> None:
     with secured(tmp_path) as place:
-        place.operator("east").create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
-        for alias in ("east", "west"):
-            set_right(place, alias, "*", "ALLOW", *ON_TOPICS)
-        body = yaml.safe_load(place.config.read_text())
-        body["mirrors"][0]["topics"]["on_source_delete"] = "delete"
-        place.config.write_text(yaml.safe_dump({**body, "engine": IN_PROCESS}))
-        mirror = Mirror(load_config(place.config), NAME)
-        produce(place.clusters["east"].bootstrap_servers, TOPIC, 10)
-        wait_until(lambda: errors(mirror)[0] == 0, 30, "the rights to count")
-        assert mirror.run(once=True).records == 10
+        mirror = copied(place)
         place.operator("east").delete_topics([TOPIC])[TOPIC].result(30)
         wait_until(lambda: errors(mirror)[0] == UNKNOWN_TOPIC_OR_PARTITION, 30, "the topic to go")
         (row,) = mirror.run(once=True).topics

@@ -182,16 +182,23 @@ def test_c3_the_policy_of_a_compacted_source_is_on_the_new_target(clusters: Clus
     assert held(west, f"east.{topic_name}", "cleanup.policy") == ("compact",)
 
 
+def in_step(clusters: ClusterPair, folder: Path, topic: str) -> Mirror:
+    """A mirror after the first round over a topic that keeps its records for 90,000 seconds."""
+    east = clusters[0].bootstrap_servers
+    create_topic(east, topic, retention__ms="90000000")
+    produce(east, topic, 10)
+    mirror = mirror_of(clusters, folder, topic)
+    assert mirror.run(once=True).state == "ok"
+    wait_until(lambda: mirror_knows(mirror, f"east.{topic}", "retention.ms"), 30, "the round")
+    return mirror
+
+
 def test_settings_of_a_topic_that_was_recreated_on_the_source_are_not_taken(
     clusters: ClusterPair, tmp_path: Path, topic_name: str
 ) -> None:
     """Its copy is of the old topic, and a short retention of the new one would delete it."""
     east, west = (cluster.bootstrap_servers for cluster in clusters)
-    create_topic(east, topic_name, retention__ms="90000000")
-    produce(east, topic_name, 10)
-    mirror = mirror_of(clusters, tmp_path, topic_name)
-    assert mirror.run(once=True).state == "ok"
-    wait_until(lambda: mirror_knows(mirror, f"east.{topic_name}", "retention.ms"), 30, "the round")
+    mirror = in_step(clusters, tmp_path, topic_name)
     with admin_of(east) as admin:
         admin.delete_topic(topic_name)
         wait_until(lambda: topic_name not in admin.topics([topic_name]), 30, "the topic to go")
@@ -204,11 +211,7 @@ def test_settings_of_a_topic_that_was_handed_over_are_the_applications_own(
     clusters: ClusterPair, tmp_path: Path, topic_name: str
 ) -> None:
     east, west = (cluster.bootstrap_servers for cluster in clusters)
-    create_topic(east, topic_name, retention__ms="90000000")
-    produce(east, topic_name, 10)
-    mirror = mirror_of(clusters, tmp_path, topic_name)
-    assert mirror.run(once=True).state == "ok"
-    wait_until(lambda: mirror_knows(mirror, f"east.{topic_name}", "retention.ms"), 30, "the round")
+    mirror = in_step(clusters, tmp_path, topic_name)
     mirror.failover(FailoverOptions())
     alter(west, f"east.{topic_name}", retention__ms="50000000")
     mirror.run(seconds=8)

@@ -37,9 +37,9 @@ def facts() -> Facts:
     groups = tuple(CarriedGroup("m", "g", "a", number, 5, 5, 3, 0, "pending") for number in range(2))
     now = time.time()
     return Facts(
-        "m", now, replace(STATUS, verified_at=now), (LaneFile(progress, "running", heartbeat=now),),
+        "m", replace(STATUS, verified_at=now), (LaneFile(progress, "running", heartbeat=now),),
         gap_records=4, quarantined=1, promoted=frozenset({"p"}),
-        lag=MirrorLag("m", (behind, halted), 12.0), lag_at=now, groups=GroupsReport("m", groups), groups_at=now,
+        lag=MirrorLag("m", (behind, halted), 12.0), lag_at=now, groups=GroupsReport("m", groups),
     )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def test_the_oldest_missing_record_has_a_time_and_none_is_zero() -> None:
 
 
 def test_before_the_first_look_and_of_very_many_topics_there_are_no_series() -> None:
-    found = exposed(Facts("m", 0.0, error="not yet"))
+    found = exposed(Facts("m", error="not yet"))
     assert values(found["mirror_look_failed"]) == {"mirror_look_failed m": 1} and not found["mirror_lag_records"].samples
     many = replace(facts(), lag=MirrorLag("m", tuple(TopicLag(str(n), "x", ()) for n in range(MOST_TOPICS + 1)), 0.0))
     assert not exposed(many)["mirror_lag_records"].samples

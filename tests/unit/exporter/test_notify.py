@@ -28,7 +28,7 @@ CONFIG = NotifyConfig(("json://a", "json://b"), after=60.0)
 
 def facts(lane: LaneStatus = GOOD, *topics: TopicLag, gaps: int = 0, error: str = "") -> Facts:
     status = MirrorStatus("m", "east", "west", (lane,), 0, 1, 0, 0, 0)
-    return Facts("m", 0.0, status, gap_records=gaps, lag=MirrorLag("m", topics, 0.0), lag_at=0.0, error=error)
+    return Facts("m", status, gap_records=gaps, lag=MirrorLag("m", topics, 0.0), lag_at=0.0, error=error)
 
 
 class Channels:
@@ -112,7 +112,7 @@ def test_before_the_first_look_nothing_is_over(tmp_path: Path, channels: Channel
     for now in (0.0, 60.0):
         notifier.look([facts(GOOD, BAD)], CONFIG, now)
     channels.sent.clear()
-    Notifier(tmp_path, channels).look([Facts("m", 70.0)], CONFIG, 70.0)
+    Notifier(tmp_path, channels).look([Facts("m")], CONFIG, 70.0)
     assert channels.titles() == []
 
 

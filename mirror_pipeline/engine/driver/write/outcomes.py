@@ -185,10 +185,11 @@ class SendOutcomes:
                 answered = answered or outcome.answered
             self._state.seconds_producing += time.monotonic() - began
             self._state.micro_batches += 1
+            if acked:
+                self._state.confirmed_at = time.time()
             self._state.active()
         self._ledger_writer.add(sends)
         if acked:
-            self._state.confirmed_at = time.time()
             self._health.acknowledged()
         elif answered:
             self._health.answered()

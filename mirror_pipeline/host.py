@@ -10,7 +10,9 @@ import socket
 import stat
 import tempfile
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 
 from mirror_pipeline.errors import UsageError
@@ -22,11 +24,22 @@ MORE_THREADS = "raise the limit: ulimit -u, TasksMax= of the service, or the con
 THREADS, MANY_THREADS = 64, 2048
 # Of this process: with one lane between single brokers 64 are enough, and 40 are not.
 FILES = 64
+_signer: ContextVar[str] = ContextVar("signer", default="")
 
 
 def operator() -> str:
     """Who works here, as the ledger names people: ``name@host``."""
-    return _printable(f"{user_name()}@{socket.gethostname()}")
+    return _printable(f"{_signer.get() or user_name()}@{socket.gethostname()}")
+
+
+@contextmanager
+def signed_by(name: str) -> Iterator[None]:
+    """What is decided meanwhile, in this thread, is decided by somebody who uses a page of this process; "" is its owner."""
+    token = _signer.set(name)
+    try:
+        yield
+    finally:
+        _signer.reset(token)
 
 
 @functools.cache

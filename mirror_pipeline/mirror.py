@@ -29,7 +29,9 @@ from mirror_pipeline.operations import pause as pausing
 from mirror_pipeline.operations import resolve as resolving
 from mirror_pipeline.operations import translate as translation
 from mirror_pipeline.operations.check import check
+from mirror_pipeline.operations.doctor import MEASURE_SECONDS, DoctorReport, doctor
 from mirror_pipeline.operations.evict import evict
+from mirror_pipeline.operations.reload import run_following
 from mirror_pipeline.operations.run import run as drain_or_run
 from mirror_pipeline.operations.sql import ask
 from mirror_pipeline.operations.state import health as healths
@@ -102,6 +104,17 @@ class Mirror:
         """Whether this mirror can run: Java, buffer, both clusters, topics, rights. Changes nothing on the clusters."""
         return check(self.flow, FEATURE_NOTES, (group_findings,))
 
+    def doctor(self, *, seconds: float = MEASURE_SECONDS, bandwidth: float | None = None) -> DoctorReport:
+        """Measure both links and this host, and say what to change: reads records for seconds, writes one file and removes it.
+
+        Args:
+            seconds: of each of the two measurements of the source.
+            bandwidth: of the line to both clusters in bytes a second, where it is known; else what was measured.
+
+        Raises BufferUnusable.
+        """
+        return doctor(self.flow, seconds=seconds, bandwidth=bandwidth)
+
     def run(
         self,
         *,
@@ -116,6 +129,8 @@ class Mirror:
         drain: bool = False,
     ) -> RunReport:
         """Copy records. While the source is unreachable, staged records are delivered, and the error reports the target's position.
+
+        A run that is not limited by ``once`` or ``drain`` follows changes of mirror.yaml.
 
         Args:
             once: up to the end offsets seen at the start, then return.
@@ -134,14 +149,21 @@ class Mirror:
             ClusterUnreachable: a cluster stayed silent; with a report when it was the source and what was staged is delivered.
             BufferUnusable: the buffer cannot be read or written.
         """
-        names = self.lanes if lane is None else [self.flow.lane(lane)]
-        wanted = lanes.LaneRuns(
-            self.flow, names, once=once or drain, seconds=seconds, topics=topics, idle_seconds=idle_seconds,
-            observer=observer, stop=stop or threading.Event(), session=session, drain=drain,
-            verify_staged=partial(verify_staged, shared=self.flow.settings.shared),
-        )  # fmt: skip
-        with carrying_groups(self.flow, ask_source=not drain), nullcontext() if drain else syncing_topics(self.flow):
-            return wanted.run() if drain else drain_or_run(wanted)
+
+        def by(config: Config, stop: threading.Event, seconds: float | None) -> RunReport:
+            flow = self.flow if config is self.flow.config else Flow(config, self.name)
+            wanted = lanes.LaneRuns(
+                flow, flow.lanes if lane is None else [flow.lane(lane)], once=once or drain, seconds=seconds, topics=topics,
+                idle_seconds=idle_seconds, observer=observer, stop=stop, session=session, drain=drain,
+                verify_staged=partial(verify_staged, shared=flow.settings.shared),
+            )  # fmt: skip
+            with carrying_groups(flow, ask_source=not drain), nullcontext() if drain else syncing_topics(flow):
+                return wanted.run() if drain else drain_or_run(wanted)
+
+        ended = stop or threading.Event()
+        if once or drain:
+            return by(self.flow.config, ended, seconds)
+        return run_following(self.flow.config, self.name, ended, seconds, by)
 
     def undelivered(self) -> MirrorLag:
         """What is staged and not on the target, by topic, from ledger and buffer alone; contacts no cluster.

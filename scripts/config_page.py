@@ -17,6 +17,8 @@ from mirror_pipeline.config.models import (
     GroupsModel,
     MirrorModel,
     NotifyModel,
+    PageModel,
+    PageUserModel,
     SecurityModel,
     TopicAclsModel,
     TopicConfigsModel,
@@ -35,6 +37,8 @@ _SECTIONS: tuple[tuple[str, str, type[BaseModel]], ...] = (
     ("buffer", "buffer", BufferModel),
     ("engine", "engine, mirrors[].engine", EngineModel),
     ("notify", "notify", NotifyModel),
+    ("page", "page", PageModel),
+    ("users", "page.users[]", PageUserModel),
 )
 
 _HEAD = """# Configuration: mirror.yaml

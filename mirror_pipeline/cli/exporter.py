@@ -1,4 +1,4 @@
-"""``mirror exporter``."""
+"""``mirror exporter`` and ``mirror page``: both watch the mirrors of a file."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from mirror_pipeline.cli import load
-from mirror_pipeline.cli.errors import answers
+from mirror_pipeline.cli.errors import answers, note
 from mirror_pipeline.cli.jobs import signals_stop
+from mirror_pipeline.cli.local import AllowHost, Host, NoToken, Port
 from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, ConfigFile, Mirrors
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.exporter import METRICS_HOST, METRICS_PORT
@@ -33,10 +34,37 @@ def exporter(
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit():
         raise UsageError(f"--listen {listen}: this is not HOST:PORT", hint="for example 127.0.0.1:9308, or 0.0.0.0:9308 for other hosts")
-    from mirror_pipeline.exporter.serve import exporting
+    from mirror_pipeline.exporter.serve import serving_metrics, watching
 
     over = threading.Event()
-    exported = exporting(config, mirror, host.strip("[]"), int(port), every=parse_duration(every), partitions=partitions)
-    with signals_stop(over, lambda _: None), exported as found:
+    with (
+        signals_stop(over, lambda _: None),
+        watching(config, mirror, every=parse_duration(every)) as watches,
+        serving_metrics(watches, host.strip("[]"), int(port), partitions=partitions) as found,
+    ):
         answers().print(f"metrics of {', '.join(names)} at http://{host}:{found}/metrics")
         over.wait()
+
+
+def page(
+    config: ConfigFile = DEFAULT_CONFIG_PATH, port: Port = 3000, host: Host = "127.0.0.1", allow_host: AllowHost = None,
+    no_token: NoToken = False,
+) -> None:  # fmt: skip
+    """Serve the page of the mirrors, without Dagster: how each is, what a failover would lose now, and what may be done. Ctrl-C ends it.
+
+    `mirror up` serves the same page beside Dagster's. The printed address contains an access token, which the page requires.
+    It is new at each start unless `$MIRROR_UP_TOKEN` sets one; `page.users` in mirror.yaml lets others in, to look or to change.
+    """
+    from mirror_pipeline.exporter.serve import watching
+    from mirror_pipeline.page.app import MirrorPages
+    from mirror_pipeline.page.gate import PAGE_PREFIX
+    from mirror_pipeline.page.server import choose_port, serve
+    from mirror_pipeline.page.token import address, make_token, rules_of, warning
+
+    chosen, token = choose_port(host, port), None if no_token else make_token()
+    if risk := warning(host, not no_token):
+        note(risk)
+    with watching(config, tell=False) as watches:
+        rules = rules_of(watches.config, host, chosen, token, allow_host or ())
+        answers().print(f"mirrors: {address(host, chosen)}{PAGE_PREFIX}{f'?token={token}' if token else ''}", markup=False, soft_wrap=True)
+        serve(MirrorPages(watches, dagster=False).app(), rules)

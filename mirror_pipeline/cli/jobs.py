@@ -68,13 +68,17 @@ def _work(jobs: Sequence[Job[T]], stop: threading.Event, outcomes: dict[str, Out
 
 @contextmanager
 def signals_stop(stop: threading.Event, say: Callable[[str], None], leave: Callable[[int], object] = os._exit) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP set ``stop``; a later SIGINT exits the process at once. nohup's ignored SIGHUP stays ignored."""
+    """SIGINT, SIGTERM and the end of the terminal (SIGHUP) set ``stop``; a later SIGINT exits the process at once.
 
-    asked = False
+    Without a terminal SIGHUP asks a service to read its configuration again, as runs do by themselves. nohup's ignored one stays ignored.
+    """
+    asked, terminal = False, _has_terminal()
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal asked
-        if not asked:
+        if number == signal.SIGHUP and not terminal:
+            say("mirror.yaml is followed: a change takes effect within seconds")
+        elif not asked:
             asked = True
             try:
                 say("stopping: finishing the records in progress; Ctrl-C again exits at once")
@@ -90,3 +94,11 @@ def signals_stop(stop: threading.Event, say: Callable[[str], None], leave: Calla
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

@@ -72,16 +72,16 @@ def root(
 
 
 WITH_CONFIG = (
-    "init", "check", "plan", "run", "backfill", "lag", "status", "health", "gaps", "sql", "resolve", "verify", "repair", "evict", "up",
-    "groups", "failover", "failback", "adopt", "exporter", "pause", "resume",
+    "init", "check", "doctor", "plan", "run", "backfill", "lag", "status", "health", "gaps", "sql", "resolve", "verify", "repair",
+    "evict", "up", "groups", "failover", "failback", "adopt", "exporter", "pause", "resume", "page",
 )  # fmt: skip
 OFFSETS_WITH_CONFIG = ("translate", "show")
 
 for _panel, _commands in (
-    (FIRST, (setup.init, take_over.import_mm2, setup.check, setup.plan)),
+    (FIRST, (setup.init, take_over.import_mm2, setup.check, setup.doctor, setup.plan)),
     (COPY, (run.run, run.backfill, pause.pause, pause.resume)),
     (LOOK, (status.lag, status.status, status.health, status.gaps, status.sql)),
-    (LOOK, (verify.verify, verify.repair, resolve.resolve, status.evict, offsets.groups, exporter.exporter)),
+    (LOOK, (verify.verify, verify.repair, resolve.resolve, status.evict, offsets.groups, exporter.exporter, exporter.page)),
     (OVER, (failover.failover, failover.failback, adoption.adopt)),
     (HERE, (local.up, local.demo, local.version)),
 ):

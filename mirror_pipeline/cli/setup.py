@@ -1,4 +1,4 @@
-"""Commands used before copying: ``init``, ``check``, ``plan``."""
+"""Commands used before copying: ``init``, ``check``, ``doctor``, ``plan``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,18 @@ from mirror_pipeline.config.checks import NAME
 from mirror_pipeline.config.template import template
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.lags import HALTED
+from mirror_pipeline.text import parse_duration
+from mirror_pipeline.units import parse_size
 
 Source = Annotated[
     str | None, typer.Option("--source", metavar="[NAME=]HOST:PORT", help="Name and bootstrap address of the cluster to copy from.")
 ]
 Target = Annotated[
     str | None, typer.Option("--target", metavar="[NAME=]HOST:PORT", help="Name and bootstrap address of the cluster to copy to.")
+]
+Measured = Annotated[str, typer.Option("--for", metavar="TIME", help="How long the source is read, over one connection and over many.")]
+Line = Annotated[
+    str | None, typer.Option("--bandwidth", metavar="SIZE", help="Bytes a second that the line carries, if it is known, such as 125MB.")
 ]
 Force = Annotated[bool, typer.Option("--force", metavar=NO_VALUE, help="Replace the file if it exists.")]
 
@@ -71,6 +77,28 @@ def check(config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: Mirrors = None, as_j
     else:
         answers().print(tables.findings(found))
     raise typer.Exit(0 if good else PROBLEM)
+
+
+def doctor(
+    config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: Mirrors = None, for_: Measured = "3s", bandwidth: Line = None, as_json: AsJson = False
+) -> None:
+    """Measure both links and this host: round trips, what one connection and many can carry, the buffer's disk, clocks, limits.
+
+    Reads records of the source for seconds and writes one file into the buffer's folder, which it removes. Changes nothing else.
+    Exit code 1 when something should be changed.
+    """
+    opened, seconds = load.load(config), parse_duration(for_)
+    try:
+        line = float(parse_size(bandwidth)) if bandwidth is not None else None
+    except ValueError as error:
+        raise UsageError(f"--bandwidth {bandwidth}: {error}") from error
+    reports = [opened.mirror(name).doctor(seconds=seconds, bandwidth=line) for name in opened.pick(mirror)]
+    found = [(report.mirror, finding) for report in reports for finding in report.findings]
+    if as_json:
+        print_json({"mirrors": [report.to_json() for report in reports]})
+    else:
+        answers().print(tables.findings(found))
+    raise typer.Exit(0 if all(finding.ok for _, finding in found) else PROBLEM)
 
 
 def plan(config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: Mirrors = None, as_json: AsJson = False) -> None:

@@ -44,14 +44,14 @@ def may_hold_reference(path: Path) -> bool:
     if path[:1] == ("clusters",):
         login = (("security", "username"), ("security", "password"), ("security", "key_password"))
         return path[2:] in login or path[2:3] in (("client",), ("bootstrap_servers",))
-    return path == ("buffer", "uri") or path[:2] == ("notify", "urls")
+    return path == ("buffer", "uri") or path[:2] == ("notify", "urls") or (path[:2] == ("page", "users") and path[-1] == "token")
 
 
 def check_references(data: object, problems: Problems) -> None:
     """A reference at a key where nothing replaces it would silently be taken as text."""
     for path, text in _texts(data, ()):
         if _REFERENCE_START.search(text) and not may_hold_reference(path):
-            where = "user names, passwords, client, bootstrap_servers, buffer.uri and notify.urls"
+            where = "user names, passwords, client, bootstrap_servers, buffer.uri, notify.urls and page.users"
             problems.add(path, f"${{...}} is not replaced here; it is in {where}")
 
 

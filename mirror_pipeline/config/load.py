@@ -17,6 +17,7 @@ from mirror_pipeline.config.models import (
     EngineModel,
     FileModel,
     MirrorModel,
+    PageUserModel,
     SecurityModel,
     TopicConfigsModel,
 )
@@ -32,6 +33,8 @@ from mirror_pipeline.config.settings import (
     GroupSelection,
     MirrorConfig,
     NotifyConfig,
+    PageConfig,
+    PageUser,
     Security,
     TopicAcls,
     TopicConfigs,
@@ -158,14 +161,19 @@ class _Facts:
         self._problems = problems
 
     def config(self, path: Path) -> Config:
-        notify = self._model.notify
+        notify, page = self._model.notify, self._model.page
         return Config(
             clusters={alias: self._cluster(alias, cluster) for alias, cluster in self._model.clusters.items()},
             mirrors=[self._mirror(mirror) for mirror in self._model.mirrors],
             buffer=self._buffer(self._model.buffer),
             path=path,
             notify=NotifyConfig(tuple(self._text(("notify", "urls", n), url) for n, url in enumerate(notify.urls)), notify.after),
+            page=PageConfig(tuple(self._user(number, user) for number, user in enumerate(page.users)), page.user_header or ""),
         )
+
+    def _user(self, number: int, user: PageUserModel) -> PageUser:
+        token = self._secret(("page", "users", number, "token"), user.token) if user.token else None
+        return PageUser(user.name, user.role, token)
 
     def _secret(self, path: KeyPath, text: str) -> SecretRef:
         return secret_ref(text, self._folder, self._problems.where(path))
@@ -205,8 +213,14 @@ class _Facts:
             source=mirror.source,
             target=mirror.target,
             topics=TopicSelection(
-                tuple(topics.include), tuple(topics.exclude), topics.manage, topics.replication_factor, _topic_configs(topics.configs),
-                topics.originals_only, topics.on_source_delete, TopicAcls(topics.acls.sync),
+                tuple(topics.include),
+                tuple(topics.exclude),
+                topics.manage,
+                topics.replication_factor,
+                _topic_configs(topics.configs),
+                topics.originals_only,
+                topics.on_source_delete,
+                TopicAcls(topics.acls.sync),
             ),
             naming=mirror.naming,
             offsets=mirror.offsets,

@@ -133,7 +133,7 @@ class TopicsModel(Section):
         False,
         "Whether copies are left out: topics that a mirror wrote to the source cluster, by their names (`west.orders` where `west` is a "
         "cluster of this file, and every name that a mirror of this file gives) or by the ledgers of this file's mirrors. With it a "
-        "further cluster joins with `include: [\".*\"]`, and no record reaches it twice, see [patterns](patterns.md).",
+        'further cluster joins with `include: [".*"]`, and no record reaches it twice, see [patterns](patterns.md).',
         "true or false",
         example="true",
         strict=True,
@@ -420,6 +420,34 @@ class NotifyModel(Section):
     )
 
 
+class PageUserModel(Section):
+    """Somebody who may use the page beside the owner, who has the token that `mirror up` or `mirror page` prints."""
+
+    name: Text = setting(..., "As changes are signed in the ledger.", "text", example="anna")
+    role: Literal["look", "change"] = setting(
+        "look",
+        "`look` sees the mirrors; `change` may do all that the owner may, and use Dagster's page.",
+        "look or change",
+        example="change",
+    )
+    token: Secret | None = setting(
+        None, "16 characters or more, by reference only; not needed with `user_header`.", "secret reference", example="${env:ANNA_TOKEN}"
+    )
+
+
+class PageModel(Section):
+    """Who may use the page of `mirror up` and `mirror page`, see [the page](security.md#the-page-of-mirror-up). Read at its start."""
+
+    users: list[PageUserModel] = setting([], "Beside the owner, see [users](#users).", "list of sections")
+    user_header: Text | None = setting(
+        None,
+        "Request header in which a proxy that authenticates says who the user is. It counts with `--no-token` only, and then only the "
+        "`users` get in.",
+        "text",
+        example="X-Forwarded-User",
+    )
+
+
 class FileModel(Section):
     """Clusters, the flows between them, where data is staged, and how the work is done."""
 
@@ -430,3 +458,4 @@ class FileModel(Section):
     buffer: BufferModel = setting(BufferModel(), "Where data is staged, see [buffer](#buffer).", "section")
     engine: EngineModel = setting(EngineModel(), "How the work is done, see [engine](#engine).", "section")
     notify: NotifyModel = setting(NotifyModel(), "Who is told of trouble, see [notify](#notify).", "section")
+    page: PageModel = setting(PageModel(), "Who may use the page, see [page](#page).", "section")

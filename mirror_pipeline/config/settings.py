@@ -234,6 +234,23 @@ class NotifyConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PageUser:
+    """Somebody who may use the page; ``role`` is ``look`` or ``change``."""
+
+    name: str
+    role: str
+    token: SecretRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PageConfig:
+    """Who may use the page beside its owner; ``user_header`` names the header in which a proxy says who it is."""
+
+    users: tuple[PageUser, ...] = ()
+    user_header: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """All of mirror.yaml."""
 
@@ -242,6 +259,7 @@ class Config:
     buffer: BufferConfig
     path: Path
     notify: NotifyConfig = NotifyConfig()
+    page: PageConfig = PageConfig()
 
     @property
     def folder(self) -> Path:

@@ -49,7 +49,7 @@ def _without_source(lanes: LaneRuns, silent: ClusterUnreachable) -> RunReport:
         silent.report = drained
         raise silent
     left = None if lanes.seconds is None else max(0.0, lanes.seconds - (time.monotonic() - began))
-    return _together(drained, replace(lanes, seconds=left).run())
+    return together(drained, replace(lanes, seconds=left).run())
 
 
 class _Watch:
@@ -99,7 +99,7 @@ class _Watch:
             return
 
 
-def _together(first: RunReport, then: RunReport) -> RunReport:
+def together(first: RunReport, then: RunReport) -> RunReport:
     """Two consecutive runs as one: counters add up, topic states are those of the second."""
     before = {row.topic: row for row in first.topics}
     rows = tuple(

@@ -64,6 +64,37 @@ class Browser:
         body = f"const done = arguments[arguments.length - 1], given = Array.from(arguments).slice(0, -1); {script}"
         return self._call("POST", "/execute/async", {"script": body, "args": list(arguments)})
 
+    def click(self, text: str) -> None:
+        """Press the link or button that says this."""
+        self._call("POST", f"/element/{self._find(f'//*[self::a or self::button][normalize-space()={json.dumps(text)}]')}/click", {})
+
+    def fill(self, label: str, text: str) -> None:
+        """Write into the field of a label that begins so."""
+        field = self._find(f"//label[starts-with(normalize-space(), {json.dumps(label)})]//*[self::input or self::textarea]")
+        self._call("POST", f"/element/{field}/clear", {})
+        self._call("POST", f"/element/{field}/value", {"text": text})
+
+    def choose(self, label: str, option: str) -> None:
+        """Choose from the list of a label that begins so."""
+        at = f"//label[starts-with(normalize-space(), {json.dumps(label)})]//option[normalize-space()={json.dumps(option)}]"
+        self._call("POST", f"/element/{self._find(at)}/click", {})
+
+    def press(self, key: str) -> None:
+        """A key of the keyboard, for whatever has the focus."""
+        keys = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
+        self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": keys}]})
+
+    def resize(self, width: int, height: int) -> None:
+        """What the page has, as on a screen of that size."""
+        self.command("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+
+    def command(self, name: str, **parameters: Any) -> Any:
+        """One of the browser's DevTools protocol."""
+        return self._call("POST", "/goog/cdp/execute", {"cmd": name, "params": parameters})
+
+    def _find(self, xpath: str) -> str:
+        return str(next(iter(self._call("POST", "/element", {"using": "xpath", "value": xpath}).values())))
+
     def end(self) -> None:
         """Close the window and end both processes."""
         try:

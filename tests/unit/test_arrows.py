@@ -15,6 +15,7 @@ PACKAGE = ROOT / "mirror_pipeline"
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("orchestration",),
+    ("page",),
     ("resources", "local", "exporter"),
     ("mirror",),
     ("features",),

@@ -13,7 +13,7 @@ from mirror_pipeline.orchestration.project import UP_URL_ENV, KnownMirror, Proje
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
 from mirror_pipeline.orchestration.up.config_watch import STAYS
 from mirror_pipeline.orchestration.up.graphql import GraphQLError, reload_location
-from mirror_pipeline.orchestration.up.page import known_token
+from mirror_pipeline.page.token import known_token
 from mirror_pipeline.topics.catalogue import Catalogue
 
 CATALOGUE_INTERVAL_SECONDS = 30

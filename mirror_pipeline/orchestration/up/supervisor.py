@@ -16,22 +16,21 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from mirror_pipeline.config import Config, load_config
-from mirror_pipeline.errors import MirrorError, UsageError
+from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.exporter import METRICS_HOST, METRICS_PORT
 from mirror_pipeline.orchestration import names, step_thread
 from mirror_pipeline.orchestration.project import CONFIG_ENV, UP_PID_ENV, UP_URL_ENV
 from mirror_pipeline.orchestration.up.config_watch import ConfigWatch
-from mirror_pipeline.orchestration.up.gate import HEALTH
 from mirror_pipeline.orchestration.up.graphql import GraphQLError, location_problem
 from mirror_pipeline.orchestration.up.home import LOGS, LONGEST_SOCKET_PATH, locked, prepare_home, write_workspace
-from mirror_pipeline.orchestration.up.page import TOKEN_ENV, TOKEN_FILE_ENV, address, make_token, warning, write_token
 from mirror_pipeline.orchestration.up.services import Service, wait_until
+from mirror_pipeline.page.gate import HEALTH, PAGE_PREFIX
+from mirror_pipeline.page.server import DEFAULT_PORT, choose_port
+from mirror_pipeline.page.token import TOKEN_ENV, TOKEN_FILE_ENV, address, make_token, warning, write_token
 
 if TYPE_CHECKING:
     from dagster import DagsterRun
 
-DEFAULT_PORT = 3000
-PORTS_TRIED = 20
 MODULE = "mirror_pipeline.orchestration.served"
 CATALOGUE_SECONDS = 20.0
 # Three Python processes import Dagster, on a busy machine.
@@ -85,30 +84,16 @@ def run_up(
         stack.callback(write_token, home, None)
         token_file = write_token(home, token)
         exporter = choose_port(METRICS_HOST, METRICS_PORT) if metrics else None
-        up = Up(config, home, url, token_file if token else None, interrupted, page=page, exporter=exporter)
+        page += ["--config", str(config.path), *(() if exporter is None else ("--metrics", str(exporter)))]
+        up = Up(config, home, url, token_file if token else None, interrupted, page=page)
         stack.callback(up.end)
         if not up.start():
             return 0 if interrupted.is_set() else 1
-        print(f"Dagster UI: {url}/?token={token}" if token else f"Dagster UI: {url}", flush=True)
+        key = f"?token={token}" if token else ""
+        print(f"Dagster UI: {url}/{key}\nmirrors: {url}{PAGE_PREFIX}{key}", flush=True)
         if exporter is not None:
             _say(f"metrics: http://{METRICS_HOST}:{exporter}/metrics")
         return up.watch()
-
-
-def choose_port(host: str, port: int) -> int:
-    """A free port: ``port`` itself, or the next free one if ``port`` is a default.
-
-    Raises:
-        UsageError: the port is taken.
-    """
-    last = port + PORTS_TRIED if port in (DEFAULT_PORT, METRICS_PORT) else port
-    for candidate in range(port, last + 1):
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with suppress(OSError):
-                probe.bind((host, candidate))
-                return int(probe.getsockname()[1])
-    raise UsageError(f"port {port} on {host} is taken", hint="choose another with --port; 0 picks a free one")
 
 
 def refresh_catalogues(config: Config) -> None:
@@ -125,11 +110,10 @@ def refresh_catalogues(config: Config) -> None:
 
 
 class Up:
-    """The services of one ``mirror up``: three of Dagster, and the exporter of metrics unless its port is None."""
+    """The services of one ``mirror up``: Dagster's, of which the web server also has this tool's page, metrics and messages."""
 
     def __init__(
-        self, config: Config, home: Path, url: str, token: Path | None, interrupted: threading.Event, *, page: Sequence[str],
-        exporter: int | None = None,
+        self, config: Config, home: Path, url: str, token: Path | None, interrupted: threading.Event, *, page: Sequence[str]
     ) -> None:  # fmt: skip
         self._home = home
         self._url = url
@@ -142,8 +126,6 @@ class Up:
         self._code: Service | None = None
         self._web: Service | None = None
         self._daemon: Service | None = None
-        self._exporter: Service | None = None
-        self._metrics = () if exporter is None else ("exporter", "-c", str(config.path), "--listen", f"{METRICS_HOST}:{exporter}")
         self._env = {
             **{name: value for name, value in os.environ.items() if name not in (TOKEN_ENV, TOKEN_FILE_ENV)},
             **({TOKEN_FILE_ENV: str(token)} if token else {}),
@@ -172,20 +154,15 @@ class Up:
             "webserver", "mirror_pipeline.orchestration.up.webserver", *self._page, "--workspace", str(self._workspace)
         )  # fmt: skip
         self._daemon = self._service("daemon", "dagster._daemon", "run", "--workspace", str(self._workspace), "--log-level", "warning")
-        if self._metrics:
-            self._exporter = self._service("exporter", "mirror_pipeline.cli", *self._metrics)
         return self._wait(self._web, lambda: _answers(self._url)) and self._location_loads(self._web)
 
     def watch(self) -> int:
-        """Wait until interrupted, or until a service ends by itself; without the exporter all else goes on."""
+        """Wait until interrupted, or until a service ends by itself."""
         import dagster  # noqa: F401 - ending the runs needs it; importing it later would delay shutdown by seconds
 
         services = [service for service in (self._code, self._web, self._daemon) if service is not None]
         while not self._interrupted.wait(0.5):
             self._file.look()
-            if self._exporter is not None and self._exporter.exit_code is not None:
-                _died(self._exporter)
-                self._exporter = None
             for service in services:
                 if service.exit_code is not None:
                     _died(service)
@@ -194,9 +171,8 @@ class Up:
 
     def end(self) -> None:
         """Stop everything in order: the daemon, so that no run starts; running lanes after their micro-batch; the services."""
-        for service in (self._daemon, self._exporter):
-            if service is not None:
-                service.end(SERVICE_END_SECONDS)
+        if self._daemon is not None:
+            self._daemon.end(SERVICE_END_SECONDS)
         if self._code is not None and self._code.exit_code is None:
             self._interrupted.clear()
             end_runs(self._home, self._socket, impatient=self._interrupted)

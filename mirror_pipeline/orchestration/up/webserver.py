@@ -1,4 +1,4 @@
-"""Dagster's web server with access control: ``python -m mirror_pipeline.orchestration.up.webserver``, a service of ``mirror up``.
+"""Dagster's page and this tool's own behind one gate, metrics and messages: a service of ``mirror up``.
 
 ``$MIRROR_UP_TOKEN_FILE`` names the file with the token; without it, no token is required.
 """
@@ -9,14 +9,15 @@ import argparse
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
-from mirror_pipeline.orchestration.up.gate import Gate, GateRules
-from mirror_pipeline.orchestration.up.page import TOKEN_FILE_ENV
+from mirror_pipeline.exporter import METRICS_HOST
+from mirror_pipeline.exporter.serve import serving_metrics, watching
+from mirror_pipeline.page.app import MirrorPages
+from mirror_pipeline.page.server import serve
+from mirror_pipeline.page.token import TOKEN_FILE_ENV, rules_of
 
 # As in Dagster's own command line.
 STATEMENT_TIMEOUT_MS, POOL_RECYCLE_SECONDS, POOL_OVERFLOW = 15_000, 3600, 20
@@ -41,14 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         target = WorkspaceFileTarget([str(options.workspace)])
         with WorkspaceProcessContext(instance, target, version=__version__, code_server_log_level="warning") as context:
             app = create_app_from_workspace_process_context(context, live_data_poll_rate=POLL_MS, lifespan=_lifespan)
-            serve(app, GateRules(options.host, options.port, _token(), tuple(options.allow_host)))
-
-
-def serve(app: Any, rules: GateRules) -> None:
-    """Serve an ASGI app behind the gate. Addresses are not logged: the first request may contain the token."""
-    uvicorn.run(
-        Gate(app, rules), host=rules.host, port=rules.port, log_level="warning", access_log=False, proxy_headers=False, server_header=False
-    )
+            with watching(options.config) as watches, ExitStack() as stack:
+                rules = rules_of(watches.config, options.host, options.port, _token(), options.allow_host)
+                if options.metrics is not None:
+                    stack.enter_context(serving_metrics(watches, METRICS_HOST, options.metrics))
+                serve(MirrorPages(watches, dagster=True).app(), rules, beside=app)
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -56,6 +54,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--workspace", type=Path, required=True)
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--metrics", type=int)
     parser.add_argument("--allow-host", action="append", default=[])
     return parser.parse_args(arguments)
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from mirror_pipeline.orchestration import names
-from mirror_pipeline.orchestration.up.page import UP_TOKEN
+from mirror_pipeline.page.token import UP_TOKEN
 from tests.integration.browser import Browser, needs_chromium
 from tests.support.dagster_page import NAME, Up, end, family, start, until
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from mirror_pipeline.errors import ConfigError, ProblemFound, UsageError
 from mirror_pipeline.orchestration.up import home as home_module
 from mirror_pipeline.orchestration.up.home import locked, packaged_settings, prepare_home, write_workspace
 from mirror_pipeline.orchestration.up.services import Service, wait_until
-from mirror_pipeline.orchestration.up.supervisor import _socket_path, choose_port, end_runs, run_up
+from mirror_pipeline.orchestration.up.supervisor import _socket_path, end_runs, run_up
 
 
 def test_a_missing_configuration_is_said_before_anything_is_made(tmp_path: Path) -> None:
@@ -73,26 +72,6 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
         pass
     with locked(home, "again"):
         pass
-
-
-def test_a_taken_port_is_one_line() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(UsageError, match=f"port {port} on 127.0.0.1 is taken"):
-            choose_port("127.0.0.1", port)
-
-
-def test_the_default_port_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mirror_pipeline.orchestration.up import supervisor
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        monkeypatch.setattr(supervisor, "DEFAULT_PORT", port)
-        assert port < choose_port("127.0.0.1", port) <= port + supervisor.PORTS_TRIED
 
 
 def test_a_long_path_does_not_break_the_socket(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import hmac
 import html
 import ipaddress
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -24,6 +24,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HEALTH = "/healthz"
 GRAPHQL = "/graphql"
+PAGE_PREFIX = "/mirrors"
+"""Where this tool's own page is; all other addresses are Dagster's."""
+USER = "mirror.user"
 # Dagster reads files by name there; this project has no notebooks.
 CLOSED = ("/notebook", "/dagit/notebook")
 TOKEN = "token"  # noqa: S105 - a name
@@ -42,8 +45,17 @@ _PAGE = """<!doctype html><meta charset="utf-8"><title>Mirror Pipeline</title>
 <form action="/"><input name="token" type="password" size="50" autocomplete="off" placeholder="token"> <button>Open</button></form>
 """
 _NO_TOKEN = "Open the address that `mirror up` printed: it contains the token. The token is also in the file up.token in Dagster's folder."  # noqa: S105
+_NO_USER = "The proxy in front of this page named nobody who is in `page.users` of mirror.yaml."
 _WRONG = "That is not the token of this server: each start generates a new one. " + _NO_TOKEN
 _ENTERED = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={address}"><title>Mirror Pipeline</title>'
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who sends a request; one that may not ``change`` anything only looks at this tool's own page."""
+
+    name: str
+    change: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +65,47 @@ class GateRules:
     Args:
         host: the address that the server is bound to.
         port: its port.
-        token: None allows every client that uses a known host name.
+        token: the owner's; None allows every client that uses a known host name, or with ``user_header`` the users that it names.
         allow_hosts: additional host names, with a port or for any port, that a proxy or its browsers use.
+        owner: who the owner is, as the ledger names people.
+        users: others by token.
+        named: others by the name that ``user_header`` has.
+        user_header: lower-case name of the header in which a proxy says who the user is.
     """
 
     host: str
     port: int
     token: str | None = field(repr=False)
     allow_hosts: tuple[str, ...] = ()
+    owner: User = User("", change=True)
+    users: Mapping[str, User] = field(default_factory=dict, repr=False)
+    named: Mapping[str, User] = field(default_factory=dict)
+    user_header: str = ""
 
     @property
     def cookie(self) -> str:
         """The cookie's name. It holds the port: browsers share cookies between ports of one host."""
         return f"mirror_up_{self.port}"
 
-    @property
-    def secret(self) -> str:
-        """The cookie's value: derived from the token, so that a stolen cookie does not reveal it."""
-        return hmac.new((self.token or "").encode(), b"cookie", sha256).hexdigest()
+    def user(self, headers: Mapping[str, str]) -> User | None:
+        """Who sends these headers; None if that is not known."""
+        if self.token is None:
+            return self.named.get(headers.get(self.user_header, "")) if self.user_header else self.owner
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() in ("bearer", "token"):
+            return self.bearer(given.strip())
+        cookies = dict(part.strip().partition("=")[::2] for part in headers.get("cookie", "").split(";"))
+        value = cookies.get(self.cookie, "").encode()
+        return self._found(lambda token: hmac.compare_digest(value, secret_of(token).encode()))
+
+    def bearer(self, given: str) -> User | None:
+        """Whose token that is."""
+        return self._found(lambda token: hmac.compare_digest(given.encode(), token.encode()))
+
+    def _found(self, fits: Callable[[str], bool]) -> User | None:
+        """Every token is compared, in constant time."""
+        known = {**self.users, **({} if self.token is None else {self.token: self.owner})}
+        return next((user for user, fit in [(user, fits(token)) for token, user in known.items()] if fit), None)
 
     def knows_host(self, header: str) -> bool:
         """Whether a Host header names this server: any other name indicates DNS rebinding."""
@@ -96,13 +131,14 @@ class GateRules:
     def _allowed(self, name: str, with_port: str) -> bool:
         return any(allowed.lower() in (name, with_port) for allowed in self.allow_hosts)
 
-    def knows_token(self, token: str) -> bool:
-        """Compared in constant time."""
-        return self.token is not None and hmac.compare_digest(token.encode(), self.token.encode())
+
+def secret_of(token: str) -> str:
+    """The cookie's value: derived from the token, so that a stolen cookie does not reveal it."""
+    return hmac.new(token.encode(), b"cookie", sha256).hexdigest()
 
 
 class Gate:
-    """The ASGI layer."""
+    """The ASGI layer. The request's user is at USER in its scope."""
 
     def __init__(self, app: App, rules: GateRules) -> None:
         self._app = app
@@ -126,16 +162,20 @@ class Gate:
             await _answer(send, 404, "There are no notebooks here.\n")
         elif method == "GET" and any(name == TOKEN for name, _ in _query(scope)):
             await self._enter(scope, headers, send)
-        elif not self._is_known(headers):
-            await _ask(send, headers, 401, _NO_TOKEN)
+        elif (user := self._rules.user(headers)) is None:
+            await _ask(send, headers, 401, _NO_USER if self._rules.user_header and self._rules.token is None else _NO_TOKEN)
+        elif not user.change and (method not in ("GET", "HEAD") or not is_own(path)):
+            await _answer(send, 403, f"{user.name} may look at {PAGE_PREFIX}, and change nothing.\n")
         elif path.rstrip("/") == GRAPHQL and (refusal := _not_json(headers, method)):
             await _answer(send, *refusal)
         else:
+            scope[USER] = user
             await self._app(scope, receive, _with_headers(send))
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = _headers(scope)
-        if self._foreign(headers, "WEBSOCKET") or not self._is_known(headers):
+        user = self._rules.user(headers)
+        if self._foreign(headers, "WEBSOCKET") or user is None or not user.change:
             await receive()
             await send({"type": "websocket.close", "code": 1008})
         else:
@@ -152,27 +192,22 @@ class Gate:
             return ""
         return "This server rejects requests from pages of other sites.\n"
 
-    def _is_known(self, headers: dict[str, str]) -> bool:
-        if self._rules.token is None:
-            return True
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() in ("bearer", "token"):
-            return self._rules.knows_token(given.strip())
-        cookies = dict(part.strip().partition("=")[::2] for part in headers.get("cookie", "").split(";"))
-        return hmac.compare_digest(cookies.get(self._rules.cookie, "").encode(), self._rules.secret.encode())
-
     async def _enter(self, scope: Scope, headers: dict[str, str], send: Send) -> None:
         """Remove the token from the address and, if it is the right one, set the cookie."""
-        given = [value for name, value in _query(scope) if name == TOKEN]
+        given = [value for name, value in _query(scope) if name == TOKEN][-1]
         rest = urlencode([(name, value) for name, value in _query(scope) if name != TOKEN])
-        # Never "//other.example": that would redirect to another host.
-        clean = "/" + quote(scope["path"].lstrip("/")) + (f"?{rest}" if rest else "")
-        extra = [(b"location", clean.encode())]
+        path = scope["path"]
+        extra: list[tuple[bytes, bytes]] = []
         if self._rules.token is not None:
-            if not self._rules.knows_token(given[-1]):
+            user = self._rules.bearer(given)
+            if user is None:
                 await _ask(send, headers, 403, _WRONG)
                 return
-            extra.append((b"set-cookie", f"{self._rules.cookie}={self._rules.secret}; Path=/; HttpOnly; SameSite=Strict".encode()))
+            path = path if user.change or is_own(path) else PAGE_PREFIX
+            extra.append((b"set-cookie", f"{self._rules.cookie}={secret_of(given)}; Path=/; HttpOnly; SameSite=Strict".encode()))
+        # Never "//other.example": that would redirect to another host.
+        clean = "/" + quote(path.lstrip("/")) + (f"?{rest}" if rest else "")
+        extra.insert(0, (b"location", clean.encode()))
         if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
             await _answer(send, 303, "", extra=extra)
         else:  # after a link on another site the browser withholds a strict cookie until a page of this server asks
@@ -190,6 +225,11 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 def _query(scope: Scope) -> list[tuple[str, str]]:
     return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+
+
+def is_own(path: str) -> bool:
+    """Whether an address is of this tool's own page."""
+    return path == PAGE_PREFIX or path.startswith(PAGE_PREFIX + "/")
 
 
 def is_loopback(host: str) -> bool:

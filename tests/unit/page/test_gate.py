@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.orchestration.up import page
-from mirror_pipeline.orchestration.up.gate import Gate, GateRules, is_loopback
+from mirror_pipeline.page import token as page
+from mirror_pipeline.page.gate import Gate, GateRules, is_loopback, secret_of
 
 TOKEN = "canary-token-0123456789"
 OURS = "127.0.0.1:3000"
@@ -70,7 +70,7 @@ def visit(target: str = "/", method: str = "GET", *, by: GateRules | None = None
 
 
 def known(**headers: str) -> dict[str, Any]:
-    return {"cookie": f"other=1; mirror_up_3000={rules().secret}", **headers}
+    return {"cookie": f"other=1; mirror_up_3000={secret_of(TOKEN)}", **headers}
 
 
 def test_without_the_token_nothing_is_shown() -> None:
@@ -90,7 +90,7 @@ def test_a_wrong_token_is_refused_wherever_it_stands(wrong: str) -> None:
     assert not visit(cookie=f"mirror_up_3000={wrong}").passed
     # The cookie's value is no token, the token no cookie.
     assert not visit(cookie=f"mirror_up_3000={TOKEN}").passed
-    assert not visit(authorization=f"Bearer {rules().secret}").passed
+    assert not visit(authorization=f"Bearer {secret_of(TOKEN)}").passed
 
 
 def test_the_printed_address_gives_a_cookie_and_leads_to_the_clean_one() -> None:

@@ -1,14 +1,17 @@
-"""The web page of ``mirror up``: its address and its token, which is in a file that only the owner can read."""
+"""A page's address, its token, which is in a file that only the owner can read, and who may use it."""
 
 from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 
+from mirror_pipeline.config import Config
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.files import replace_file
-from mirror_pipeline.orchestration.up.gate import ANY_ADDRESS, is_loopback
+from mirror_pipeline.host import user_name
+from mirror_pipeline.page.gate import ANY_ADDRESS, GateRules, User, is_loopback
 
 TOKEN_ENV = "MIRROR_UP_TOKEN"  # noqa: S105 - a name
 TOKEN_FILE_ENV = "MIRROR_UP_TOKEN_FILE"  # noqa: S105 - a name
@@ -50,6 +53,25 @@ def known_token() -> str | None:
     except OSError:
         token = ""
     return token or os.environ.get(TOKEN_ENV) or None
+
+
+def rules_of(config: Config, host: str, port: int, token: str | None, allow_hosts: Sequence[str] = ()) -> GateRules:
+    """Who gets in: the owner, and the users of mirror.yaml.
+
+    Raises:
+        ConfigError: a user's token cannot be read.
+        UsageError: it is too short, or somebody else's too.
+    """
+    users: dict[str, User] = {}
+    for user in config.page.users:
+        if user.token is not None:
+            theirs = user.token.resolve()
+            if len(theirs) < SHORTEST or theirs in (token, *users):
+                raise UsageError(f"page.users: the token of {user.name} needs {SHORTEST} characters or more, and to be nobody else's")
+            users[theirs] = User(user.name, change=user.role == "change")
+    named = {user.name: User(user.name, change=user.role == "change") for user in config.page.users}
+    owner = User(user_name(), change=True)
+    return GateRules(host, port, token, tuple(allow_hosts), owner, users, named, config.page.user_header.lower())
 
 
 def address(host: str, port: int) -> str:

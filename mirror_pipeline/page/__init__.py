@@ -1,0 +1,1 @@
+"""The page: how mirrors are, and what may be done about them, in a browser."""

@@ -60,6 +60,7 @@ class MirrorPages:
             PAGE_PREFIX + "/new": self._edit,
             one: self._mirror,
             one + "/live": self._mirror,
+            one + "/topics/live": self._mirror,
             one + "/points": self._points,
             one + "/edit": self._edit,
             one + "/failover": self._failover,
@@ -143,10 +144,12 @@ class MirrorPages:
     async def _mirror(self, request: Request) -> Response:
         watch = self._watch(request)
         query = request.query_params
-        template = "_mirror.html" if request.url.path.endswith("/live") else "mirror.html"
+        part = request.url.path.removeprefix(f"{PAGE_PREFIX}/m/{watch.facts.mirror}")
+        template = {"/live": "_mirror.html", "/topics/live": "_topics.html"}.get(part, "mirror.html")
         row = view.mirror_row(watch, self._watches.config)
         topics = view.topics(watch, find=query.get("find", ""), number=query.get("page", "1"))
-        return self._show(request, template, mirror=row, topics=topics, find=query.get("find", ""), query=str(request.url.query))
+        halted = [row for row in view.topics(watch).rows if row.accept]
+        return self._show(request, template, mirror=row, topics=topics, halted=halted, find=query.get("find", ""), query=request.url.query)
 
     async def _points(self, request: Request) -> Response:
         points = list(self._watch(request).history.points)

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from mirror_pipeline.exporter.facts import Facts
 from mirror_pipeline.exporter.history import IN_STEP_SECONDS, History
-from mirror_pipeline.halts import DIRECTED, PAUSED
+from mirror_pipeline.halts import ACCEPTABLE, DIRECTED, PAUSED
 from mirror_pipeline.lags import HALTED, MirrorLag
 from mirror_pipeline.text import clock, count, duration, plural, rate
 
@@ -55,7 +55,8 @@ def _state(facts: Facts, lag: MirrorLag, history: History | None) -> tuple[str, 
         return WAITING, next(f"paused: {topic.reason}" for topic in lag.topics if topic.state == PAUSED)
     if halted := [topic for topic in lag.topics if topic.state == HALTED]:
         more = f" and {len(halted) - 1} more" if len(halted) > 1 else ""
-        what = f": {halted[0].hint}" if halted[0].hint else ""
+        todo = "accept it on the mirror's page or by `mirror resolve`" if halted[0].code in ACCEPTABLE else halted[0].hint
+        what = f"; {todo}" if todo else ""
         return TROUBLE, f"{len(halted)} of {plural(len(lag.topics), 'topic')} halted: {halted[0].topic}{more} ({halted[0].code}){what}"
     if not running and due:
         return TROUBLE, f"not running: {waiting}; start it with `mirror run` or in Dagster"

@@ -75,7 +75,7 @@ def mirror_row(watch: Watch, config: Config) -> MirrorRow:
     )  # fmt: skip
 
 
-def topics(watch: Watch, *, find: str, number: str) -> TopicsPage:
+def topics(watch: Watch, *, find: str = "", number: str = "1") -> TopicsPage:
     """A page of the topics whose name holds ``find``."""
     lag = watch.facts.lag
     matching = [topic for topic in (lag.topics if lag is not None else ()) if find.lower() in topic.topic.lower()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,11 @@ class Browser:
 
     @property
     def text(self) -> str:
-        """What the page shows."""
-        return str(self.run("done(document.body ? document.body.innerText : '')"))
+        """What the page shows; "" while another page is being loaded."""
+        try:
+            return str(self.run("done(document.body ? document.body.innerText : '')"))
+        except urllib.error.HTTPError:  # the page that was asked has gone
+            return ""
 
     @property
     def cookies(self) -> list[dict[str, Any]]:
@@ -65,8 +69,17 @@ class Browser:
         return self._call("POST", "/execute/async", {"script": body, "args": list(arguments)})
 
     def click(self, text: str) -> None:
-        """Press the link or button that says this."""
-        self._call("POST", f"/element/{self._find(f'//*[self::a or self::button][normalize-space()={json.dumps(text)}]')}/click", {})
+        """Press the link or button that says this; the page may put another one in its place meanwhile."""
+        where = f"//*[self::a or self::button][normalize-space()={json.dumps(text)}]"
+
+        def pressed() -> bool:
+            try:
+                self._call("POST", f"/element/{self._find(where)}/click", {})
+            except urllib.error.HTTPError:
+                return False
+            return True
+
+        wait_until(pressed, 20, f"{text} to be pressed")
 
     def fill(self, label: str, text: str) -> None:
         """Write into the field of a label that begins so."""

@@ -43,6 +43,8 @@ SHAPES = {
     "import-mm2": '{"properties", "path", "mirrors", "keys": [{"key", "line", "value", "outcome", "became", "why"}], '
     '"secrets": {VARIABLE: KEY}}',
     "check": '{"ok", "findings": [{"mirror", "what", "ok", "detail", "hint"}]}',
+    "doctor": '{"mirrors": [{"mirror", "links": [{"cluster", "side", "round_trip", "send_buffer", "receive_buffer", "in_flight", '
+    '"bandwidth", "predicted", "measured", "connections", "expected"}], "findings": [{"what", "ok", "detail", "hint"}]}]}',
     "plan": '{"mirrors": [{"mirror", "topics": [{"topic", "target_topic", "partitions", "records", "bytes", "actions", "warnings", '
     '"blockers", "state", "code", "reason", "hint"}], "excluded": [{"topic", "why"}], "notes"}]}',
     "run": '{"mirrors": [{"mirror", "state", "records", "bytes", "seconds", '

@@ -406,7 +406,7 @@ class BufferModel(Section):
 
 
 class NotifyModel(Section):
-    """Messages about trouble, sent by `mirror exporter`, which `mirror up` starts: one when a cause has lasted, one when it is over."""
+    """Messages about trouble, sent by `mirror exporter` or `mirror up`: one when a cause has lasted, one when it is over."""
 
     urls: list[Channel] = setting(
         [],

@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,15 @@ from mirror_pipeline.reports import Finding
 from mirror_pipeline.text import duration, plural, rate
 from mirror_pipeline.topics.lanes import lane_names, select_topics
 from mirror_pipeline.units import rounded_size
-from mirror_pipeline.verify.log_walk import read_log
+from mirror_pipeline.verify.log_walk import LogWalk
 
 MEASURE_SECONDS = 3.0
 # Connections that read at the same time to see what the line carries.
 MOST_LINES = 32
-# Of the kernel's socket buffer what was seen to be under way in a round trip, for each byte that the broker sets: Linux doubles the
-# number for its own books (socket(7)), and packets take a part of that.
-KERNEL_SHARE = 1.2
+# Of the time of a measurement, for a look at how much one connection has under way.
+PROBE_SHARE = 0.5
+LEAST_WARM_UP, WARM_UP_TRIPS = 0.3, 15
+ANSWER_BYTES = 1 << 20
 DEFAULT_BUFFER = 102_400
 SLOW_DISK, DISK_BYTES = 100e6, 64 << 20
 CLOCK_SECONDS, FEW_FILES = 2.0, 1024
@@ -43,8 +44,9 @@ CLOCK_SECONDS, FEW_FILES = 2.0, 1024
 class LinkReport:
     """A cluster as it is reached from here: seconds, bytes, bytes a second; None where it could not be measured.
 
-    ``predicted`` is what one connection can carry by B·D/(B·RTT + D), with ``bandwidth`` as B and ``in_flight`` as D. ``connections`` is
-    how many a reading task begins with.
+    ``predicted`` is what one connection can carry by B·D/(B·RTT + D), with ``bandwidth`` as B and ``in_flight`` as D: what was seen to be
+    under way in a round trip. That is not the broker's socket buffer, which a broker without TLS exceeds: it sends files by sendfile(2).
+    ``measured`` is what one connection then carried. ``connections`` is how many a reading task begins with.
     """
 
     cluster: str
@@ -52,7 +54,7 @@ class LinkReport:
     round_trip: float
     send_buffer: int | None
     receive_buffer: int | None
-    in_flight: int
+    in_flight: int | None = None
     bandwidth: float | None = None
     predicted: float | None = None
     measured: float | None = None
@@ -87,6 +89,11 @@ def one_connection(bandwidth: float, round_trip: float, in_flight: float) -> flo
     return bandwidth * in_flight / (bandwidth * round_trip + in_flight)
 
 
+def under_way(bandwidth: float, round_trip: float, rate: float) -> float:
+    """The D of :func:`one_connection` that goes with a ``rate``."""
+    return rate * round_trip / max(1e-6, 1 - rate / bandwidth)  # a line that one connection fills shows no window
+
+
 def doctor(flow: Flow, *, seconds: float = MEASURE_SECONDS, bandwidth: float | None = None) -> DoctorReport:
     """See :meth:`Mirror.doctor`."""
     links, findings = list[LinkReport](), list[Finding]()
@@ -97,7 +104,7 @@ def doctor(flow: Flow, *, seconds: float = MEASURE_SECONDS, bandwidth: float | N
             findings.append(Finding(f"{side} {cluster.alias}", False, error.message, error.hint or ""))
             continue
         links.append(link)
-        findings.append(_judged(link))
+        findings.append(judged(link))
     store = open_lane(flow.config.buffer, flow.name, lane_names(flow.settings)[0])
     findings += [_disk(store), _clock(store), _files(), _zone()]
     return DoctorReport(flow.name, tuple(links), tuple(findings))
@@ -113,12 +120,15 @@ def _link(flow: Flow, side: str, cluster: ClusterSettings, seconds: float, bandw
         for node in client.brokers().up:
             client.connection(node)
         trip = client.round_trip
-        measured, line = _read_rates(flow, admin, client, seconds, trip) if side == "source" else (None, None)
-    line = bandwidth or line
-    flight = int((buffers[0] or DEFAULT_BUFFER) * KERNEL_SHARE) if (buffers[0] or DEFAULT_BUFFER) > 0 else 0
-    predicted = one_connection(line, trip, flight) if line and flight else None
+        rates = _read_rates(flow, admin, client, seconds, trip) if side == "source" else None
     count = ConnectionCount().now(trip, flow.settings.engine.connections) or 2
-    return LinkReport(cluster.alias, side, trip, buffers[0], buffers[1], flight, line, predicted, measured, count)
+    link = LinkReport(cluster.alias, side, trip, buffers[0], buffers[1], connections=count)
+    if rates is None:
+        return link
+    probe, one, many = rates
+    line = bandwidth or max(probe, one, many)
+    flight = under_way(line, trip, probe)
+    return replace(link, in_flight=int(flight), bandwidth=line, predicted=one_connection(line, trip, flight), measured=one)
 
 
 def _number(value: Any) -> int | None:
@@ -127,63 +137,61 @@ def _number(value: Any) -> int | None:
     return None
 
 
-def _read_rates(flow: Flow, admin: Admin, client: WireClient, seconds: float, trip: float) -> tuple[float | None, float | None]:
-    """Bytes a second over one connection, and over many: those of the partition that holds most. None without records."""
+def _read_rates(flow: Flow, admin: Admin, client: WireClient, seconds: float, trip: float) -> tuple[float, float, float] | None:
+    """Bytes a second over one connection, briefly and for longer, and over many: of the partition with most records, None without any."""
     selected = select_topics(flow.config, flow.settings, admin.topics()).topics
     metadata = client.metadata(selected)
     parts = [TopicPartition(topic.name, number) for topic in metadata.topics.values() if not topic.error for number in topic.partitions]
     known = log_ranges(client, parts, isolation=0).items()
     ranges = {tp: found for tp, found in known if not isinstance(found, BrokerError) and found[1] > found[0]}
     if not ranges:
-        return None, None
+        return None
     tp = max(ranges, key=lambda found: ranges[found][1] - ranges[found][0])
-    one = _rate(flow.source, [(tp, *ranges[tp])], seconds)
+    probe, one = (_rate(flow.source, [(tp, *ranges[tp])], wanted, trip) for wanted in (seconds * PROBE_SHARE, seconds))
     lines = max(4, min(MOST_LINES, ConnectionCount().now(trip, None)))
     start, end = ranges[tp]
     step = max(1, (end - start) // lines)
-    return one, max(one, _rate(flow.source, [(tp, at, end) for at in range(start, end, step)][:lines], seconds))
+    return probe, one, _rate(flow.source, [(tp, at, end) for at in range(start, end, step)][:lines], seconds, trip)
 
 
-def _rate(cluster: ClusterSettings, reads: list[tuple[TopicPartition, int, int]], seconds: float) -> float:
-    """Every read has a connection of its own; what is read to its end begins again."""
-    counts, errors, ready = [0] * len(reads), list[MirrorError](), threading.Barrier(len(reads) + 1)
-    until = float("inf")
+def _rate(cluster: ClusterSettings, reads: list[tuple[TopicPartition, int, int]], seconds: float, trip: float) -> float:
+    """Bytes a second, from answer to answer, once connections have found their pace (TCP's slow start). Each read has one of its own."""
+    rates, errors = [0.0] * len(reads), list[MirrorError]()
+    settled = time.monotonic() + LEAST_WARM_UP + WARM_UP_TRIPS * trip
+    until = settled + seconds
 
     def read(number: int, tp: TopicPartition, start: int, end: int) -> None:
         try:
             with WireClient(cluster) as client:
                 client.metadata([tp.topic])
-                client.connection(client.leader(tp))
-                ready.wait(60)
-                while time.monotonic() < until:
-                    for piece in read_log(client, tp, start, end, isolation=0, size=1 << 20):
-                        counts[number] += piece.header.size
-                        if time.monotonic() >= until:
-                            return
+                first, last, size = 0.0, 0.0, 0
+                while last < until:
+                    walk = LogWalk(client, tp, start, end, isolation=0, size=ANSWER_BYTES)
+                    while last < until and (answer := walk.read()) is not None:
+                        last = time.monotonic()
+                        if first:
+                            size += len(answer.records)
+                        elif last >= settled:
+                            first = last
+                    walk.close()
+                rates[number] = size / (last - first) if last > first else 0.0
         except MirrorError as error:
-            ready.abort()
             errors.append(error)
-        except threading.BrokenBarrierError:
-            return
 
     threads = [threading.Thread(target=read, args=(number, *what), daemon=True) for number, what in enumerate(reads)]
     for thread in threads:
         thread.start()
-    with suppress(threading.BrokenBarrierError):
-        ready.wait(60)
-    began = time.monotonic()
-    until = began + seconds
     for thread in threads:
         thread.join()
     if errors:
         raise errors[0]
-    return sum(counts) / (time.monotonic() - began)
+    return sum(rates)
 
 
-def _judged(link: LinkReport) -> Finding:
+def judged(link: LinkReport) -> Finding:
     what = f"{link.side} {link.cluster}"
     text = f"round trip {link.round_trip * 1000:.1f} ms, {plural(link.connections, 'connection')} for each reading task to begin with"
-    if link.predicted is not None and link.bandwidth is not None:
+    if link.predicted is not None and link.bandwidth is not None and link.in_flight is not None:
         numbers = f"B {rate(link.bandwidth)}, RTT {link.round_trip * 1000:.1f} ms, D {rounded_size(link.in_flight)}"
         text += f"; one connection can carry {rate(link.predicted)} = B*D/(B*RTT + D) with {numbers}"
     if link.measured is not None:

@@ -17,6 +17,7 @@ from mirror_pipeline.orchestration.checks import copying_key, verify_checks, ver
 from mirror_pipeline.orchestration.failover import failback_job, failover_job
 from mirror_pipeline.orchestration.groups import carries_groups, groups_check, groups_sensor, groups_spec
 from mirror_pipeline.orchestration.maintenance import evict_job, prune_job, schedules
+from mirror_pipeline.orchestration.overview import overview_check, overview_spec
 from mirror_pipeline.orchestration.project import KnownMirror, Project, config_path, joints, read_project
 from mirror_pipeline.orchestration.resource_types import MirrorsResource, SparkSessionResource
 from mirror_pipeline.orchestration.sensors.catalogue_sensor import catalogue_sensor, file_sensor
@@ -60,6 +61,8 @@ def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.De
         if partner_of([known.config for known in project.mirrors], mirror.config) is not None:
             jobs.append(failback_job(mirror))
         sensors += [lag_sensor(mirror, lane_jobs), catalogue_sensor(mirror)]
+        assets.append(overview_spec(mirror))
+        checks.append(overview_check(mirror))
         if carries_groups(mirror):
             assets.append(groups_spec(mirror))
             checks.append(groups_check(mirror))

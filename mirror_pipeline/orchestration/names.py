@@ -31,6 +31,7 @@ PROCESS_TAG = "mirror/process"
 SAME_CHECK = "same_as_source"
 COPYING_CHECK = "copying"
 GROUPS_CHECK = "groups_in_step"
+OVERVIEW_CHECK = "nothing_to_do"
 KIND_LANE, KIND_BACKFILL, KIND_UPKEEP, KIND_FAILOVER = "lane", "backfill", "upkeep", "failover"
 RUN_KINDS = (KIND_LANE, KIND_BACKFILL, KIND_UPKEEP, KIND_FAILOVER)
 
@@ -63,6 +64,11 @@ def backfill_key(mirror: str, topic: str) -> dg.AssetKey:
 def groups_key(mirror: str) -> dg.AssetKey:
     """The committed offsets of the mirror's consumer groups on the target."""
     return dg.AssetKey([mirror, "groups"])
+
+
+def overview_key(mirror: str) -> dg.AssetKey:
+    """The mirror as a whole."""
+    return dg.AssetKey([mirror, "overview"])
 
 
 def topic_of(key: dg.AssetKey) -> str:

@@ -6,10 +6,12 @@ import zlib
 import dagster as dg
 
 from mirror_pipeline.errors import ClusterUnreachable, MirrorError
+from mirror_pipeline.exporter.facts import Facts
 from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.orchestration import metadata, names, step_thread
 from mirror_pipeline.orchestration.assets import BUDGET_SECONDS, lane_tags
 from mirror_pipeline.orchestration.checks import copying_key
+from mirror_pipeline.orchestration.overview import Event, overview_events
 from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
 from mirror_pipeline.orchestration.sensors.lag_decision import LagDecision, LagMemory, Start, decide
@@ -54,11 +56,12 @@ def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: Mirr
     except (MirrorError, TimeoutError) as error:
         return _without_source(context, mirror, mirrors, error)
     now = step_thread.wall_clock()
+    glance = overview_events(Facts(mirror.name, status=status, lag=lag, lag_at=now), now)
     memory = LagMemory(context.cursor)
     due = memory.see(lag, now)
     facts = memory.pace(gather(context.instance, mirror, status), now)
     decision = decide(lag, facts, homes=homes, now=now, stuck=memory.stuck())
-    events = [dg.AssetObservation(names.source_key(mirror.name, t.topic), metadata=metadata.of_topic_lag(t)) for t in due]
+    events = [*glance, *(dg.AssetObservation(names.source_key(mirror.name, t.topic), metadata=metadata.of_topic_lag(t)) for t in due)]
     return _result(mirror, decision, events, memory.cursor())
 
 
@@ -87,7 +90,7 @@ def _without_source(
     """The source is unreachable: lanes with staged records can still deliver them."""
     unseen = _unseen(mirror, error)
     if not isinstance(error, TimeoutError) and not (isinstance(error, ClusterUnreachable) and error.cluster == mirror.config.source):
-        return dg.SkipReason(unseen)
+        return _blind(context, mirror, unseen)
 
     def look() -> tuple[MirrorLag, MirrorStatus, dict[str, str]]:
         live = mirrors.mirror(mirror.name)
@@ -97,13 +100,18 @@ def _without_source(
     try:
         lag, status, homes = step_thread.bounded(look, LAG_LOOK_SECONDS, name=f"buffer of {mirror.name}")
     except (MirrorError, TimeoutError):
-        return dg.SkipReason(unseen)
+        return _blind(context, mirror, unseen)
     if not lag.lag_records:
-        return dg.SkipReason(unseen)
+        return _blind(context, mirror, unseen)
     now, memory = step_thread.wall_clock(), LagMemory(context.cursor)
     decision = decide(lag, memory.pace(gather(context.instance, mirror, status), now), homes=homes, now=now)
     drain = LagDecision(decision.starts, (unseen, *decision.reasons))
-    return _result(mirror, drain, [], memory.cursor())
+    return _result(mirror, drain, overview_events(Facts(mirror.name, error=unseen), now), memory.cursor())
+
+
+def _blind(context: dg.SensorEvaluationContext, mirror: KnownMirror, unseen: str) -> dg.SensorResult:
+    events = overview_events(Facts(mirror.name, error=unseen), step_thread.wall_clock())
+    return dg.SensorResult(skip_reason=unseen, asset_events=events, cursor=context.cursor)
 
 
 def _unseen(mirror: KnownMirror, error: Exception) -> str:
@@ -115,7 +123,7 @@ def _unseen(mirror: KnownMirror, error: Exception) -> str:
     return f"lag of mirror {mirror.name} unknown: {error}"
 
 
-def _result(mirror: KnownMirror, decision: LagDecision, events: list[dg.AssetObservation], cursor: str) -> dg.SensorResult:
+def _result(mirror: KnownMirror, decision: LagDecision, events: list[Event], cursor: str) -> dg.SensorResult:
     if not decision.starts:
         return dg.SensorResult(skip_reason="; ".join(decision.reasons), asset_events=events, cursor=cursor)
     return dg.SensorResult(run_requests=[_request(mirror, start) for start in decision.starts], asset_events=events, cursor=cursor)

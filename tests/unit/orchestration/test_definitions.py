@@ -38,6 +38,7 @@ def test_the_graph_of_a_mirror_with_two_lanes(tmp_path: Path) -> None:
         "east-to-west/target/orders": ("east_to_west/lane_0", ["east-to-west/source/orders"]),
         "east-to-west/backfill/a.b": ("backfill/east_to_west", ["east-to-west/source/a.b"]),
         "east-to-west/backfill/orders": ("backfill/east_to_west", ["east-to-west/source/orders"]),
+        "east-to-west/overview": ("east_to_west/overview", []),
     }
     found = defs.resolve_asset_graph()
     assert found.get(names.source_key(NAME, "orders")).is_external
@@ -128,7 +129,7 @@ def test_the_module_loads_in_a_process_of_its_own_without_a_network(tmp_path: Pa
     code = "from mirror_pipeline.orchestration.definitions import defs; print(len(list(defs.assets)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "3"
+    assert done.stdout.strip() == "4"
 
 
 def test_workspace_file_names_the_module_and_location() -> None:

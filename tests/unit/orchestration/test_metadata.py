@@ -6,11 +6,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from mirror_pipeline.exporter.facts import Facts
 from mirror_pipeline.features.failover.report import HandedTopic
 from mirror_pipeline.orchestration import metadata
+from mirror_pipeline.orchestration.overview import overview_events
 from mirror_pipeline.orchestration.reporting import LaneReporter
 from mirror_pipeline.reports import GroupsReport
-from tests.support.orchestration_fakes import FakeMirror, topic_lag
+from tests.support.orchestration_fakes import FakeMirror, mirror_lag, topic_lag
 
 DOCS = Path(__file__).parents[3] / "docs" / "dagster.md"
 FIXED = {
@@ -18,7 +20,7 @@ FIXED = {
     "micro_batches", "seconds", "seconds_staging", "seconds_producing", "staged_records", "staged_bytes", "spark_bytes",
     "driver_bytes", "spark_jobs", "gaps", "positions", "end_offsets", "offset_ranges", "state", "code", "reason", "hint",
     "since", "target_topic", "target_down", "from_time", "to_time", "leaves", "differences", "first_differences", "expired",
-    "groups", "groups_not_in_step", "records_behind", "report",
+    "groups", "groups_not_in_step", "records_behind", "lost_by_a_failover_now", "report",
 }  # fmt: skip
 
 
@@ -40,6 +42,7 @@ def test_what_is_emitted_has_a_fixed_name() -> None:
     emitted |= set(metadata.of_backfill(fake.backfill("orders", 0, 1, into=None)))
     emitted |= set(metadata.of_verification("orders", fake.verify()))
     emitted |= set(metadata.of_groups(GroupsReport("m", ())))
+    emitted |= set(overview_events(Facts("m", lag=mirror_lag(orders=1)), 0.0)[0].metadata)
     emitted |= set(metadata.of_cluster_change("promoted", "")) | set(metadata.of_promotion(HandedTopic("orders", "east.orders", ())))
     assert emitted == metadata.METADATA_NAMES
 

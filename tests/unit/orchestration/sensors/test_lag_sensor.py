@@ -268,8 +268,10 @@ def test_a_terminated_run_pauses_and_says_how_to_stop_for_good() -> None:
 
 def test_lag_is_observed_on_the_source_asset(fake: FakeMirror, instance: dg.DagsterInstance) -> None:
     fake.lag_answer = mirror_lag(orders=3)
-    (event,) = tick(instance, "orders").asset_events
-    assert isinstance(event, dg.AssetObservation)
+    glance, check, event = tick(instance, "orders").asset_events
+    assert isinstance(event, dg.AssetObservation) and isinstance(glance, dg.AssetMaterialization)
+    assert glance.asset_key == names.overview_key(NAME) == check.asset_key
+    assert "not running: 3 records wait" in str(glance.metadata["state"].value)
     assert event.asset_key == names.source_key(NAME, "orders")
     values = {name: value.value for name, value in event.metadata.items()}
     assert values["lag_records"] == 3
@@ -290,7 +292,7 @@ def test_observations_are_spaced_and_follow_changes(
     assert second.asset_events == []
     now += 52
     third = tick(instance, "orders", cursor=second.cursor)
-    assert len(third.asset_events) == 1
+    assert [names.topic_of(event.asset_key) for event in third.asset_events if event.asset_key] == ["overview", "overview", "orders"]
     now += 600
     assert tick(instance, "orders", cursor=third.cursor).asset_events == [], "nothing changed: silent"
 

@@ -28,18 +28,29 @@ def test_what_is_staged_is_delivered(fake: FakeMirror, instance: dg.DagsterInsta
     assert request.asset_selection == [names.target_key(NAME, "orders")]
 
 
+def said(result: dg.SensorResult | dg.SkipReason) -> str:
+    """Why nothing is started."""
+    assert isinstance(result, dg.SensorResult) and not result.run_requests and result.skip_reason is not None
+    return result.skip_reason.skip_message or ""
+
+
 def test_with_nothing_staged_nothing_is_started(fake: FakeMirror, instance: dg.DagsterInstance) -> None:
     fake.lag_answer, fake.staged = SILENT, mirror_lag(orders=0, users=0)
     result = tick(instance)
-    assert isinstance(result, dg.SkipReason)
-    assert result.skip_message == "source cluster east unreachable: no broker answers (is it up?)"
+    assert said(result) == "source cluster east unreachable: no broker answers (is it up?)"
+    assert isinstance(result, dg.SensorResult)
+    (glance, check) = result.asset_events
+    assert isinstance(check, dg.AssetCheckEvaluation) and not check.passed
+    assert str(glance.metadata["state"].value).startswith("**not known: source cluster east unreachable")
+    again = tick(instance)
+    assert isinstance(again, dg.SensorResult) and again.asset_events == [], "the same is not said at every tick"
 
 
 def test_a_silent_target_or_an_unreadable_buffer_starts_nothing(
     fake: FakeMirror, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.lag_answer, fake.staged = ClusterUnreachable("west", "no broker answers"), mirror_lag(orders=7)
-    assert isinstance(tick(instance), dg.SkipReason)
+    assert said(tick(instance)) == "target cluster west unreachable: no broker answers"
     fake.lag_answer = SILENT
 
     def unreadable() -> MirrorLag:
@@ -47,4 +58,4 @@ def test_a_silent_target_or_an_unreadable_buffer_starts_nothing(
 
     monkeypatch.setattr(fake, "undelivered", unreadable)
     result = tick(instance)
-    assert isinstance(result, dg.SkipReason) and "source cluster east unreachable" in (result.skip_message or "")
+    assert "source cluster east unreachable" in said(result)

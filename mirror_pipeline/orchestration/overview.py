@@ -1,0 +1,74 @@
+"""A mirror at a glance in Dagster: one asset whose text is the page's first two lines, with a check that is red where somebody must act."""
+
+# No `from __future__ import annotations`: Dagster reads the annotations of the check at run time.
+import time
+
+import dagster as dg
+
+from mirror_pipeline.exporter.facts import Facts
+from mirror_pipeline.orchestration import metadata, names
+from mirror_pipeline.orchestration.project import KnownMirror
+from mirror_pipeline.orchestration.resource_types import MirrorsResource
+from mirror_pipeline.orchestration.run_tags import run_tags, step_tags, tag_check_run
+from mirror_pipeline.page.headline import TROUBLE, Headline, headline
+
+OVERVIEW_SECONDS = 60.0
+OVERVIEW_MAX_SECONDS = 300
+# What was said last of each mirror, and when: the event log keeps every event.
+_said: dict[str, tuple[Headline, float]] = {}
+
+Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
+
+
+def overview_spec(mirror: KnownMirror) -> dg.AssetSpec:
+    """The mirror as a whole; the lag sensor says how it is."""
+    return dg.AssetSpec(
+        names.overview_key(mirror.name),
+        description=f"Mirror `{mirror.name}`: topics of cluster `{mirror.config.source}` on cluster `{mirror.config.target}`. Its latest "
+        "event says how it is, and what a failover would lose.",
+        group_name=names.group(mirror.name, "overview"),
+        kinds={"kafka"},
+        metadata={"mirror": mirror.name},
+    )
+
+
+def overview_check(mirror: KnownMirror) -> dg.AssetChecksDefinition:
+    """The check on demand; the lag sensor evaluates it too."""
+    means = "Nothing needs an operator: a mirror that is behind catches up."
+    spec = dg.AssetCheckSpec(names.OVERVIEW_CHECK, asset=names.overview_key(mirror.name), description=means)
+
+    @dg.multi_asset_check(name=mirror.called("overview_check"), specs=[spec], op_tags=step_tags(mirror.project))
+    def look(context: dg.AssetCheckExecutionContext, mirror_project: MirrorsResource) -> dg.AssetCheckResult:
+        tag_check_run(context, run_tags(mirror.project, names.KIND_UPKEEP, OVERVIEW_MAX_SECONDS, mirror=mirror.name))
+        live = mirror_project.mirror(mirror.name)
+        facts = Facts(mirror.name, status=live.status(), lag=live.lag(), lag_at=time.time())
+        said = headline(facts)
+        return dg.AssetCheckResult(
+            passed=said.tone != TROUBLE, asset_key=spec.asset_key, check_name=spec.name, description=said.line,
+            metadata=_metadata(facts, said),
+        )  # fmt: skip
+
+    return look
+
+
+def overview_events(facts: Facts, now: float) -> list[Event]:
+    """What to say of a mirror now; nothing if the same was said before, or much the same a moment ago."""
+    said = headline(facts)
+    before, at = _said.get(facts.mirror, (None, 0.0))
+    if before is not None and (said == before or (said.tone == before.tone and now - at < OVERVIEW_SECONDS)):
+        return []
+    _said[facts.mirror] = said, now
+    key, told = names.overview_key(facts.mirror), _metadata(facts, said)
+    passed = said.tone != TROUBLE
+    evaluation = dg.AssetCheckEvaluation(
+        asset_key=key, check_name=names.OVERVIEW_CHECK, passed=passed, metadata=told, severity=dg.AssetCheckSeverity.ERROR,
+        description=said.line,
+    )  # fmt: skip
+    return [dg.AssetMaterialization(key, metadata=told), evaluation]
+
+
+def _metadata(facts: Facts, said: Headline) -> metadata.Metadata:
+    found: metadata.Metadata = {metadata.STATE: dg.MetadataValue.md(f"**{said.text}**" + (f"\n\n{said.loss}" if said.loss else ""))}
+    if facts.lag is not None:
+        found |= {metadata.RECORDS_BEHIND: facts.lag.lag_records, metadata.LOSS: facts.lag.unread_records}
+    return found

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirror_pipeline.config import Config
@@ -26,12 +27,14 @@ from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.model import Gap, TopicPartition
 from mirror_pipeline.operations import backfill
 from mirror_pipeline.operations import pause as pausing
+from mirror_pipeline.operations import quarantine as quarantines
 from mirror_pipeline.operations import resolve as resolving
 from mirror_pipeline.operations import translate as translation
 from mirror_pipeline.operations.check import check
 from mirror_pipeline.operations.doctor import MEASURE_SECONDS, DoctorReport, doctor
 from mirror_pipeline.operations.evict import evict
 from mirror_pipeline.operations.reload import run_following
+from mirror_pipeline.operations.remirror import remirror
 from mirror_pipeline.operations.run import run as drain_or_run
 from mirror_pipeline.operations.sql import ask
 from mirror_pipeline.operations.state import health as healths
@@ -48,6 +51,7 @@ from mirror_pipeline.reports import (
     MirrorStatus,
     Observer,
     PauseReport,
+    QuarantinedRecords,
     RecordSource,
     Resolution,
     RunReport,
@@ -422,6 +426,24 @@ class Mirror:
         """Continue; without a topic also those that were paused one by one. Raises as :meth:`pause`."""
         return pausing.resume(self.flow, topic)
 
+    def quarantine(self, topic: str | None = None) -> list[QuarantinedRecords]:
+        """What was left out of the copy, of one source topic or of all. Contacts no cluster. Raises BufferUnusable."""
+        return quarantines.listed(self.flow, topic)
+
+    def export_quarantine(self, folder: Path, topic: str | None = None) -> list[QuarantinedRecords]:
+        """Write it into files: RecordBatches as they were read, and records that can be read also as lines of JSON.
+
+        Raises UsageError where the folder cannot be written, BufferUnusable.
+        """
+        return quarantines.export(self.flow, folder, topic)
+
+    def send_quarantine(self, topic: str) -> tuple[str, list[QuarantinedRecords]]:
+        """Send what can be read of one source topic into a topic beside its copy, whose name is returned; a second call adds nothing.
+
+        Raises UsageError where there is nothing to send, BrokerError where the target refuses.
+        """
+        return quarantines.send(self.flow, topic)
+
     def resolve(self, topic: str, accept: str) -> Resolution:
         """Accept a topic's halt; a running lane resumes it within half a minute, otherwise the next run does.
 
@@ -434,6 +456,23 @@ class Mirror:
             ClusterUnreachable: the cluster concerned does not answer.
         """
         return resolving.resolve(self.flow, topic, accept)
+
+    def remirror(self, topic: str, *, accept_loss: bool = False) -> Resolution:
+        """Copy a source topic afresh: delete its target topic, create it again with its settings, and copy everything that the source has.
+
+        A running lane begins within half a minute, otherwise the next run. Consumers of the target topic begin anew, too. A call that was
+        cut off is continued by the same call.
+
+        Args:
+            topic: the source topic.
+            accept_loss: also where the copy has records that the source has deleted meanwhile.
+
+        Raises:
+            UsageError: there is no copy, applications own it, other mirrors write it, or this mirror creates no topics.
+            BrokerError: the target refuses.
+            ClusterUnreachable: the target does not answer.
+        """
+        return remirror(self.flow, topic, accept_loss=accept_loss)
 
     def verify(
         self,

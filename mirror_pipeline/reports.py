@@ -242,6 +242,25 @@ class HaltedTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class QuarantinedRecords:
+    """A record, or a batch, that was left out of the copy: source offsets ``[start, end)``; ``readable`` unless it is damaged."""
+
+    mirror: str
+    lane: str
+    topic: str
+    partition: int
+    start: int
+    end: int
+    reason: str
+    bytes: int
+    readable: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """One element of ``quarantine … --json``'s ``quarantined``."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class PauseReport:
     """A topic, or with None a whole mirror, was paused or resumed at ``at`` (seconds since the epoch)."""
 

@@ -76,6 +76,11 @@ SHAPES = {
     ' or, with --accept, {"mirror", "topic", "accepted", "meaning", "spans", "decided_by"}',
     "groups": '{"mirrors": [{"mirror", "last_round", "source_down_since", "notes", "groups": [{"group", "topic", "partition", '
     '"source_offset", "target_offset", "behind", "written_at", "state", "why"}]}]}',
+    "remirror": '{as in resolve --accept}',
+    **dict.fromkeys(
+        ("quarantine list", "quarantine export", "quarantine send"),
+        '{"quarantined": [{"mirror", "lane", "topic", "partition", "start", "end", "reason", "bytes", "readable"}]}',
+    ),
     "offsets translate": '{"offsets": [{"mirror", "topic", "target_topic", "partition", "generation", "source_offset", "target_offset", '
     '"state", "note"}]}',
     "offsets show": '{"partitions": [{"mirror", "topic", "target_topic", "partition", "generation", "current", "bound_at", '

@@ -10,7 +10,22 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from mirror_pipeline.cli import adoption, exporter, failover, local, offsets, pause, resolve, run, setup, status, streams, take_over, verify
+from mirror_pipeline.cli import (
+    adoption,
+    exporter,
+    failover,
+    local,
+    offsets,
+    pause,
+    quarantine,
+    resolve,
+    run,
+    setup,
+    status,
+    streams,
+    take_over,
+    verify,
+)
 from mirror_pipeline.cli.errors import report
 from mirror_pipeline.cli.options import NO_VALUE, PlainCommand, PlainGroup, Settings
 from mirror_pipeline.errors import ProblemFound
@@ -68,26 +83,31 @@ def root(
     context.obj = Settings(debug=debug)
     if config is not None:
         given = {"config": config}
-        context.default_map = dict.fromkeys(WITH_CONFIG, given) | {"offsets": dict.fromkeys(OFFSETS_WITH_CONFIG, given)}
+        context.default_map = dict.fromkeys(WITH_CONFIG, given) | {
+            "offsets": dict.fromkeys(OFFSETS_WITH_CONFIG, given), "quarantine": dict.fromkeys(QUARANTINE_WITH_CONFIG, given),
+        }  # fmt: skip
 
 
 WITH_CONFIG = (
     "init", "check", "doctor", "plan", "run", "backfill", "lag", "status", "health", "gaps", "sql", "resolve", "verify", "repair",
-    "evict", "up", "groups", "failover", "failback", "adopt", "exporter", "pause", "resume", "page",
+    "evict", "up", "groups", "failover", "failback", "adopt", "exporter", "pause", "resume", "page", "remirror",
 )  # fmt: skip
 OFFSETS_WITH_CONFIG = ("translate", "show")
+QUARANTINE_WITH_CONFIG = ("list", "export", "send")
 
 for _panel, _commands in (
     (FIRST, (setup.init, take_over.import_mm2, setup.check, setup.doctor, setup.plan)),
     (COPY, (run.run, run.backfill, pause.pause, pause.resume)),
     (LOOK, (status.lag, status.status, status.health, status.gaps, status.sql)),
-    (LOOK, (verify.verify, verify.repair, resolve.resolve, status.evict, offsets.groups, exporter.exporter, exporter.page)),
+    (LOOK, (verify.verify, verify.repair, resolve.resolve, resolve.remirror, status.evict, offsets.groups)),
+    (LOOK, (exporter.exporter, exporter.page)),
     (OVER, (failover.failover, failover.failback, adoption.adopt)),
     (HERE, (local.up, local.demo, local.version)),
 ):
     for _command in _commands:
         app.command(cls=PlainCommand, rich_help_panel=_panel)(_command)
 app.add_typer(offsets.commands, rich_help_panel=LOOK)
+app.add_typer(quarantine.commands, rich_help_panel=LOOK)
 app.add_typer(local.clusters, rich_help_panel=HERE)
 
 

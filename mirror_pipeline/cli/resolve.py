@@ -1,4 +1,4 @@
-"""``resolve``: list halted topics, and accept a halt."""
+"""``resolve``: list halted topics, and accept a halt; ``remirror``: copy a topic afresh."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from rich.text import Text
 
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import answers, print_json
-from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, AsJson, ConfigFile, Mirrors
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, Mirrors, OneMirror
 from mirror_pipeline.cli.show.tables import cells, table
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.reports import HaltedTopic, Resolution
 from mirror_pipeline.text import plural
 
 Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The source topic whose halt is accepted.")]
+Only = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The source topic.")]
+Delete = Annotated[bool, typer.Option("--delete-copy", metavar=NO_VALUE, help="Needed: the target topic is deleted, with all its records.")]
+Loss = Annotated[
+    bool, typer.Option("--accept-loss", metavar=NO_VALUE, help="Also where the copy has records that the source has deleted meanwhile.")
+]
 Accept = Annotated[str | None, typer.Option("--accept", metavar="CODE", help="The halt's code, as the list shows it.")]
 
 
@@ -46,6 +51,27 @@ def resolve(
     if topic is None or accept is None:
         raise UsageError("--topic and --accept go together", hint="`mirror resolve` alone lists what is halted, with the command for each")
     done = opened.mirror(_owner(opened, names, topic)).resolve(topic, accept)
+    if as_json:
+        print_json(done.to_json())
+    else:
+        answers().print(_done(done))
+
+
+def remirror(
+    topic: Only, config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: OneMirror = None, delete_copy: Delete = False, accept_loss: Loss = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Copy a topic afresh: delete its target topic, create it again with its settings, and copy everything that the source has.
+
+    Consumers of the target topic begin anew, too. A running lane begins within half a minute, otherwise the next run. The same command
+    continues one that was cut off. Refused for topics that applications own after a failover, or that other mirrors write.
+    """
+    opened = load.load(config)
+    name = opened.one(mirror)
+    if not delete_copy:
+        where = opened.mirror(name).flow.settings.target
+        raise UsageError(f"this deletes the copy of {topic} on cluster {where}", hint="add --delete-copy to do it")
+    done = opened.mirror(name).remirror(topic, accept_loss=accept_loss)
     if as_json:
         print_json(done.to_json())
     else:

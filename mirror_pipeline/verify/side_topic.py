@@ -15,7 +15,7 @@ from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.kafka.produce import receive_produce, send_produce
 from mirror_pipeline.kafka.records.batch import HEADER_BYTES, OpenRecord, headers, restamp, seal
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.topics.configs import KEPT_FOREVER
+from mirror_pipeline.topics.configs import KEPT_FOREVER, Settings
 from mirror_pipeline.verify.log_walk import READ_UNCOMMITTED, read_log
 from mirror_pipeline.verify.pieces import contents
 
@@ -43,8 +43,10 @@ class SideTopic:
         """Whether the topic is there."""
         return self._name in self._admin.topics([self._name])
 
-    def ensure(self) -> None:
+    def ensure(self, *, largest: int = 0) -> None:
         """Create the topic, or its missing partitions, with the settings of the mirrored topic but without deletion.
+
+        A new one takes batches of ``largest`` bytes.
 
         Raises:
             BrokerError: the cluster refuses.
@@ -57,7 +59,8 @@ class SideTopic:
                 raise configs
             explicit = {key: entry.value for key, entry in configs.items() if entry.is_explicit and entry.value is not None}
             # Records must not expire before an operator has seen them.
-            self._admin.create_topic(self._name, model.partitions, model.replication_factor, explicit | KEPT_FOREVER)
+            wanted = explicit | KEPT_FOREVER | _room(configs, largest)
+            self._admin.create_topic(self._name, model.partitions, model.replication_factor, wanted)
         elif known.partitions < model.partitions:
             self._admin.grow(self._name, model.partitions)
         self._wait(model.partitions)
@@ -126,6 +129,12 @@ class SideTopic:
         for piece in read_log(self._client, tp, start, end, isolation=READ_UNCOMMITTED, line=1):
             for record in piece.opened():
                 yield record, piece.header.producer_id
+
+
+def _room(configs: Settings, largest: int) -> dict[str, str]:
+    limit = configs.get("max.message.bytes")
+    held = int(limit.value) if limit is not None and limit.value else 0
+    return {"max.message.bytes": str(largest)} if largest > held else {}
 
 
 _PASSING = (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME)

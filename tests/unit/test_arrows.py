@@ -51,6 +51,7 @@ TWICE = {
     "place": "of a buffer, and of a demo",
     "plan": "of a topic, of a micro-batch, of a mirror",
     "progress": "of a lane, and its bar",
+    "quarantine": "the operation and its command",
     "resolve": "the operation and its command",
     "rules": "of reading, and of comparing",
     "run": "the verb and its command",

@@ -38,11 +38,12 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With the wheel; what it depends on is that of the tests, as the lock file has it."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    python = folder / "bin" / "python"
-    where = subprocess.run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], check=True, capture_output=True, text=True)
+    python = str(folder / "bin" / "python")
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    where = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
     # Lines of a .pth file are added to the path, the .pth files there are not read: the editable installation stays out.
     (Path(where.stdout.strip()) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    words = ["--python", str(python), "install", "--quiet", "--disable-pip-version-check", "--no-deps", str(wheel)]
+    words = ["--python", python, "install", "--quiet", "--disable-pip-version-check", "--no-deps", str(wheel)]
     subprocess.run([sys.executable, "-m", "pip", *words], check=True)
     return folder
 
@@ -50,7 +51,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mirror(environment: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """The command, from an empty folder; what Python is told by its surroundings is left out."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    command = [environment / "bin" / "mirror", *words]
+    command = [str(environment / "bin" / "mirror"), *words]
     return subprocess.run(command, cwd=folder, env=plain, capture_output=True, text=True, check=False, timeout=600)
 
 
@@ -66,7 +67,7 @@ def test_it_copies_and_verifies_the_demo_and_does_so_on_spark(environment: Path,
     empty = tmp_path / "empty"
     empty.mkdir()
     code = "import mirror_pipeline; print(mirror_pipeline.__file__)"
-    found = subprocess.run([environment / "bin" / "python", "-c", code], cwd=empty, check=True, capture_output=True, text=True)
+    found = subprocess.run([str(environment / "bin" / "python"), "-c", code], cwd=empty, check=True, capture_output=True, text=True)
     assert found.stdout.startswith(str(environment))
     folder = tmp_path / "demo"
     try:
@@ -84,5 +85,5 @@ def test_it_copies_and_verifies_the_demo_and_does_so_on_spark(environment: Path,
         verified = mirror(environment, empty, "verify", "-c", str(folder / "spark.yaml"), "--json")
         assert verified.returncode == 0, verified.stderr + verified.stdout
     finally:
-        mirror(environment, empty, "clusters", "stop", "--dir", str(folder))
+        mirror(environment, empty, "clusters", "stop", "--dir", str(folder / "clusters"))
     assert list(empty.iterdir()) == []

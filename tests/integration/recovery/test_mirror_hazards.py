@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -125,6 +128,43 @@ def test_a_recreated_target_stops_and_is_filled_again_when_that_is_accepted(case
     assert_identical(mirror, [topic_name])
 
 
+@pytest.mark.parametrize("running", [False, True])
+def test_a_topic_is_copied_afresh_when_that_is_asked_for(case: Case, topic_name: str, spark: SparkSession, running: bool) -> None:
+    mirror = case()
+    east, west = mirror.flow.source.bootstrap_servers[0], mirror.flow.target.bootstrap_servers[0]
+    create_topic(east, topic_name, 2)
+    create_topic(west, f"east.{topic_name}", 2, retention__ms="123456789")
+    produce(east, topic_name, 30, partitions=2)
+    once(mirror, spark)
+    stop = threading.Event()
+    lane = threading.Thread(target=lambda: mirror.run(stop=stop, session=spark))
+    if running:
+        lane.start()
+        wait_until(lambda: mirror.status().lanes[0].state == "running", 60, "the lane")
+    assert mirror.remirror(topic_name).accepted == "target_recreated"
+    produce(east, topic_name, 10, partitions=2, start=30)
+    if running:
+        wait_until(lambda: end_offsets(mirror, f"east.{topic_name}", target=True) == {0: 20, 1: 20}, 90, "the copy")
+        stop.set()
+        lane.join(60)
+    assert once(mirror, spark).state == "ok"
+    assert_identical(mirror, [topic_name])
+    with mirror.flow.target_admin() as admin:
+        configs = admin.topic_configs([f"east.{topic_name}"])[f"east.{topic_name}"]
+    assert not isinstance(configs, Exception) and configs["retention.ms"].value == "123456789"
+    trim(east, topic_name, {0: 5})
+    with pytest.raises(UsageError, match="5 offsets that the copy has are not on the source any more"):
+        mirror.remirror(topic_name)
+    with pytest.raises(UsageError, match="has no copy of another"):
+        mirror.remirror("another")
+    assert end_offsets(mirror, f"east.{topic_name}", target=True) == {0: 20, 1: 20}
+    mirror.remirror(topic_name, accept_loss=True)
+    halted(once(mirror, spark), "trimmed")
+    mirror.resolve(topic_name, "trimmed")
+    assert once(mirror, spark).state == "ok"
+    assert end_offsets(mirror, f"east.{topic_name}", target=True) == {0: 15, 1: 20}
+
+
 def test_a_record_too_large_for_the_target_goes_to_quarantine_when_that_is_accepted(
     case: Case, topic_name: str, spark: SparkSession
 ) -> None:
@@ -143,6 +183,19 @@ def test_a_record_too_large_for_the_target_goes_to_quarantine_when_that_is_accep
     assert (gap.start, gap.end, gap.cause) == (10, 11, HoleCause.QUARANTINED)
     (kept,) = Decisions(mirror.flow.lane_stores()[0]).quarantined()
     assert b"value-10" in kept.payload
+    (listed,) = mirror.quarantine()
+    assert (listed.topic, listed.start, listed.end, listed.readable, listed.bytes) == (topic_name, 10, 11, True, len(kept.payload))
+    assert mirror.quarantine("another") == []
+    folder = mirror.flow.config.folder / "out"
+    assert mirror.export_quarantine(folder) == [listed]
+    (line,) = (folder / f"{topic_name}-0-10.jsonl").read_text().splitlines()
+    assert base64.b64decode(json.loads(line)["value"]).startswith(b"value-10.") and json.loads(line)["offset"] == 10
+    assert (folder / f"{topic_name}-0-10.batch").read_bytes() == kept.payload
+    for _ in range(2):
+        assert mirror.send_quarantine(topic_name) == (f"east.{topic_name}.quarantine", [listed])
+        assert values(mirror, f"east.{topic_name}.quarantine") == ["value-10".ljust(5000, ".")]
+    with pytest.raises(UsageError, match="no records of another in quarantine"):
+        mirror.send_quarantine("another")
 
 
 def cut_log(cluster: LocalCluster, topic: str, records: int) -> None:

@@ -36,6 +36,7 @@ from mirror_pipeline.errors import (
     WrongCluster,
 )
 from mirror_pipeline.halts import (
+    ACCEPTABLE,
     GONE,
     LEFT_ALONE,
     PAUSED,
@@ -336,6 +337,10 @@ class Preparation:
             halt = run.halted
             if halt is not None and halt.code in GONE:
                 run.left_out = bool(self._context.permits.accepted(DecisionKind.SOURCE_GONE, run.incarnation))
+                continue
+            if halt is not None and ACCEPTABLE.get(halt.code) is DecisionKind.TARGET:
+                if self._context.permits.accepted(DecisionKind.TARGET, run.incarnation):
+                    run.resume()  # the target's check starts it over, or says what is wrong with it now
                 continue
             if halt is None or halt.partition is None or halt.span is None:
                 continue

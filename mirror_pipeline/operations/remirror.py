@@ -1,0 +1,77 @@
+"""``remirror``: copy a topic afresh. Its target topic is deleted, created again, and filled from the source's beginning."""
+
+from __future__ import annotations
+
+import time
+
+from mirror_pipeline.errors import BrokerError, UsageError
+from mirror_pipeline.flow import Flow
+from mirror_pipeline.kafka.admin import Admin
+from mirror_pipeline.kafka.answers import EARLIEST_TIME
+from mirror_pipeline.kafka.offsets import offsets_at
+from mirror_pipeline.model import Incarnation, TopicPartition
+from mirror_pipeline.operations.resolve import resolve
+from mirror_pipeline.reports import Resolution
+from mirror_pipeline.text import plural
+from mirror_pipeline.topics.lanes import KnownCopy, known_topics
+
+CREATE_SECONDS = 30.0
+
+
+def remirror(flow: Flow, topic: str, *, accept_loss: bool) -> Resolution:
+    """See :meth:`Mirror.remirror`."""
+    known = _known(flow, topic)
+    name, generation = known.target_topic, known.generation
+    if (lost := _lost(flow, generation)) and not accept_loss:
+        raise UsageError(
+            f"{plural(lost, 'offset')} that the copy has are not on the source any more: a fresh copy would be without them",
+            hint="--accept-loss deletes them; the next run then halts for `trimmed`, which names them",
+        )
+    with flow.target_admin() as admin:
+        there = admin.topics([name]).get(name)
+        partitions, replicas, configs = len(generation.starts), -1, dict[str, str]()
+        if there is not None:
+            found = admin.topic_configs([name])[name]
+            if isinstance(found, BrokerError):
+                raise found
+            partitions, replicas = there.partitions, there.replication_factor
+            configs = {key: entry.value for key, entry in found.items() if entry.is_explicit and entry.value is not None}
+        if there is not None and there.topic_id in ("", generation.target_topic_id):
+            admin.delete_topic(name)
+            there = None
+        if there is None:
+            _create(admin, name, partitions, replicas, configs)
+    return resolve(flow, topic, "target_recreated")
+
+
+def _known(flow: Flow, topic: str) -> KnownCopy:
+    known = known_topics(flow.config, flow.settings).get(topic)
+    if known is None:
+        raise UsageError(f"mirror {flow.name} has no copy of {topic}", hint="`mirror plan` shows which topics it copies")
+    if topic in flow.directions().look().refused([topic]):
+        raise UsageError(f"{topic} was handed over to applications: they may write to {known.target_topic}", hint="`mirror failback` first")
+    if flow.settings.shared:
+        raise UsageError(f"other mirrors write {known.target_topic} too (writers: shared)", hint="copy it into a topic of another name")
+    if not flow.settings.topics.manage:
+        raise UsageError("topics.manage is false: this mirror creates no topics", hint="recreate the target topic, then `mirror resolve`")
+    return known
+
+
+def _lost(flow: Flow, generation: Incarnation) -> int:
+    """Source offsets from the copy's beginning on that the source has deleted meanwhile."""
+    with flow.source_client() as client:
+        firsts = offsets_at(client, [TopicPartition(generation.topic, number) for number in generation.starts], EARLIEST_TIME)
+    return sum(max(0, offset - generation.starts[tp.partition]) for tp, offset in firsts.items())
+
+
+def _create(admin: Admin, name: str, partitions: int, replicas: int, configs: dict[str, str]) -> None:
+    """A deleted topic's name may be taken for some seconds; a run that sees it missing may create it first."""
+    deadline = time.monotonic() + CREATE_SECONDS
+    while True:
+        try:
+            admin.create_topic(name, partitions, replicas, configs)
+            return
+        except BrokerError as error:
+            if error.name != "TOPIC_ALREADY_EXISTS" or time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)

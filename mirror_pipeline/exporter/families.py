@@ -172,6 +172,10 @@ def _of_ledger(facts: Sequence[Facts]) -> Iterator[Metric]:
         [([each.mirror], status.buffer_max_bytes) for each, status in known],
     )  # fmt: skip
     yield _gauge(
+        "mirror_buffer_full", "1 while reading waits because the buffer is full.", ["mirror"],
+        [([each.mirror], float(any(lane.buffer and lane.buffer.full_since for lane in status.lanes))) for each, status in known],
+    )  # fmt: skip
+    yield _gauge(
         "mirror_verified_timestamp_seconds", "When something was last compared with the source.", ["mirror"],
         [([each.mirror], status.verified_at) for each, status in known if status.verified_at is not None],
     )  # fmt: skip

@@ -8,7 +8,6 @@ from contextlib import suppress
 import uvicorn
 
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.exporter import METRICS_PORT
 from mirror_pipeline.page.gate import PAGE_PREFIX, App, Gate, GateRules, Receive, Scope, Send, is_own
 
 DEFAULT_PORT = 3000
@@ -44,7 +43,7 @@ def choose_port(host: str, port: int) -> int:
     Raises:
         UsageError: the port is taken.
     """
-    last = port + PORTS_TRIED if port in (DEFAULT_PORT, METRICS_PORT) else port
+    last = port + PORTS_TRIED if port == DEFAULT_PORT else port
     for candidate in range(port, last + 1):
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

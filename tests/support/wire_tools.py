@@ -26,11 +26,11 @@ def settings(servers: str, security: Security | None = None, alias: str = "test"
     return ClusterSettings(alias, tuple(servers.split(",")), security or Security())
 
 
-def new_topic(servers: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+def new_topic(servers: str, *, partitions: int = 1, replicas: int | None = None, config: Mapping[str, str] | None = None) -> str:
     """A topic of the test's own."""
     name = f"wire-{uuid.uuid4().hex[:10]}"
     admin = AdminClient({"bootstrap.servers": servers})
-    for done in admin.create_topics([NewTopic(name, partitions, replicas_for(servers), config=dict(config or {}))]).values():
+    for done in admin.create_topics([NewTopic(name, partitions, replicas or replicas_for(servers), config=dict(config or {}))]).values():
         done.result(60)
     known_everywhere(settings(servers), name, partitions)
     with WireClient(settings(servers)) as client:  # a leader that metadata names may not serve the partition yet

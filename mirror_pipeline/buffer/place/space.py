@@ -97,6 +97,7 @@ class SpaceWatch:
         self._running = 1
         self._staged = 0
         self._fixed = 0
+        self._room: int | None = None  # what its disk has left without spans, once it is measured
         self._seen: BufferSpace | None = None
         self._at = 0.0
         self._lock = threading.Lock()
@@ -111,7 +112,8 @@ class SpaceWatch:
         used = sum(lane.total for lane in lanes.values())
         with self._lock:
             self._running = max(1, sum(lane.running for lane in lanes.values()))
-            self._fixed = used - sum(lane.spans for lane in lanes.values())
+            spans = sum(lane.spans for lane in lanes.values())
+            self._fixed, self._room = used - spans, free + spans
             since = self._staged - staged  # staged during the scan: the scan may have missed it, and counting it twice does no harm
             self._seen = BufferSpace(used + since, self._cap, free - since, self._reserve)
             self._at = time.monotonic()
@@ -121,6 +123,8 @@ class SpaceWatch:
     def _reserve(self) -> int:
         """Every running lane may be staging now; but one micro-batch must still fit into a buffer that holds no spans."""
         most = min(self._cap * 3 // 4, self._cap - self._fixed)
+        if self._room is not None:  # a batch that was larger than planned must not make a small disk look full for ever
+            most = min(most, self._room * 3 // 4 - SPARE_BYTES)
         return min(max(self._micro_batch, self._largest) * self._running, max(self._micro_batch, most))
 
     def cached(self, staged: int) -> BufferSpace:

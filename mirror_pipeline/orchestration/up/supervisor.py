@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from mirror_pipeline.config import Config, load_config
 from mirror_pipeline.errors import MirrorError
-from mirror_pipeline.exporter import METRICS_HOST, METRICS_PORT
+from mirror_pipeline.exporter import METRICS_HOST
 from mirror_pipeline.orchestration import names, step_thread
 from mirror_pipeline.orchestration.project import CONFIG_ENV, UP_PID_ENV, UP_URL_ENV
 from mirror_pipeline.orchestration.up.config_watch import ConfigWatch
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 MODULE = "mirror_pipeline.orchestration.served"
 CATALOGUE_SECONDS = 20.0
+METRICS_PORT_FILE = "metrics.port"
 # Three Python processes import Dagster, on a busy machine.
 START_SECONDS = 180.0
 # A lane ends after its current micro-batches. One that takes longer is killed, which loses nothing.
@@ -83,16 +84,17 @@ def run_up(
         refresh_catalogues(config)
         stack.callback(write_token, home, None)
         token_file = write_token(home, token)
-        exporter = choose_port(METRICS_HOST, METRICS_PORT) if metrics else None
-        page += ["--config", str(config.path), *(() if exporter is None else ("--metrics", str(exporter)))]
+        exporter = home / METRICS_PORT_FILE
+        exporter.unlink(missing_ok=True)
+        page += ["--config", str(config.path), *(("--metrics", str(exporter)) if metrics else ())]
         up = Up(config, home, url, token_file if token else None, interrupted, page=page)
         stack.callback(up.end)
         if not up.start():
             return 0 if interrupted.is_set() else 1
         key = f"?token={token}" if token else ""
         print(f"Dagster UI: {url}/{key}\nmirrors: {url}{PAGE_PREFIX}{key}", flush=True)
-        if exporter is not None:
-            _say(f"metrics: http://{METRICS_HOST}:{exporter}/metrics")
+        if metrics:
+            _say(f"metrics: http://{METRICS_HOST}:{exporter.read_text()}/metrics")
         return up.watch()
 
 

@@ -13,10 +13,12 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from mirror_pipeline.exporter import METRICS_HOST
+from mirror_pipeline.errors import UsageError
+from mirror_pipeline.exporter import METRICS_HOST, METRICS_PORT
 from mirror_pipeline.exporter.serve import serving_metrics, watching
+from mirror_pipeline.exporter.watch import Watches
 from mirror_pipeline.page.app import MirrorPages
-from mirror_pipeline.page.server import serve
+from mirror_pipeline.page.server import PORTS_TRIED, serve
 from mirror_pipeline.page.token import TOKEN_FILE_ENV, rules_of
 
 # As in Dagster's own command line.
@@ -45,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             with watching(options.config) as watches, ExitStack() as stack:
                 rules = rules_of(watches.config, options.host, options.port, _token(), options.allow_host)
                 if options.metrics is not None:
-                    stack.enter_context(serving_metrics(watches, METRICS_HOST, options.metrics))
+                    options.metrics.write_text(str(_serve_metrics(watches, stack)))
                 serve(MirrorPages(watches, dagster=True).app(), rules, beside=app)
 
 
@@ -55,9 +57,17 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--workspace", type=Path, required=True)
     parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--metrics", type=int)
+    parser.add_argument("--metrics", type=Path, help="serve them, and write their port into this file")
     parser.add_argument("--allow-host", action="append", default=[])
     return parser.parse_args(arguments)
+
+
+def _serve_metrics(watches: Watches, stack: ExitStack) -> int:
+    """At the first port that is free when it is bound: another `mirror up` may be starting, too."""
+    for port in range(METRICS_PORT, METRICS_PORT + PORTS_TRIED):
+        with suppress(UsageError):
+            return stack.enter_context(serving_metrics(watches, METRICS_HOST, port))
+    return stack.enter_context(serving_metrics(watches, METRICS_HOST, 0))
 
 
 def _token() -> str | None:

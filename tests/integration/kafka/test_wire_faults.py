@@ -61,7 +61,7 @@ def test_a_broker_that_hangs_and_one_that_is_killed(cluster_factory: Callable[..
 @pytest.mark.long
 def test_one_broker_of_three_down(cluster_factory: Callable[..., list[LocalCluster]]) -> None:
     (cluster,) = cluster_factory()
-    topic = new_topic(cluster.bootstrap_servers, partitions=6)
+    topic = new_topic(cluster.bootstrap_servers, partitions=6, replicas=1)  # a replica serves consumers, too (KIP-392)
     tps = [TopicPartition(topic, i) for i in range(6)]
     with WireClient(settings(cluster.bootstrap_servers), timeout=60.0) as client:
         stamp = client.init_producer_id()

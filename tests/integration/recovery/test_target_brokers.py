@@ -64,7 +64,7 @@ def test_partitions_of_healthy_brokers_go_on(cluster_factory: Start, tmp_path: P
     source, target = start(cluster_factory, STAYS if trouble == "paused" else None)
     east, west = source.bootstrap_servers, target.bootstrap_servers
     create_topic(east, "t", PARTITIONS)
-    create_topic(west, "east.t", PARTITIONS)
+    create_topic(west, "east.t", PARTITIONS, replicas=1)  # nobody takes over from a broker
     produce(east, "t", 300, partitions=PARTITIONS)
     with running(tmp_path, east, west) as mirror, WireClient(mirror.flow.target) as client:
         everywhere = list(range(PARTITIONS))
@@ -88,7 +88,7 @@ def test_a_run_ends_when_only_partitions_of_a_dead_broker_are_left(cluster_facto
     source, target = start(cluster_factory)
     east, west = source.bootstrap_servers, target.bootstrap_servers
     create_topic(east, "t", PARTITIONS)
-    create_topic(west, "east.t", PARTITIONS)
+    create_topic(west, "east.t", PARTITIONS, replicas=1)  # nobody takes over from a broker
     config = write_config(tmp_path, east, west, ["t"], engine=INLINE)
     mirror = make_mirror(tmp_path, east, west, ["t"], engine=INLINE)
     process = start_mirror(config, "run", "--once", "--json")

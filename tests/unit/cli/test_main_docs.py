@@ -79,7 +79,7 @@ def test_commands_in_the_pages_exist(page: Path) -> None:
     wrong = []
     for line in re.findall(r"(?:^|`)mirror ([a-z][^`\n#]*)", page.read_text(encoding="utf-8"), re.M):
         words = line.split()
-        path = " ".join(words[:2]) if words[0] in ("clusters", "offsets") else words[0]
+        path = " ".join(words[:2]) if words[0] in ("clusters", "offsets", "quarantine") else words[0]
         options = [word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)]
         if not set(options) <= {*known.get(path, ()), "--help", "--debug"} or path not in known:
             wrong.append(line)

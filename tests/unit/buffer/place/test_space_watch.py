@@ -65,3 +65,14 @@ def test_a_fresh_measurement_of_an_empty_buffer_is_used_again(monkeypatch: pytes
     watch._at -= LONGEST_LOOK_SECONDS
     watch.cached(0)
     assert len(looks) == 2
+
+
+def test_a_batch_that_was_larger_than_planned_does_not_fill_a_small_disk_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = 44 * 2**20
+    monkeypatch.setattr(space, "buffer_use", lambda store: {})
+    monkeypatch.setattr(space, "free_bytes", lambda store: disk)
+    watch = SpaceWatch(LaneStore("/nowhere"), cap=10**12, micro_batch=1_000_000)
+    watch.measure()
+    watch.cached(32 * 2**20)
+    now = watch.measure()
+    assert now.why_full == "" and now.reserve + SPARE_BYTES < disk

@@ -35,6 +35,15 @@ def replace_file(path: Path, content: str | bytes, *, durable: bool = False, mod
         raise
 
 
+def file_stamp(path: Path) -> tuple[int, int, int] | None:
+    """Differs once a file has been changed or replaced; None while it cannot be looked at."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
 @contextlib.contextmanager
 def file_lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on the file, created if need be, for the length of the block; waits for another holder. Raises OSError."""

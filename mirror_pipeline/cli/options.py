@@ -19,6 +19,7 @@ Mirrors = Annotated[
     list[str] | None, typer.Option("--mirror", "-m", metavar="NAME", help="Only this mirror; may be given several times.")
 ]
 OnlyTopic = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this source topic.")]
+OneTopic = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The source topic.")]
 OneMirror = Annotated[str | None, typer.Option("--mirror", "-m", metavar="NAME", help="The mirror; needed if the file has several.")]
 
 

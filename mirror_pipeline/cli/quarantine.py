@@ -9,7 +9,7 @@ import typer
 
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import answers, print_json
-from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, AsJson, ConfigFile, OneMirror, OnlyTopic, PlainCommand, PlainGroup
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, AsJson, ConfigFile, OneMirror, OneTopic, OnlyTopic, PlainCommand, PlainGroup
 from mirror_pipeline.cli.show.tables import cells, table
 from mirror_pipeline.reports import QuarantinedRecords
 from mirror_pipeline.text import count, plural, size
@@ -21,7 +21,6 @@ commands = typer.Typer(
     cls=PlainGroup,
 )
 Folder = Annotated[Path, typer.Option("--to", metavar="DIR", help="Folder for the files; it is created.")]
-Sent = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The source topic.")]
 
 
 @commands.command("list", cls=PlainCommand)
@@ -48,7 +47,7 @@ def export(
 
 
 @commands.command(cls=PlainCommand)
-def send(topic: Sent, config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: OneMirror = None, as_json: AsJson = False) -> None:
+def send(topic: OneTopic, config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: OneMirror = None, as_json: AsJson = False) -> None:
     """Send the readable records of one topic into the topic NAME.quarantine beside its copy, in the same partitions and in order.
 
     That topic is created if need be, with room for the largest. A second call adds nothing. The copy itself is not changed: later records

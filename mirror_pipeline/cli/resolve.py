@@ -10,14 +10,13 @@ from rich.text import Text
 
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import answers, print_json
-from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, Mirrors, OneMirror
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, Mirrors, OneMirror, OneTopic
 from mirror_pipeline.cli.show.tables import cells, table
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.reports import HaltedTopic, Resolution
 from mirror_pipeline.text import plural
 
 Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The source topic whose halt is accepted.")]
-Only = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The source topic.")]
 Delete = Annotated[bool, typer.Option("--delete-copy", metavar=NO_VALUE, help="Needed: the target topic is deleted, with all its records.")]
 Loss = Annotated[
     bool, typer.Option("--accept-loss", metavar=NO_VALUE, help="Also where the copy has records that the source has deleted meanwhile.")
@@ -58,8 +57,8 @@ def resolve(
 
 
 def remirror(
-    topic: Only, config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: OneMirror = None, delete_copy: Delete = False, accept_loss: Loss = False,
-    as_json: AsJson = False,
+    topic: OneTopic, config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: OneMirror = None, delete_copy: Delete = False,
+    accept_loss: Loss = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Copy a topic afresh: delete its target topic, create it again with its settings, and copy everything that the source has.
 
@@ -67,11 +66,10 @@ def remirror(
     continues one that was cut off. Refused for topics that applications own after a failover, or that other mirrors write.
     """
     opened = load.load(config)
-    name = opened.one(mirror)
+    live = opened.mirror(opened.one(mirror))
     if not delete_copy:
-        where = opened.mirror(name).flow.settings.target
-        raise UsageError(f"this deletes the copy of {topic} on cluster {where}", hint="add --delete-copy to do it")
-    done = opened.mirror(name).remirror(topic, accept_loss=accept_loss)
+        raise UsageError(f"this deletes the copy of {topic} on cluster {live.flow.settings.target}", hint="add --delete-copy to do it")
+    done = live.remirror(topic, accept_loss=accept_loss)
     if as_json:
         print_json(done.to_json())
     else:

@@ -15,7 +15,7 @@ import typer
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import OK, PROBLEM, UNEXPECTED, UNREACHABLE, answers, describe, note, notices, print_json, say
 from mirror_pipeline.cli.jobs import Job, Outcome, run_jobs, signals_stop
-from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, Mirrors, Settings
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, Mirrors, OneTopic, Settings
 from mirror_pipeline.cli.show import tables
 from mirror_pipeline.cli.show.progress import View, view_for
 from mirror_pipeline.cli.show.run_progress import RunContent
@@ -37,7 +37,6 @@ Drain = Annotated[
 Lane = Annotated[int | None, typer.Option("--lane", min=0, metavar="N", help="Only lane N, counted from 0.")]
 
 OneMirror = Annotated[str, typer.Option("--mirror", "-m", metavar="NAME", help="The mirror whose clusters and naming are used.")]
-OneTopic = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The source topic.")]
 From = Annotated[str, typer.Option("--from", metavar="TIME", help="Start of the time range: 2026-11-21T14:00:00Z, or -2h (two hours ago).")]
 To = Annotated[str, typer.Option("--to", metavar="TIME", help="End of the time range, exclusive: as --from, or now.")]
 FromBuffer = Annotated[

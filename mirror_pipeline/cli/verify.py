@@ -12,8 +12,8 @@ import typer
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import PROBLEM, UNEXPECTED, answers, describe, note, notices, print_json
 from mirror_pipeline.cli.jobs import Job, Outcome, run_jobs, signals_stop
-from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, Mirrors, Settings
-from mirror_pipeline.cli.run import OneMirror, OneTopic, SharedSession, Topics
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, Mirrors, OneTopic, Settings
+from mirror_pipeline.cli.run import OneMirror, SharedSession, Topics
 from mirror_pipeline.cli.show import tables_verify
 from mirror_pipeline.cli.show.progress import VerifyContent, view_for
 from mirror_pipeline.cli.spark_output import children_unheard

@@ -41,7 +41,7 @@ def causes(facts: Facts) -> Iterator[Cause]:
     """What is wrong now."""
     name, status, lag = facts.mirror, facts.status, facts.lag
     due = [topic for topic in lag.topics if topic.state != PAUSED] if lag is not None else []
-    for lane in status.lanes if status is not None else ():
+    for lane in facts.lanes:
         yield from _of_lane(name, lane)
     for topic in lag.topics if lag is not None else ():
         if topic.state == HALTED:

@@ -13,7 +13,7 @@ from mirror_pipeline.mirror import Mirror
 from mirror_pipeline.operations.state.lag import lag as lag_of
 from mirror_pipeline.operations.state.snapshot import Snapshot
 from mirror_pipeline.operations.state.status import status as status_of
-from mirror_pipeline.reports import GroupsReport, MirrorStatus
+from mirror_pipeline.reports import GroupsReport, LaneStatus, MirrorStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,16 @@ class Facts:
     lag_at: float | None = None
     groups: GroupsReport | None = None
     error: str = ""
+
+    @property
+    def lanes(self) -> tuple[LaneStatus, ...]:
+        """None of them before the first look."""
+        return self.status.lanes if self.status is not None else ()
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Of the lanes at work."""
+        return sum(lane.bytes_per_second for lane in self.lanes if lane.state == "running")
 
 
 def look(mirror: Mirror, before: Facts, *, groups: bool) -> Facts:

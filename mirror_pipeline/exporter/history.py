@@ -40,10 +40,8 @@ class History:
         seconds = lag.lag_seconds
         if seconds is not None:
             self.behind_since = None if seconds <= IN_STEP_SECONDS else self.behind_since or facts.lag_at - seconds
-        lanes = facts.status.lanes if facts.status is not None else ()
-        rate = sum(lane.bytes_per_second for lane in lanes if lane.state == "running")
-        self.points.append(Point(facts.lag_at, lag.lag_records, seconds, rate))
-        copied = {topic.topic: topic.bytes for lane in lanes for topic in lane.topics}
+        self.points.append(Point(facts.lag_at, lag.lag_records, seconds, facts.bytes_per_second))
+        copied = {topic.topic: topic.bytes for lane in facts.lanes for topic in lane.topics}
         for topic in lag.topics:
             before, now = self._bytes.get(topic.topic), copied.get(topic.topic, 0)
             speed = max(0, now - before[1]) / max(1e-3, at - before[0]) if before is not None else 0.0

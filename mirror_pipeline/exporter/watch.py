@@ -13,6 +13,7 @@ from mirror_pipeline.config import Config, load_config
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.exporter.facts import Facts, look
 from mirror_pipeline.exporter.history import History
+from mirror_pipeline.files import file_stamp
 from mirror_pipeline.mirror import Mirror
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class Watches:
     def __init__(self, path: Path, names: Sequence[str] | None = None, *, every: float = EVERY_SECONDS) -> None:
         self._path, self._names, self._every = path, names, every
         self._watches: dict[str, Watch] = {}
-        self._stamp: object = None
+        self._stamp: object = ()  # no file's, so that it is read
         self.config: Config
         self.problem = ""
         self.follow()
@@ -90,8 +91,7 @@ class Watches:
 
     def follow(self) -> None:
         """Watch the mirrors that the file has now. Raises ConfigError if it does not load."""
-        stat = self._path.stat()
-        stamp = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        stamp = file_stamp(self._path)
         if stamp == self._stamp:
             return
         self._stamp = stamp

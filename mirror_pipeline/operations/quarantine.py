@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from mirror_pipeline.buffer.ledger.decisions import Decisions
@@ -23,9 +25,18 @@ QUARANTINE_SUFFIX = ".quarantine"
 BATCH_OVERHEAD = 512
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A batch in quarantine of a lane; ``records`` is None where it is damaged."""
+
+    lane: str
+    batch: Quarantined
+    records: Sequence[OpenRecord] | None
+
+
 def listed(flow: Flow, topic: str | None = None) -> list[QuarantinedRecords]:
     """See :meth:`Mirror.quarantine`."""
-    return [_row(flow, lane, found) for lane, found in _found(flow, topic)]
+    return _rows(flow, _found(flow, topic))
 
 
 def export(flow: Flow, folder: Path, topic: str | None = None) -> list[QuarantinedRecords]:
@@ -33,61 +44,66 @@ def export(flow: Flow, folder: Path, topic: str | None = None) -> list[Quarantin
     found = _found(flow, topic)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for _, each in found:
-            name = f"{each.topic}-{each.partition}-{each.start}"
-            (folder / f"{name}.batch").write_bytes(each.payload)
-            if _records(each) is not None:
-                (folder / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in _lines(each)))
+        for kept in found:
+            name = f"{kept.batch.topic}-{kept.batch.partition}-{kept.batch.start}"
+            (folder / f"{name}.batch").write_bytes(kept.batch.payload)
+            if kept.records is not None:
+                (folder / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in _lines(kept.batch)))
     except OSError as error:
         raise UsageError(f"{folder} cannot be written: {error.strerror}", hint="name another folder with --to") from error
-    return [_row(flow, lane, each) for lane, each in found]
+    return _rows(flow, found)
 
 
 def send(flow: Flow, topic: str) -> tuple[str, list[QuarantinedRecords]]:
     """See :meth:`Mirror.send_quarantine`."""
-    found = [(lane, each) for lane, each in _found(flow, topic) if _records(each) is not None]
+    found = [kept for kept in _found(flow, topic) if kept.records is not None]
     known = known_topics(flow.config, flow.settings).get(topic)
     if not found or known is None:
         raise UsageError(f"mirror {flow.name} has no records of {topic} in quarantine that can be read", hint="`mirror quarantine list`")
     name = known.target_topic + QUARANTINE_SUFFIX
     with flow.target_client() as client, flow.target_admin() as admin:
         side = SideTopic(admin, client, known.target_topic, name)
-        side.ensure(largest=max(len(each.payload) for _, each in found) + BATCH_OVERHEAD)
-        for number in sorted({each.partition for _, each in found}):
-            mine = sorted((each for _, each in found if each.partition == number), key=lambda each: each.start)
-            side.write(number, [record for each in mine for record in _records(each) or ()])
-    return name, [_row(flow, lane, each) for lane, each in found]
+        side.ensure(largest=max(len(kept.batch.payload) for kept in found) + BATCH_OVERHEAD)
+        for number, mine in groupby(found, key=lambda kept: kept.batch.partition):
+            side.write(number, [record for kept in mine for record in kept.records or ()])
+    return name, _rows(flow, found)
 
 
-def _found(flow: Flow, topic: str | None) -> list[tuple[str, Quarantined]]:
+def _found(flow: Flow, topic: str | None) -> list[_Kept]:
+    """By topic, partition and offset."""
     lanes = find_lanes(flow.config.buffer, flow.name)
-    rows = [(store.lane, each) for store in lanes for each in Decisions(store).quarantined() if topic in (None, each.topic)]
-    return sorted(rows, key=lambda row: (row[1].topic, row[1].partition, row[1].start))
+    rows = [(store.lane, batch) for store in lanes for batch in Decisions(store).quarantined() if topic in (None, batch.topic)]
+    rows.sort(key=lambda row: (row[1].topic, row[1].partition, row[1].start))
+    return [_Kept(lane, batch, _records(batch)) for lane, batch in rows]
 
 
-def _records(each: Quarantined) -> Sequence[OpenRecord] | None:
-    """None for a batch that is damaged."""
+def _records(batch: Quarantined) -> Sequence[OpenRecord] | None:
     try:
-        return open_batch(each.payload)
+        return open_batch(batch.payload)
     except CorruptBatch:
         return None
 
 
-def _lines(each: Quarantined) -> list[str]:
+def _lines(batch: Quarantined) -> list[str]:
     def text(value: bytes | None) -> str | None:
         return None if value is None else base64.b64encode(value).decode()
 
     return [
         json.dumps(
             {
-                "topic": each.topic, "partition": each.partition, "offset": record.offset, "timestamp": record.timestamp,
+                "topic": batch.topic, "partition": batch.partition, "offset": record.offset, "timestamp": record.timestamp,
                 "key": text(record.key), "value": text(record.value), "headers": [[name, text(value)] for name, value in record.headers],
             }
         )
-        for record in decode(each.payload)
+        for record in decode(batch.payload)
     ]  # fmt: skip
 
 
-def _row(flow: Flow, lane: str, each: Quarantined) -> QuarantinedRecords:
-    readable = _records(each) is not None
-    return QuarantinedRecords(flow.name, lane, each.topic, each.partition, each.start, each.end, each.reason, len(each.payload), readable)
+def _rows(flow: Flow, found: Sequence[_Kept]) -> list[QuarantinedRecords]:
+    return [
+        QuarantinedRecords(
+            flow.name, kept.lane, kept.batch.topic, kept.batch.partition, kept.batch.start, kept.batch.end, kept.batch.reason,
+            len(kept.batch.payload), kept.records is not None,
+        )
+        for kept in found
+    ]  # fmt: skip

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from mirror_pipeline.config import Config, load_config
 from mirror_pipeline.errors import ConfigError
+from mirror_pipeline.files import file_stamp
 from mirror_pipeline.operations.run import together
 from mirror_pipeline.reports import RunReport
 
@@ -47,7 +48,7 @@ class _Follower:
 
     def __init__(self, config: Config, name: str, stop: threading.Event) -> None:
         self._config, self._name, self._stop = config, name, stop
-        self._stamp = _stamp(config)
+        self._stamp = file_stamp(config.path)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="config-follower", daemon=True)
         self.ended = threading.Event()
@@ -74,7 +75,7 @@ class _Follower:
                     return
 
     def _look(self) -> None:
-        stamp = _stamp(self._config)
+        stamp = file_stamp(self._config.path)
         if stamp is None or stamp == self._stamp:
             return
         self._stamp = stamp
@@ -102,11 +103,3 @@ def _of(config: Config, name: str) -> tuple[object, ...]:
         config.clusters[mirror.target],
         config.buffer,
     )
-
-
-def _stamp(config: Config) -> tuple[int, int, int] | None:
-    try:
-        found = config.path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

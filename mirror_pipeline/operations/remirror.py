@@ -13,6 +13,7 @@ from mirror_pipeline.model import Incarnation, TopicPartition
 from mirror_pipeline.operations.resolve import resolve
 from mirror_pipeline.reports import Resolution
 from mirror_pipeline.text import plural
+from mirror_pipeline.topics.configs import own_settings
 from mirror_pipeline.topics.lanes import KnownCopy, known_topics
 
 CREATE_SECONDS = 30.0
@@ -35,7 +36,7 @@ def remirror(flow: Flow, topic: str, *, accept_loss: bool) -> Resolution:
             if isinstance(found, BrokerError):
                 raise found
             partitions, replicas = there.partitions, there.replication_factor
-            configs = {key: entry.value for key, entry in found.items() if entry.is_explicit and entry.value is not None}
+            configs = own_settings(found)
         if there is not None and there.topic_id in ("", generation.target_topic_id):
             admin.delete_topic(name)
             there = None

@@ -1,11 +1,9 @@
 """A mirror at a glance in Dagster: one asset whose text is the page's first two lines, with a check that is red where somebody must act."""
 
 # No `from __future__ import annotations`: Dagster reads the annotations of the check at run time.
-import time
-
 import dagster as dg
 
-from mirror_pipeline.exporter.facts import Facts
+from mirror_pipeline.exporter.facts import Facts, look
 from mirror_pipeline.orchestration import metadata, names
 from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
@@ -38,17 +36,16 @@ def overview_check(mirror: KnownMirror) -> dg.AssetChecksDefinition:
     spec = dg.AssetCheckSpec(names.OVERVIEW_CHECK, asset=names.overview_key(mirror.name), description=means)
 
     @dg.multi_asset_check(name=mirror.called("overview_check"), specs=[spec], op_tags=step_tags(mirror.project))
-    def look(context: dg.AssetCheckExecutionContext, mirror_project: MirrorsResource) -> dg.AssetCheckResult:
+    def nothing_to_do(context: dg.AssetCheckExecutionContext, mirror_project: MirrorsResource) -> dg.AssetCheckResult:
         tag_check_run(context, run_tags(mirror.project, names.KIND_UPKEEP, OVERVIEW_MAX_SECONDS, mirror=mirror.name))
-        live = mirror_project.mirror(mirror.name)
-        facts = Facts(mirror.name, status=live.status(), lag=live.lag(), lag_at=time.time())
+        facts = look(mirror_project.mirror(mirror.name), Facts(mirror.name), groups=False)
         said = headline(facts)
         return dg.AssetCheckResult(
             passed=said.tone != TROUBLE, asset_key=spec.asset_key, check_name=spec.name, description=said.line,
             metadata=_metadata(facts, said),
         )  # fmt: skip
 
-    return look
+    return nothing_to_do
 
 
 def overview_events(facts: Facts, now: float) -> list[Event]:

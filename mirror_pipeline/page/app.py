@@ -43,7 +43,7 @@ class MirrorPages:
         self._watches = watches
         self._tasks = Tasks()
         self._key = secrets.token_bytes(32)
-        self._said: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        self._said: dict[str, list[str]] = defaultdict(list)
         templates = Environment(
             loader=PackageLoader("mirror_pipeline.page"), autoescape=select_autoescape(), trim_blocks=True, lstrip_blocks=True
         )
@@ -115,13 +115,13 @@ class MirrorPages:
 
     def _show(self, request: Request, template: str, *, status: int = 200, **facts: Any) -> Response:
         user = _user(request)
-        live = request.url.path.endswith("/live")
-        said = [] if live else self._said.pop(user.name, [])
-        shown = {"user": user, "csrf": self._mark(user), "said": said, "problem": self._watches.problem, "live": live, **facts}
+        said = [] if request.url.path.endswith("/live") else self._said.pop(user.name, [])
+        shown = {"user": user, "csrf": self._mark(user), "said": said, "problem": self._watches.problem, **facts}
         return HTMLResponse(self._templates.get_template(template).render(shown), status_code=status)
 
-    def _say(self, request: Request, text: str, *, tone: str = "ok") -> None:
-        self._said[_user(request).name] = [*self._said[_user(request).name][-4:], (tone, text)]
+    def _say(self, request: Request, text: str) -> None:
+        said = self._said[_user(request).name]
+        said[:] = [*said[-4:], text]
 
     def _watch(self, request: Request) -> Watch:
         name = request.path_params["name"]
@@ -146,10 +146,13 @@ class MirrorPages:
         query = request.query_params
         part = request.url.path.removeprefix(f"{PAGE_PREFIX}/m/{watch.facts.mirror}")
         template = {"/live": "_mirror.html", "/topics/live": "_topics.html"}.get(part, "mirror.html")
-        row = view.mirror_row(watch, self._watches.config)
-        topics = view.topics(watch, find=query.get("find", ""), number=query.get("page", "1"))
-        halted = [row for row in view.topics(watch).rows if row.accept]
-        return self._show(request, template, mirror=row, topics=topics, halted=halted, find=query.get("find", ""), query=request.url.query)
+        facts: dict[str, Any] = {"mirror": view.mirror_row(watch, self._watches.config)}
+        if part != "/topics/live":
+            facts["halted"] = view.acceptable(watch)
+        if part != "/live":
+            find = query.get("find", "")
+            facts |= {"topics": view.topics(watch, find=find, number=query.get("page", "1")), "find": find, "query": request.url.query}
+        return self._show(request, template, **facts)
 
     async def _points(self, request: Request) -> Response:
         points = list(self._watch(request).history.points)
@@ -174,7 +177,7 @@ class MirrorPages:
     def _back(self, request: Request) -> Response:
         name = request.path_params["name"]
         self._watch(request).look_again()
-        return RedirectResponse(f"{PAGE_PREFIX}/m/{quote(name, safe='')}", 303)
+        return _go_to(name)
 
     async def _signed(self, request: Request, act: Callable[[], Any]) -> Any:
         user = _user(request)
@@ -212,7 +215,7 @@ class MirrorPages:
         version = await run_in_threadpool(changed.save, before)
         await run_in_threadpool(self._watches.follow)
         self._say(request, f"{before.path.name} is saved; what it was before is in {version}")
-        return RedirectResponse(f"{PAGE_PREFIX}/m/{quote(form.name, safe='')}", 303)
+        return _go_to(form.name)
 
     def _form(self, request: Request, form: MirrorForm, text: ConfigText, *, new: bool, **facts: Any) -> Response:
         return self._show(request, "form.html", form=form, mark=text.mark, new=new, clusters=list(self._watches.config.clusters), **facts)
@@ -236,7 +239,11 @@ class MirrorPages:
                 return mirror.failover(options)
 
         self._tasks.start(mirror.name, "a look at what a failover would do" if dry else "the failover", act)
-        return RedirectResponse(f"{PAGE_PREFIX}/m/{quote(mirror.name, safe='')}/failover", 303)
+        return _go_to(mirror.name, "/failover")
+
+
+def _go_to(mirror: str, page: str = "") -> Response:
+    return RedirectResponse(f"{PAGE_PREFIX}/m/{quote(mirror, safe='')}{page}", 303)
 
 
 def _user(request: Request) -> User:

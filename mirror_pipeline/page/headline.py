@@ -10,7 +10,7 @@ from mirror_pipeline.exporter.facts import Facts
 from mirror_pipeline.exporter.history import IN_STEP_SECONDS, History
 from mirror_pipeline.halts import ACCEPTABLE, DIRECTED, PAUSED
 from mirror_pipeline.lags import HALTED, MirrorLag
-from mirror_pipeline.text import clock, count, duration, plural, rate
+from mirror_pipeline.text import clock, duration, plural, rate
 
 GOOD, WORKING, WAITING, TROUBLE = "good", "working", "waiting", "trouble"
 """Green, blue, grey and red. Each text says it too: colours are not for everybody."""
@@ -42,8 +42,7 @@ def headline(facts: Facts, history: History | None = None) -> Headline:
 
 
 def _state(facts: Facts, lag: MirrorLag, history: History | None) -> tuple[str, str]:
-    lanes = facts.status.lanes if facts.status is not None else ()
-    running = [lane for lane in lanes if lane.state == "running"]
+    running = [lane for lane in facts.lanes if lane.state == "running"]
     due = sum(topic.lag_records for topic in lag.topics if topic.state not in (PAUSED, *DIRECTED))
     waiting = f"{plural(due, 'record')} {'waits' if due == 1 else 'wait'}"
     if not lag.topics:
@@ -67,16 +66,16 @@ def _state(facts: Facts, lag: MirrorLag, history: History | None) -> tuple[str, 
             return TROUBLE, f"the source is down since {clock(lane.source_down_since)}"
     if lag.lag_seconds is not None and lag.lag_seconds <= IN_STEP_SECONDS:
         return GOOD, "in step" + ("" if running else "; no lane is running")
-    return WORKING, _behind(facts, lag, history, sum(lane.bytes_per_second for lane in running))
+    return WORKING, _behind(facts, lag, history)
 
 
-def _behind(facts: Facts, lag: MirrorLag, history: History | None, speed: float) -> str:
+def _behind(facts: Facts, lag: MirrorLag, history: History | None) -> str:
     since = history.behind_since if history is not None else None
     text = "behind" + (f" since {clock(since)}" if since is not None else f" by {plural(lag.lag_records, 'record')}")
     parts = [text]
     if lag.lag_seconds is not None and facts.lag_at is not None:
         parts.append(f"oldest missing record {_second(facts.lag_at - lag.lag_seconds)}")
-    parts.append(rate(speed))
+    parts.append(rate(facts.bytes_per_second))
     left = history.seconds_to_go() if history is not None and history.points else None
     parts.append(f"in step in about {duration(left)}" if left is not None else "not coming closer" if history is not None else "")
     return ", ".join(part for part in parts if part)
@@ -87,7 +86,7 @@ def _loss(facts: Facts, lag: MirrorLag) -> str:
         return "failing over now would lose nothing"
     seconds = lag.unread_seconds
     back = f", back to {_second(facts.lag_at - seconds)}" if seconds is not None and facts.lag_at is not None else ""
-    return f"failing over now would lose {count(lag.unread_records)} {'record' if lag.unread_records == 1 else 'records'}{back}"
+    return f"failing over now would lose {plural(lag.unread_records, 'record')}{back}"
 
 
 def _all(lag: MirrorLag, *states: str) -> bool:

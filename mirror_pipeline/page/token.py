@@ -62,14 +62,14 @@ def rules_of(config: Config, host: str, port: int, token: str | None, allow_host
         ConfigError: a user's token cannot be read.
         UsageError: it is too short, or somebody else's too.
     """
+    named = {user.name: User(user.name, change=user.role == "change") for user in config.page.users}
     users: dict[str, User] = {}
     for user in config.page.users:
         if user.token is not None:
             theirs = user.token.resolve()
             if len(theirs) < SHORTEST or theirs in (token, *users):
                 raise UsageError(f"page.users: the token of {user.name} needs {SHORTEST} characters or more, and to be nobody else's")
-            users[theirs] = User(user.name, change=user.role == "change")
-    named = {user.name: User(user.name, change=user.role == "change") for user in config.page.users}
+            users[theirs] = named[user.name]
     owner = User(user_name(), change=True)
     return GateRules(host, port, token, tuple(allow_hosts), owner, users, named, config.page.user_header.lower())
 

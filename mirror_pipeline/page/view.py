@@ -38,18 +38,17 @@ class MirrorRow:
     history: History
     causes: tuple[Cause, ...]
     paused: bool
-    speed: float
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """One topic; ``lags`` and ``rates`` are the points of lines, ``accept`` says what accepting its halt means, "" if it cannot be."""
+    """One topic; ``lags`` and ``rates`` are the points of lines, ``acceptable`` whether its halt can be accepted."""
 
     lag: TopicLag
     lags: str
     rates: str
     speed: float
-    accept: str
+    acceptable: bool
     asset: str
 
 
@@ -67,15 +66,23 @@ def mirror_row(watch: Watch, config: Config) -> MirrorRow:
     """A mirror as it was at the last look."""
     facts, settings = watch.facts, config.mirror(watch.facts.mirror)
     topics = facts.lag.topics if facts.lag is not None else ()
-    lanes = facts.status.lanes if facts.status is not None else ()
     return MirrorRow(
         facts.mirror, settings.source, settings.target, headline(facts, watch.history), facts, watch.history, tuple(causes(facts)),
         paused=bool(topics) and all(topic.state == PAUSED for topic in topics),
-        speed=sum(lane.bytes_per_second for lane in lanes if lane.state == "running"),
     )  # fmt: skip
 
 
-def topics(watch: Watch, *, find: str = "", number: str = "1") -> TopicsPage:
+def acceptable(watch: Watch) -> list[tuple[TopicLag, str]]:
+    """The topics whose halt can be accepted, each with what that means."""
+    lag = watch.facts.lag
+    return [(topic, MEANING[topic.code]) for topic in (lag.topics if lag is not None else ()) if _acceptable(topic)]
+
+
+def _acceptable(topic: TopicLag) -> bool:
+    return topic.state == HALTED and topic.code in ACCEPTABLE
+
+
+def topics(watch: Watch, *, find: str, number: str) -> TopicsPage:
     """A page of the topics whose name holds ``find``."""
     lag = watch.facts.lag
     matching = [topic for topic in (lag.topics if lag is not None else ()) if find.lower() in topic.topic.lower()]
@@ -88,10 +95,10 @@ def topics(watch: Watch, *, find: str = "", number: str = "1") -> TopicsPage:
 
 def _topic(watch: Watch, topic: TopicLag) -> TopicRow:
     points: Sequence[Point] = tuple(watch.history.topics.get(topic.topic, ()))
-    accept = MEANING.get(topic.code, "") if topic.state == HALTED and topic.code in ACCEPTABLE else ""
-    asset = "/".join(quote(part, safe="") for part in (watch.facts.mirror, "target", topic.target_topic))
+    asset = "/".join(quote(part, safe="") for part in (watch.facts.mirror, "target", topic.topic))
     speed = points[-1].bytes_per_second if points else 0.0
-    return TopicRow(topic, line([p.lag_records for p in points]), line([p.bytes_per_second for p in points]), speed, accept, asset)
+    lags, rates = line([point.lag_records for point in points]), line([point.bytes_per_second for point in points])
+    return TopicRow(topic, lags, rates, speed, _acceptable(topic), asset)
 
 
 def line(values: Sequence[float]) -> str:
@@ -164,7 +171,7 @@ def _arrow(row: MirrorRow, source: Node, target: Node, number: int) -> Arrow:
     side = 8.0 + 14.0 * ((number - 1) // 2)
     ox, oy = -uy * side, ux * side
     lag = row.facts.lag
-    text = f"{lag.lag_records:,} behind · {rate(row.speed)}" if lag is not None else "not known yet"
+    text = f"{lag.lag_records:,} behind · {rate(row.facts.bytes_per_second)}" if lag is not None else "not known yet"
     x, y = (source.x + target.x) / 2 + ox * 2.2, (source.y + target.y) / 2 + oy * 2.2
     begin, end = (source.x + ux * edge + ox, source.y + uy * edge + oy), (target.x - ux * edge + ox, target.y - uy * edge + oy)
     return Arrow(row.name, row.head.tone, *begin, *end, text, x, y + 4)

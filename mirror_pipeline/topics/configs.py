@@ -30,6 +30,11 @@ _BROKER_NAMES = {
 Settings = Mapping[str, ConfigValue]
 
 
+def own_settings(configs: Settings) -> dict[str, str]:
+    """What a topic has of its own, beside what it takes over from the broker."""
+    return {key: entry.value for key, entry in configs.items() if entry.is_explicit and entry.value is not None}
+
+
 def is_left_out(key: str, exclude: Sequence[str]) -> bool:
     """Whether a setting is the target's own business: the mirror decides it, or a regex of ``exclude`` matches it."""
     return key in _REPLACED or any(re.fullmatch(pattern, key) for pattern in exclude)
@@ -53,7 +58,7 @@ def carried_configs(source: Settings, target_broker: Settings | None, exclude: S
 
     Arguments as for :func:`desired_configs`.
     """
-    carried = {key: e.value for key, e in source.items() if e.is_explicit and e.value is not None and not is_left_out(key, exclude)}
+    carried = {key: value for key, value in own_settings(source).items() if not is_left_out(key, exclude)}
     largest = number(source, "max.message.bytes")
     default = DEFAULT_MAX_MESSAGE_BYTES if target_broker is None else number(target_broker, "message.max.bytes")
     size = "max.message.bytes"

@@ -15,7 +15,7 @@ from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.kafka.produce import receive_produce, send_produce
 from mirror_pipeline.kafka.records.batch import HEADER_BYTES, OpenRecord, headers, restamp, seal
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.topics.configs import KEPT_FOREVER, Settings
+from mirror_pipeline.topics.configs import KEPT_FOREVER, number, own_settings
 from mirror_pipeline.verify.log_walk import READ_UNCOMMITTED, read_log
 from mirror_pipeline.verify.pieces import contents
 
@@ -57,9 +57,10 @@ class SideTopic:
             configs = self._admin.topic_configs([self._beside])[self._beside]
             if isinstance(configs, BrokerError):
                 raise configs
-            explicit = {key: entry.value for key, entry in configs.items() if entry.is_explicit and entry.value is not None}
             # Records must not expire before an operator has seen them.
-            wanted = explicit | KEPT_FOREVER | _room(configs, largest)
+            wanted = own_settings(configs) | KEPT_FOREVER
+            if largest > (number(configs, "max.message.bytes") or 0):
+                wanted["max.message.bytes"] = str(largest)
             self._admin.create_topic(self._name, model.partitions, model.replication_factor, wanted)
         elif known.partitions < model.partitions:
             self._admin.grow(self._name, model.partitions)
@@ -129,12 +130,6 @@ class SideTopic:
         for piece in read_log(self._client, tp, start, end, isolation=READ_UNCOMMITTED, line=1):
             for record in piece.opened():
                 yield record, piece.header.producer_id
-
-
-def _room(configs: Settings, largest: int) -> dict[str, str]:
-    limit = configs.get("max.message.bytes")
-    held = int(limit.value) if limit is not None and limit.value else 0
-    return {"max.message.bytes": str(largest)} if largest > held else {}
 
 
 _PASSING = (Action.RETRY, Action.REFRESH, Action.UNKNOWN_OUTCOME)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mirror_pipeline.config import load_config
 from mirror_pipeline.errors import ConfigError
+from mirror_pipeline.files import file_stamp
 
 STAYS = "lanes that run keep their settings, no run starts until the file loads"
 
@@ -22,12 +23,12 @@ class ConfigWatch:
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
         self._path = path
         self._say = say
-        self._stamp = self._look()
+        self._stamp = file_stamp(path)
         self._problem = ""
 
     def look(self) -> None:
         """Say what has changed since the last look."""
-        stamp = self._look()
+        stamp = file_stamp(self._path)
         if stamp == self._stamp:
             return
         self._stamp, before, self._problem = stamp, self._problem, self._load()
@@ -35,13 +36,6 @@ class ConfigWatch:
             self._say(f"{self._problem}; {STAYS}")
         elif before and not self._problem:
             self._say(f"{self._path} loads again")
-
-    def _look(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
 
     def _load(self) -> str:
         try:

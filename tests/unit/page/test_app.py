@@ -15,7 +15,10 @@ import pytest
 from mirror_pipeline import Mirror
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.errors import ConfigError, UsageError
-from mirror_pipeline.exporter.watch import Watches
+from mirror_pipeline.exporter.facts import Facts
+from mirror_pipeline.exporter.watch import Watch, Watches
+from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
+from mirror_pipeline.page import view
 from mirror_pipeline.page.app import MirrorPages
 from mirror_pipeline.page.gate import Gate, secret_of
 from mirror_pipeline.page.server import Beside
@@ -203,6 +206,14 @@ def test_a_form_that_cannot_be_is_shown_again_with_the_reason(server: Server, ch
     answer = server.ask("/mirrors/new", {**FORM, "csrf": page.field("csrf"), "mark": page.field("mark"), **change})
     assert answer.status == 200 and 'role="alert"' in answer.body and "<script>" not in answer.body.replace("<script src", "")
     assert server.watches.config.path.read_text() == before
+
+
+def test_a_topic_leads_to_its_asset_which_has_the_name_of_the_source_topic(server: Server) -> None:
+    watch = Watch(Mirror(server.watches.config, "here"))  # which does not look
+    lag = MirrorLag("here", (TopicLag("orders", "east.orders", (PartitionLag(0, 0, 0, 0, 0),)),), 0.0)
+    watch.facts = Facts("here", lag=lag, lag_at=1.0)
+    (row,) = view.topics(watch, find="", number="1").rows
+    assert (row.asset, row.acceptable) == ("here/target/orders", False)
 
 
 def test_a_failover_needs_the_mirrors_name(server: Server) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 import threading
 from typing import Annotated
 
@@ -44,6 +47,7 @@ def exporter(
     ):
         answers().print(f"metrics of {', '.join(names)} at http://{host}:{found}/metrics")
         over.wait()
+    _leave()
 
 
 def page(
@@ -68,3 +72,12 @@ def page(
         rules = rules_of(watches.config, host, chosen, token, allow_host or ())
         answers().print(f"mirrors: {address(host, chosen)}{PAGE_PREFIX}{f'?token={token}' if token else ''}", markup=False, soft_wrap=True)
         serve(MirrorPages(watches, dagster=False).app(), rules)
+    _leave()
+
+
+def _leave() -> None:
+    """End the process without ending the interpreter: beside a look that is inside librdkafka or Delta that can hang (seen once in CI)."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -60,6 +60,7 @@ SHAPES = {
     "health": '{"state", "exit_code", "mirrors": [{"mirror", "state", "exit_code", "problems", "lanes", "topics", "copied_to", '
     '"lag_records", "as_of"}]}',
     "gaps": '{"gaps": [{"mirror", "topic", "partition", "start", "end", "cause", "decided_by", "at"}]}',
+    "support-bundle": '{"file", "contents": [NAME]}',
     "sql": '{"columns", "rows": [{COLUMN: VALUE}], "more"}',
     "verify": '{"ok", "records", "leaves", "differences": [{"topic", "partition", "source_offset", "target_offset", "kind", '
     '"detail"}], "repaired": [as differences], "more", '

@@ -23,6 +23,7 @@ from mirror_pipeline.cli import (
     setup,
     status,
     streams,
+    support,
     take_over,
     verify,
 )
@@ -91,6 +92,7 @@ def root(
 WITH_CONFIG = (
     "init", "check", "doctor", "plan", "run", "backfill", "lag", "status", "health", "gaps", "sql", "resolve", "verify", "repair",
     "evict", "up", "groups", "failover", "failback", "adopt", "exporter", "pause", "resume", "page", "remirror",
+    "support-bundle",
 )  # fmt: skip
 OFFSETS_WITH_CONFIG = ("translate", "show")
 QUARANTINE_WITH_CONFIG = ("list", "export", "send")
@@ -100,7 +102,7 @@ for _panel, _commands in (
     (COPY, (run.run, run.backfill, pause.pause, pause.resume)),
     (LOOK, (status.lag, status.status, status.health, status.gaps, status.sql)),
     (LOOK, (verify.verify, verify.repair, resolve.resolve, resolve.remirror, status.evict, offsets.groups)),
-    (LOOK, (exporter.exporter, exporter.page)),
+    (LOOK, (exporter.exporter, exporter.page, support.support_bundle)),
     (OVER, (failover.failover, failover.failback, adoption.adopt)),
     (HERE, (local.up, local.demo, local.version)),
 ):

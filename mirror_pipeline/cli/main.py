@@ -14,6 +14,7 @@ from mirror_pipeline.cli import (
     adoption,
     exporter,
     failover,
+    json_log,
     local,
     offsets,
     pause,
@@ -29,7 +30,7 @@ from mirror_pipeline.cli import (
 )
 from mirror_pipeline.cli.errors import report
 from mirror_pipeline.cli.options import NO_VALUE, PlainCommand, PlainGroup, Settings
-from mirror_pipeline.errors import ProblemFound
+from mirror_pipeline.errors import ProblemFound, UsageError
 from mirror_pipeline.host import refuse_few_files, refuse_few_threads
 
 BROKEN_PIPE = 141
@@ -49,6 +50,10 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+LogFormat = Annotated[
+    str,
+    typer.Option("--log-format", metavar="FORMAT", envvar=json_log.LOG_FORMAT, help="text, or json: standard error as an object a line."),
+]
 Version = Annotated[bool, typer.Option("--version", metavar=NO_VALUE, is_eager=True, callback=_version, help="Print the version.")]
 
 
@@ -77,8 +82,13 @@ def root(
     context: typer.Context,
     config: Before = None,
     debug: Debug = False,
+    log_format: LogFormat = "text",
     show_version: Version = False,
 ) -> None:
+    if log_format == "json":
+        json_log.use_json()
+    elif log_format != "text":
+        raise UsageError(f"--log-format {log_format}: this is not text or json", hint="leave it out for plain lines")
     refuse_few_files()
     refuse_few_threads()
     context.obj = Settings(debug=debug)

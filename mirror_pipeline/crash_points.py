@@ -17,6 +17,8 @@ POINTS = (
     "produce.before_send", "produce.after_send", "produce.before_ack", "record.before", "record.after",
     "recover.before", "evict.before", "evict.after",
 )  # fmt: skip
+FILL_POINTS = ("fill.before_send", "fill.after_send")
+"""Around the markers that fill holes, with `offsets: exact`."""
 GROUP_POINTS = ("groups.named", "groups.written")
 """In a round over consumer groups, which only mirrors that carry groups run."""
 TOPIC_POINTS = ("settings.named", "settings.changed", "acls.named", "acls.changed")

@@ -352,6 +352,25 @@ def displaced(target: TopicPartition, offset: int, expected: int) -> Halt:
     return _at(target, "foreign_writer", message, "stop the other producer; the mirror must be the only writer of a mirrored topic")
 
 
+def fill_too_large(target: TopicPartition, offsets: int, most: int) -> Halt:
+    """Offsets without a record, that the target would need markers for (``offsets: exact``), are too many."""
+    message = f"{target}: {offsets:,} offsets without a record come next; at most {most:,} are filled so that offsets stay equal"
+    return _at(target, "fill_too_large", message, "copy it with `offsets: translated` in a mirror of its own, or begin later: `start`")
+
+
+def markers_refused(target: TopicPartition) -> Halt:
+    """The target does not let this principal write the markers that fill holes (``offsets: exact``)."""
+    message = f"{target}: the target refuses the markers that keep offsets equal: CLUSTER_AUTHORIZATION_FAILED (31)"
+    hint = "grant ALTER on its cluster: kafka-acls --add --allow-principal User:NAME --operation Alter --cluster"
+    return _at(target, "markers_refused", message, hint, again=True)
+
+
+def target_ahead(topic: str, target: TopicPartition, end: int, start: int) -> Halt:
+    """The target's log ends after the first offset to copy, so no offset could be equal (``offsets: exact``)."""
+    message = f"{target} ends at offset {end}, the copy begins at source offset {start}: offsets cannot be exact there"
+    return Halt(topic, message, "copy into a new target topic, see docs/exact-offsets.md", "target_ahead", target.partition)
+
+
 def sequence_gap(target: TopicPartition, offset: int, sequence: int, expected: int) -> Halt:
     """The target's log lacks a batch between others of this mirror."""
     message = (

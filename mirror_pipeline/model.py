@@ -140,13 +140,21 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkerStamp:
+    """Whose control markers fill holes (``offsets: exact``), and the coordinator epoch by which a broker refuses older ones (KIP-98)."""
+
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Send:
     """One stretch of the offset map: source ``[source_start, source_end)`` is target ``[target_start, target_end)``.
 
-    Either dense (both stretches are ``records`` long, ``cause`` is None) or a hole (``records`` is 0, the
-    target stretch is empty, ``cause`` says why). The sends of a partition tile its source offsets without
-    overlap. ``ordinal`` is the number of records the lane has put into that target partition before; below 0 in the part of a topic
-    that was adopted, where it counts up to the first record that the lane puts there itself.
+    Either dense (both stretches are ``records`` long, ``cause`` is None) or a hole (``records`` is 0, ``cause`` says why, and the target
+    stretch is empty or, with ``offsets: exact``, as long and full of control markers). The sends of a partition tile its source offsets
+    without overlap. ``ordinal`` is the number of records the lane has put into that target partition before; below 0 in the part of a
+    topic that was adopted, where it counts up to the first record that the lane puts there itself.
     """
 
     topic: str

@@ -129,8 +129,6 @@ def check_mirror(index: int, raw: object, aliases: list[str], problems: Problems
             problems.add((*base, key), f'no cluster "{alias}", {nearest(alias, aliases)}')
     if isinstance(source, str) and source == target:
         problems.add((*base, "target"), f'source and target are both "{source}"; a mirror needs two clusters')
-    if part_of(raw, ("offsets",)) == "exact":
-        problems.add((*base, "offsets"), '"exact" is not supported yet; write translated, or leave the key out')
     name = part_of(raw, ("name",))
     if name is not None:
         check_name((*base, "name"), name, "mirror name", problems)
@@ -172,6 +170,8 @@ def check_reverses(mirrors: object, problems: Problems) -> None:
             problems.add(path, f'"{wanted}" copies from {ways}; its reverse has them the other way round')
         elif wanted in taken:
             problems.add(path, f'"{wanted}" already has a reverse mirror, {problems.where(("mirrors", taken[wanted]))}')
+        if "exact" in (raw.get("offsets"), (other or {}).get("offsets")):
+            problems.add(path, "offsets: exact: a mirror whose offsets are exact cannot be led back yet; leave out reverse_of")
         taken.setdefault(wanted, index)
 
 

@@ -303,9 +303,9 @@ class MirrorModel(Section):
     )
     offsets: Literal["translated", "exact"] = setting(
         "translated",
-        "How offsets relate: `translated` keeps an exact map from source to target offsets. `exact` (the same "
-        "offsets on both sides) is **not implemented yet** and refused.",
-        "translated",
+        "How offsets relate: `translated` keeps an exact map from source to target offsets. `exact` gives every record the same offset "
+        "on both sides, see [exact offsets](exact-offsets.md).",
+        "translated or exact",
         example="translated",
     )
     start: Start = setting(

@@ -202,6 +202,11 @@ class MirrorConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
 
     @property
+    def exact(self) -> bool:
+        """Whether records get the same offsets on the target."""
+        return self.offsets == "exact"
+
+    @property
     def shared(self) -> bool:
         """Whether others may write the target topics too."""
         return self.writers == "shared"

@@ -24,6 +24,7 @@ class Need:
 
 _TOPIC_IDS = Need(Api.METADATA, 10, "without topic ids a recreated topic cannot be distinguished from the old one")
 SOURCE_NEEDS = (_TOPIC_IDS,)
+EXACT_NEEDS = (Need(Api.WRITE_TXN_MARKERS, 1, "without it offsets cannot be exact"),)
 TARGET_NEEDS = (_TOPIC_IDS, Need(Api.DESCRIBE_PRODUCERS, 0, "without it the end of a log cannot be verified after a failure"))
 
 

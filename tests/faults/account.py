@@ -11,8 +11,12 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 from mirror_pipeline import Mirror
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.errors import BufferUnusable
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.model import HoleCause
+from mirror_pipeline.model import TopicPartition as Place
 from mirror_pipeline.verify.compare import compare_topics
+from mirror_pipeline.verify.log_walk import read_log
 from tests.faults.report import Account
 
 READ_SECONDS = 60.0
@@ -124,3 +128,21 @@ def account_ledger(mirror: Mirror, account: Account, *, allowed: Iterable[HoleCa
         for gap in ledger.gaps():
             if gap.cause not in natural:
                 account.unexplain(f"gap {gap.topic}[{gap.partition}] [{gap.start}, {gap.end}): {gap.cause}")
+
+
+def account_offsets(mirror: Mirror, pairs: Mapping[str, str], account: Account) -> None:
+    """With ``offsets: exact``: every record of the target has its source's offset, and the logs end at the same one."""
+    for topic, copy in pairs.items():
+        with WireClient(mirror.flow.source) as here, WireClient(mirror.flow.target) as there:
+            for number in here.metadata([topic]).topics[topic].partitions:
+                source, target = Place(topic, number), Place(copy, number)
+                left, right = _offsets(here, source, isolation=1), _offsets(there, target, isolation=0)
+                if left != right:
+                    different = next((pair for pair in zip(left, right, strict=False) if pair[0] != pair[1]), (len(left), len(right)))
+                    account.unexplain(f"{source}: offsets differ, first {different}")
+
+
+def _offsets(client: WireClient, place: Place, *, isolation: int) -> list[int]:
+    """The offset of every record, and last the end of the log."""
+    start, end = log_range(client, [place], isolation=isolation)[place]
+    return [*(record.offset for piece in read_log(client, place, start, end, isolation=isolation) for record in piece.records()), end]

@@ -16,7 +16,7 @@ from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import TopicPartition
-from tests.faults.account import account_contents, account_ledger, acked_are_there, compare_values, read_values
+from tests.faults.account import account_contents, account_ledger, account_offsets, acked_are_there, compare_values, read_values
 from tests.faults.child import MirrorChild, Stuck, send_signal, wait_for
 from tests.faults.load import DEFAULT_STREAMS, Load, Stream
 from tests.faults.report import CampaignReport
@@ -279,3 +279,5 @@ class Campaign:
                 account.tell(f"{topic}: {missing} acknowledged values are not on the target")
         account_contents(self.mirror, pairs, account)
         account_ledger(self.mirror, account)
+        if self.mirror.flow.settings.exact:
+            account_offsets(self.mirror, pairs, account)

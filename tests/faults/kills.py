@@ -14,7 +14,7 @@ from tests.support.mirrors import create_topic, produce
 DEATH_SECONDS = 60.0
 POINT_SECONDS = 150.0
 """Covers a start of Spark on a busy machine and the 60 s until a lane's first maintenance round."""
-IN_WORKERS = ("stage.", "produce.")
+IN_WORKERS = ("stage.", "produce.", "fill.")
 
 
 def kill_worker(campaign: Campaign) -> None:

@@ -67,4 +67,4 @@ def task() -> WriteTask:
 
 
 def acknowledge(lane: _Slot, answer: ProduceAnswer | None, records: int, *, newest: int = YOUNG) -> None:
-    _acknowledge(lane, answer, SequencedBatch(b"", memoryview(b""), records, newest, 0), FORGOTTEN)
+    _acknowledge(lane, answer, SequencedBatch(b"", memoryview(b""), records, newest, 0, 0), FORGOTTEN)

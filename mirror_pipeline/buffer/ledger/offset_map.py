@@ -93,7 +93,7 @@ def _rule_breakers(rows: pa.Table) -> list[tuple[pa.Array, str]]:
     target = pc.subtract(rows["target_end"], rows["target_start"])
     hole = pc.is_valid(rows["cause"])
     dense = pc.and_(pc.equal(source, rows["records"]), pc.equal(target, rows["records"]))
-    empty = pc.and_(pc.equal(rows["records"], 0), pc.equal(target, 0))
+    empty = pc.and_(pc.equal(rows["records"], 0), pc.or_(pc.equal(target, 0), pc.equal(target, source)))
     before, after = rows.slice(0, max(rows.num_rows - 1, 0)), rows.slice(1)
     same = _all_equal(before, after)
 

@@ -80,5 +80,5 @@ def _sound(rows: pa.Table) -> pa.Array:
     source = pc.subtract(rows["source_end"], rows["source_start"])
     target = pc.subtract(rows["target_end"], rows["target_start"])
     dense = pc.and_(pc.equal(source, rows["records"]), pc.equal(target, rows["records"]))
-    hole = pc.and_(pc.equal(rows["records"], 0), pc.equal(target, 0))
+    hole = pc.and_(pc.equal(rows["records"], 0), pc.or_(pc.equal(target, 0), pc.equal(target, source)))
     return pc.if_else(pc.is_valid(rows["cause"]), hole, dense).combine_chunks()

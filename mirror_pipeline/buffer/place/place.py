@@ -26,10 +26,12 @@ from mirror_pipeline.host import expanded
 
 # Versions of the folder layout and of the tables, in the marker file of every buffer; a version refuses a buffer whose number it does not
 # know. New buffers have the first one, and get the second with the first promotion or shared topic: a version that does not know these
-# would copy into topics that belong to applications.
+# would copy into topics that belong to applications. They get the third with `offsets: exact`, whose holes a version that does not know
+# it would not fill.
 FIRST_FORMAT = 1
 DIRECTED_FORMAT = 2
-FORMAT = DIRECTED_FORMAT
+EXACT_FORMAT = 3
+FORMAT = EXACT_FORMAT
 MARKER = "MIRROR_BUFFER.json"
 SPANS_FOLDER, ARCHIVE_FOLDER = "spans", "archive"
 CLOCK = "clock"

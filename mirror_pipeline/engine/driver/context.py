@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.lock import HELD, Hold
-from mirror_pipeline.buffer.place.place import DIRECTED_FORMAT, LaneStore, open_lane, raise_format
+from mirror_pipeline.buffer.place.place import DIRECTED_FORMAT, EXACT_FORMAT, LaneStore, open_lane, raise_format
 from mirror_pipeline.buffer.place.space import SpaceWatch
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.config import BufferConfig, ClusterSettings, MirrorConfig
@@ -76,6 +76,11 @@ class LaneContext:
         return self.mirror.shared and self.is_mirror
 
     @property
+    def exact(self) -> bool:
+        """Whether records get the source's offsets; a backfill's topics are no copies of whole logs."""
+        return self.mirror.exact and self.is_mirror
+
+    @property
     def room(self) -> SpaceWatch:
         """How full the buffer is; shared, so that the maintenance thread knows the sizes that the read loop has seen."""
         if self._room is None:
@@ -106,6 +111,8 @@ def open_context(
     store = open_lane(buffer, flow.name, lane)
     if flow.settings.shared:
         raise_format(store, DIRECTED_FORMAT)
+    if flow.settings.exact:
+        raise_format(store, EXACT_FORMAT)
     return LaneContext(
         mirror=flow.settings,
         lane=lane,

@@ -13,7 +13,7 @@ from mirror_pipeline.engine.driver.plan import PartitionView
 from mirror_pipeline.errors import ClusterUnreachable, MirrorError
 from mirror_pipeline.execution.placement import Place
 from mirror_pipeline.halts import OF_LOG, OF_TOPIC, Halt
-from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, BatchMark, Position, SpanRef, Stamp, TopicPartition
+from mirror_pipeline.model import UNKNOWN_BYTES_PER_OFFSET, BatchMark, MarkerStamp, Position, SpanRef, Stamp, TopicPartition
 from mirror_pipeline.reports import Latency
 from mirror_pipeline.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 
@@ -256,6 +256,7 @@ class LaneState:
     last_activity: float = field(default_factory=time.monotonic)
     failure: MirrorError | Exception | None = None
     stamp: Stamp | None = None
+    markers: MarkerStamp | None = None
     memory_seconds: float = 86_400.0
     confirmed_at: float | None = None
     latency: Latency = field(default_factory=Latency)

@@ -39,6 +39,11 @@ def adopt(
     flow.meet()
     target_topic = _selected(flow, topic)
     lane = lane_of(flow.config.buffer, flow.settings, [topic])[topic]
+    if flow.settings.exact:
+        raise UsageError(
+            f"mirror {flow.name} copies with exact offsets, and an existing copy may have others",
+            hint="adopt it in a mirror with `offsets: translated`",
+        )
     _refuse_begun(flow, topic)
     _refuse_others(flow, topic, target_topic)
     if not options.dry_run:

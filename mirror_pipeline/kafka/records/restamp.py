@@ -27,13 +27,17 @@ from mirror_pipeline.model import Stamp
 
 
 class SequencedBatch(NamedTuple):
-    """An outgoing batch: new header, unchanged rest; ``newest`` is the time of its newest record, ``size`` is in bytes."""
+    """An outgoing batch: new header, unchanged rest; ``newest`` is the time of its newest record, ``size`` is in bytes.
+
+    ``base`` is the source offset of its first record.
+    """
 
     head: bytes
     rest: memoryview
     records: int
     newest: int
     size: int
+    base: int
 
 
 def assign_sequences(payload: memoryview, producer: Stamp, sequence: int, *, skip: int = 0) -> Iterator[SequencedBatch]:
@@ -54,7 +58,7 @@ def assign_sequences(payload: memoryview, producer: Stamp, sequence: int, *, ski
     producer_id, epoch = producer.producer_id, producer.producer_epoch
     at, last = 0, len(payload) - HEADER_BYTES
     while at <= last:
-        _, length, _, magic, crc, attributes, delta, first, newest, _, _, _, records = unpack(payload, at)
+        base, length, _, magic, crc, attributes, delta, first, newest, _, _, _, records = unpack(payload, at)
         stop = at + length + LOG_OVERHEAD
         if skip > 0 and magic == 2 and at + HEADER_BYTES <= stop <= len(payload):
             skip -= records
@@ -70,7 +74,7 @@ def assign_sequences(payload: memoryview, producer: Stamp, sequence: int, *, ski
         )
         rest = payload[at + HEADER_BYTES : stop]
         head = pack_head(0, length, -1, 2, crc32c(rest, crc32c(fresh), -1)) + fresh
-        yield make(SequencedBatch, (head, rest, records, newest, stop - at))
+        yield make(SequencedBatch, (head, rest, records, newest, stop - at, base))
         sequence += records
         at = stop
     if at != len(payload):

@@ -82,6 +82,7 @@ class Api(IntEnum):
     API_VERSIONS = 18
     DELETE_TOPICS = 20
     INIT_PRODUCER_ID = 22
+    WRITE_TXN_MARKERS = 27
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_ACLS = 29
     DESCRIBE_CONFIGS = 32
@@ -104,7 +105,7 @@ NEVER = 1 << 15
 BY_TOPIC_ID = os.environ.get("MIRROR_TOPIC_IDS", "on") != "off"
 # What opens a connection, or tells itself whose broker answers; and what changes a cluster, and waits until that is known.
 OPENING_APIS = frozenset((Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.METADATA))
-CHANGES = frozenset((Api.PRODUCE, Api.OFFSET_COMMIT, Api.DELETE_TOPICS, Api.INIT_PRODUCER_ID))
+CHANGES = frozenset((Api.PRODUCE, Api.OFFSET_COMMIT, Api.DELETE_TOPICS, Api.INIT_PRODUCER_ID, Api.WRITE_TXN_MARKERS))
 
 SPOKEN: dict[int, Versions] = {
     Api.PRODUCE: Versions(3, 13 if BY_TOPIC_ID else 8, 9),  # v3: RecordBatch v2; v9 to v12 add nothing that we need; v13: by topic id
@@ -120,6 +121,7 @@ SPOKEN: dict[int, Versions] = {
     Api.API_VERSIONS: Versions(0, 3, 3),
     Api.DELETE_TOPICS: Versions(6, 6, 4),  # v6: by topic id
     Api.INIT_PRODUCER_ID: Versions(0, 4, 2),
+    Api.WRITE_TXN_MARKERS: Versions(1, 1, 1),  # v2 wants a transaction version; written by hand
     Api.OFFSET_FOR_LEADER_EPOCH: Versions(2, 4, 4),  # v2: current leader epoch, allowed to consumers (KIP-320)
     Api.DESCRIBE_ACLS: Versions(1, 3, 2),  # v1: prefixed patterns
     Api.DESCRIBE_CONFIGS: Versions(1, 2, 4),  # v1: where a value comes from; from v3 with its type and a text; written by hand

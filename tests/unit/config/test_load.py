@@ -217,7 +217,6 @@ ADDED = [
     ("start: {a: {}}", '"a" names no partition, e.g. {0: 4711}'),
     ("start: {a: {0: -1}}", '"a": {0: -1} is not partition: offset, two numbers from 0 on, e.g. {0: 4711}'),
     ("start: {a: {first: 1}}", '"a": {first: 1} is not partition: offset, two numbers from 0 on, e.g. {0: 4711}'),
-    ("offsets: exact", '"exact" is not supported yet; write translated, or leave the key out'),
     ("offsets: exactly", '"exactly" is not one of translated, exact; did you mean "exact"?'),
     (
         "start: 2026-03-01T00:00:00",

@@ -125,7 +125,7 @@ class TopicStarter:
         """Runs of topics whose targets have just been checked."""
         positions = self._context.ledger.positions()
         rules = self._targets.rules([(generation.topic, generation.target_topic) for generation in generations], self._source_admin)
-        runs = [run_of(generation, positions, ranges.get(generation.topic)) for generation in generations]
+        runs = [run_of(generation, positions, ranges.get(generation.topic), exact=self._context.exact) for generation in generations]
         for run in runs:
             run.max_batch_bytes, policy = rules[run.topic]
             apply_policy(run, policy, fresh=True)

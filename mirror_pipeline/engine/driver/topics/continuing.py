@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from mirror_pipeline.engine.driver.context import LaneContext
 from mirror_pipeline.engine.driver.write.recovery import Tail, read_tails
+from mirror_pipeline.engine.tasks.write.filling import MAX_FILL
 from mirror_pipeline.errors import ConnectionLost
-from mirror_pipeline.halts import Halt
+from mirror_pipeline.halts import Halt, fill_too_large, target_ahead
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import LEADER_NOT_AVAILABLE, broker_error
 from mirror_pipeline.model import Incarnation, Position, TopicPartition
@@ -44,11 +45,23 @@ def continued(
     begins = {number: known.get(number, Position(0, ends[number], 0)) for number in joining}
     longer = {number: at for number, at in begins.items() if number not in recorded and ends[number] > at.target_next}
     begins |= _after_tails(context, client, generation, longer)
+    if context.exact:
+        _refuse_ahead(generation, begins)
     return replace(
         generation,
         target_starts=generation.target_starts | {number: at.target_next for number, at in begins.items()},
         ordinals=generation.ordinals | {number: at.ordinal for number, at in begins.items()},
     )
+
+
+def _refuse_ahead(generation: Incarnation, begins: Mapping[int, Position]) -> None:
+    """Raise TopicHalted where the target's log is beyond the first offset to copy, or so far before it that it cannot be filled."""
+    for number, at in begins.items():
+        target, start = TopicPartition(generation.target_topic, number), generation.starts[number]
+        if at.target_next > start:
+            raise target_ahead(generation.topic, target, at.target_next, start).error()
+        if start - at.target_next > MAX_FILL:
+            raise replace(fill_too_large(target, start - at.target_next, MAX_FILL), topic=generation.topic).error()
 
 
 def _after_tails(
@@ -59,7 +72,7 @@ def _after_tails(
     if not targets:
         return {}
     tails = read_tails(
-        client, targets, context.state.stamp, timeout=0.0,
+        client, targets, context.state.stamp, timeout=0.0, fillers=context.state.markers.producer_id if context.state.markers else -1,
         epochs=dict.fromkeys(targets, generation.producer_epoch), shared=dict.fromkeys(targets, True) if context.shared else {},
     )  # fmt: skip
     found = {}

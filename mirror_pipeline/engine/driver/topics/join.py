@@ -12,7 +12,7 @@ from mirror_pipeline.engine.driver.topics.waits import patience
 from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.offsets import offsets_at
-from mirror_pipeline.model import BatchMark, Incarnation, Position, TopicPartition
+from mirror_pipeline.model import NO_TIMESTAMP, BatchMark, Incarnation, Position, SpanRef, TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic
 
 Ranges = dict[int, tuple[int, int]] | None
@@ -23,7 +23,7 @@ def resumed_runs(context: LaneContext, known: Mapping[str, Incarnation], wanted:
     if not known:
         return {}
     positions = context.ledger.positions()
-    runs = {name: run_of(generation, positions, wanted[name].ranges) for name, generation in known.items()}
+    runs = {name: run_of(generation, positions, wanted[name].ranges, exact=context.exact) for name, generation in known.items()}
     floors = {p.source: p.writing.position.source_next for run in runs.values() for p in run.partitions.values()}
     for span in context.spans.pending(floors):
         run = runs.get(span.topic)
@@ -54,8 +54,8 @@ def _remember(context: LaneContext, runs: Mapping[str, TopicRun]) -> None:
                 part.reading.mark = BatchMark(*mark)
 
 
-def run_of(generation: Incarnation, positions: Mapping[TopicPartition, Position], ranges: Ranges) -> TopicRun:
-    """A topic's run at its positions, without staged spans."""
+def run_of(generation: Incarnation, positions: Mapping[TopicPartition, Position], ranges: Ranges, *, exact: bool) -> TopicRun:
+    """A topic's run at its positions, without staged spans; ``exact``: what lies below the copy is filled first."""
     run = TopicRun(generation.topic, generation.target_topic, generation.incarnation)
     for number, start in generation.starts.items():
         source = TopicPartition(generation.topic, number)
@@ -64,7 +64,14 @@ def run_of(generation: Incarnation, positions: Mapping[TopicPartition, Position]
             source, TopicPartition(generation.target_topic, number), generation.incarnation, position.source_next,
             WriteSide(position, generation.producer_epoch), ReadSide(hard_end=ranges[number][1] if ranges else None),
         )  # fmt: skip
+        if exact and position.target_next < position.source_next:
+            run.partitions[number].pending.append(_nothing(source, generation.incarnation, position.source_next))
     return run
+
+
+def _nothing(source: TopicPartition, incarnation: str, at: int) -> SpanRef:
+    """A span without offsets: the target's log must reach this far before anything is sent, also if nothing ever is."""
+    return SpanRef(*source, incarnation, -1, at, at, 0, 0, 0, NO_TIMESTAMP, NO_TIMESTAMP, (), "", -1)
 
 
 def first_offsets(client: WireClient, topic: LaneTopic, partitions: list[int], start: str | datetime) -> dict[int, int]:

@@ -19,7 +19,7 @@ from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME, TopicMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION, broker_error
-from mirror_pipeline.kafka.needs import TARGET_NEEDS, without_id
+from mirror_pipeline.kafka.needs import EXACT_NEEDS, TARGET_NEEDS, without_id
 from mirror_pipeline.kafka.offsets import log_range, offsets_or_errors
 from mirror_pipeline.kafka.security.identity import refuse_one_cluster
 from mirror_pipeline.model import Incarnation, Stamp, TopicPartition
@@ -62,7 +62,7 @@ class TargetSide:
         if not self._context.target.cluster_id:
             self._context.target = replace(self._context.target, cluster_id=self.cluster_id)
             refuse_one_cluster(self._context.source, self._context.target)
-        self._client.require(TARGET_NEEDS)
+        self._client.require(TARGET_NEEDS + (EXACT_NEEDS if self._context.exact else ()))
         self._context.state.memory_seconds = self._memory_seconds()
         stamp = self._context.ledger.producer(self.cluster_id)
         if stamp is None:

@@ -15,10 +15,11 @@ from mirror_pipeline.engine.driver.context import LaneContext, Losses, backoff
 from mirror_pipeline.engine.driver.read import divergence
 from mirror_pipeline.engine.driver.state import PartitionState
 from mirror_pipeline.engine.driver.write.ledger_writer import LedgerWriter
+from mirror_pipeline.engine.driver.write.marker_epochs import MarkerEpochs
 from mirror_pipeline.engine.driver.write.recovery import TAIL_ANSWER_SECONDS, NoTailYet, Tail, read_tails
 from mirror_pipeline.engine.driver.write.target_health import TargetHealth
 from mirror_pipeline.engine.tasks.write.messages import PartitionOutcome, PartitionWork, WriteResult
-from mirror_pipeline.engine.tasks.write.offset_map import Landed, advance_over, trailing_holes_only
+from mirror_pipeline.engine.tasks.write.offset_map import Landed, advance_over, advance_to, trailing_holes_only
 from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.halts import Halt, buffer_gap, internal, log_internal, refused_topic
 from mirror_pipeline.kafka.client import WireClient
@@ -47,6 +48,7 @@ class SendOutcomes:
         self._health = health
         self._ledger_writer = ledger_writer
         self._losses = losses
+        self._epochs = MarkerEpochs(context, client)
 
     def recover(self) -> None:
         """Read the tail of every partition whose outcome is unknown, and account for what lies there.
@@ -71,6 +73,7 @@ class SendOutcomes:
             patience=max(TAIL_ANSWER_SECONDS, self._health.silent.longest()),
             epochs={p.target: p.writing.producer_epoch for p in unknown if p.writing.producer_epoch},
             shared={p.target: p.writing.tail_read or p.writing.resumed for p in unknown} if self._context.shared else {},
+            fillers=self._epochs.renew().producer_id if self._context.exact else -1,
         )
         self._health.avoid_silent()
         sends: list[Send] = []
@@ -106,7 +109,7 @@ class SendOutcomes:
             return []
         try:
             before = part.writing.position.ordinal
-            sends = self._account(part, tail.records, tail.landed)
+            sends = self._account(part, tail.records if tail.read or not self._context.exact else -1, tail.landed, tail.end)
             self._count(part, part.writing.position.ordinal - before)
         except ValueError as error:
             self._state.halt(topic, buffer_gap(topic, part.target, error))
@@ -134,15 +137,28 @@ class SendOutcomes:
             self._state.topics[part.source.topic].records += found
             self._state.records += found
 
-    def _account(self, part: PartitionState, records: int, landed: Landed = ()) -> list[Send]:
-        """Move the partition's position over ``records`` records that are known to be on the target; ``landed``: not in one run."""
-        runs = landed or ((part.writing.position.target_next, records),)
+    def _account(self, part: PartitionState, records: int, landed: Landed = (), end: int = -1) -> list[Send]:
+        """Move the partition's position over ``records`` records that are known to be on the target; ``landed``: not in one run.
+
+        With exact offsets the target's ``end`` is the position; ``records`` below 0 are unknown.
+        Raises ValueError where the buffer does not hold what the target has.
+        """
         before = part.writing.position
-        sends, part.writing.position = advance_over(part.pending, part.writing.position, runs, target_topic=part.target.topic)
+        if self._context.exact:
+            sends, position = advance_to(part.pending, before, end, target_topic=part.target.topic)
+            if records >= 0 and position.ordinal != before.ordinal + records:
+                found = position.ordinal - before.ordinal
+                raise ValueError(f"{part.target}: {records} records lie below offset {end}, by the buffer {found}")
+            part.writing.position = position
+        else:
+            runs = landed or ((before.target_next, records),)
+            sends, part.writing.position = advance_over(part.pending, before, runs, target_topic=part.target.topic)
         if part.writing.position != before:
             part.writing.worked()
         now = time.time()
-        while part.pending and part.pending[0].end <= part.writing.position.source_next:
+        position = part.writing.position
+        filled = not self._context.exact or position.target_next >= position.source_next
+        while filled and part.pending and part.pending[0].end <= position.source_next:
             sent = part.pending.popleft()
             if sent.records and sent.min_timestamp > 0:
                 self._state.latency.add(max(0.0, now - sent.min_timestamp / 1000), sent.records)
@@ -150,9 +166,9 @@ class SendOutcomes:
         return sends
 
     def pass_holes(self, parts: Sequence[PartitionState]) -> list[Send]:
-        """Move positions over spans without records, which need no request; with the state locked."""
+        """Move positions over spans without records, which need no request unless offsets are exact; with the state locked."""
         sends: list[Send] = []
-        for part in parts:
+        for part in () if self._context.exact else parts:
             if part.pending and not part.writing.outcome_unknown and trailing_holes_only(part.pending, part.writing.position):
                 sends += self._account(part, 0)
         return sends
@@ -171,7 +187,7 @@ class SendOutcomes:
                 run = self._state.topics[source.topic]
                 part = run.partitions[source.partition]
                 try:
-                    sends += self._account(part, outcome.records, outcome.landed)
+                    sends += self._account(part, outcome.records, outcome.landed, outcome.end)
                 except Exception as error:  # noqa: BLE001 - an internal error over one partition: the others continue
                     self._suspect(part, internal(part.target, error))
                     continue

@@ -58,7 +58,8 @@ class NotReplicated(NoTailYet):
 class _Look:
     """One partition while its tail is read; ``at`` is the next offset to scan, ``end`` the last known high watermark.
 
-    In a shared topic ``sparse`` finds our records among the others, and the scan must reach ``goal``; ``idle``: none can be there.
+    ``filled``: how many control markers of the producer id ``fillers`` lie between our records. In a shared topic ``sparse`` finds our
+    records among the others, and the scan must reach ``goal``; ``idle``: none can be there.
     """
 
     target: TopicPartition
@@ -72,6 +73,8 @@ class _Look:
     sparse: SharedTail | None = None
     goal: int = -1
     idle: bool = False
+    fillers: int = -1
+    filled: int = 0
     answer: Tail | Failure | None = None
 
     def __post_init__(self) -> None:
@@ -79,7 +82,7 @@ class _Look:
 
     @property
     def tail(self) -> Tail:
-        return Tail(self.target, self.at - self.position.target_next, self.at, not self.deleted)
+        return Tail(self.target, self.at - self.position.target_next - self.filled, self.at, not self.deleted)
 
 
 def read_tails(
@@ -91,6 +94,7 @@ def read_tails(
     patience: float = TAIL_ANSWER_SECONDS,
     epochs: Mapping[TopicPartition, int] | None = None,
     shared: Mapping[TopicPartition, bool] | None = None,
+    fillers: int = -1,
 ) -> dict[TopicPartition, Tail | Failure]:
     """Count our records on target partitions from ``position.target_next`` to the end of their logs.
 
@@ -102,6 +106,7 @@ def read_tails(
         patience: seconds that a leader may take to answer; then it counts as silent.
         epochs: what a partition adds to the stamp's epoch, if not 0.
         shared: partitions that others write too, and whether something may have been sent there after the position.
+        fillers: the producer id of the markers that may lie between our records (``offsets: exact``).
 
     Returns:
         For each partition its tail, or why there is none: a Halt when the log ends before the position or holds
@@ -112,6 +117,8 @@ def read_tails(
         ClusterUnreachable: no broker of the target answers.
     """
     looks = {target: _Look(target, position, _stamp(stamp, (epochs or {}).get(target, 0))) for target, position in wanted.items()}
+    for look in looks.values():
+        look.fillers = fillers
     for target, sent in (shared or {}).items():
         looks[target].sparse, looks[target].idle = SharedTail(target, looks[target].position), not sent
     _find_leaders(client, looks)
@@ -240,7 +247,7 @@ def _begin(look: _Look, start: OffsetAnswer, end: OffsetAnswer) -> None:
         # Retention on the target was faster than this scan. The lane is the only writer, so the end offset counts.
         look.at, look.deleted = end.offset, True
     elif end.offset < look.at:
-        look.at = first  # another leader: count again from the position
+        look.at, look.filled = first, 0  # another leader: count again from the position
 
 
 def _begin_shared(look: _Look, sparse: SharedTail, start: int) -> None:
@@ -291,8 +298,10 @@ def _take(look: _Look, data: FetchedPartition) -> bool:
             if header.next_offset > look.at:
                 if look.sparse is not None:
                     look.sparse.see(header, look.stamp)
+                elif header.is_control and header.producer_id == look.fillers:
+                    look.filled += header.next_offset - max(header.base_offset, look.at)
                 else:
-                    _expect_ours(look.target, header, look.position, look.stamp)
+                    _expect_ours(look, header)
                 look.at = header.next_offset
     except TopicHalted as error:
         look.answer = error.halt
@@ -303,11 +312,12 @@ def _take(look: _Look, data: FetchedPartition) -> bool:
     return look.at > before
 
 
-def _expect_ours(target: TopicPartition, header: BatchHeader, position: Position, stamp: Stamp | None) -> None:
+def _expect_ours(look: _Look, header: BatchHeader) -> None:
+    target, position, stamp = look.target, look.position, look.stamp
     ours = (stamp.producer_id, stamp.producer_epoch) if stamp is not None else None
     if header.is_control or (header.producer_id, header.producer_epoch) != ours:
         raise foreign_writer(target, header.base_offset).error()
-    expected = (position.ordinal + header.base_offset - position.target_next) & SEQUENCE_MASK
+    expected = (position.ordinal + header.base_offset - position.target_next - look.filled) & SEQUENCE_MASK
     if header.base_sequence != expected:
         raise sequence_gap(target, header.base_offset, header.base_sequence, expected).error()
 

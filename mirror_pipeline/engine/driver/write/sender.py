@@ -94,6 +94,7 @@ class Sender:
             lease=min(engine.lease, self._context.hold.left),
             issued=time.time(),
             request_bytes=PRODUCE_REQUEST_BYTES,
+            markers=self._context.state.markers,
             forgotten_before=int((time.time() - self._context.state.memory_seconds / 2) * 1000),
             silence=self._silence(share),
             ahead=dict(self._ahead),

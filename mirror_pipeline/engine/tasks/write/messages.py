@@ -9,7 +9,7 @@ from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.tasks.write.offset_map import Landed
 from mirror_pipeline.halts import Halt
-from mirror_pipeline.model import Position, SpanRef, Stamp, TopicPartition
+from mirror_pipeline.model import MarkerStamp, Position, SpanRef, Stamp, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class WriteTask:
     ``lease`` is how many seconds after its start the task may still send (a process that is stopped and resumes
     later sends nothing); ``issued`` is the driver's wall clock: a task that starts too late sends nothing. ``ahead`` is by how many
     seconds the clocks of hosts that have run tasks are ahead of the driver's.
+    ``markers``: with ``offsets: exact`` holes are filled up to the end of the spans, with markers of this stamp.
     After ``silence`` seconds without a byte from a broker the task gives up on it, and the outcome of its requests is unknown.
     """
 
@@ -49,6 +50,7 @@ class WriteTask:
     lease: float
     issued: float
     request_bytes: int
+    markers: MarkerStamp | None = None
     forgotten_before: int = 0
     silence: float | None = None
     ahead: Mapping[str, float] = field(default_factory=dict)
@@ -60,7 +62,7 @@ class PartitionOutcome:
 
     ``outcome_unknown`` says the target's tail must be read before anything is sent again; ``halt`` is final for the topic
     and names the target's partition. ``answered``: the error is the leader's answer, so the target is there. ``landed`` is where the
-    records lie in a shared topic: target offset and count of each run.
+    records lie in a shared topic: target offset and count of each run. ``end`` is the target offset up to which the log is filled.
     """
 
     target: TopicPartition
@@ -71,6 +73,7 @@ class PartitionOutcome:
     halt: Halt | None = None
     answered: bool = False
     landed: Landed = ()
+    end: int = -1
 
 
 @dataclass(frozen=True, slots=True)

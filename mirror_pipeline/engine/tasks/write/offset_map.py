@@ -95,6 +95,33 @@ def advance_over(
     return merge(sends), position
 
 
+def advance_to(spans: Sequence[SpanRef], position: Position, end: int, *, target_topic: str) -> tuple[list[Send], Position]:
+    """Account for a target log that ends at ``end``, with the source's offsets (``offsets: exact``): holes are filled there.
+
+    Below the first source offset of the copy there are markers only, of which the map says nothing.
+
+    Raises:
+        ValueError: the spans leave offsets out or end before ``end``: the buffer is incomplete.
+    """
+    sends: list[Send] = []
+    position = replace(position, target_next=min(end, position.source_next))
+    for span in spans:
+        if span.end <= position.source_next:
+            continue
+        if span.start > position.source_next and end > position.source_next:
+            raise ValueError(f"{span.source}: the buffer lacks source offsets [{position.source_next}, {span.start})")
+        for first, stop, cause in segments(span, position.source_next):
+            taken = min(stop, end) - first
+            if taken <= 0:
+                return merge(sends), position
+            records = 0 if cause else taken
+            sends.append(replace(_send(span, position, first, first + taken, records, cause, target_topic), target_end=first + taken))
+            position = Position(first + taken, first + taken, position.ordinal + records)
+    if position.target_next < end:
+        raise ValueError(f"the target's log ends at offset {end}, the buffer at {position.source_next}")
+    return merge(sends), position
+
+
 def _send(
     span: SpanRef, at: Position, first: int, stop: int, records: int, cause: HoleCause | None, target_topic: str
 ) -> Send:

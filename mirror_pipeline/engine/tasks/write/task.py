@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from mirror_pipeline.buffer.spans.span_reader import SpanReader
 from mirror_pipeline.crash_points import crash_point
+from mirror_pipeline.engine.tasks.write.filling import fill_holes
 from mirror_pipeline.engine.tasks.write.messages import PartitionOutcome, PartitionWork, WriteResult, WriteTask
 from mirror_pipeline.engine.tasks.write.offset_map import append_run, records_before
 from mirror_pipeline.errors import BrokerError, BufferUnusable, ClusterUnreachable, ConnectionLost, CorruptBatch
@@ -24,7 +25,7 @@ from mirror_pipeline.kafka.codes import UNREACHED, Action, after_produce, broker
 from mirror_pipeline.kafka.produce import ProduceAnswer, receive_produce, send_produce
 from mirror_pipeline.kafka.records.header import HEADER, HEADER_BYTES, LOG_OVERHEAD
 from mirror_pipeline.kafka.records.restamp import SequencedBatch, assign_sequences
-from mirror_pipeline.model import SpanRef, Stamp, TopicPartition
+from mirror_pipeline.model import MarkerStamp, SpanRef, Stamp, TopicPartition
 
 # An acknowledgement this recent proves that the broker still remembers our producer.
 MEMORY_SECONDS = 1.0
@@ -34,10 +35,20 @@ REQUESTS_IN_FLIGHT = 5
 
 @dataclass(slots=True)
 class _Slot:
-    """One target partition while it is being sent."""
+    """One target partition while it is being sent.
+
+    ``end`` is the end of its log as far as the target has said, ``next`` where the batch after those in flight goes. With ``exact``
+    offsets up to ``fill_to`` are to be filled before the batch that is ``held``; ``fenced``: a marker of this task is there.
+    """
 
     work: PartitionWork
     batches: Iterator[SequencedBatch]
+    exact: bool = False
+    end: int = field(init=False)
+    next: int = field(init=False)
+    fill_to: int = -1
+    fenced: bool = False
+    held: SequencedBatch | None = None
     in_flight: int = 0
     acked: int = 0
     acked_bytes: int = 0
@@ -50,6 +61,35 @@ class _Slot:
     halt: Halt | None = None
     answered: bool = False
     landed: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.end = self.next = self.work.position.target_next
+
+    @property
+    def target(self) -> TopicPartition:
+        """The partition."""
+        return self.work.target
+
+    @property
+    def wants_fill(self) -> bool:
+        """Whether markers must be there before anything more is sent."""
+        return not self.stopped and self.fill_to > self.next
+
+    def take(self) -> SequencedBatch | None:
+        """The next batch to send; None at the end, and while a hole before it is not filled. Raises CorruptBatch, BufferUnusable."""
+        batch, self.held = self.held or next(self.batches, None), None
+        if self.exact:
+            to = batch.base if batch is not None else self.work.spans[-1].end
+            if to < self.next and batch is not None:
+                raise CorruptBatch(f"the batch at source offset {to} comes after offset {self.next - 1} of the target")
+            if to > self.next:
+                self.held, self.fill_to = batch, to
+                return None
+        if batch is not None:
+            self.next += batch.records
+        else:
+            self.empty = True
+        return batch
 
     @property
     def window(self) -> int:
@@ -64,15 +104,20 @@ class _Slot:
         self.stopped = True
         self.outcome_unknown = self.outcome_unknown or outcome_unknown
 
+    def refuse(self, code: int) -> None:
+        """Stop for what the broker has answered."""
+        _refuse(self, broker_error(code, str(self.target)))
+
     def outcome(self) -> PartitionOutcome:
-        landed = tuple(self.landed)
-        unknown = self.outcome_unknown
-        return PartitionOutcome(self.work.target, self.acked, self.acked_bytes, unknown, self.error, self.halt, self.answered, landed)
+        return PartitionOutcome(
+            self.target, self.acked, self.acked_bytes, self.outcome_unknown, self.error, self.halt, self.answered, tuple(self.landed),
+            self.end,
+        )  # fmt: skip
 
     def expected(self, base_offset: int) -> int:
         """Where the next batch must lie, given where the broker put it: in a shared topic anywhere behind our last one."""
         if not self.work.shared:
-            return self.work.position.target_next + self.acked
+            return self.end
         return max(base_offset, sum(self.landed[-1]) if self.landed else self.work.position.target_next)
 
 
@@ -90,7 +135,7 @@ def run_write(task: WriteTask) -> WriteResult:
     """Send the task's spans; returns how far each partition came. Raises BufferUnusable if a span cannot be read."""
     began = time.monotonic()
     reader = SpanReader(task.store)
-    slots = [_Slot(w, _sequenced(w, reader, task.stamp)) for w in task.work]
+    slots = [_Slot(w, _sequenced(w, reader, task.stamp), task.markers is not None) for w in task.work]
     silent: dict[int, str] = {}
     host, ahead = host_clock(), time.time() - task.issued
     if ahead - task.ahead.get(host, 0.0) > task.lease:
@@ -135,6 +180,8 @@ def _send_all(task: WriteTask, slots: list[_Slot], *, deadline: float) -> dict[i
                 _fill(link, task, deadline)
                 if link.waiting:
                     _collect(link, task)
+                elif task.markers is not None and (wanting := [slot for slot in link.slots if slot.wants_fill]):
+                    _fill_holes(client, link, wanting, task.markers, task, deadline)
                 else:
                     active.remove(link)
             except ConnectionLost as error:
@@ -203,6 +250,14 @@ def _fill(link: _Link, task: WriteTask, deadline: float) -> None:
         crash_point("produce.after_send")
 
 
+def _fill_holes(client: WireClient, link: _Link, slots: list[_Slot], stamp: MarkerStamp, task: WriteTask, deadline: float) -> None:
+    fill_holes(
+        client, link.connection, slots, stamp, deadline=deadline, within=min(task.timeout, task.silence or task.timeout)
+    )
+    for slot in slots:
+        slot.next = slot.end
+
+
 def _collect(link: _Link, task: WriteTask) -> None:
     """Wait for the oldest request's answer."""
     answers = receive_produce(link.connection)
@@ -221,10 +276,10 @@ def _next_request(link: _Link, request_bytes: int) -> dict[TopicPartition, tuple
             break
         slot = link.slots.pop(0)
         link.slots.append(slot)
-        if slot.stopped or slot.empty or slot.in_flight >= slot.window:
+        if slot.stopped or slot.empty or slot.wants_fill or slot.in_flight >= slot.window:
             continue
         try:
-            batch = next(slot.batches, None)
+            batch = slot.take()
         except CorruptBatch as error:
             slot.stop(halt=buffer_damaged(slot.work.target, error), outcome_unknown=bool(slot.in_flight))
             continue
@@ -234,7 +289,6 @@ def _next_request(link: _Link, request_bytes: int) -> dict[TopicPartition, tuple
             slot.stop(halt=internal(slot.work.target, error), outcome_unknown=bool(slot.in_flight))
             continue
         if batch is None:
-            slot.empty = True
             continue
         request[slot.work.target] = (slot, batch)
         size += batch.size
@@ -256,6 +310,7 @@ def _acknowledge(slot: _Slot, answer: ProduceAnswer | None, batch: SequencedBatc
         return
     if slot.work.shared:
         append_run(slot.landed, answer.base_offset, batch.records)
+    slot.end = answer.base_offset + batch.records
     slot.acked += batch.records
     slot.acked_bytes += batch.size
     slot.acked_at = time.monotonic()

@@ -1,0 +1,52 @@
+"""The coordinator epochs of a lane's control markers (``offsets: exact``): each attempt has a higher one than all before it.
+
+A broker refuses a marker whose epoch is lower than that of the lane's last marker in the partition. So an attempt that was given up, or a
+run that was stopped and goes on later, can shift no offset once the next one has written a marker.
+"""
+
+from __future__ import annotations
+
+from mirror_pipeline.engine.driver.context import LaneContext
+from mirror_pipeline.errors import BrokerError, ConnectionLost
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.model import MarkerStamp, Stamp
+
+# Epochs that a run takes from the ledger at a time.
+EPOCHS_TOGETHER = 1000
+# In the ledger's table of producers: beside the cluster's id, whose producer id is that of the records.
+MARKERS = "#markers"
+
+
+class MarkerEpochs:
+    """Hands out epochs; used by the write loop alone."""
+
+    def __init__(self, context: LaneContext, client: WireClient) -> None:
+        self._context = context
+        self._client = client
+        self._end = 0
+
+    def renew(self) -> MarkerStamp:
+        """The stamp of the next attempt, which is also ``state.markers``.
+
+        Raises:
+            BufferUnusable: the ledger cannot be read or written.
+            ConnectionLost, ClusterUnreachable: the target gives no producer id.
+        """
+        now = self._context.state.markers
+        if now is None or now.epoch + 1 >= self._end:
+            now = self._reserve()
+        self._context.state.markers = MarkerStamp(now.producer_id, now.epoch + 1)
+        return self._context.state.markers
+
+    def _reserve(self) -> MarkerStamp:
+        ledger, name = self._context.ledger, f"{self._context.target.cluster_id}{MARKERS}"
+        known = ledger.producer(name)
+        if known is None:
+            try:
+                known = Stamp(self._client.init_producer_id().producer_id, 0)
+            except BrokerError as error:
+                raise ConnectionLost(error.message, hint=error.hint) from error
+        self._end = known.producer_epoch + EPOCHS_TOGETHER
+        self._context.hold.check()
+        ledger.save_producer(Stamp(known.producer_id, self._end), name)
+        return MarkerStamp(known.producer_id, known.producer_epoch)

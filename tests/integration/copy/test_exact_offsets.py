@@ -1,0 +1,114 @@
+"""``offsets: exact``: every record has the same offset on both sides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
+from confluent_kafka import TopicPartition as Place
+
+from mirror_pipeline import Mirror
+from mirror_pipeline.local.shapes.fill import fill
+from tests.support.kafka_source import ClusterPair
+from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, trim
+
+Seen = list[tuple[int, bytes | None, bytes | None]]
+
+
+@contextmanager
+def reading(bootstrap: str, isolation: str) -> Iterator[Callable[[str, int], tuple[Seen, int]]]:
+    """Reads a partition from its beginning; gives offset, key and value of every record, and where the consumer stands at the end."""
+    consumer = Consumer({
+        "bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": isolation, "enable.auto.commit": False,
+        "enable.partition.eof": True, "auto.offset.reset": "earliest",
+    })  # fmt: skip
+
+    def read(topic: str, partition: int) -> tuple[Seen, int]:
+        place = Place(topic, partition, OFFSET_BEGINNING)
+        seen: Seen = []
+        consumer.assign([place])
+        while True:
+            message = consumer.poll(20)
+            assert message is not None, f"{topic}[{partition}]: no end within 20 s"
+            if message.error():
+                return seen, consumer.position([place])[0].offset if seen else -1
+            seen.append((message.offset() or 0, message.key(), message.value()))
+
+    try:
+        yield read
+    finally:
+        consumer.close()
+
+
+def assert_same_offsets(mirror: Mirror, topics: list[str], *, prefix: str = "east.") -> None:
+    source, target = (",".join(c.bootstrap_servers) for c in (mirror.flow.source, mirror.flow.target))
+    with reading(source, "read_committed") as here, reading(target, "read_committed") as there, reading(target, "read_uncommitted") as all_:
+        for topic in topics:
+            ends = end_offsets(mirror, topic, target=False)
+            assert end_offsets(mirror, prefix + topic, target=True) == ends, topic
+            for partition in ends:
+                expected = here(topic, partition)
+                assert there(prefix + topic, partition) == expected, (topic, partition)
+                assert all_(prefix + topic, partition) == expected, (topic, partition)
+
+
+def transactions(bootstrap: str, topic: str, count: int, *, records: int = 5, abort_every: int = 3, start: int = 0) -> None:
+    """Transactions of some records each; one in ``abort_every`` is aborted, the last one too."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"t{time.time_ns()}", "linger.ms": 0})
+    producer.init_transactions(20)
+    for number in range(start, start + count):
+        producer.begin_transaction()
+        for each in range(records):
+            producer.produce(topic, f"{number}-{each}".encode(), f"k{each}".encode())
+        if number % abort_every == abort_every - 1 or number == start + count - 1:
+            producer.flush(20)
+            producer.abort_transaction(20)
+        else:
+            producer.commit_transaction(20)
+
+
+def test_all_shapes_keep_their_offsets(versioned_clusters: ClusterPair, tmp_path: Path) -> None:
+    source, target = (c.bootstrap_servers for c in versioned_clusters)
+    prefix = f"e{time.time_ns()}-"
+    seeded = [topic.name for topic in fill(source, scale=400, prefix=prefix)]
+    mirror = make_mirror(tmp_path, source, target, [f"{prefix}.*"], offsets="exact")
+    report = mirror.run(once=True)
+    assert report.state == "ok", [t for t in report.topics if t.state != "ok"]
+    assert_identical(mirror, seeded)
+    assert_same_offsets(mirror, seeded)
+    again = mirror.run(once=True)
+    assert (again.state, again.records) == ("ok", 0)
+    assert mirror.verify().ok
+
+
+def test_transactions_a_trimmed_start_and_what_comes_later(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
+    source, target = (c.bootstrap_servers for c in clusters)
+    create_topic(source, topic_name, 2)
+    transactions(source, topic_name, 30)
+    produce(source, topic_name, 40, partitions=2)
+    trim(source, topic_name, {0: 11, 1: 3})
+    mirror = make_mirror(tmp_path, source, target, [topic_name], offsets="exact")
+    for more in range(3):
+        assert mirror.run(once=True).state == "ok"
+        assert_same_offsets(mirror, [topic_name])
+        transactions(source, topic_name, 7, start=100 + more * 10)
+    assert mirror.run(once=True).state == "ok"
+    assert_same_offsets(mirror, [topic_name])
+
+
+def test_a_target_that_is_ahead_halts_the_topic(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
+    source, target = (c.bootstrap_servers for c in clusters)
+    create_topic(source, topic_name)
+    create_topic(target, f"east.{topic_name}")
+    produce(source, topic_name, 10)
+    produce(target, f"east.{topic_name}", 5)
+    trim(target, f"east.{topic_name}", {0: 5})
+    mirror = make_mirror(tmp_path, source, target, [topic_name], offsets="exact")
+    (topic,) = mirror.run(once=True).topics
+    assert (topic.state, topic.code) == ("halted", "target_ahead")
+    assert end_offsets(mirror, f"east.{topic_name}", target=True) == {0: 5}
+
+

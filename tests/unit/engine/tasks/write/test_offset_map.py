@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.engine.tasks.write.offset_map import advance, advance_over, merge, records_before, segments, trailing_holes_only
+from mirror_pipeline.engine.tasks.write.offset_map import (
+    advance,
+    advance_over,
+    advance_to,
+    merge,
+    records_before,
+    segments,
+    trailing_holes_only,
+)
 from mirror_pipeline.model import Hole, HoleCause, Position, Send, SpanRef
 
 CAUSES = [HoleCause.MARKER, HoleCause.ABORTED, HoleCause.COMPACTION]
@@ -125,3 +133,28 @@ def test_records_among_those_of_other_writers_are_where_they_landed(
     assert offsets == [first + number for first, count in landed for number in range(count)]
     assert [send.source_end for send in sends[:-1]] == [send.source_start for send in sends[1:]]
     assert all(send.cause is not None or send.source_end - send.source_start == send.records for send in sends)
+
+
+@given(layouts, st.integers(0, 100), st.integers(0, 50), st.data())
+def test_with_exact_offsets_the_end_of_the_log_is_the_position(
+    layout: list[list[HoleCause | None]], start: int, ordinal: int, data: st.DataObject
+) -> None:
+    spans = chain(layout, start)
+    flat = [kind for kinds in layout for kind in kinds]
+    position, sends = Position(start, 0, ordinal), []
+    ends = sorted(data.draw(st.lists(st.integers(0, start + len(flat)), max_size=6)))
+    for end in [*ends, start + len(flat)]:
+        more, position = advance_to(spans, position, end, target_topic="x")
+        assert (position.target_next, position.source_next) == (end, max(start, end))
+        assert position.ordinal == ordinal + sum(kind is None for kind in flat[: max(0, end - start)])
+        sends += more
+    assert [(s.source_start, s.source_end) for s in sends] == [(s.target_start, s.target_end) for s in sends]
+    assert all(set(flat[s.source_start - start : s.source_end - start]) == {s.cause} for s in sends)
+    assert sum(s.source_end - s.source_start for s in sends) == len(flat)
+
+
+def test_a_target_that_ends_beyond_the_buffer_is_no_position() -> None:
+    with pytest.raises(ValueError, match="ends at offset 9"):
+        advance_to(chain([[None, None]], 5), Position(5, 5, 0), 9, target_topic="x")
+    with pytest.raises(ValueError, match="lacks source offsets"):
+        advance_to(chain([[None, None]], 7), Position(5, 5, 0), 9, target_topic="x")

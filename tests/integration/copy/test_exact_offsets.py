@@ -23,7 +23,7 @@ def reading(bootstrap: str, isolation: str) -> Iterator[Callable[[str, int], tup
     """Reads a partition from its beginning; gives offset, key and value of every record, and where the consumer stands at the end."""
     consumer = Consumer({
         "bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": isolation, "enable.auto.commit": False,
-        "enable.partition.eof": True, "auto.offset.reset": "earliest",
+        "enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 20,
     })  # fmt: skip
 
     def read(topic: str, partition: int) -> tuple[Seen, int]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 UNIT = "tests/unit"
 SENDING, MAPPING = (f"{UNIT}/engine/tasks/write/test_{name}.py" for name in ("task", "offset_map"))
+FILLING = f"{UNIT}/engine/tasks/write/test_filling.py"
 TAKING = f"{UNIT}/engine/tasks/read/test_span_builder.py"
 TAIL, SHARED = (f"{UNIT}/engine/driver/write/test_{name}.py" for name in ("recovery", "shared_tail"))
 JOINING, CONTINUING = (f"{UNIT}/engine/driver/topics/test_{name}.py" for name in ("join", "continuing"))
@@ -143,8 +144,29 @@ FAST = (
         f"{SENDING}::test_every_batch_carries_the_number_of_records_before_it",
     ),
     Mutant(
+        "the end of the log is not asked after the first markers of a task",
+        "engine/tasks/write/filling.py", "        elif slot.fenced and counts", "        elif counts",
+        f"{FILLING}::test_the_end_of_the_log_is_asked_unless_one_answer_tells_it",
+    ),
+    Mutant(
+        "records follow markers that came too late",
+        "engine/tasks/write/filling.py", "slot.end < found.offset <= slot.fill_to", "slot.end < found.offset",
+        f"{FILLING}::test_a_late_marker_of_another_process_is_noticed_before_a_record_is_sent",
+    ),
+    Mutant(
+        "two attempts have the same epoch",
+        "engine/driver/write/marker_epochs.py", "MarkerStamp(now.producer_id, now.epoch + 1)", "MarkerStamp(now.producer_id, now.epoch)",
+        f"{UNIT}/engine/driver/write/test_marker_epochs.py::test_epochs_rise_over_attempts_runs_and_blocks",
+    ),
+    Mutant(
+        "a filled hole moves the map's source alone",
+        "engine/tasks/write/offset_map.py",
+        ", cause, target_topic), target_end=first + taken))", ", cause, target_topic), target_end=first))",
+        f"{MAPPING}::test_with_exact_offsets_the_end_of_the_log_is_the_position",
+    ),
+    Mutant(
         "the tail does not know that sequences wrap",
-        "engine/driver/write/recovery.py", "target_next) & SEQUENCE_MASK\n", "target_next)\n",
+        "engine/driver/write/recovery.py", "look.filled) & SEQUENCE_MASK\n", "look.filled)\n",
         f"{TAIL}::test_sequences_are_followed_over_their_end",
     ),
     Mutant(
@@ -217,7 +239,7 @@ FAST = (
     Mutant(
         "positions move without an acknowledgement",
         "engine/driver/write/outcomes.py",
-        "                sends += self._account(part, outcome.records, outcome.landed)\n",
+        "                sends += self._account(part, outcome.records, outcome.landed, outcome.end)\n",
         "                sends += self._account(part, part.pending[0].records if part.pending else 0)\n",
         MODEL, r"I[1589]",
     ),

@@ -17,6 +17,7 @@ def write_mirror_yaml(
     *,
     name: str = "bench",
     naming: str = "",
+    offsets: str = "translated",
     engine: Mapping[str, Any] | None = None,
     buffer: Mapping[str, Any] | None = None,
     source: Mapping[str, Any] | None = None,
@@ -30,12 +31,13 @@ def write_mirror_yaml(
         topics: pattern of the topics to copy.
         name: of the mirror.
         naming: template of the target topics' names; empty: the default.
+        offsets: translated or exact.
         engine: settings that differ from the defaults.
         buffer: further settings of the buffer.
         source: further settings of the source cluster, such as security.
         groups: consumer groups that are carried over.
     """
-    mirror: dict[str, Any] = {"name": name, "source": SOURCE, "target": TARGET, "topics": {"include": [topics]}}
+    mirror: dict[str, Any] = {"name": name, "source": SOURCE, "target": TARGET, "topics": {"include": [topics]}, "offsets": offsets}
     body: dict[str, Any] = {
         "clusters": {SOURCE: dict(source or {}, bootstrap_servers=addresses[0]), TARGET: {"bootstrap_servers": addresses[1]}},
         "buffer": {"uri": str(folder / "buffer"), **(buffer or {})},

@@ -10,6 +10,7 @@ from collections.abc import Sized
 from dataclasses import dataclass, field
 
 from mirror_pipeline.engine.driver.plan import PartitionView
+from mirror_pipeline.engine.tasks.write.offset_map import segments
 from mirror_pipeline.errors import ClusterUnreachable, MirrorError
 from mirror_pipeline.execution.placement import Place
 from mirror_pipeline.halts import OF_LOG, OF_TOPIC, Halt
@@ -139,6 +140,15 @@ class PartitionState:
     def lag(self) -> int:
         """Offsets between position and readable end."""
         return max(0, self.reading.readable_end - self.writing.position.source_next)
+
+    @property
+    def hole_next(self) -> bool:
+        """With exact offsets: whether the target's log ends where the source has no record, as far as that is staged."""
+        at = self.writing.position
+        if at.target_next < at.source_next:
+            return True
+        span = next((span for span in self.pending if span.end > at.source_next), None)
+        return span is not None and next(segments(span, at.source_next))[2] is not None
 
     @property
     def unfinished(self) -> bool:

@@ -6,10 +6,15 @@ run that was stopped and goes on later, can shift no offset once the next one ha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mirror_pipeline.engine.driver.context import LaneContext
+from mirror_pipeline.engine.tasks.write.filling import refusal
 from mirror_pipeline.errors import BrokerError, ConnectionLost
+from mirror_pipeline.halts import Halt
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.model import MarkerStamp, Stamp
+from mirror_pipeline.kafka.markers import write_markers
+from mirror_pipeline.model import MarkerStamp, Stamp, TopicPartition
 
 # Epochs that a run takes from the ledger at a time.
 EPOCHS_TOGETHER = 1000
@@ -37,6 +42,30 @@ class MarkerEpochs:
             now = self._reserve()
         self._context.state.markers = MarkerStamp(now.producer_id, now.epoch + 1)
         return self._context.state.markers
+
+    def write_one(self, targets: Sequence[TopicPartition]) -> dict[TopicPartition, Halt | BrokerError | ConnectionLost]:
+        """Append a marker of the present attempt to each partition; returns why there may be none, where it failed.
+
+        Raises:
+            ClusterUnreachable: no broker of the target answers.
+        """
+        stamp = self._context.state.markers
+        assert stamp is not None  # noqa: S101 - renewed before
+        leaders, failed = self._client.leaders(list(targets), patience=0.0)
+        errors: dict[TopicPartition, Halt | BrokerError | ConnectionLost] = dict(failed)
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for target, leader in leaders.items():
+            by_leader.setdefault(leader, []).append(target)
+        for leader, led in by_leader.items():
+            try:
+                answers = write_markers(self._client.connection(leader), dict.fromkeys(led, 1), stamp)
+            except ConnectionLost as error:
+                errors |= dict.fromkeys(led, error)
+                continue
+            errors |= {target: refusal(target, code) for target, code in answers.items() if code}
+        for target in errors:
+            self._client.forget(target)
+        return errors
 
     def _reserve(self) -> MarkerStamp:
         ledger, name = self._context.ledger, f"{self._context.target.cluster_id}{MARKERS}"

@@ -63,6 +63,14 @@ class SendOutcomes:
             return
         unknown = [p for p in unknown if p.writing.retry_at <= (now if p.writing.suspect else now + TAILS_TOGETHER_SECONDS)]
         crash_point("recover.before")
+        if self._context.exact:
+            self._epochs.renew()
+        self._recover(unknown)
+        if self._context.exact:
+            self._fence(unknown)
+
+    def _recover(self, unknown: Sequence[PartitionState]) -> None:
+        markers = self._state.markers
         self._health.avoid_silent()
         leaders, _ = self._client.leaders([p.target for p in unknown], patience=0.0)
         tails = read_tails(
@@ -73,7 +81,7 @@ class SendOutcomes:
             patience=max(TAIL_ANSWER_SECONDS, self._health.silent.longest()),
             epochs={p.target: p.writing.producer_epoch for p in unknown if p.writing.producer_epoch},
             shared={p.target: p.writing.tail_read or p.writing.resumed for p in unknown} if self._context.shared else {},
-            fillers=self._epochs.renew().producer_id if self._context.exact else -1,
+            fillers=markers.producer_id if markers is not None else -1,
         )
         self._health.avoid_silent()
         sends: list[Send] = []
@@ -89,6 +97,29 @@ class SendOutcomes:
             self._health.answered()
         elif not self._health.others_well({leaders.get(target) for target in tails}):
             raise ConnectionLost(silent[0].message, hint=silent[0].hint)
+
+    def _fence(self, parts: Sequence[PartitionState]) -> None:
+        """Write one marker of this attempt where a hole comes next, and look again: markers of earlier attempts are refused from then on.
+
+        An earlier attempt may have markers on their way only where the log ends in a hole: it sends them once all before it is there.
+        """
+        with self._state.lock:
+            parts = [part for part in parts if not part.writing.outcome_unknown and part.hole_next]
+            for part in parts:
+                part.writing.outcome_unknown = True
+        if not parts:
+            return
+        errors = self._epochs.write_one([part.target for part in parts])
+        with self._state.lock:
+            for part in parts:
+                error = errors.get(part.target)
+                if isinstance(error, Halt):
+                    self._state.halt(part.source.topic, error.at(part.source))
+                elif error is not None:
+                    part.writing.failed(error.message, delay=backoff(part.writing.failures), reached=_answered(error))
+            again = [part for part in parts if part.target not in errors]
+        if again:
+            self._recover(again)
 
     def _apply_tail(self, part: PartitionState, tail: Tail | Halt | BrokerError | ConnectionLost) -> list[Send]:
         topic = part.source.topic

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from mirror_pipeline.crash_points import crash_point
+from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.halts import Halt, displaced, fill_too_large, markers_refused
 from mirror_pipeline.kafka.client import Connection, WireClient
 from mirror_pipeline.kafka.codes import CLUSTER_AUTHORIZATION_FAILED, broker_error
@@ -39,7 +40,7 @@ class Fillable(Protocol):
     def stop(self, *, error: str = "", halt: Halt | None = None, outcome_unknown: bool = True, answered: bool = False) -> None:
         """Send nothing more."""
 
-    def refuse(self, code: int) -> None:
+    def refuse(self, error: BrokerError) -> None:
         """The broker has refused it."""
 
 
@@ -77,15 +78,22 @@ def fill_holes(
         _account(client, open_, counts, errors, within)
 
 
+def refusal(target: TopicPartition, code: int) -> Halt | BrokerError:
+    """What the broker says of markers: without the right to write them the topic halts."""
+    return markers_refused(target) if code == CLUSTER_AUTHORIZATION_FAILED else broker_error(code, str(target))
+
+
 def _account(
     client: WireClient, slots: Sequence[Fillable], counts: Mapping[TopicPartition, int], errors: Mapping[TopicPartition, int], within: float
 ) -> None:
     unsure = []
     for slot in slots:
-        if errors[slot.target] == CLUSTER_AUTHORIZATION_FAILED:
-            slot.stop(halt=markers_refused(slot.target), outcome_unknown=False)
-        elif errors[slot.target]:
-            slot.refuse(errors[slot.target])
+        if errors[slot.target]:
+            refused = refusal(slot.target, errors[slot.target])
+            if isinstance(refused, Halt):
+                slot.stop(halt=refused, outcome_unknown=False)
+            else:
+                slot.refuse(refused)
         elif slot.fenced and counts[slot.target] == 1:
             slot.end += 1
         else:

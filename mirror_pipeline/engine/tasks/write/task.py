@@ -104,9 +104,9 @@ class _Slot:
         self.stopped = True
         self.outcome_unknown = self.outcome_unknown or outcome_unknown
 
-    def refuse(self, code: int) -> None:
+    def refuse(self, error: BrokerError) -> None:
         """Stop for what the broker has answered."""
-        _refuse(self, broker_error(code, str(self.target)))
+        _refuse(self, error)
 
     def outcome(self) -> PartitionOutcome:
         return PartitionOutcome(

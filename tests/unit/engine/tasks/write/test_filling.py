@@ -11,6 +11,7 @@ import pytest
 
 from mirror_pipeline.engine.tasks.write import filling
 from mirror_pipeline.engine.tasks.write.filling import MARKERS_A_REQUEST, MAX_FILL, fill_holes
+from mirror_pipeline.errors import BrokerError
 from mirror_pipeline.halts import Halt
 from mirror_pipeline.kafka.answers import OffsetAnswer
 from mirror_pipeline.model import MarkerStamp, TopicPartition
@@ -33,8 +34,8 @@ class Slot:
     def stop(self, *, error: str = "", halt: Halt | None = None, outcome_unknown: bool = True, answered: bool = False) -> None:
         self.stopped, self.error, self.halt, self.unknown = True, error, halt, outcome_unknown
 
-    def refuse(self, code: int) -> None:
-        self.stopped, self.refused = True, code
+    def refuse(self, error: BrokerError) -> None:
+        self.stopped, self.refused = True, error.code
 
 
 class Target:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 BUILD_SECONDS = 1800
-# What an engine gives a build of the host's network: names, proxies, certificates.
-NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs", "/etc/apt/apt.conf.d", "/etc/apt/sources.list.d", "/etc/apt/sources.list")
-PASSED = re.compile(r"(?i)(pip_|https?_proxy|no_proxy|ssl_cert)")
+# What an engine gives a build of the host's network: names, proxies; and the certificates that this host trusts, under another path.
+NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/apt/apt.conf.d")
+TRUSTED, TRUSTED_THERE = "/etc/ssl/certs/ca-certificates.crt", "/run/trusted.crt"
+PASSED = re.compile(r"(?i)(pip_|https?_proxy|no_proxy)")
 
 
 def missing() -> str:
@@ -109,6 +110,9 @@ def _copy(stage: Stage, words: Sequence[str], stages: Mapping[str, Stage], conte
 def _run(stage: Stage, command: str) -> None:
     binds = [(path, path, True) for path in NETWORK if Path(path).exists()]
     passed = {name: value for name, value in os.environ.items() if PASSED.match(name)}
+    if Path(TRUSTED).exists():
+        binds.append((TRUSTED, TRUSTED_THERE, True))
+        passed |= dict.fromkeys(("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), TRUSTED_THERE)
     links = [(path, path, True) for path in [passed.get("PIP_FIND_LINKS", "")] if path and Path(path).exists()]
     _checked(inside(stage, ["/bin/sh", "-c", command], binds=binds + links, environment={**passed, "DEBIAN_FRONTEND": "noninteractive"}))
 

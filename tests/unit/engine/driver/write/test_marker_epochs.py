@@ -9,9 +9,11 @@ import pytest
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.engine.driver.write import marker_epochs
 from mirror_pipeline.engine.driver.write.marker_epochs import EPOCHS_TOGETHER, MarkerEpochs
 from mirror_pipeline.errors import BrokerError, ConnectionLost
-from mirror_pipeline.model import Stamp
+from mirror_pipeline.halts import Halt
+from mirror_pipeline.model import MarkerStamp, Stamp, TopicPartition
 
 
 class Client:
@@ -60,3 +62,46 @@ def test_the_records_producer_is_another_one(tmp_path: Path) -> None:
 def test_a_target_that_gives_no_id_is_waited_for(tmp_path: Path) -> None:
     with pytest.raises(ConnectionLost):
         epochs(tmp_path, Client(BrokerError(15, "COORDINATOR_NOT_AVAILABLE", "not yet", hint="wait"))).renew()
+
+
+class Leaders:
+    """A target whose leaders take markers, refuse them, or break off."""
+
+    def __init__(self) -> None:
+        self.forgotten: list[TopicPartition] = []
+
+    def init_producer_id(self) -> Stamp:
+        return Stamp(77, 0)
+
+    def leaders(self, tps: list[TopicPartition], *, patience: float) -> tuple[dict[TopicPartition, int], dict[TopicPartition, BrokerError]]:
+        unled = BrokerError(5, "LEADER_NOT_AVAILABLE", "no leader")
+        return {tp: tp.partition % 2 for tp in tps if tp.partition < 4}, {tp: unled for tp in tps if tp.partition >= 4}
+
+    def connection(self, node: int) -> int:
+        return node
+
+    def forget(self, tp: TopicPartition) -> None:
+        self.forgotten.append(tp)
+
+
+def test_one_marker_goes_to_each_partition_and_failures_are_those_of_their_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: dict[TopicPartition, int] = {}
+
+    def write(node: int, counts: dict[TopicPartition, int], stamp: MarkerStamp) -> dict[TopicPartition, int]:
+        if node:
+            raise ConnectionLost("broker 1: closed")
+        written.update(counts)
+        return {tp: 31 if tp.partition == 2 else 0 for tp in counts}
+
+    monkeypatch.setattr(marker_epochs, "write_markers", write)
+    client = Leaders()
+    run = epochs(tmp_path, client)  # type: ignore[arg-type]
+    run.renew()
+    parts = [TopicPartition("t", number) for number in (0, 1, 2, 4)]
+    errors = run.write_one(parts)
+    assert written == {parts[0]: 1, parts[2]: 1}
+    assert set(errors) == {parts[1], parts[2], parts[3]} == set(client.forgotten)
+    assert isinstance(errors[parts[1]], ConnectionLost)
+    assert isinstance(errors[parts[2]], Halt) and errors[parts[2]].code == "markers_refused"  # type: ignore[union-attr]

@@ -38,6 +38,7 @@ DAEMON_MODULE = "mirror_pipeline.engine.tasks.spark_daemon"
 # A failed write task must not run again before the target's tail was read; the user cannot change this.
 RUN_ONCE = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
 MOST_JOBS = 256
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 # How long a warm-up task stays, so that each of them gets its own worker.
 WARM_SECONDS = 0.2
 
@@ -88,7 +89,11 @@ def _convert_numpy(wanted: bool) -> None:
 
 
 def build_session(engine: EngineConfig, *, app_name: str = "mirror", with_delta: bool = False) -> SparkSession:
-    """Start (or get) the process's Spark session, on the context of :func:`build_context`. Arguments and errors as there."""
+    """Start (or get) the process's Spark session, on the context of :func:`build_context`. Arguments and errors as there.
+
+    Raises:
+        UsageError: Spark runs already, without Delta, which is wanted now.
+    """
     from pyspark.sql import SparkSession
 
     settings = _settings(engine, with_delta)
@@ -98,7 +103,21 @@ def build_session(engine: EngineConfig, *, app_name: str = "mirror", with_delta:
         builder = SparkSession.builder
         for key, value in settings.items():
             builder = builder.config(key, value)
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
+    if with_delta and not _knows_delta(session):
+        handed = "ask in a process of its own, or hand one session with Delta to whatever uses Spark here"
+        raise UsageError("this process started its Spark without Delta, and a running Java cannot be given it", hint=handed)
+    return session
+
+
+def _knows_delta(session: SparkSession) -> bool:
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        session._jvm.org.apache.spark.util.Utils.classForName(_DELTA_EXTENSION, True, True)  # type: ignore[union-attr]
+    except Py4JJavaError:
+        return False
+    return True
 
 
 @contextmanager
@@ -183,7 +202,7 @@ def _defaults(with_delta: bool) -> dict[str, str]:
 
         settings |= {
             **jars_of(ensure_jars("delta")),
-            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.extensions": _DELTA_EXTENSION,
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.warehouse.dir": f"file://{socket_folder()}/warehouse",  # Spark's default is made in the current folder

@@ -162,3 +162,12 @@ def test_before_the_first_run_there_is_nothing_to_ask(clusters: ClusterPair, tmp
     mirror = make_mirror(tmp_path, source, target, [topic_name])
     with pytest.raises(UsageError, match="has copied nothing yet"):
         mirror.sql("SELECT 1")
+
+
+def test_a_process_whose_spark_runs_without_delta_says_so() -> None:
+    code = (
+        "from mirror_pipeline.config import EngineConfig as E; from mirror_pipeline.execution.spark import build_context, build_session\n"
+        "build_context(E(spark_master='local[2]')); build_session(E(spark_master='local[2]'), with_delta=True)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert "UsageError: this process started its Spark without Delta" in ended.stderr

@@ -24,6 +24,7 @@ from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.compare import TopicComparison, compare_topics
 from mirror_pipeline.verify.log_walk import is_abort_marker, read_log
 from mirror_pipeline.verify.pieces import Piece
+from tests.integration.processes import wait_until
 from tests.support.damage import DAMAGE, Copied
 from tests.support.kafka_source import Cluster
 
@@ -255,12 +256,16 @@ def test_live_records_are_unique_and_some_are_aborted(bootstrap: str, ground: Gr
         stop.wait(0.2)
     stop.set()
     writer.join(30)
-    seen = {
-        t: [r.value for p in range(n) for piece in pieces(ground, t, p) for r in piece.records()]
-        for t, n in zip(topics, (2, 1), strict=True)
-    }
-    assert {t: len(values) for t, values in seen.items()} == result
-    assert all(max(Counter(values).values()) == 1 for values in seen.values())
+
+    def seen() -> dict[str, list[bytes | None]]:
+        return {
+            t: [r.value for p in range(n) for piece in pieces(ground, t, p) for r in piece.records()]
+            for t, n in zip(topics, (2, 1), strict=True)
+        }
+
+    # The answer to a commit comes before its markers are in all partitions.
+    wait_until(lambda: {t: len(values) for t, values in seen().items()} == result, 30, f"the last transaction: {result}")
+    assert all(max(Counter(values).values()) == 1 for values in seen().values())
     assert any(is_abort_marker(memoryview(batch)) for header, batch in raw_headers(ground, topics[1], 0) if header.is_control)
 
 

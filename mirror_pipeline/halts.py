@@ -73,6 +73,10 @@ FILLED_HINT = (
     " without it `mirror adopt` continues a topic that holds a copy; or mirror under another target name (`naming`), or delete the"
     " target topic: the copy then starts over"
 )
+UNPROVEN_HINT = (
+    "was the buffer moved or deleted? Point buffer.uri at it again; or mirror under another target name (`naming`), or delete the target"
+    " topic: the copy then starts over"
+)
 CLAIMED_HINT = "use `naming: prefix`, select the topic in one of the two mirrors only, or write `writers: shared` in both"
 
 
@@ -324,9 +328,10 @@ def target_truncated(target: TopicPartition, end: int, position: int) -> Halt:
     return _at(target, "target_truncated", message, "restore the target topic, or mirror into a new one")
 
 
-def target_filled(topic: str, target_topic: str, records: int) -> Halt:
-    """A copy would begin in a topic that holds records."""
-    return Halt(topic, filled_message(target_topic, records), FILLED_HINT, "target_filled")
+def target_filled(topic: str, target_topic: str, records: int, *, unproven: str = "") -> Halt:
+    """A copy would begin in a topic that holds records; ``unproven``: why it is not known to be a copy with the same offsets."""
+    message = filled_message(target_topic, records)
+    return Halt(topic, f"{message}: {unproven}" if unproven else message, UNPROVEN_HINT if unproven else FILLED_HINT, "target_filled")
 
 
 def filled_message(target_topic: str, records: int) -> str:

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from mirror_pipeline.config import EngineConfig
+from mirror_pipeline.execution import spark as spark_sessions
 from mirror_pipeline.execution.spark import build_session
 from tests.integration.secured import Secured, secured
 from tests.integration.worlds import NAMES, SECURED, World
 from tests.integration.worlds import world as make_world
 
 _HERE = Path(__file__).parent
-_OURS: list[SparkSession] = []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,20 +24,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.integration)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def delta_for_all() -> Iterator[None]:
+    """Whichever test starts this process's Java, those after it may need Delta, which a running one cannot be given."""
+    with pytest.MonkeyPatch.context() as patch:
+        ours = spark_sessions._settings
+        patch.setattr(spark_sessions, "_settings", lambda engine, _: ours(engine, True))
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One Spark session for all tests of a process (a second one with other settings would silently be the first)."""
     session = build_session(EngineConfig(spark_master="local[4]"), app_name="mirror-tests", with_delta=True)
-    _OURS.append(session)
     yield session
     session.stop()
-
-
-@pytest.fixture(autouse=True)
-def no_session_of_its_own() -> Iterator[None]:
-    """A test that starts Spark here without asking for ``spark`` takes Delta from all tests after it."""
-    yield
-    assert SparkContext._active_spark_context is None or _OURS, "this test must hand the fixture `spark` to its mirror, or use IN_PROCESS"
 
 
 @pytest.fixture(scope="session")

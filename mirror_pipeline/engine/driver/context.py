@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mirror_pipeline.flow import Flow
 
 VerifyStaged = Callable[..., Any]
+TailsDiffer = Callable[..., str]
 FIRST_BACKOFF_SECONDS = 0.25
 LONGEST_BACKOFF_SECONDS = 5.0
 FULL_DISK_POLL_SECONDS = 0.5
@@ -42,6 +43,7 @@ class LaneContext:
     ``hold`` is checked before any action that only the lane's one run may take.
     ``verify_staged`` compares spans with the target (:func:`mirror_pipeline.verify.staged.verify_staged`); None in a run
     without verification.
+    ``tails_differ`` proves a copy whose ledger was lost (:func:`mirror_pipeline.verify.same_offsets.tails_differ`, ``offsets: exact``).
     ``kept`` are the source offsets that a backfill reads from the buffer; None if it reads none.
     """
 
@@ -62,6 +64,7 @@ class LaneContext:
     hold: Hold = HELD
     drain: bool = False
     verify_staged: VerifyStaged | None = None
+    tails_differ: TailsDiffer | None = None
     kept: KeptSource | None = None
     _room: SpaceWatch | None = None
 
@@ -104,6 +107,7 @@ def open_context(
     once: bool,
     stop: threading.Event,
     verify_staged: VerifyStaged,
+    tails_differ: TailsDiffer | None = None,
     drain: bool = False,
 ) -> LaneContext:
     """Collaborators of one run over one lane of a flow. Raises BufferUnusable."""
@@ -128,6 +132,7 @@ def open_context(
         stop=stop,
         drain=drain,
         verify_staged=verify_staged,
+        tails_differ=tails_differ,
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from mirror_pipeline.buffer.place.lane_file import read_lane_file
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import open_lane
-from mirror_pipeline.engine.driver.context import VerifyStaged, open_context
+from mirror_pipeline.engine.driver.context import TailsDiffer, VerifyStaged, open_context
 from mirror_pipeline.engine.driver.lane import Discover, LaneRun
 from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.flow import Flow, Session
@@ -34,6 +34,7 @@ class LaneRuns:
     stop: threading.Event
     session: Session
     verify_staged: VerifyStaged
+    tails_differ: TailsDiffer | None = None
     drain: bool = False
     silent: bool = False
     """With ``drain``: because the source does not answer."""
@@ -57,8 +58,9 @@ class LaneRuns:
 
         def lane_run(name: str, watch: Observer | None) -> LaneRun:
             context = open_context(
-                self.flow, name, placement, once=self.once, stop=self.stop, drain=self.drain, verify_staged=self.verify_staged
-            )
+                self.flow, name, placement, once=self.once, stop=self.stop, drain=self.drain, verify_staged=self.verify_staged,
+                tails_differ=self.tails_differ,
+            )  # fmt: skip
             if self.drain:  # it does not ask the source, so what the last run knew holds
                 known = read_lane_file(context.store).source_down_since
                 context.state.source_down_since = known or (time.time() if self.silent else None)

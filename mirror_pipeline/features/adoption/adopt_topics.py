@@ -42,7 +42,7 @@ def adopt(
     if flow.settings.exact:
         raise UsageError(
             f"mirror {flow.name} copies with exact offsets, and an existing copy may have others",
-            hint="adopt it in a mirror with `offsets: translated`",
+            hint="`mirror run` continues a copy that has the same offsets; adopt another one in a mirror with `offsets: translated`",
         )
     _refuse_begun(flow, topic)
     _refuse_others(flow, topic, target_topic)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
 from confluent_kafka import TopicPartition as Place
+from pyspark.sql import SparkSession
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.local.shapes.fill import fill
+from tests.support.groups import IN_PROCESS
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, trim
 
@@ -70,18 +74,18 @@ def transactions(bootstrap: str, topic: str, count: int, *, records: int = 5, ab
             producer.commit_transaction(20)
 
 
-def test_all_shapes_keep_their_offsets(versioned_clusters: ClusterPair, tmp_path: Path) -> None:
+def test_all_shapes_keep_their_offsets(versioned_clusters: ClusterPair, tmp_path: Path, spark: SparkSession) -> None:
     source, target = (c.bootstrap_servers for c in versioned_clusters)
     prefix = f"e{time.time_ns()}-"
     seeded = [topic.name for topic in fill(source, scale=400, prefix=prefix)]
     mirror = make_mirror(tmp_path, source, target, [f"{prefix}.*"], offsets="exact")
-    report = mirror.run(once=True)
+    report = mirror.run(once=True, session=spark)
     assert report.state == "ok", [t for t in report.topics if t.state != "ok"]
     assert_identical(mirror, seeded)
     assert_same_offsets(mirror, seeded)
-    again = mirror.run(once=True)
+    again = mirror.run(once=True, session=spark)
     assert (again.state, again.records) == ("ok", 0)
-    assert mirror.verify().ok
+    assert mirror.verify(session=spark).ok
 
 
 def test_transactions_a_trimmed_start_and_what_comes_later(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
@@ -90,7 +94,7 @@ def test_transactions_a_trimmed_start_and_what_comes_later(clusters: ClusterPair
     transactions(source, topic_name, 30)
     produce(source, topic_name, 40, partitions=2)
     trim(source, topic_name, {0: 11, 1: 3})
-    mirror = make_mirror(tmp_path, source, target, [topic_name], offsets="exact")
+    mirror = make_mirror(tmp_path, source, target, [topic_name], offsets="exact", engine=IN_PROCESS)
     for more in range(3):
         assert mirror.run(once=True).state == "ok"
         assert_same_offsets(mirror, [topic_name])
@@ -106,9 +110,42 @@ def test_a_target_that_is_ahead_halts_the_topic(clusters: ClusterPair, tmp_path:
     produce(source, topic_name, 10)
     produce(target, f"east.{topic_name}", 5)
     trim(target, f"east.{topic_name}", {0: 5})
-    mirror = make_mirror(tmp_path, source, target, [topic_name], offsets="exact")
+    mirror = make_mirror(tmp_path, source, target, [topic_name], offsets="exact", engine=IN_PROCESS)
     (topic,) = mirror.run(once=True).topics
     assert (topic.state, topic.code) == ("halted", "target_ahead")
     assert end_offsets(mirror, f"east.{topic_name}", target=True) == {0: 5}
 
 
+
+
+def test_a_lost_buffer_is_no_matter_where_the_logs_agree(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
+    source, target = (c.bootstrap_servers for c in clusters)
+    create_topic(source, topic_name, 3)
+    transactions(source, topic_name, 30)
+    trim(source, topic_name, {0: 11})
+    mirror = make_mirror(tmp_path, source, target, [topic_name], offsets="exact", engine=IN_PROCESS)
+    for more in range(4):
+        report = mirror.run(once=True)
+        assert report.state == "ok", report.topics
+        assert_same_offsets(mirror, [topic_name])
+        shutil.rmtree(tmp_path / "buffer")
+        transactions(source, topic_name, 5, start=100 + more * 10)
+        produce(source, topic_name, 6, partitions=3, start=more * 6)
+
+
+@pytest.mark.parametrize(("theirs", "said"), [(["0", "1", "x"], "differ at offset 2"), (["0"] * 9, "ends at offset 9, the source at 6")])
+def test_without_a_buffer_what_differs_is_not_continued(
+    clusters: ClusterPair, tmp_path: Path, topic_name: str, theirs: list[str], said: str
+) -> None:
+    source, target = (c.bootstrap_servers for c in clusters)
+    for bootstrap, name, values in ((source, topic_name, [str(n) for n in range(6)]), (target, f"east.{topic_name}", theirs)):
+        create_topic(bootstrap, name)
+        producer = Producer({"bootstrap.servers": bootstrap})
+        for number, value in enumerate(values):
+            producer.produce(name, value, timestamp=1_700_000_000_000 + number)
+        producer.flush(20)
+    mirror = make_mirror(tmp_path, source, target, [topic_name], offsets="exact", engine=IN_PROCESS)
+    (topic,) = mirror.run(once=True).topics
+    assert (topic.state, topic.code) == ("halted", "target_filled")
+    assert said in topic.reason and "adopt" not in topic.hint
+    assert sum(end_offsets(mirror, f"east.{topic_name}", target=True).values()) == len(theirs)

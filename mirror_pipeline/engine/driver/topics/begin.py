@@ -20,13 +20,13 @@ from mirror_pipeline.engine.driver.topics.target import TargetSide
 from mirror_pipeline.engine.driver.topics.waits import Waits, passes, patience
 from mirror_pipeline.engine.tasks.longlink.connection_count import is_long
 from mirror_pipeline.errors import BrokerError, ClusterUnreachable, ConnectionLost, CorruptBatch, MirrorError
-from mirror_pipeline.halts import Halt, blocked, not_begun, source_missing
+from mirror_pipeline.halts import Halt, blocked, not_begun, source_missing, target_filled
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME, ClusterMetadata, TopicMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import LEADER_NOT_AVAILABLE, broker_error
 from mirror_pipeline.kafka.fetch import fetch
-from mirror_pipeline.kafka.offsets import offsets_or_errors
+from mirror_pipeline.kafka.offsets import log_range, offsets_or_errors
 from mirror_pipeline.kafka.records.header import headers
 from mirror_pipeline.model import LEAST_BYTES_PER_OFFSET, Incarnation, TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic
@@ -217,10 +217,9 @@ class TopicStarter:
         found = metadata.topics[topic.topic]
         if found.error:
             raise broker_error(found.error, topic.topic)
-        if known is None:
-            self._targets.refuse_filled(topic, bounds)
         new = _new_partitions(topic, found, known)
-        starts = self._starts(topic, new, metadata, firsts)
+        reached = self._reached(topic, new, bounds) if known is None else {}
+        starts = self._starts(topic, new, metadata, firsts) | reached
         generation = Incarnation(
             topic=topic.topic,
             incarnation=known.incarnation if known else found.topic_id,
@@ -235,6 +234,23 @@ class TopicStarter:
             producer_epoch=known.producer_epoch if known else 0,
         )
         return self._targets.continued(generation, {number: end for number, (_, end) in bounds.items()}, earlier), new
+
+    def _reached(self, topic: LaneTopic, new: Sequence[int], bounds: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+        """Where a copy with the source's offsets continues whose ledger was lost: where the target's logs end. Raises TopicHalted."""
+        prove, context = self._context.tails_differ, self._context
+        filled = {number: bounds[number] for number in new if bounds[number][0] < bounds[number][1]}
+        if not (context.exact and filled and prove is not None):
+            self._targets.refuse_filled(topic, bounds)
+            return {}
+        ours = log_range(self._source, [TopicPartition(topic.topic, n) for n in filled], isolation=1, within=patience(self._source))
+        logs = {tp.partition: (log, filled[tp.partition]) for tp, log in ours.items()}
+        timeout = context.mirror.engine.request_timeout
+        why = prove(context.source, context.target, (topic.topic, topic.target_topic), logs, timeout=timeout)
+        if why:
+            count = sum(end - start for start, end in filled.values())
+            raise target_filled(topic.topic, topic.target_topic, count, unproven=why).error()
+        log.info("lost_ledger_resumed topic=%s: %s ends as the source does at the same offsets", topic.topic, topic.target_topic)
+        return {number: end for number, (_, end) in filled.items()}
 
     def _starts(
         self, topic: LaneTopic, new: Sequence[int], metadata: ClusterMetadata, firsts: Mapping[TopicPartition, int | BrokerError]

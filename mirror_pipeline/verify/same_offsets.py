@@ -1,0 +1,68 @@
+"""Proves that the end of a target partition is a copy with the source's offsets (``offsets: exact``); writes nothing."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
+
+from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.errors import CorruptBatch, ProblemFound
+from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.verify.pieces import Contents, Piece, contents
+from mirror_pipeline.verify.record_tasks import source_pieces, target_pieces
+from mirror_pipeline.verify.rules import read_terms
+
+PROVEN_OFFSETS = 1_000
+Logs = tuple[tuple[int, int], tuple[int, int]]
+"""Start and end of the source's log, up to its last stable offset, and of the target's."""
+
+
+def tails_differ(
+    source: ClusterSettings, target: ClusterSettings, topics: tuple[str, str], logs: Mapping[int, Logs], *, timeout: float
+) -> str:
+    """Compare the last :data:`PROVEN_OFFSETS` offsets of target partitions with the same offsets of the source.
+
+    Args:
+        source, target: the clusters.
+        topics: the topic on both sides.
+        logs: the partitions to compare.
+        timeout: seconds a broker may stay silent.
+
+    Returns:
+        Why the target is not proven to be a copy with the same offsets; "" if it is. Where the cleaner has removed records of one side,
+        what both sides hold must be equal.
+
+    Raises:
+        BrokerError, ClusterUnreachable, ConnectionLost: a side cannot be read now.
+    """
+    terms = read_terms(source, target, dict([topics]))[topics[0]]
+    for number, ((first, source_end), (kept, end)) in sorted(logs.items()):
+        here, there = TopicPartition(topics[0], number), TopicPartition(topics[1], number)
+        if end > source_end:
+            return f"{there} ends at offset {end:,}, the source at {source_end:,}"
+        low = max(first, kept, end - PROVEN_OFFSETS)
+        if low >= end:
+            return f"of the offsets below {end:,}, where {there} ends, {'the source' if first >= end else 'it'} holds none any more"
+        try:
+            ours = source_pieces(source, here, low, end, terms, timeout, strict=True)
+            theirs = target_pieces(target, there, low, end, terms, timeout, strict=True)
+            found = _first_difference(ours, theirs, thinned=terms.positional)
+        except (CorruptBatch, ProblemFound) as error:
+            return f"{there} cannot be compared: {error.message}"
+        if found is not None:
+            return f"{there} and the source differ at offset {found:,}"
+    return ""
+
+
+def _first_difference(ours: Iterable[Piece], theirs: Iterable[Piece], *, thinned: bool) -> int | None:
+    for offset, both in groupby(heapq.merge(_records(ours), _records(theirs), key=itemgetter(0)), key=itemgetter(0)):
+        found = [each for _, each in both]
+        if not (found[0] == found[1] if len(found) == 2 else thinned):
+            return offset
+    return None
+
+
+def _records(pieces: Iterable[Piece]) -> Iterator[tuple[int, Contents]]:
+    return ((record.offset, contents(record)) for piece in pieces for record in piece.opened())

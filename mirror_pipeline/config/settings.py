@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -289,8 +290,8 @@ class Config:
 
 
 def state_folder(path: Path) -> Path:
-    """The state folder of a mirror.yaml, whether it loads or not."""
-    return path.parent / ".mirror"
+    """The state folder of a mirror.yaml, whether it loads or not: ``$MIRROR_STATE``, else ``.mirror`` beside it."""
+    return Path(named).absolute() if (named := os.environ.get("MIRROR_STATE", "")) else path.parent / ".mirror"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -48,7 +48,7 @@ def prepare_home(folder: Path) -> Path:
         if not (home / DAGSTER_YAML).exists():
             shutil.copyfile(packaged_settings(), home / DAGSTER_YAML)
     except OSError as error:
-        hint = "its default is .mirror next to mirror.yaml: that folder must be writable"
+        hint = "its default is .mirror next to mirror.yaml: make that folder writable, or set MIRROR_STATE to one that is"
         raise UsageError(f"Dagster's folder {home}: {error.strerror}", hint=hint) from error
     return home
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirror_pipeline.config import ClusterSettings, EngineConfig, FrozenMap, GroupSelection, Security, TopicSelection, load_config
+from mirror_pipeline.config.settings import state_folder
 from mirror_pipeline.config.starts import StartMap, StartOffsets
 from mirror_pipeline.errors import ConfigError, UsageError
 
@@ -339,3 +340,10 @@ def test_copies_are_only_deleted_where_the_mirror_alone_writes_and_may_change_th
 def test_acls_are_not_kept_in_step_on_topics_with_several_writers(tmp_path: Path) -> None:
     text = GOOD.replace("topics: {", "topics: {acls: {sync: true}, ") + "    writers: shared\n"
     assert any("ACLs of several sources" in each for each in problems(tmp_path, text))
+
+
+def test_state_is_kept_beside_the_file_or_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MIRROR_STATE", raising=False)
+    assert state_folder(tmp_path / "mirror.yaml") == tmp_path / ".mirror"
+    monkeypatch.setenv("MIRROR_STATE", str(tmp_path / "state"))
+    assert state_folder(Path("/etc/mirror/mirror.yaml")) == tmp_path / "state"

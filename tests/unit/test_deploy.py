@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 import typer
+import yaml
 
+from mirror_pipeline import load_config
 from mirror_pipeline.cli.main import app
 from mirror_pipeline.errors import UsageError
+from mirror_pipeline.page.token import TOKEN_ENV, make_token
 from tests.support.image import steps_of
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "mirror.service"
+COMPOSE = DEPLOY / "compose.yaml"
+# The schema of the Compose Specification, as published at github.com/compose-spec/compose-spec (Apache License 2.0).
+COMPOSE_SCHEMA = ROOT / "tests" / "support" / "compose-spec.json"
+IMAGE = "mirror-pipeline"
 
 
 def understood(words: Sequence[str]) -> dict[str, object]:
@@ -80,3 +91,68 @@ def test_what_the_dockerfile_copies_is_handed_to_the_engine() -> None:
     for name in copied:
         assert (ROOT / name).exists()
         assert any(path == name or path.startswith(f"{name}/") for path in handed), f"{name} is ignored"
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    return dict(yaml.safe_load(COMPOSE.read_text()))
+
+
+def test_the_compose_file_is_one(compose: dict[str, Any]) -> None:
+    schema = jsonschema.Draft7Validator(json.loads(COMPOSE_SCHEMA.read_text()))
+    schema.validate(compose)
+    with pytest.raises(jsonschema.ValidationError):
+        schema.validate(compose | {"services": {"a": {"imagine": "x"}}})
+
+
+def test_what_compose_mounts_is_there(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            assert (DEPLOY / source).exists() if source.startswith(".") else source in compose["volumes"], (name, volume)
+        for config in service.get("configs", []):
+            assert config["source"] in compose["configs"], (name, config)
+        assert set(service.get("depends_on", [])) <= set(compose["services"])
+
+
+def test_commands_of_compose_are_understood_and_may_write_the_volume_only(compose: dict[str, Any]) -> None:
+    ours = {name: service for name, service in compose["services"].items() if service["image"] == IMAGE}
+    assert {service["command"][0] for service in ours.values()} == {"run", "exporter", "up"}
+    for service in ours.values():
+        assert understood(service["command"])["config"] == Path("/etc/mirror/mirror.yaml")
+        assert (service["build"], service["read_only"], service["tmpfs"]) == ({"context": ".."}, True, ["/tmp"])
+        assert service["volumes"] == ["./compose:/etc/mirror:ro", "data:/data"]
+    _, program, *words = ours["mirror"]["healthcheck"]["test"]
+    assert (program, words[0]) == ("mirror", "health") and understood(words)
+
+
+def test_the_mirror_of_compose_copies_between_its_two_clusters(compose: dict[str, Any]) -> None:
+    config = load_config(DEPLOY / "compose" / "mirror.yaml")
+    (mirror,) = config.mirrors
+    ids = {}
+    for cluster in (mirror.source, mirror.target):
+        (address,) = config.clusters[cluster].bootstrap_servers
+        settings = compose["services"][address.split(":")[0]]["environment"]
+        assert settings["KAFKA_ADVERTISED_LISTENERS"] == f"PLAINTEXT://{address}"
+        ids[cluster] = settings["CLUSTER_ID"]
+    assert len(set(ids.values())) == 2 and {len(each) for each in ids.values()} == {22}
+    assert str(config.buffer.uri).startswith("/data/")
+    produced = next(word for word in compose["services"]["producer"]["command"] if word.startswith("--topic="))
+    assert any(re.fullmatch(regex, produced.removeprefix("--topic=")) for regex in mirror.topics.include)
+
+
+def test_prometheus_of_compose_asks_the_exporter_and_has_the_rules(compose: dict[str, Any]) -> None:
+    settings = yaml.safe_load(compose["configs"]["prometheus"]["content"])
+    (job,) = settings["scrape_configs"]
+    listens = str(understood(compose["services"]["exporter"]["command"])["listen"])
+    assert job["static_configs"] == [{"targets": [f"exporter:{listens.rpartition(':')[2]}"]}]
+    mounted = {volume.split(":")[1] for volume in compose["services"]["prometheus"]["volumes"]}
+    assert {f"/etc/prometheus/{name}" for name in settings["rule_files"]} == mounted
+
+
+def test_the_trial_token_of_compose_is_long_enough(compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    given = re.fullmatch(r"\$\{MIRROR_UP_TOKEN:-(.*)\}", compose["services"]["dagster"]["environment"][TOKEN_ENV])
+    assert given is not None
+    monkeypatch.setenv(TOKEN_ENV, given[1])
+    assert make_token() == given[1]
+    assert f"?token={given[1]}" in COMPOSE.read_text(), "the comment at its top"

@@ -29,6 +29,8 @@ COMPOSE = DEPLOY / "compose.yaml"
 # The schema of the Compose Specification, as published at github.com/compose-spec/compose-spec (Apache License 2.0).
 COMPOSE_SCHEMA = ROOT / "tests" / "support" / "compose-spec.json"
 IMAGE = "mirror-pipeline"
+CHART = DEPLOY / "helm" / "mirror-pipeline"
+ALL_VALUES = CHART / "ci" / "all-values.yaml"
 
 
 def understood(words: Sequence[str]) -> dict[str, object]:
@@ -156,3 +158,78 @@ def test_the_trial_token_of_compose_is_long_enough(compose: dict[str, Any], monk
     monkeypatch.setenv(TOKEN_ENV, given[1])
     assert make_token() == given[1]
     assert f"?token={given[1]}" in COMPOSE.read_text(), "the comment at its top"
+
+
+@pytest.fixture
+def values() -> jsonschema.Draft7Validator:
+    return jsonschema.Draft7Validator(json.loads((CHART / "values.schema.json").read_text()))
+
+
+@pytest.mark.parametrize("path", [CHART / "values.yaml", ALL_VALUES], ids=lambda path: path.name)
+def test_the_charts_values_are_as_their_schema_says(values: jsonschema.Draft7Validator, path: Path) -> None:
+    values.validate({**yaml.safe_load((CHART / "values.yaml").read_text()), **yaml.safe_load(path.read_text())})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"imagine": "x"}, {"exporter": {"enabeld": True}}, {"exporter": {"port": 80}}, {"dagster": {"enabled": True}},
+        {"volume": {"size": "many"}}, {"config": {"clusters": {}}}, {"run": {"args": "--once"}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_schema_refuses_wrong_values(values: jsonschema.Draft7Validator, wrong: dict[str, Any]) -> None:
+    right = yaml.safe_load((CHART / "values.yaml").read_text())
+    with pytest.raises(jsonschema.ValidationError):
+        values.validate(right | wrong)
+
+
+def test_every_value_is_in_the_schema_and_in_a_template() -> None:
+    known = json.loads((CHART / "values.schema.json").read_text())["properties"]
+    templates = "".join(path.read_text() for path in (CHART / "templates").iterdir())
+    for name in yaml.safe_load((CHART / "values.yaml").read_text()):
+        assert name in known and f".Values.{name}" in templates, name
+
+
+def helm(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([tool("helm"), *words], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_helm_renders_a_pod_that_runs_the_mirror(tmp_path: Path) -> None:
+    linted = helm("lint", "--strict", str(CHART), "--values", str(ALL_VALUES))
+    assert linted.returncode == 0, linted.stdout + linted.stderr
+    rendered = helm("template", "m", str(CHART), "--values", str(ALL_VALUES))
+    assert rendered.returncode == 0, rendered.stderr
+    made = {document["kind"]: document for document in yaml.safe_load_all(rendered.stdout)}
+    assert set(made) == {"ConfigMap", "PersistentVolumeClaim", "Service", "Deployment"}
+    pod = made["Deployment"]["spec"]["template"]["spec"]
+    assert made["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
+    assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsNonRoot"]) == (12345, True)
+    containers = {container["name"]: container for container in pod["containers"]}
+    assert set(containers) == {"run", "exporter", "dagster"}
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    for container in containers.values():
+        assert understood(container["args"])["config"] == Path("/etc/mirror/mirror.yaml")
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+    program, *words = containers["run"]["readinessProbe"]["exec"]["command"]
+    assert program == "mirror" and understood(words)
+    ports = {port["name"] for container in containers.values() for port in container.get("ports", [])}
+    assert {port["targetPort"] for port in made["Service"]["spec"]["ports"]} == ports == {"metrics", "page"}
+    file = tmp_path / "mirror.yaml"
+    file.write_text(made["ConfigMap"]["data"]["mirror.yaml"])
+    assert [mirror.name for mirror in load_config(file).mirrors] == ["east-to-west"]
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ("", "--set-file config=mirror.yaml"), ("buffer: [", "mirror.yaml is no YAML"),
+        ("buffer: {uri: ./buffer}", "write /data/buffer"), ("clusters: {}", "write /data/buffer"),
+    ],
+)  # fmt: skip
+def test_the_chart_says_what_is_wrong_with_the_configuration(tmp_path: Path, config: str, says: str) -> None:
+    (tmp_path / "mirror.yaml").write_text(config)
+    rendered = helm("template", "m", str(CHART), "--set-file", f"config={tmp_path / 'mirror.yaml'}")
+    assert rendered.returncode != 0
+    assert says in rendered.stderr

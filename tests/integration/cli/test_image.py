@@ -6,14 +6,17 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
+from mirror_pipeline.local.embedded.ports import free_port
 from mirror_pipeline.local.shapes.fill import fill
+from tests.integration.processes import wait_until
 from tests.support.image import Stage, build, inside, missing
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import write_config
@@ -21,6 +24,7 @@ from tests.support.mirrors import write_config
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400), pytest.mark.skipif(bool(missing()), reason=missing() or "it can be built")]
 ROOT = Path(__file__).parents[3]
 USER = 12345
+CONFIG = ["--config", "/etc/mirror/mirror.yaml"]
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +42,13 @@ class Container:
     config: Path
     volume: Path
 
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """What the command printed, and its exit code; without words the image's own."""
+    def command(self, *words: str) -> list[str]:
         binds = [(str(self.config), "/etc/mirror", True), (str(self.volume), "/data", False)]
-        command = inside(self.image, [*self.image.entry, *words], binds=binds, user=self.image.user, read_only=True)
-        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900, check=False)
+        return inside(self.image, words, binds=binds, user=self.image.user, read_only=True)
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """What a command printed, and its exit code."""
+        return subprocess.run(self.command(*words), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900, check=False)
 
 
 def container(image: Stage, folder: Path, clusters: ClusterPair, **mirror: Any) -> Container:
@@ -54,36 +60,53 @@ def container(image: Stage, folder: Path, clusters: ClusterPair, **mirror: Any) 
     return Container(image, config.parent, volume)
 
 
-def test_it_copies_and_verifies_the_demos_topics_and_does_so_on_spark(image: Stage, clusters: ClusterPair, tmp_path: Path) -> None:
-    assert image.user == f"{USER}:{USER}"
+def test_the_image_works_for_a_user_without_a_name_on_a_read_only_root(image: Stage, clusters: ClusterPair, tmp_path: Path) -> None:
+    """One test: the day's slow test builds the image, which takes minutes."""
+    assert (image.user, image.command) == (f"{USER}:{USER}", ["run", *CONFIG])
     fill(clusters[0].bootstrap_servers, scale=300, prefix="image-")
-    for name, engine in (("driver", {"inline_bytes": "64MB"}), ("spark", {"inline_bytes": 0, "spark_master": "local[2]"})):
-        ours = container(image, tmp_path / name, clusters, engine=engine, naming=f"{name}.{{topic}}")
-        run = ours.run(*image.command, "--once", "--json")
-        assert run.returncode == 0, run.stderr[-3000:]
-        (report,) = json.loads(run.stdout)["mirrors"]
-        assert report["records"] > 0
-        assert (report["spark_bytes"] > 0) == (name == "spark")
-        assert "every process compiles it again" not in run.stderr
-        for words in (["verify", "--json"], ["health"]):
-            done = ours.run(*words, "--config", "/etc/mirror/mirror.yaml")
-            assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-3000:]
+    on_driver = container(image, tmp_path / "driver", clusters, engine={"inline_bytes": "64MB"}, naming="driver.{topic}")
+    only_the_volume_can_be_written(on_driver)
+    copies_and_verifies(on_driver, on_spark=False)
+    the_class_archive_fits(on_driver)
+    spark = {"inline_bytes": 0, "spark_master": "local[2]"}
+    copies_and_verifies(container(image, tmp_path / "spark", clusters, engine=spark, naming="spark.{topic}"), on_spark=True)
+    serves_dagsters_page(on_driver, tmp_path / "up.log")
 
 
-def test_nothing_of_it_can_be_written_but_the_volume(image: Stage, tmp_path: Path) -> None:
-    places = "/ /opt/mirror /usr /etc /var/tmp /run/lock"  # the last two are everybody's where the root can be written
+def only_the_volume_can_be_written(ours: Container) -> None:
+    places = "/ /opt/mirror /usr /etc /etc/mirror /var/tmp /run/lock"  # /var/tmp and /run/lock are everybody's
     tries = f'touch /data/x && echo volume; for each in {places}; do touch "$each/x" 2>/dev/null && echo "$each"; done; true'
-    assert said(image, ["/bin/sh", "-c", tries], tmp_path) == "volume\n"
-    assert said(image, ["/bin/sh", "-c", f"grep -c :{USER}: /etc/passwd || true"], tmp_path) == "0\n", "the user has a name"
+    assert ours.run("/bin/sh", "-c", tries).stdout == "volume\n"
+    assert ours.run("grep", "-c", f":{USER}:", "/etc/passwd").stdout == "0\n", "the user has a name"
 
 
-def test_sparks_class_archive_fits_the_jars_that_came_with_it(image: Stage, tmp_path: Path) -> None:
+def copies_and_verifies(ours: Container, *, on_spark: bool) -> None:
+    run = ours.run(*ours.image.entry, *ours.image.command, "--once", "--json")
+    assert run.returncode == 0, run.stderr[-3000:]
+    (report,) = json.loads(run.stdout)["mirrors"]
+    assert report["records"] > 0
+    assert (report["spark_bytes"] > 0) == on_spark
+    assert "every process compiles it again" not in run.stderr
+    for words in (["verify", "--json"], ["health"]):
+        done = ours.run(*ours.image.entry, *words, *CONFIG)
+        assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-3000:]
+
+
+def the_class_archive_fits(ours: Container) -> None:
     program = "from mirror_pipeline.execution import class_archive; print(class_archive.archive_options())"
-    assert "SharedArchiveFile=/opt/mirror/cache/classes/" in said(image, ["/opt/mirror/bin/python", "-c", program], tmp_path)
+    assert "SharedArchiveFile=/opt/mirror/cache/classes/" in ours.run("/opt/mirror/bin/python", "-c", program).stdout
 
 
-def said(image: Stage, command: Sequence[str], volume: Path) -> str:
-    """What a command prints in the image."""
-    os.chown(volume, USER, USER)
-    words = inside(image, command, binds=[(str(volume), "/data", False)], user=image.user, read_only=True)
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+def serves_dagsters_page(ours: Container, log: Path) -> None:
+    port = free_port()
+    command = ours.command(*ours.image.entry, "up", *CONFIG, "--port", str(port), "--no-metrics")
+    with log.open("wb") as file, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file) as up:
+        try:
+            wait_until(lambda: up.poll() is not None or b"Dagster UI: " in log.read_bytes(), 180, "the page")
+            assert up.poll() is None, log.read_text()
+            with urlopen(f"http://127.0.0.1:{port}/healthz", timeout=30) as answer:
+                assert answer.status == 200
+        finally:
+            up.terminate()
+        assert up.wait(120) == 0, log.read_text()
+    assert (ours.volume / "state" / "dagster_home" / "dagster.yaml").is_file()

@@ -37,15 +37,18 @@ print(total(bytes([1, 2, 18]), 3), "numba" in sys.modules)
 
 
 class Place:
-    """A folder with a kernel, and a cache folder beside it."""
+    """A folder with a kernel, a cache folder and a temporary folder beside it."""
 
     def __init__(self, path: Path) -> None:
-        self.folder, self.cache = path / "package", path / "cache"
+        self.folder, self.cache, temporary = path / "package", path / "cache", path / "tmp"
+        self.temporary_cache = temporary / f"mirror-pipeline-{os.geteuid()}"
         self.folder.mkdir()
+        temporary.mkdir()
         (self.folder / "kernel.py").write_text(KERNEL)
 
     def run(self, function: str = "total") -> tuple[str, str]:
         own = {"PYTHONPATH": f"{self.folder}:{os.getcwd()}", "MIRROR_CACHE": str(self.cache), "PYTHONDONTWRITEBYTECODE": "1"}
+        own["TMPDIR"] = str(self.temporary_cache.parent)
         program = [sys.executable, "-c", PROGRAM, function]
         done = subprocess.run(program, env={**os.environ, **own}, timeout=100, capture_output=True, text=True)
         return done.stdout, done.stderr

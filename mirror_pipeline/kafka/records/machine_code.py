@@ -7,6 +7,8 @@ types of arrays and numbers that are not needed then. So compiled code must be s
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
 from importlib import import_module, metadata
 from importlib.util import find_spec
@@ -14,8 +16,9 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
+from mirror_pipeline.errors import UsageError
 from mirror_pipeline.files import Forgeable, private_folder, read_own, refuse_forgeable, replace_file
-from mirror_pipeline.host import cache_folder
+from mirror_pipeline.host import cache_folder, temporary_cache
 
 _ENTRY = "entry"
 _BESIDE = "__pycache__"
@@ -31,7 +34,8 @@ llvm.initialize_native_asmprinter()
 def machine_code(module: str, function: str) -> int:
     """The address of a compiled function of pointers and numbers, which neither raises nor makes objects.
 
-    Kept code is found beside the module or, where that cannot be written, in :func:`~mirror_pipeline.host.cache_folder`;
+    Kept code is found beside the module or, where that cannot be written, in :func:`~mirror_pipeline.host.cache_folder`
+    or :func:`~mirror_pipeline.host.temporary_cache`;
     where there is none yet, a damaged one, or one that another user could have written, it is compiled, which takes seconds.
     Constants that the module imports from others count as fixed forever.
 
@@ -47,12 +51,20 @@ def machine_code(module: str, function: str) -> int:
     """
     source = _source(module)
     name = f"{source.stem}.{function}-{_fingerprint(source)}.o"
-    places = (source.parent / _BESIDE, cache_folder() / "machine-code")
+    places = _places(source)
     code = _kept(places, name)
     if code is None:
         code = _compile(module, function)
         _keep(places, name, code)
     return _load(code)
+
+
+def _places(source: Path) -> list[Path]:
+    """Where code may be kept. The first two may be parts of an image that was built on another processor."""
+    caches = [cache_folder()]
+    with suppress(UsageError):
+        caches.append(temporary_cache())
+    return [source.parent / _BESIDE, *(cache / "machine-code" for cache in dict.fromkeys(caches))]
 
 
 def _source(module: str) -> Path:
@@ -71,7 +83,7 @@ def _fingerprint(source: Path) -> str:
     return known.hexdigest()[:24]
 
 
-def _kept(places: tuple[Path, ...], name: str) -> bytes | None:
+def _kept(places: Sequence[Path], name: str) -> bytes | None:
     for place in places:
         try:
             data = read_own(place / name)
@@ -86,7 +98,7 @@ def _kept(places: tuple[Path, ...], name: str) -> bytes | None:
     return None
 
 
-def _keep(places: tuple[Path, ...], name: str, code: bytes) -> None:
+def _keep(places: Sequence[Path], name: str, code: bytes) -> None:
     for place in places:
         try:
             if place.name == _BESIDE:

@@ -50,9 +50,18 @@ def test_what_cannot_lie_beside_its_module_lies_in_the_cache_folder(place: Place
     assert place.run() == ("42 False\n", "")
 
 
+def test_in_an_image_of_another_processor_it_lies_in_the_temporary_folder(place: Place) -> None:
+    (place.folder / "__pycache__").touch()
+    place.cache.touch()
+    assert place.run() == ("42 True\n", "")
+    assert [path.parent for path in place.kept()] == [place.temporary_cache / "machine-code"]
+    assert place.run() == ("42 False\n", "")
+
+
 def test_without_a_place_every_process_compiles_and_says_so(place: Place) -> None:
     (place.folder / "__pycache__").touch()
     place.cache.touch()
+    place.temporary_cache.touch()
     for _ in range(2):
         said, warned = place.run()
         assert said == "42 True\n"

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 OURS = [
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")),
-    *(DOCS / f"{name}.md" for name in ("index", "quickstart", "concepts", "cli", "troubleshooting", "architecture")),
+    *(DOCS / f"{name}.md" for name in ("index", "quickstart", "deploy", "concepts", "cli", "troubleshooting", "architecture")),
 ]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)

@@ -147,7 +147,7 @@ def inside(
         binds: paths of the host, where they are seen, and whether as read-only.
         environment: beside the stage's.
         user: ``number:number``; root without one.
-        read_only: mount the root read-only, with a fresh ``/tmp``.
+        read_only: mount the root read-only, with a fresh ``/tmp`` as Docker makes one.
     """
     root = shlex.quote(str(stage.root))
     lines = ["set -e", "mount --make-rprivate /", f"mount --bind {root} {root}"]
@@ -157,7 +157,7 @@ def inside(
         make = f"mkdir -p {at}" if Path(path).is_dir() else f"mkdir -p $(dirname {at}); [ -e {at} ] || touch {at}"
         lines += [make, f"mount --rbind {shlex.quote(path)} {at}"] + ([f"mount -o remount,bind,ro {at}"] if fixed else [])
     if read_only:
-        lines += [f"mount -o remount,bind,ro {root}", f"mount -t tmpfs tmpfs {root}/tmp"]
+        lines += [f"mount -o remount,bind,ro {root}", f"mount -t tmpfs -o noexec,nosuid,nodev tmpfs {root}/tmp"]
     names = {**stage.environment, **(environment or {})}
     words = ["env", "-i", *(f"{name}={value}" for name, value in names.items()), *command]
     who = [f"--userspec=+{user.replace(':', ':+')}", "--groups="] if user else []

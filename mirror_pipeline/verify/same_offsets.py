@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
-from operator import itemgetter
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import CorruptBatch, ProblemFound
@@ -57,11 +56,16 @@ def tails_differ(
 
 
 def _first_difference(ours: Iterable[Piece], theirs: Iterable[Piece], *, thinned: bool) -> int | None:
-    for offset, both in groupby(heapq.merge(_records(ours), _records(theirs), key=itemgetter(0)), key=itemgetter(0)):
+    records = heapq.merge(_records(ours), _records(theirs), key=_offset)
+    for offset, both in groupby(records, key=_offset):
         found = [each for _, each in both]
         if not (found[0] == found[1] if len(found) == 2 else thinned):
             return offset
     return None
+
+
+def _offset(record: tuple[int, Contents]) -> int:
+    return record[0]
 
 
 def _records(pieces: Iterable[Piece]) -> Iterator[tuple[int, Contents]]:

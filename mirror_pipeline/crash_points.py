@@ -19,6 +19,8 @@ POINTS = (
 )  # fmt: skip
 FILL_POINTS = ("fill.before_send", "fill.after_send")
 """Around the markers that fill holes, with `offsets: exact`."""
+PADDING_POINTS = ("padding.before_send", "padding.before_delete")
+"""Where an empty target log is moved to the copy's first offset, with `offsets: exact`."""
 GROUP_POINTS = ("groups.named", "groups.written")
 """In a round over consumer groups, which only mirrors that carry groups run."""
 TOPIC_POINTS = ("settings.named", "settings.changed", "acls.named", "acls.changed")

@@ -360,7 +360,8 @@ def displaced(target: TopicPartition, offset: int, expected: int) -> Halt:
 def fill_too_large(target: TopicPartition, offsets: int, most: int) -> Halt:
     """Offsets without a record, that the target would need markers for (``offsets: exact``), are too many."""
     message = f"{target}: {offsets:,} offsets without a record come next; at most {most:,} are filled so that offsets stay equal"
-    return _at(target, "fill_too_large", message, "copy it with `offsets: translated` in a mirror of its own, or begin later: `start`")
+    hint = "copy it with `offsets: translated` in a mirror of its own, or begin later: `start`; so late a start needs DELETE on the topic"
+    return _at(target, "fill_too_large", message, hint)
 
 
 def markers_refused(target: TopicPartition) -> Halt:

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.local.embedded.ports import free_port
@@ -100,9 +101,18 @@ def produce(bootstrap: str, topic: str, count: int, *, partitions: int = 1, star
 
 def end_offsets(mirror: Mirror, topic: str, *, target: bool) -> dict[int, int]:
     """Log end offsets of a topic, uncommitted records included."""
+    return _offsets(mirror, topic, LATEST_TIME, target=target)
+
+
+def log_starts(mirror: Mirror, topic: str, *, target: bool) -> dict[int, int]:
+    """Log start offsets of a topic."""
+    return _offsets(mirror, topic, EARLIEST_TIME, target=target)
+
+
+def _offsets(mirror: Mirror, topic: str, at: int, *, target: bool) -> dict[int, int]:
     with WireClient(mirror.flow.target if target else mirror.flow.source) as client:
         parts = [TopicPartition(topic, number) for number in client.metadata([topic]).topics[topic].partitions]
-        return {tp.partition: answer.offset for tp, answer in client.list_offsets(dict.fromkeys(parts, -1), isolation=0).items()}
+        return {tp.partition: answer.offset for tp, answer in client.list_offsets(dict.fromkeys(parts, at), isolation=0).items()}
 
 
 def verdicts(mirror: Mirror, topics: Collection[str], prefix: str = "east.") -> list[TopicComparison]:

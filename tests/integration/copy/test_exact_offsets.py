@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,10 +18,20 @@ from confluent_kafka import TopicPartition as Place
 from pyspark.sql import SparkSession
 
 from mirror_pipeline import Mirror
+from mirror_pipeline.buffer.ledger.ledger import Ledger
+from mirror_pipeline.crash_points import CRASH
+from mirror_pipeline.engine.driver.write.marker_epochs import MARKERS
+from mirror_pipeline.kafka.admin import Admin
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.produce import receive_produce, send_produce
+from mirror_pipeline.kafka.records.blank import blank_batch
 from mirror_pipeline.local.shapes.fill import fill
+from mirror_pipeline.local.shapes.ground import local_settings
+from mirror_pipeline.model import Stamp, TopicPartition
+from mirror_pipeline.topics.alter import alter_topics
 from tests.support.groups import IN_PROCESS
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, trim
+from tests.support.mirrors import assert_identical, create_topic, end_offsets, log_starts, make_mirror, produce, trim
 
 Seen = list[tuple[int, bytes | None, bytes | None]]
 
@@ -117,7 +131,6 @@ def test_a_target_that_is_ahead_halts_the_topic(clusters: ClusterPair, tmp_path:
 
 
 
-
 def test_a_lost_buffer_is_no_matter_where_the_logs_agree(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
     source, target = (c.bootstrap_servers for c in clusters)
     create_topic(source, topic_name, 3)
@@ -149,3 +162,77 @@ def test_without_a_buffer_what_differs_is_not_continued(
     assert (topic.state, topic.code) == ("halted", "target_filled")
     assert said in topic.reason and "adopt" not in topic.hint
     assert sum(end_offsets(mirror, f"east.{topic_name}", target=True).values()) == len(theirs)
+
+
+def begin_at(bootstrap: str, topic: str, start: int, *, partition: int = 0) -> None:
+    """Move a log's start and end, as years of records and their retention do."""
+    settings, tp = local_settings(bootstrap), TopicPartition(topic, partition)
+    with WireClient(settings) as client:
+        stamp = client.init_producer_id()
+        connection = client.connection(client.leader(tp))
+        for at in range(0, start, 500_000):
+            batch = blank_batch(min(500_000, start - at), stamp, at, at_ms=int(time.time() * 1000))
+            send_produce(connection, {tp: batch}, timeout_ms=20_000)
+            assert receive_produce(connection)[tp].error == 0
+    trim(bootstrap, topic, {partition: start})
+
+
+def test_a_log_that_begins_late_is_not_filled_marker_by_marker(versioned_clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
+    source, target = (c.bootstrap_servers for c in versioned_clusters)
+    create_topic(source, topic_name, 3)
+    begin_at(source, topic_name, 30_200_123)
+    begin_at(source, topic_name, 100_001, partition=1)
+    transactions(source, topic_name, 9)
+    mirror = make_mirror(tmp_path, source, target, [topic_name], offsets="exact", engine=IN_PROCESS)
+    assert mirror.run(once=True).state == "ok"
+    assert_same_offsets(mirror, [topic_name])
+    assert log_starts(mirror, f"east.{topic_name}", target=True) == {0: 30_200_123, 1: 100_001, 2: 0}
+    transactions(source, topic_name, 3, start=50)
+    assert mirror.run(once=True).state == "ok"
+    assert_same_offsets(mirror, [topic_name])
+    assert mirror.verify().ok
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["padding.before_send:3", "padding.before_delete", "padding.before_delete:2"])
+def test_a_run_killed_while_it_pads_is_continued_and_what_it_sends_late_lands_nowhere(
+    versioned_clusters: ClusterPair, tmp_path: Path, topic_name: str, point: str
+) -> None:
+    source, target = (c.bootstrap_servers for c in versioned_clusters)
+    start, copy = 11_300_123, TopicPartition(f"east.{topic_name}", 0)
+    create_topic(source, topic_name)
+    begin_at(source, topic_name, start)
+    transactions(source, topic_name, 9)
+    mirror = make_mirror(tmp_path, source, target, [topic_name], offsets="exact", engine=IN_PROCESS)
+    words = [sys.executable, "-m", "mirror_pipeline.cli", "run", "--once", "-c", str(tmp_path / "mirror.yaml")]
+    killed = subprocess.run(words, env={**os.environ, CRASH: point}, check=False, capture_output=True, text=True, timeout=120)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert mirror.run(once=True).state == "ok"
+    assert_same_offsets(mirror, [topic_name])
+    end = end_offsets(mirror, copy.topic, target=True)
+    with WireClient(mirror.flow.target) as client:
+        (store,) = mirror.flow.lane_stores()
+        markers = Ledger(store).producer(client.metadata([copy.topic]).cluster_id + MARKERS)
+        assert markers is not None
+        stamp = Stamp(markers.producer_id, 0)
+        for at in (0, 1_000_000, 10_500_000, 11_000_000):
+            connection = client.connection(client.leader(copy))
+            batch = blank_batch(min(500_000, start - at), stamp, at, at_ms=int(time.time() * 1000))
+            send_produce(connection, {copy: batch}, timeout_ms=20_000)
+            answer = receive_produce(connection)[copy]
+            assert answer.error or answer.base_offset == at
+    assert end_offsets(mirror, copy.topic, target=True) == end
+    assert log_starts(mirror, copy.topic, target=True) == {0: start}
+
+
+def test_a_compacted_log_that_begins_late_gets_markers(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
+    source, target = (c.bootstrap_servers for c in clusters)
+    create_topic(source, topic_name, 1)
+    begin_at(source, topic_name, 120_000)
+    produce(source, topic_name, 5)
+    with Admin(local_settings(source)) as admin:
+        assert alter_topics(admin, {topic_name: {"cleanup.policy": "compact"}}) == {topic_name: None}
+    mirror = make_mirror(tmp_path, source, target, [topic_name], offsets="exact", engine=IN_PROCESS)
+    assert mirror.run(once=True).state == "ok"
+    assert_same_offsets(mirror, [topic_name])
+    assert log_starts(mirror, f"east.{topic_name}", target=True) == {0: 0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 
@@ -14,6 +15,7 @@ from mirror_pipeline.engine.driver.state import TopicRun
 from mirror_pipeline.engine.driver.topics.first_seen import FirstSeen
 from mirror_pipeline.engine.driver.topics.generations import bound_at
 from mirror_pipeline.engine.driver.topics.join import Ranges, run_of
+from mirror_pipeline.engine.driver.topics.padding import StillPadding
 from mirror_pipeline.engine.driver.topics.policies import apply_policy
 from mirror_pipeline.engine.driver.topics.start_offsets import impossible_starts, start_offsets
 from mirror_pipeline.engine.driver.topics.target import TargetSide
@@ -150,6 +152,10 @@ class TopicStarter:
                 generation, numbers = self._generation(topic, metadata, known.get(topic.topic), firsts, earlier, *target)
             except (ClusterUnreachable, ConnectionLost):
                 raise
+            except StillPadding as progress:
+                self._waits.over(topic.topic)
+                self._waits.put_off(topic.topic, str(progress), most=math.inf)
+                continue
             except MirrorError as error:
                 if not self.waits(topic.topic, error):
                     self._refuse(topic.topic, not_begun(topic.topic, error))
@@ -218,8 +224,9 @@ class TopicStarter:
         if found.error:
             raise broker_error(found.error, topic.topic)
         new = _new_partitions(topic, found, known)
-        reached = self._reached(topic, new, bounds) if known is None else {}
-        starts = self._starts(topic, new, metadata, firsts) | reached
+        starts = self._starts(topic, new, metadata, firsts)
+        bounds = self._targets.padded(topic.target_topic, bounds, starts)
+        starts |= self._reached(topic, new, bounds) if known is None else {}
         generation = Incarnation(
             topic=topic.topic,
             incarnation=known.incarnation if known else found.topic_id,

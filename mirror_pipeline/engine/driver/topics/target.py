@@ -11,8 +11,10 @@ from mirror_pipeline.engine.driver.read import divergence
 from mirror_pipeline.engine.driver.state import TopicRun
 from mirror_pipeline.engine.driver.topics.continuing import continued
 from mirror_pipeline.engine.driver.topics.deletion import settled
+from mirror_pipeline.engine.driver.topics.padding import Padding
 from mirror_pipeline.engine.driver.topics.policies import SourcePolicy, largest_batches, source_policies
 from mirror_pipeline.engine.driver.topics.waits import patience
+from mirror_pipeline.engine.driver.write.marker_epochs import marker_producer
 from mirror_pipeline.errors import BrokerError, MirrorError
 from mirror_pipeline.halts import Halt, other_target_cluster, refused_topic, target_filled, target_gone, target_recreated
 from mirror_pipeline.kafka.admin import Admin
@@ -46,6 +48,7 @@ class TargetSide:
         self._client = WireClient(context.target, timeout=context.mirror.engine.request_timeout)
         self.admin = Admin(context.target)
         self.cluster_id = ""
+        self._padding = Padding(context, self._client, self.admin)
 
     def close(self) -> None:
         """Close the connections."""
@@ -68,6 +71,8 @@ class TargetSide:
         if stamp is None:
             stamp = self._client.init_producer_id()
             self._context.ledger.save_producer(stamp, self.cluster_id)
+        if self._context.exact:
+            marker_producer(self._context, self._client)  # before another thread may ask for it
         return stamp
 
     def _memory_seconds(self) -> float:
@@ -162,6 +167,10 @@ class TargetSide:
         unled = ((topic.name, number) for topic in topics for number, part in sorted(topic.partitions.items()) if part.leader < 0)
         alias = self._context.target.alias
         return {name: broker_error(LEADER_NOT_AVAILABLE, f"{name}[{number}] on cluster {alias}") for name, number in unled}
+
+    def padded(self, topic: str, bounds: dict[int, tuple[int, int]], starts: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+        """See :meth:`mirror_pipeline.engine.driver.topics.padding.Padding.padded`; unchanged without exact offsets."""
+        return self._padding.padded(topic, bounds, starts) if self._context.exact else bounds
 
     def continued(
         self, generation: Incarnation, ends: Mapping[int, int], earlier: Iterable[Incarnation], *, recorded: Collection[int] = ()

@@ -68,14 +68,30 @@ class MarkerEpochs:
         return errors
 
     def _reserve(self) -> MarkerStamp:
-        ledger, name = self._context.ledger, f"{self._context.target.cluster_id}{MARKERS}"
-        known = ledger.producer(name)
-        if known is None:
-            try:
-                known = Stamp(self._client.init_producer_id().producer_id, 0)
-            except BrokerError as error:
-                raise ConnectionLost(error.message, hint=error.hint) from error
+        try:
+            known = marker_producer(self._context, self._client)
+        except BrokerError as error:
+            raise ConnectionLost(error.message, hint=error.hint) from error
         self._end = known.producer_epoch + EPOCHS_TOGETHER
         self._context.hold.check()
-        ledger.save_producer(Stamp(known.producer_id, self._end), name)
+        self._context.ledger.save_producer(Stamp(known.producer_id, self._end), _name(self._context))
         return MarkerStamp(known.producer_id, known.producer_epoch)
+
+
+def marker_producer(context: LaneContext, client: WireClient) -> Stamp:
+    """The producer of the lane's markers, requested once; its epoch here is the next coordinator epoch that no attempt has taken.
+
+    Raises:
+        BufferUnusable: the ledger cannot be read or written.
+        BrokerError, ConnectionLost, ClusterUnreachable: the target gives no producer id.
+    """
+    known = context.ledger.producer(_name(context))
+    if known is None:
+        known = Stamp(client.init_producer_id().producer_id, 0)
+        context.hold.check()
+        context.ledger.save_producer(known, _name(context))
+    return known
+
+
+def _name(context: LaneContext) -> str:
+    return f"{context.target.cluster_id}{MARKERS}"

@@ -93,6 +93,9 @@ class Target:
 
     def refuse_filled(self, *_: object) -> None: ...
 
+    def padded(self, _: str, bounds: dict[int, tuple[int, int]], __: object) -> dict[int, tuple[int, int]]:
+        return bounds
+
     def continued(self, begun: Incarnation, ends: Mapping[int, int], _: object) -> Incarnation:
         return replace(begun, target_starts={number: ends[number] for number in begun.starts})
 

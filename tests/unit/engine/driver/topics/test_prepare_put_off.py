@@ -61,6 +61,9 @@ class Targets:
 
     refuse_filled = staticmethod(TargetSide.refuse_filled)
 
+    def padded(self, _: Any, bounds: Any, __: Any) -> Any:
+        return bounds
+
     def continued(self, begun: Incarnation, ends: Mapping[int, int], _: Any) -> Incarnation:
         return replace(begun, target_starts=begun.target_starts | {n: ends[n] for n in begun.starts if n not in begun.target_starts})
 

@@ -1,0 +1,86 @@
+"""Help for tests of ``offsets: exact``: logs with holes and late starts, and whether both sides have the same offsets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
+from confluent_kafka import TopicPartition as Place
+
+from mirror_pipeline import Mirror
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.produce import receive_produce, send_produce
+from mirror_pipeline.kafka.records.blank import blank_batch
+from mirror_pipeline.local.shapes.ground import local_settings
+from mirror_pipeline.model import TopicPartition
+from tests.support.mirrors import end_offsets, trim
+
+Seen = list[tuple[int, bytes | None, bytes | None]]
+
+
+@contextmanager
+def reading(bootstrap: str, isolation: str) -> Iterator[Callable[[str, int], tuple[Seen, int]]]:
+    """Reads a partition from its beginning; gives offset, key and value of every record, and where the consumer stands at the end."""
+    consumer = Consumer({
+        "bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": isolation, "enable.auto.commit": False,
+        "enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 20,
+    })  # fmt: skip
+
+    def read(topic: str, partition: int) -> tuple[Seen, int]:
+        place = Place(topic, partition, OFFSET_BEGINNING)
+        seen: Seen = []
+        consumer.assign([place])
+        while True:
+            message = consumer.poll(20)
+            assert message is not None, f"{topic}[{partition}]: no end within 20 s"
+            if message.error():
+                return seen, consumer.position([place])[0].offset if seen else -1
+            seen.append((message.offset() or 0, message.key(), message.value()))
+
+    try:
+        yield read
+    finally:
+        consumer.close()
+
+
+def assert_same_offsets(mirror: Mirror, topics: list[str], *, prefix: str = "east.", listeners: tuple[str, str] | None = None) -> None:
+    """Each topic has the same records at the same offsets on both sides; ``listeners``: of source and target, if not the mirror's."""
+    source, target = listeners or (",".join(c.bootstrap_servers) for c in (mirror.flow.source, mirror.flow.target))
+    with reading(source, "read_committed") as here, reading(target, "read_committed") as there, reading(target, "read_uncommitted") as all_:
+        for topic in topics:
+            ends = end_offsets(mirror, topic, target=False)
+            assert end_offsets(mirror, prefix + topic, target=True) == ends, topic
+            for partition in ends:
+                expected = here(topic, partition)
+                assert there(prefix + topic, partition) == expected, (topic, partition)
+                assert all_(prefix + topic, partition) == expected, (topic, partition)
+
+
+def transactions(bootstrap: str, topic: str, count: int, *, records: int = 5, abort_every: int = 3, start: int = 0) -> None:
+    """Transactions of some records each; one in ``abort_every`` is aborted, the last one too."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"t{time.time_ns()}", "linger.ms": 0})
+    producer.init_transactions(20)
+    for number in range(start, start + count):
+        producer.begin_transaction()
+        for each in range(records):
+            producer.produce(topic, f"{number}-{each}".encode(), f"k{each}".encode())
+        if number % abort_every == abort_every - 1 or number == start + count - 1:
+            producer.flush(20)
+            producer.abort_transaction(20)
+        else:
+            producer.commit_transaction(20)
+
+
+def begin_at(bootstrap: str, topic: str, start: int, *, partition: int = 0) -> None:
+    """Move a log's start and end, as years of records and their retention do."""
+    settings, tp = local_settings(bootstrap), TopicPartition(topic, partition)
+    with WireClient(settings) as client:
+        stamp = client.init_producer_id()
+        connection = client.connection(client.leader(tp))
+        for at in range(0, start, 500_000):
+            batch = blank_batch(min(500_000, start - at), stamp, at, at_ms=int(time.time() * 1000))
+            send_produce(connection, {tp: batch}, timeout_ms=20_000)
+            assert receive_produce(connection)[tp].error == 0
+    trim(bootstrap, topic, {partition: start})

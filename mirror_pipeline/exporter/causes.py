@@ -14,6 +14,8 @@ from mirror_pipeline.text import duration
 
 BEHIND_SECONDS = 300.0
 RETENTION_WARNING_SECONDS = 6 * 3600.0
+# Kinds that only a measured lag can show, or show to be over.
+FROM_LAG = frozenset(("halted", "retention", "unattended", "behind"))
 
 
 @dataclass(frozen=True, slots=True)

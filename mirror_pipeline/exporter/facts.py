@@ -21,7 +21,8 @@ class Facts:
     """One look at a mirror; times are seconds since the epoch.
 
     ``status``, ``files`` and the counts are from the mirror's own files, ``lag`` and ``groups`` from the clusters: as they were when
-    these last answered, the lag at ``lag_at``. ``error`` says why they do not now.
+    these last answered, the lag at ``lag_at``. ``error`` says why they do not now. ``starting``: whoever starts the lanes has a run of
+    one on its way.
     """
 
     mirror: str
@@ -34,6 +35,7 @@ class Facts:
     lag_at: float | None = None
     groups: GroupsReport | None = None
     error: str = ""
+    starting: bool = False
 
     @property
     def lanes(self) -> tuple[LaneStatus, ...]:

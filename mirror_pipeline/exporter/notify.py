@@ -13,7 +13,7 @@ from pathlib import Path
 from mirror_pipeline.config.secrets import SecretRef, resolved
 from mirror_pipeline.config.settings import NotifyConfig
 from mirror_pipeline.errors import ConfigError
-from mirror_pipeline.exporter.causes import Cause, causes
+from mirror_pipeline.exporter.causes import FROM_LAG, Cause, causes
 from mirror_pipeline.exporter.facts import Facts
 from mirror_pipeline.files import replace_file
 from mirror_pipeline.text import duration, few
@@ -61,10 +61,12 @@ class Notifier:
         """Compare what is wrong now with what was, and send what is due. A message that is not taken is sent again at the next look."""
         now = time.time() if now is None else now
         mirrors = {each.mirror for each in facts if each.status is not None}
+        measured = {each.mirror for each in facts if each.lag is not None}
         found = {cause.key: cause for each in facts if each.mirror in mirrors for cause in causes(each)}
         for key, cause in found.items():
             self._open.setdefault(key, Open(cause, now)).cause = cause
-        over = {key: each for key, each in self._open.items() if key not in found and each.cause.mirror in mirrors}
+        gone = {key: each for key, each in self._open.items() if key not in found and each.cause.mirror in mirrors}
+        over = {key: each for key, each in gone.items() if each.cause.kind not in FROM_LAG or each.cause.mirror in measured}
         lasting = {key: each for key, each in self._open.items() if key in found and now - each.since >= config.after}
         for index, url in enumerate(config.urls):
             address = _resolved(url)

@@ -4,16 +4,16 @@
 import dagster as dg
 
 from mirror_pipeline.exporter.facts import Facts, look
+from mirror_pipeline.lags import LASTING_SECONDS
 from mirror_pipeline.orchestration import metadata, names
 from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
 from mirror_pipeline.orchestration.run_tags import run_tags, step_tags, tag_check_run
+from mirror_pipeline.orchestration.sensors.lag_decision import OverviewMemory
 from mirror_pipeline.page.headline import TROUBLE, Headline, headline
 
 OVERVIEW_SECONDS = 60.0
 OVERVIEW_MAX_SECONDS = 300
-# What was said last of each mirror, and when: the event log keeps every event.
-_said: dict[str, tuple[Headline, float]] = {}
 
 Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
@@ -48,15 +48,19 @@ def overview_check(mirror: KnownMirror) -> dg.AssetChecksDefinition:
     return nothing_to_do
 
 
-def overview_events(facts: Facts, now: float) -> list[Event]:
-    """What to say of a mirror now; nothing if the same was said before, or much the same a moment ago."""
+def overview_events(facts: Facts, memory: OverviewMemory, now: float) -> list[Event]:
+    """What to say of a mirror now: nothing if the same was said before, or much the same a moment ago, or if trouble may be over soon."""
     said = headline(facts)
-    before, at = _said.get(facts.mirror, (None, 0.0))
-    if before is not None and (said == before or (said.tone == before.tone and now - at < OVERVIEW_SECONDS)):
-        return []
-    _said[facts.mirror] = said, now
-    key, told = names.overview_key(facts.mirror), _metadata(facts, said)
     passed = said.tone != TROUBLE
+    memory.trouble_since = None if passed else now if memory.trouble_since is None else memory.trouble_since
+    halted = facts.lag is not None and facts.lag.halted
+    if memory.trouble_since is not None and not halted and now - memory.trouble_since < LASTING_SECONDS:
+        return []
+    soon = passed == memory.passed and now - memory.at < OVERVIEW_SECONDS
+    if memory.line and (said.line == memory.line or soon):
+        return []
+    memory.passed, memory.line, memory.at = passed, said.line, now
+    key, told = names.overview_key(facts.mirror), _metadata(facts, said)
     evaluation = dg.AssetCheckEvaluation(
         asset_key=key, check_name=names.OVERVIEW_CHECK, passed=passed, metadata=told, severity=dg.AssetCheckSeverity.ERROR,
         description=said.line,

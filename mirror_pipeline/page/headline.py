@@ -57,6 +57,8 @@ def _state(facts: Facts, lag: MirrorLag, history: History | None) -> tuple[str, 
         todo = "accept it on the mirror's page or by `mirror resolve`" if halted[0].code in ACCEPTABLE else halted[0].hint
         what = f"; {todo}" if todo else ""
         return TROUBLE, f"{len(halted)} of {plural(len(lag.topics), 'topic')} halted: {halted[0].topic}{more} ({halted[0].code}){what}"
+    if not running and due and facts.starting:
+        return WORKING, f"a run is starting: {waiting}"
     if not running and due:
         return TROUBLE, f"not running: {waiting}; start it with `mirror run` or in Dagster"
     for lane in running:

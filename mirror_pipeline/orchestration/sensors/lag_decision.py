@@ -182,17 +182,29 @@ class EndMemory:
     seen: float
 
 
+@dataclass(slots=True)
+class OverviewMemory:
+    """What the overview said last, and when; since when there is trouble, told or not. Seconds since the epoch."""
+
+    passed: bool = True
+    line: str = ""
+    at: float = 0.0
+    trouble_since: float | None = None
+
+
 class LagMemory:
     """Reads and writes the cursor; a cursor of another version is ignored."""
 
     def __init__(self, cursor: str | None) -> None:
         self._topics: dict[str, TopicMemory] = {}
         self._ends: dict[str, EndMemory] = {}
+        self.overview = OverviewMemory()
         try:
             body = json.loads(cursor or "{}")
             if body.get("version") == VERSION:
                 self._topics = {name: TopicMemory(**row) for name, row in body["topics"].items()}
                 self._ends = {label: EndMemory(**row) for label, row in body.get("ends", {}).items()}
+                self.overview = OverviewMemory(**body.get("overview", {}))
         except (ValueError, TypeError, KeyError, AttributeError):
             self._topics, self._ends = {}, {}
 
@@ -241,4 +253,4 @@ class LagMemory:
         """The cursor as text."""
         topics = {name: asdict(memory) for name, memory in self._topics.items()}
         ends = {label: asdict(end) for label, end in self._ends.items()}
-        return json.dumps({"version": VERSION, "topics": topics, "ends": ends})
+        return json.dumps({"version": VERSION, "topics": topics, "ends": ends, "overview": asdict(self.overview)})

@@ -22,6 +22,8 @@ LAG_INTERVAL_SECONDS = 10
 # Dagster abandons a tick after a minute; the sensor skips when measuring the lag takes longer than this.
 LAG_LOOK_SECONDS = 10.0
 JITTER = 0.1
+# A run that copies nothing after this time is not about to: Python, Dagster and Spark start, on a busy machine.
+STARTING_SECONDS = 300.0
 
 # Mirrors whose last lag request has not returned; prevents requests from piling up on a cluster that hangs.
 _lag_requests: set[str] = set()
@@ -56,11 +58,12 @@ def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: Mirr
     except (MirrorError, TimeoutError) as error:
         return _without_source(context, mirror, mirrors, error)
     now = step_thread.wall_clock()
-    glance = overview_events(Facts(mirror.name, status=status, lag=lag, lag_at=now), now)
     memory = LagMemory(context.cursor)
     due = memory.see(lag, now)
     facts = memory.pace(gather(context.instance, mirror, status), now)
     decision = decide(lag, facts, homes=homes, now=now, stuck=memory.stuck())
+    starting = bool(decision.starts) or any(lane.run is not None and now - lane.run.since < STARTING_SECONDS for lane in facts)
+    glance = overview_events(Facts(mirror.name, status=status, lag=lag, lag_at=now, starting=starting), memory.overview, now)
     events = [*glance, *(dg.AssetObservation(names.source_key(mirror.name, t.topic), metadata=metadata.of_topic_lag(t)) for t in due)]
     return _result(mirror, decision, events, memory.cursor())
 
@@ -106,12 +109,13 @@ def _without_source(
     now, memory = step_thread.wall_clock(), LagMemory(context.cursor)
     decision = decide(lag, memory.pace(gather(context.instance, mirror, status), now), homes=homes, now=now)
     drain = LagDecision(decision.starts, (unseen, *decision.reasons))
-    return _result(mirror, drain, overview_events(Facts(mirror.name, error=unseen), now), memory.cursor())
+    return _result(mirror, drain, overview_events(Facts(mirror.name, error=unseen), memory.overview, now), memory.cursor())
 
 
 def _blind(context: dg.SensorEvaluationContext, mirror: KnownMirror, unseen: str) -> dg.SensorResult:
-    events = overview_events(Facts(mirror.name, error=unseen), step_thread.wall_clock())
-    return dg.SensorResult(skip_reason=unseen, asset_events=events, cursor=context.cursor)
+    memory = LagMemory(context.cursor)
+    events = overview_events(Facts(mirror.name, error=unseen), memory.overview, step_thread.wall_clock())
+    return dg.SensorResult(skip_reason=unseen, asset_events=events, cursor=memory.cursor())
 
 
 def _unseen(mirror: KnownMirror, error: Exception) -> str:

@@ -116,6 +116,21 @@ def test_before_the_first_look_nothing_is_over(tmp_path: Path, channels: Channel
     assert channels.titles() == []
 
 
+def test_nothing_is_over_that_cannot_be_looked_at(tmp_path: Path, channels: Channels) -> None:
+    """After a restart the mirror's own files are read, while its source does not answer."""
+    late = TopicLag("t", "x", (PartitionLag(0, 0, 5, 0, 5),), 400.0, expires_seconds=60.0)
+    down = replace(GOOD, target_down_since=1.0)
+    notifier = Notifier(tmp_path, channels)
+    for now in (0.0, 60.0):
+        notifier.look([facts(down, BAD, late)], CONFIG, now)
+    channels.sent.clear()
+    again = Notifier(tmp_path, channels)
+    again.look([replace(facts(error="no broker"), lag=None, lag_at=None)], CONFIG, 70.0)
+    assert channels.titles() == ["a mirror m: over: the target is down", "b mirror m: over: the target is down"], "that is in its files"
+    again.look([facts(GOOD, BAD, late)], CONFIG, 80.0)
+    assert channels.titles() == []
+
+
 def test_a_secret_that_is_missing_stops_no_other_address(tmp_path: Path, channels: Channels) -> None:
     notifier = Notifier(tmp_path, channels)
     for now in (0.0, 60.0):

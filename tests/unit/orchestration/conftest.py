@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import dagster as dg
 import pytest
 
-from mirror_pipeline.orchestration import overview
 from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors
 
 
@@ -21,11 +20,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMirror:
 def instance() -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.ephemeral() as made:
         yield made
-
-
-@pytest.fixture(autouse=True)
-def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "_said", {})
 
 
 @pytest.fixture(autouse=True)

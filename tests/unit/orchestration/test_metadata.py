@@ -11,6 +11,7 @@ from mirror_pipeline.features.failover.report import HandedTopic
 from mirror_pipeline.orchestration import metadata
 from mirror_pipeline.orchestration.overview import overview_events
 from mirror_pipeline.orchestration.reporting import LaneReporter
+from mirror_pipeline.orchestration.sensors.lag_decision import OverviewMemory
 from mirror_pipeline.reports import GroupsReport
 from tests.support.orchestration_fakes import FakeMirror, mirror_lag, topic_lag
 
@@ -42,7 +43,7 @@ def test_what_is_emitted_has_a_fixed_name() -> None:
     emitted |= set(metadata.of_backfill(fake.backfill("orders", 0, 1, into=None)))
     emitted |= set(metadata.of_verification("orders", fake.verify()))
     emitted |= set(metadata.of_groups(GroupsReport("m", ())))
-    emitted |= set(overview_events(Facts("m", lag=mirror_lag(orders=1)), 0.0)[0].metadata)
+    emitted |= set(overview_events(Facts("m", lag=mirror_lag(orders=1), starting=True), OverviewMemory(), 0.0)[0].metadata)
     emitted |= set(metadata.of_cluster_change("promoted", "")) | set(metadata.of_promotion(HandedTopic("orders", "east.orders", ())))
     assert emitted == metadata.METADATA_NAMES
 

@@ -29,6 +29,23 @@ def tick(instance: dg.DagsterInstance, *topics: str, cursor: str | None = None) 
     return result
 
 
+def of_kind(result: dg.SensorResult, kind: type[Any]) -> list[Any]:
+    return [event for event in result.asset_events if isinstance(event, kind)]
+
+
+def glances(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, fake: FakeMirror, *ticks: tuple[float, Any]) -> list[Any]:
+    """What the overview said at ticks, each with its time and what the look at the lag finds: the check's result, None for nothing."""
+    found, cursor = list[Any](), None
+    for now, answer in ticks:
+        monkeypatch.setattr(step_thread, "wall_clock", lambda now=now: 1_000_000.0 + now)
+        fake.lag_answer = answer
+        result = tick(instance, "orders", cursor=cursor)
+        cursor = result.cursor
+        made = [event for event in of_kind(result, dg.AssetCheckEvaluation) if event.check_name == names.OVERVIEW_CHECK]
+        found.append((made[0].passed, made[0].description) if made else None)
+    return found
+
+
 def skip(instance: dg.DagsterInstance, *topics: str) -> str:
     with dg.build_sensor_context(instance=instance) as context:
         result = module.tick(context, known(*(topics or TOPICS)), FakeMirrors())
@@ -268,10 +285,7 @@ def test_a_terminated_run_pauses_and_says_how_to_stop_for_good() -> None:
 
 def test_lag_is_observed_on_the_source_asset(fake: FakeMirror, instance: dg.DagsterInstance) -> None:
     fake.lag_answer = mirror_lag(orders=3)
-    glance, check, event = tick(instance, "orders").asset_events
-    assert isinstance(event, dg.AssetObservation) and isinstance(glance, dg.AssetMaterialization)
-    assert glance.asset_key == names.overview_key(NAME) == check.asset_key
-    assert "not running: 3 records wait" in str(glance.metadata["state"].value)
+    event = of_kind(tick(instance, "orders"), dg.AssetObservation)[0]
     assert event.asset_key == names.source_key(NAME, "orders")
     values = {name: value.value for name, value in event.metadata.items()}
     assert values["lag_records"] == 3
@@ -295,6 +309,43 @@ def test_observations_are_spaced_and_follow_changes(
     assert [names.topic_of(event.asset_key) for event in third.asset_events if event.asset_key] == ["overview", "overview", "orders"]
     now += 600
     assert tick(instance, "orders", cursor=third.cursor).asset_events == [], "nothing changed: silent"
+
+
+def test_new_records_of_a_healthy_mirror_are_no_trouble(
+    fake: FakeMirror, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet, new = mirror_lag(orders=0), mirror_lag(orders=3)
+    said = glances(instance, monkeypatch, fake, (0.0, quiet), (10.0, new), (20.0, quiet), (90.0, new), (100.0, new))
+    assert [each and each[0] for each in said] == [True, None, None, True, None], "neither red, nor at once for a change of tone"
+    assert said[3][1].startswith("a run is starting: 3 records wait")
+
+
+def test_records_that_wait_for_a_run_that_does_not_begin_are_trouble(
+    fake: FakeMirror, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = in_flight(instance, dg.DagsterRunStatus.STARTING)
+    (record,) = instance.get_run_records(dg.RunsFilter(run_ids=[run.run_id]))
+    began = record.create_timestamp.timestamp() - 1_000_000.0
+    new = mirror_lag(orders=3)
+    said = glances(instance, monkeypatch, fake, (began + 10, new), (began + 400, new), (began + 440, new))
+    assert [each and each[0] for each in said] == [True, None, False]
+    assert said[2][1].startswith("not running: 3 records wait")
+
+
+def test_a_look_that_fails_once_is_no_trouble_and_one_that_goes_on_is(
+    fake: FakeMirror, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet, late = mirror_lag(orders=0), TimeoutError("no answer within 10 s")
+    said = glances(instance, monkeypatch, fake, (0.0, quiet), (10.0, late), (20.0, quiet), (70.0, late), (90.0, late), (100.0, late))
+    assert [each and each[0] for each in said] == [True, None, None, None, None, False]
+
+
+def test_a_halt_is_told_at_once_and_so_is_its_end(fake: FakeMirror, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.lanes_answer = (lane_status(),)
+    halted = replace(mirror_lag(), topics=(replace(topic_lag("orders", 3), state="halted", code="trimmed", hint="do this"),))
+    fine = mirror_lag(orders=0)
+    said = glances(instance, monkeypatch, fake, (0.0, fine), (10.0, halted), (20.0, halted), (30.0, fine))
+    assert [each and each[0] for each in said] == [True, False, None, True]
 
 
 def test_the_cursor_knows_what_moved() -> None:

@@ -7,15 +7,15 @@ import pytest
 
 from mirror_pipeline.errors import BufferUnusable, ClusterUnreachable
 from mirror_pipeline.lags import MirrorLag
-from mirror_pipeline.orchestration import names
+from mirror_pipeline.orchestration import names, step_thread
 from mirror_pipeline.orchestration.sensors import lag_sensor as module
 from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors, known, mirror_lag
 
 SILENT = ClusterUnreachable("east", "no broker answers", hint="is it up?")
 
 
-def tick(instance: dg.DagsterInstance) -> dg.SensorResult | dg.SkipReason:
-    with dg.build_sensor_context(instance=instance, cursor="kept") as context:
+def tick(instance: dg.DagsterInstance, cursor: str | None = "kept") -> dg.SensorResult | dg.SkipReason:
+    with dg.build_sensor_context(instance=instance, cursor=cursor) as context:
         return module.tick(context, known("orders", "users"), FakeMirrors())
 
 
@@ -34,16 +34,22 @@ def said(result: dg.SensorResult | dg.SkipReason) -> str:
     return result.skip_reason.skip_message or ""
 
 
-def test_with_nothing_staged_nothing_is_started(fake: FakeMirror, instance: dg.DagsterInstance) -> None:
+def test_with_nothing_staged_nothing_is_started(
+    fake: FakeMirror, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake.lag_answer, fake.staged = SILENT, mirror_lag(orders=0, users=0)
-    result = tick(instance)
-    assert said(result) == "source cluster east unreachable: no broker answers (is it up?)"
-    assert isinstance(result, dg.SensorResult)
-    (glance, check) = result.asset_events
+    told, cursor = [], None
+    for now in (0.0, 29.0, 31.0, 41.0):
+        monkeypatch.setattr(step_thread, "wall_clock", lambda now=now: 1_000_000.0 + now)
+        result = tick(instance, cursor=cursor)
+        assert said(result) == "source cluster east unreachable: no broker answers (is it up?)"
+        assert isinstance(result, dg.SensorResult)
+        cursor = result.cursor
+        told.append(result.asset_events)
+    assert [len(events) for events in told] == [0, 0, 2, 0], "once it lasts, and not at every tick"
+    (glance, check) = told[2]
     assert isinstance(check, dg.AssetCheckEvaluation) and not check.passed
     assert str(glance.metadata["state"].value).startswith("**not known: source cluster east unreachable")
-    again = tick(instance)
-    assert isinstance(again, dg.SensorResult) and again.asset_events == [], "the same is not said at every tick"
 
 
 def test_a_silent_target_or_an_unreadable_buffer_starts_nothing(

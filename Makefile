@@ -1,6 +1,6 @@
 # make install | demo | test | ci: each needs only Python 3.11 and Java 17. Completed steps are not repeated.
 .DEFAULT_GOAL := help
-.PHONY: help install dev java demo jars test-jars checks test faults cluster-test bench ci docs lock jar-lock clean
+.PHONY: help install dev java demo jars test-jars checks test faults cluster-test bench ci docs site lock jar-lock clean
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 VENV := .venv
@@ -24,6 +24,7 @@ help:
 	@echo "make ci        what CI runs: all of that, three Kafka versions, all long tests, one slow test and a small part of the faults, a different one each day"
 	@echo "make bench     compared with MirrorMaker 2: about 100 minutes, 55 GB of disk; BENCH=--quick under 6; see docs/benchmarks.md"
 	@echo "make docs      the generated pages of docs/: commands, settings, JSON Schema"
+	@echo "make site      docs/ as a site in build/site; a link or anchor that leads nowhere fails it"
 	@echo "make lock      requirements*.lock from pyproject.toml;   make jar-lock   the pinned jars"
 	@echo "make clean     remove .venv and build folders (fetched jars stay in the user's cache)"
 
@@ -90,6 +91,10 @@ ci: checks
 
 docs: install
 	@$(BIN)/python -m scripts.generate_docs
+
+site: dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "build/site/index.html"
 
 lock: dev
 	@echo "== requirements.lock and requirements-dev.lock (several minutes)"

@@ -60,6 +60,7 @@ class MirrorPages:
             PAGE_PREFIX + "/new": self._edit,
             one: self._mirror,
             one + "/live": self._mirror,
+            one + "/actions/live": self._mirror,
             one + "/topics/live": self._mirror,
             one + "/points": self._points,
             one + "/edit": self._edit,
@@ -145,11 +146,11 @@ class MirrorPages:
         watch = self._watch(request)
         query = request.query_params
         part = request.url.path.removeprefix(f"{PAGE_PREFIX}/m/{watch.facts.mirror}")
-        template = {"/live": "_mirror.html", "/topics/live": "_topics.html"}.get(part, "mirror.html")
+        template = {"/live": "_mirror.html", "/actions/live": "_actions.html", "/topics/live": "_topics.html"}.get(part, "mirror.html")
         facts: dict[str, Any] = {"mirror": view.mirror_row(watch, self._watches.config)}
-        if part != "/topics/live":
+        if part in ("", "/live"):
             facts["halted"] = view.acceptable(watch)
-        if part != "/live":
+        if part in ("", "/topics/live"):
             find = query.get("find", "")
             facts |= {"topics": view.topics(watch, find=find, number=query.get("page", "1")), "find": find, "query": request.url.query}
         return self._show(request, template, **facts)

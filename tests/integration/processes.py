@@ -55,11 +55,11 @@ def kill_tree(process: subprocess.Popen[str]) -> None:
     psutil.wait_procs(tree, timeout=30)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Poll until the condition holds; fail with ``what`` after ``seconds``."""
+def wait_until(condition: Callable[[], bool], seconds: float, what: str | Callable[[], str]) -> None:
+    """Poll until the condition holds; fail with ``what`` after ``seconds`` (a function is asked then)."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what if isinstance(what, str) else what()}"
         time.sleep(0.05)
 
 

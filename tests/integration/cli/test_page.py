@@ -42,7 +42,7 @@ class Site:
     browser: Browser
 
     def shows(self, text: str, seconds: float = 60) -> None:
-        wait_until(lambda: text in self.browser.text, seconds, f"the page to show {text!r}; it shows: {self.browser.text}")
+        wait_until(lambda: text in self.browser.text, seconds, lambda: f"the page to show {text!r}; it shows: {self.browser.text}")
 
     def mirror(self, name: str) -> Mirror:
         return Mirror(load_config(self.config), name)
@@ -150,6 +150,7 @@ def test_every_page_fits_its_screen_in_light_and_dark(site: Site, width: int, sc
 
 def test_a_failover_is_looked_at_and_confirmed_by_name(site: Site) -> None:
     browser = site.browser
+    site.mirror("there").run(once=True)
     browser.resize(1280, 800)
     browser.go(browser.url.split("/mirrors")[0] + "/mirrors/m/there/failover")
     browser.click("Only look what would happen")

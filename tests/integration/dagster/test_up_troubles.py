@@ -70,8 +70,8 @@ class Site:
         return sum(text in message["title"] for message in self.messages)
 
     def begins(self, alert: str, message: str, shown: str, *, page: str = "/mirrors/m/to-west") -> None:
-        wait_until(lambda: alert in self.alerts(), SECONDS, f"the alert {alert}; now {self.alerts()}")
-        wait_until(lambda: bool(self.told(message)), SECONDS, f"the message {message}; told: {[m['title'] for m in self.messages]}")
+        wait_until(lambda: alert in self.alerts(), SECONDS, lambda: f"the alert {alert}; now {self.alerts()}")
+        wait_until(lambda: bool(self.told(message)), SECONDS, lambda: f"the message {message}; told: {[m['title'] for m in self.messages]}")
         wait_until(lambda: shown in self.get(page), SECONDS, f"the page to show {shown}")
 
     def pause(self, topic: str) -> None:

@@ -204,7 +204,8 @@ class Incarnation:
     give, for each partition, the first source offset copied or adopted and the target's end offset at that moment;
     ``ordinals`` the number of records that earlier generations have written to that target partition (default 0).
     ``producer_epoch`` is added to the epoch of the lane's producer id: a copy that starts over in an emptied topic, or is
-    adopted anew, uses the next epoch, from sequence 0.
+    adopted anew, uses the next epoch, from sequence 0. ``kept``: with ``offsets: exact``, from which offset on the target's log held
+    the source's records when the copy began without a ledger; below its start offsets are their own translation there.
     """
 
     topic: str
@@ -218,6 +219,7 @@ class Incarnation:
     at: int
     ordinals: dict[int, int] = field(default_factory=dict)
     producer_epoch: int = 0
+    kept: dict[int, int] = field(default_factory=dict)
 
     @property
     def topic_id(self) -> str:
@@ -239,7 +241,7 @@ class Incarnation:
         nowhere: dict[int, int] = {}
         return replace(
             self, incarnation=ended, target_topic="", target_topic_id="", starts=nowhere, target_starts=nowhere, ordinals=nowhere,
-            at=self.at + 1,
+            kept=nowhere, at=self.at + 1,
         )  # fmt: skip
 
 

@@ -52,13 +52,15 @@ class GenerationMap:
     runs: Runs = field(default_factory=Runs)
 
     def __post_init__(self) -> None:
-        self.source_end = self.source_start
+        self.source_end = start = self.generation.starts[self.partition]
         self.target_end = self.runs.target_end = self.target_start
+        if self.source_start < start:
+            self.runs.add(self.source_start, self.source_start, start - self.source_start)
 
     @property
     def source_start(self) -> int:
-        """First source offset of the copy."""
-        return self.generation.starts[self.partition]
+        """First source offset of the copy, or of what the target held before it."""
+        return self.generation.kept.get(self.partition, self.generation.starts[self.partition])
 
     @property
     def target_start(self) -> int:

@@ -108,6 +108,7 @@ def incarnations_table(store: LaneStore, revision: int, generations: Sequence[In
         columns.times(generation.at for generation in generations),
         columns.offset_maps([generation.ordinals for generation in generations]),
         columns.int32s(generation.producer_epoch for generation in generations),
+        columns.offset_maps([generation.kept for generation in generations]),
     )
 
 
@@ -124,6 +125,7 @@ def _generation(row: dict[str, Any], at: int) -> Incarnation:
         at=at,
         ordinals=dict(row["ordinals"] or ()),
         producer_epoch=row["producer_epoch"] or 0,
+        kept=dict(row["kept"] or ()),
     )
 
 

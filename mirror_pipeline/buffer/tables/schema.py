@@ -131,7 +131,8 @@ INCARNATIONS = TableSpec(
         bound_at=TIME,
     )
     .append(pa.field("ordinals", OFFSETS, nullable=True))
-    .append(pa.field("producer_epoch", pa.int32(), nullable=True)),
+    .append(pa.field("producer_epoch", pa.int32(), nullable=True))
+    .append(pa.field("kept", OFFSETS, nullable=True)),
 )
 
 DECISIONS = TableSpec(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as Place
 from pyspark.sql import SparkSession
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
@@ -25,8 +26,8 @@ from mirror_pipeline.local.shapes.fill import fill
 from mirror_pipeline.local.shapes.ground import local_settings
 from mirror_pipeline.model import Stamp, TopicPartition
 from mirror_pipeline.topics.alter import alter_topics
-from tests.support.exact import assert_same_offsets, begin_at, transactions
-from tests.support.groups import IN_PROCESS
+from tests.support.exact import assert_same_offsets, begin_at, reading, transactions
+from tests.support.groups import IN_PROCESS, carry, commit, committed, mirror_of
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, end_offsets, log_starts, make_mirror, produce, trim
 
@@ -87,6 +88,30 @@ def test_a_lost_buffer_is_no_matter_where_the_logs_agree(clusters: ClusterPair, 
         shutil.rmtree(tmp_path / "buffer")
         transactions(source, topic_name, 5, start=100 + more * 10)
         produce(source, topic_name, 6, partitions=3, start=more * 6)
+
+
+def test_a_group_keeps_its_offset_after_the_buffer_was_lost(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
+    """It stands before the offset at which the new ledger begins."""
+    source, target = (c.bootstrap_servers for c in clusters)
+    create_topic(source, topic_name)
+    transactions(source, topic_name, 10)
+    mirror = mirror_of(clusters, tmp_path, topic_name, offsets="exact")
+    assert mirror.run(once=True).state == "ok"
+    shutil.rmtree(tmp_path / "buffer")
+    transactions(source, topic_name, 10)
+    here, there = Place(topic_name, 0), Place(f"east.{topic_name}", 0)
+    end = end_offsets(mirror, topic_name, target=False)[0]
+    places = {f"{topic_name}-{number}": number for number in (0, 7, 13, 58, 64, end)}
+    for group, offset in places.items():
+        commit(source, group, {here: offset})
+    assert mirror.run(once=True).state == "ok"
+    carry(mirror)
+    with reading(source, "read_committed") as read:
+        records = [offset for offset, _, _ in read(topic_name, 0)[0]]
+    for group, offset in places.items():
+        expected = next((each for each in records if each >= offset), end)
+        assert committed(target, group)[there.topic, 0][0] in (offset, expected), group
+    assert mirror.translate(topic_name, partition=0, offset=13)[0].target_offset == 13
 
 
 @pytest.mark.parametrize(("theirs", "said"), [(["0", "1", "x"], "differ at offset 2"), (["0"] * 9, "ends at offset 9, the source at 6")])

@@ -226,7 +226,7 @@ class TopicStarter:
         new = _new_partitions(topic, found, known)
         starts = self._starts(topic, new, metadata, firsts)
         bounds = self._targets.padded(topic.target_topic, bounds, starts)
-        starts |= self._reached(topic, new, bounds) if known is None else {}
+        reached = self._reached(topic, new, bounds) if known is None else {}
         generation = Incarnation(
             topic=topic.topic,
             incarnation=known.incarnation if known else found.topic_id,
@@ -234,11 +234,12 @@ class TopicStarter:
             target_cluster_id=self._targets.cluster_id,
             target_topic=topic.target_topic,
             target_topic_id=target_id,
-            starts=(known.starts if known else {}) | starts,
+            starts=(known.starts if known else {}) | starts | reached,
             target_starts=known.target_starts if known else {},
             at=bound_at(known),
             ordinals=known.ordinals if known else {},
             producer_epoch=known.producer_epoch if known else 0,
+            kept=known.kept if known else {number: bounds[number][0] for number in reached},
         )
         return self._targets.continued(generation, {number: end for number, (_, end) in bounds.items()}, earlier), new
 

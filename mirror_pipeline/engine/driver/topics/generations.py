@@ -53,6 +53,7 @@ def successor_of(
         starts=starts,
         target_starts={},
         ordinals={},
+        kept={},
         at=bound_at(known),
     )
 
@@ -69,6 +70,7 @@ def restarted(known: Incarnation, target_topic_id: str) -> Incarnation:
         target_topic_id=target_topic_id,
         target_starts={},
         ordinals={},
+        kept={},
         producer_epoch=known.producer_epoch + 1,
         at=bound_at(known),
     )

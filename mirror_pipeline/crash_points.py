@@ -36,6 +36,8 @@ FAILOVER_POINTS = (
 """After each step of `mirror failover` and `mirror failback`."""
 TAKE_BACK_POINTS = ("failback.rebuilding", "failback.deleted", "failback.rebuilt", "failback.adopted")
 """In `mirror failback` where names come back to the same topic; all but the last with `--tail rebuild`."""
+REPLACE_POINTS = ("failback.settings", "failback.closed", *TAKE_BACK_POINTS)
+"""The same with `offsets: exact`, where `--tail rebuild` makes the topic anew."""
 ADOPT_POINTS = ("adopt.mapped", "adopt.adopted")
 """In `mirror adopt`: before and after its commit."""
 

@@ -170,8 +170,8 @@ def check_reverses(mirrors: object, problems: Problems) -> None:
             problems.add(path, f'"{wanted}" copies from {ways}; its reverse has them the other way round')
         elif wanted in taken:
             problems.add(path, f'"{wanted}" already has a reverse mirror, {problems.where(("mirrors", taken[wanted]))}')
-        if "exact" in (raw.get("offsets"), (other or {}).get("offsets")):
-            problems.add(path, "offsets: exact: a mirror whose offsets are exact cannot be led back yet; leave out reverse_of")
+        if other is not None and (raw.get("offsets") == "exact") != (other.get("offsets") == "exact"):
+            problems.add(path, f'"{wanted}": of a mirror and its reverse both have offsets: exact, or neither')
         taken.setdefault(wanted, index)
 
 

@@ -10,7 +10,7 @@ from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import CorruptBatch, ProblemFound
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.pieces import Contents, Piece, contents
-from mirror_pipeline.verify.record_tasks import source_pieces, target_pieces
+from mirror_pipeline.verify.record_tasks import source_pieces
 from mirror_pipeline.verify.rules import read_terms
 
 PROVEN_OFFSETS = 1_000
@@ -46,7 +46,8 @@ def tails_differ(
             return f"of the offsets below {end:,}, where {there} ends, {'the source' if first >= end else 'it'} holds none any more"
         try:
             ours = source_pieces(source, here, low, end, terms, timeout, strict=True)
-            theirs = target_pieces(target, there, low, end, terms, timeout, strict=True)
+            # After a failback the target has transactions of its own: it was the source.
+            theirs = source_pieces(target, there, low, end, terms, timeout, strict=True)
             found = _first_difference(ours, theirs, thinned=terms.positional)
         except (CorruptBatch, ProblemFound) as error:
             return f"{there} cannot be compared: {error.message}"

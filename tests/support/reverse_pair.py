@@ -13,10 +13,10 @@ from tests.support.mirrors import write_config
 IN_PROCESS: dict[str, Any] = {"inline_bytes": "1GB", "target_wait": "8s", "source_wait": "8s"}
 
 
-def pair(folder: Path, clusters: ClusterPair, topic: str, naming: str = "prefix") -> tuple[Mirror, Mirror]:
+def pair(folder: Path, clusters: ClusterPair, topic: str, naming: str = "prefix", **settings: Any) -> tuple[Mirror, Mirror]:
     """Mirror ``m`` from east to west, and ``back``, its reverse."""
     east, west = (cluster.bootstrap_servers for cluster in clusters)
-    path = write_config(folder, east, west, [topic], engine=IN_PROCESS, naming=naming)
+    path = write_config(folder, east, west, [topic], engine=IN_PROCESS, naming=naming, **settings)
     body = json.loads(path.read_text())
     back = {**body["mirrors"][0], "name": "back", "source": "west", "target": "east", "reverse_of": "m"}
     path.write_text(json.dumps({**body, "mirrors": [*body["mirrors"], back]}))

@@ -156,6 +156,7 @@ def _generation(proof: Proof, before: Incarnation | None) -> Incarnation:
         target_starts={part.number: part.target_log[1] for part in proof.partitions},
         at=bound_at(before),
         producer_epoch=0 if before is None else before.producer_epoch + 1,
+        kept={part.number: part.target_log[0] for part in proof.partitions} if proof.same_offsets else {},
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -14,11 +14,14 @@ from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import broker_error
 from mirror_pipeline.kafka.needs import require_topic_ids
+from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.text import SHOWN_NAMES, count, plural
 from mirror_pipeline.verdicts import Difference, VerifyProgress
 from mirror_pipeline.verify.compare import ComparedPair, OffsetRange, PairStep, PairTask, compare_pairs, pair_tasks
+from mirror_pipeline.verify.log_walk import READ_COMMITTED, READ_UNCOMMITTED
 from mirror_pipeline.verify.rules import read_terms
+from mirror_pipeline.verify.same_offsets import tails_differ
 from mirror_pipeline.verify.settle import UNSETTLED_PER_PARTITION
 
 ProofObserver = Callable[[VerifyProgress], None]
@@ -37,7 +40,8 @@ class ProofSide:
 class ProvenPartition:
     """One partition: the pair with its offset map, the target's whole log, and how many target records the source does not have.
 
-    ``pair`` is None where the target's log is empty and always was, or was emptied for the copy: it begins at ``start``.
+    ``pair`` is None where nothing was mapped: the copy begins at ``start``, because the target's log is empty and always was, or was
+    emptied for the copy, or because it has the source's offsets up to there.
     """
 
     number: int
@@ -61,7 +65,7 @@ class ProvenPartition:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was found of a topic and its copy."""
+    """What was found of a topic and its copy; ``same_offsets``: both have the same records at the same offsets."""
 
     topic: str
     target_topic: str
@@ -70,6 +74,7 @@ class Proof:
     partitions: tuple[ProvenPartition, ...]
     source_ends: dict[int, int]
     notes: tuple[str, ...]
+    same_offsets: bool = False
 
 
 def prove(
@@ -115,6 +120,40 @@ def prove(
     )  # fmt: skip
 
 
+def prove_same_offsets(flow: Flow, topic: str, target_topic: str, known: Mapping[int, int], *, emptied: bool = False) -> Proof:
+    """That a target topic has the records of its source at their offsets, by the ends of both logs; partitions that were never written to
+    are left out.
+
+    Args:
+        flow: the mirror, with ``offsets: exact``.
+        topic: source topic.
+        target_topic: the topic that holds its copy.
+        known: by partition, the offset up to which both are known to be equal: logs that end there need not be compared.
+        emptied: the target topic was made anew.
+
+    Raises:
+        UsageError: a topic does not exist.
+        ProblemFound: the target is not the beginning of the source, or cannot be proven to be.
+        ClusterUnreachable: a cluster does not answer.
+    """
+    with closing(flow.source_client()) as left, closing(flow.target_client()) as right:
+        ours, theirs = _side(left, topic), _side(right, target_topic)
+        logs = log_range(right, [TopicPartition(target_topic, n) for n in range(theirs.partitions)], isolation=READ_UNCOMMITTED)
+        filled = {tp.partition: log for tp, log in logs.items() if log[1] and not emptied}
+        strange = [TopicPartition(target_topic, n) for n in filled if n >= ours.partitions]
+        _refuse_other_partitions(strange, ours.partitions, theirs.partitions)
+        source_logs = log_range(left, [TopicPartition(topic, n) for n in filled], isolation=READ_COMMITTED)
+    pairs = {tp.partition: (log, filled[tp.partition]) for tp, log in source_logs.items()}
+    compared = {n: both for n, both in pairs.items() if not (known.get(n) == both[1][1] <= both[0][1] and both[1][0] == both[1][1])}
+    why = tails_differ(flow.source, flow.target, (topic, target_topic), compared, timeout=flow.settings.engine.request_timeout)
+    if why:
+        raise ProblemFound(f"target topic {target_topic} is not the beginning of {topic}: {why}", hint=f"nothing was adopted; {MEANT}")
+    return Proof(
+        topic, target_topic, ours, theirs, tuple(ProvenPartition(n, log[1], log, None) for n, log in sorted(filled.items())),
+        {n: log[1] for n, (log, _) in pairs.items()}, (), same_offsets=True,
+    )  # fmt: skip
+
+
 def _limit(options: AdoptOptions) -> int:
     """Differences of a partition that are collected: enough to accept foreign records one by one."""
     return UNSETTLED_PER_PARTITION if FOREIGN in options.allow else SHOWN_NAMES * 2
@@ -131,7 +170,10 @@ def _side(client: WireClient, topic: str) -> ProofSide:
 
 
 def _refuse_more_partitions(tasks: Sequence[PairTask], ours: int, theirs: int) -> None:
-    filled = [task.target for task in tasks[ours:] if task.theirs[1] > task.theirs[0]]
+    _refuse_other_partitions([task.target for task in tasks[ours:] if task.theirs[1] > task.theirs[0]], ours, theirs)
+
+
+def _refuse_other_partitions(filled: Sequence[TopicPartition], ours: int, theirs: int) -> None:
     if filled:
         raise ProblemFound(
             f"{filled[0]} holds records, and the source has {plural(ours, 'partition')}, not {theirs}: it is no copy of that topic",

@@ -28,7 +28,7 @@ from mirror_pipeline.buffer.ledger.promotions import (
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import open_lane
 from mirror_pipeline.crash_points import crash_point
-from mirror_pipeline.errors import ProblemFound, UsageError
+from mirror_pipeline.errors import MirrorError, ProblemFound, UsageError
 from mirror_pipeline.features.adoption.proof import Proof
 from mirror_pipeline.features.failover.promote import EndPatience
 from mirror_pipeline.features.failover.report import (
@@ -48,6 +48,7 @@ from mirror_pipeline.features.failover.take_back import (
     make_old,
     proof_of,
     refuse_unfit,
+    replace_old,
     restore_settings,
 )
 from mirror_pipeline.flow import Flow, Session
@@ -259,10 +260,15 @@ class _Failback:
         late = {t.topic for t in plan.report.tail}
         known = generations(self.reverse, plan.report.topics)
         return {
-            topic.topic: proof_of(self.reverse, topic, self.session, self.stop)
+            topic.topic: self._proof(topic)
             for topic in plan.report.topics
             if topic.comes_back and not topic.rebuilt and topic.topic not in late and known[topic.copied] == plan.before[topic.copied]
         }
+
+    def _proof(self, topic: OpenedTopic) -> Proof:
+        promoted = latest_of(self.flow.config.buffer, self.flow.name)[topic.topic]
+        copied = {number: row.source_offset for number, row in promoted.items()}
+        return proof_of(self.reverse, topic, copied, self.session, self.stop)
 
     def run(self, plan: _Plan, table: Promotions, opened: Promotions) -> FailbackReport:
         """All steps, under the locks of both mirrors' failover folders."""
@@ -274,7 +280,11 @@ class _Failback:
         }  # fmt: skip
         if begun != _begun(plan.done):
             self._note(table, report, "begun", begun)
-        emptied = self._settle(table, plan)
+        try:
+            emptied = self._settle(table, plan)
+        except MirrorError:
+            self._restore(table, report)
+            raise
         if any(topic.comes_back for topic in report.topics):
             self._take_back(table, plan, proofs, emptied=emptied)
         names = {topic.topic: promotion_name(self.flow.name, latest[topic.topic]) for topic in report.topics}
@@ -291,23 +301,24 @@ class _Failback:
         """
         report, patience, looks, emptied = plan.report, EndPatience(REST_SECONDS), 0, False
         self._finish_copies(table, report)
+        names = [topic.topic for topic in report.topics]
         while True:
-            names = [topic.topic for topic in (report.topics if not looks else plan.rebuilt)]
             found = self.look(table.steps(), names)
+            unsettled = found.tail or found.undecided or (found.used if self.reverse.settings.exact else found.held)
             if not looks or found.tail:
                 self._copy(table, report, found)
             elif found.undecided:
                 self.stop.wait(TAIL_AGAIN_SECONDS)
-            elif found.held:
-                self._empty(table, report, found)
-                emptied = True
-            if not plan.rebuilt or (looks and not (found.tail or found.undecided or found.held)):
+            elif unsettled:
+                emptied = self._empty(table, report, found)
+            if not plan.rebuilt or (looks and not unsettled) or (emptied and self.reverse.settings.exact):
                 return emptied
             if self.stop.is_set():
                 raise ProblemFound("stopped before the other direction was opened", hint="the same command continues")
             if looks > 1 and patience.over():
                 self._refuse_written(found)
             looks += 1
+            names = [topic.topic for topic in plan.rebuilt]
 
     def _copy(self, table: Promotions, report: FailbackReport, found: TailLook) -> None:
         look = NotedLook(report.number, found.tail, found.ids, report.choice in (COPY_ASIDE, REBUILD))
@@ -342,14 +353,22 @@ class _Failback:
                 done.append(topic)
         return done
 
-    def _empty(self, table: Promotions, report: FailbackReport, found: TailLook) -> None:
-        """Delete what is copied aside or came over, up to the ends that the look has found."""
+    def _empty(self, table: Promotions, report: FailbackReport, found: TailLook) -> bool:
+        """Delete what is copied aside or came over, up to the ends that the look has found; whether that is done."""
         if all(step.step != "rebuilding" for step in table.steps() if step.number == report.number):
             self._note(table, report, "rebuilding", {"ids": found.ids})
+        if self.reverse.settings.exact:
+            done = replace_old(self.reverse, found.used, table.steps(), lambda step, detail: self._note(table, report, step, detail))
+            crash_point(f"{FAILBACK}.deleted" if done else f"{FAILBACK}.closed")
+            return done
         targets = {topic.topic: topic.target_topic for topic in report.topics}
         ends = {TopicPartition(targets[tp.topic], tp.partition): end for tp, end in found.held.items()}
         empty_old(self.reverse, ends, lambda step, detail: self._note(table, report, step, detail))
         crash_point(f"{FAILBACK}.deleted")
+        return True
+
+    def _restore(self, table: Promotions, report: FailbackReport) -> None:
+        restore_settings(self.reverse, table.steps(), lambda step, detail: self._note(table, report, step, detail))
 
     def _refuse_written(self, found: TailLook) -> None:
         with self.flow.source_client() as client:
@@ -362,15 +381,15 @@ class _Failback:
 
     def _take_back(self, table: Promotions, plan: _Plan, proofs: Mapping[str, Proof], *, emptied: bool) -> None:
         """Adopt the topics that come back to their old names."""
-        restore_settings(self.reverse, table.steps(), lambda step, detail: self._note(table, plan.report, step, detail))
         for topic in plan.rebuilt:
             make_old(self.reverse, topic, self.flow.settings)
             crash_point(f"{FAILBACK}.rebuilt")
+        self._restore(table, plan.report)
         known = generations(self.reverse, plan.report.topics)
         for topic in plan.report.topics:
             adopted = known[topic.copied] != plan.before[topic.copied]
             if topic.comes_back and (not adopted or (topic.rebuilt and emptied)):
-                adopt_old(self.reverse, topic, proofs.get(topic.topic) or proof_of(self.reverse, topic, self.session, self.stop))
+                adopt_old(self.reverse, topic, proofs.get(topic.topic) or self._proof(topic))
         self._note(table, plan.report, "adopted", {})
 
     def _note(self, table: Promotions, report: FailbackReport, step: str, detail: Mapping[str, Any]) -> None:

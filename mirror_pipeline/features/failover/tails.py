@@ -57,6 +57,11 @@ class TailLook:
         return [tp for tp, end in sorted(self.ends.items()) if end > self.stable[tp]]
 
     @property
+    def used(self) -> dict[str, str]:
+        """The topics that ever had a record, with their ids."""
+        return {tp.topic: self.ids[tp.topic] for tp, end in self.ends.items() if end}
+
+    @property
     def held(self) -> dict[TopicPartition, int]:
         """The end of each log that still holds records."""
         return {tp: end for tp, end in self.ends.items() if end > self.starts[tp]}

@@ -2,7 +2,8 @@
 
 Either it is adopted, because all it holds came over, or it is rebuilt: emptied, so that everything is copied afresh. It is emptied by
 DeleteRecords up to offsets whose records are known to be elsewhere, because a deletion of the topic would also take what arrives in the
-same moment. Both may be repeated.
+same moment. With `offsets: exact` only a new topic begins at offset 0 again: there the old one is deleted, after it was made to refuse
+records. All of it may be repeated.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.ledger.promotions import FailoverStep
@@ -19,7 +21,7 @@ from mirror_pipeline.config import MirrorConfig
 from mirror_pipeline.errors import BrokerError, ProblemFound
 from mirror_pipeline.features.adoption.adopt_topics import record
 from mirror_pipeline.features.adoption.adoption_report import AdoptOptions
-from mirror_pipeline.features.adoption.proof import Proof, prove
+from mirror_pipeline.features.adoption.proof import Proof, prove, prove_same_offsets
 from mirror_pipeline.features.failover.report import REBUILD, OpenedTopic
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.kafka.admin import Admin
@@ -34,16 +36,24 @@ POLICY_VIOLATION = 44
 # Until a topic's leaders know a new setting.
 SETTING_SECONDS, SETTING_POLL_SECONDS = 30.0, 0.2
 SETTINGS_STEP, RESTORED = "settings", "restored"
+TAKES_NO_RECORDS = {"max.message.bytes": "0"}
+"""A topic with this setting refuses every record."""
+SETTLED_SETTING_SECONDS = 1.0
+"""After which every leader knows that setting: brokers follow the controller within milliseconds."""
 Note = Callable[[str, Mapping[str, object]], None]
 
 
-def proof_of(reverse: Flow, topic: OpenedTopic, session: Session, stop: threading.Event) -> Proof:
+def proof_of(reverse: Flow, topic: OpenedTopic, copied: Mapping[int, int], session: Session, stop: threading.Event) -> Proof:
     """That the old topic is the beginning of the one that applications use now; one that was rebuilt is empty.
+
+    ``copied``: up to which offset each of its partitions came over.
 
     Raises:
         ProblemFound: it is not; with the first differences by offset.
     """
     try:
+        if reverse.settings.exact:
+            return prove_same_offsets(reverse, topic.copied, topic.target_topic, copied, emptied=topic.rebuilt)
         return prove(
             reverse, topic.copied, topic.target_topic, AdoptOptions(), session, None, stop, may_be_empty=True, emptied=topic.rebuilt
         )
@@ -104,17 +114,53 @@ def empty_old(reverse: Flow, ends: Mapping[TopicPartition, int], note: Note) -> 
             except BrokerError as error:
                 if error.code != POLICY_VIOLATION:
                     raise
-                note(SETTINGS_STEP, {"topic": name, "settings": _own_settings(target, name)})
+                note(SETTINGS_STEP, {"topic": name, "settings": _own_settings(target, name, KEPT_FOREVER)})
                 # A compacted topic takes no DeleteRecords; no other setting may delete from it meanwhile.
                 _alter(target, name, KEPT_FOREVER)
                 _delete_soon(target, own)
 
 
-def _own_settings(target: Admin, name: str) -> dict[str, str | None]:
+def replace_old(reverse: Flow, ids: Mapping[str, str], steps: Iterable[FailoverStep], note: Note) -> bool:
+    """Make topics of the old source refuse records; those that already did when they were looked at are deleted.
+
+    Args:
+        reverse: the mirror that will write them.
+        ids: the topics that were looked at, with their ids.
+        steps: what was done so far.
+        note: writes down a step.
+
+    Returns:
+        Whether they are deleted: otherwise they are to be looked at again.
+
+    Raises:
+        BrokerError: they cannot be closed, or deleted.
+        ProblemFound: they are still there after their deletion.
+    """
+    closed = _changed(steps)
+    if not ids.keys() <= closed.keys():
+        with reverse.target_admin() as target:
+            for name, topic_id in sorted(ids.items()):
+                if name not in closed:
+                    note(SETTINGS_STEP, {"topic": name, "id": topic_id, "settings": _own_settings(target, name, TAKES_NO_RECORDS)})
+                    _alter(target, name, TAKES_NO_RECORDS)
+        time.sleep(SETTLED_SETTING_SECONDS)
+        return False
+    with reverse.target_client() as client:
+        for name, topic_id in sorted(ids.items()):
+            client.delete_topic(topic_id, name)
+        deadline = time.monotonic() + SETTING_SECONDS
+        while any(client.metadata([name]).topics[name].topic_id == topic_id for name, topic_id in ids.items()):
+            if time.monotonic() > deadline:
+                raise ProblemFound(f"topics {', '.join(sorted(ids))} are still there after they were deleted", hint="repeat the command")
+            time.sleep(SETTING_POLL_SECONDS)
+    return True
+
+
+def _own_settings(target: Admin, name: str, keys: Iterable[str]) -> dict[str, str | None]:
     found = target.topic_configs([name])[name]
     if isinstance(found, BrokerError):
         raise found
-    return {key: found[key].value if key in found and found[key].is_explicit else None for key in KEPT_FOREVER}
+    return {key: found[key].value if key in found and found[key].is_explicit else None for key in keys}
 
 
 def _alter(target: Admin, name: str, settings: Mapping[str, str | None]) -> None:
@@ -135,19 +181,30 @@ def _delete_soon(target: Admin, ends: Mapping[TopicPartition, int]) -> None:
         time.sleep(SETTING_POLL_SECONDS)
 
 
-def restore_settings(reverse: Flow, steps: Iterable[FailoverStep], note: Note) -> None:
-    """Give topics the settings back that they had before they were emptied, also after a kill. Raises BrokerError."""
-    changed: dict[str, dict[str, str | None]] = {}
+def _changed(steps: Iterable[FailoverStep]) -> dict[str, Mapping[str, Any]]:
+    """The topics whose settings were changed and not restored, with what they had."""
+    changed: dict[str, Mapping[str, Any]] = {}
     for step in steps:
         if step.step == SETTINGS_STEP:
-            changed.setdefault(step.detail["topic"], step.detail["settings"])
+            changed.setdefault(step.detail["topic"], step.detail)
         elif step.step == RESTORED:
             changed.pop(step.detail["topic"], None)
+    return changed
+
+
+def restore_settings(reverse: Flow, steps: Iterable[FailoverStep], note: Note) -> None:
+    """Give topics the settings back that they had before they were emptied, also after a kill. One that was made anew has its own.
+
+    Raises BrokerError.
+    """
+    changed = _changed(steps)
     if not changed:
         return
     with reverse.target_admin() as target:
-        for name, settings in sorted(changed.items()):
-            _alter(target, name, settings)
+        present = target.topics(sorted(changed))
+        for name, was in sorted(changed.items()):
+            if name in present and was.get("id", present[name].topic_id) == present[name].topic_id:
+                _alter(target, name, was["settings"])
             note(RESTORED, {"topic": name})
 
 

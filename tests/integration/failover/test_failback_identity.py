@@ -7,15 +7,20 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition as Place
 
 from mirror_pipeline import Mirror
-from mirror_pipeline.crash_points import ADOPT_POINTS, TAKE_BACK_POINTS
-from mirror_pipeline.errors import ProblemFound, UsageError
+from mirror_pipeline.crash_points import ADOPT_POINTS, REPLACE_POINTS, TAKE_BACK_POINTS
+from mirror_pipeline.errors import BrokerError, ProblemFound, UsageError
 from mirror_pipeline.features.failover.report import FailbackOptions, FailoverOptions
 from mirror_pipeline.kafka.admin import Admin
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.codes import broker_error
 from tests.support.commands import command
+from tests.support.exact import assert_same_offsets, transactions
+from tests.support.groups import commit, committed
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import assert_identical, create_topic, produce, values
+from tests.support.mirrors import assert_identical, create_topic, end_offsets, produce, trim, values
 from tests.support.reverse_pair import pair, states
 
 
@@ -157,3 +162,82 @@ def test_the_same_command_finishes_what_was_killed(clusters: ClusterPair, tmp_pa
     assert back.verify().ok
     if rebuilds:
         assert sorted(numbers(forth, f"{topic_name}.unreplicated", 2)) == list(range(500, 520))
+
+
+@pytest.mark.long
+def test_exact_offsets_stay_the_same_there_and_back(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
+    """Clusters are changed without a map: applications and groups use the same offsets on both, also before what was copied back."""
+    east, west = (cluster.bootstrap_servers for cluster in clusters)
+    create_topic(east, topic_name, 3)
+    groups = {"include": [f"{topic_name}.*"]}
+    forth, back = pair(tmp_path, clusters, topic_name, naming="identity", offsets="exact", groups=groups)
+    transactions(east, topic_name, 20)
+    produce(east, topic_name, 10, partitions=2)
+    trim(east, topic_name, {1: end_offsets(forth, topic_name, target=False)[1]})  # one log is empty, one was never written to
+    assert states(forth) == {topic_name: "ok"}
+    commit(east, f"{topic_name}-g", {Place(topic_name, 0): 12})
+    turns = [(forth, back, west, east), (back, forth, east, west), (forth, back, west, east)]
+    for turn, (here, there, servers, others) in enumerate(turns):
+        here.failover()
+        transactions(servers, topic_name, 6, start=100 * turn)
+        produce(servers, topic_name, 9, partitions=3, start=1000 * turn)
+        assert here.failback().state == "open"
+        assert states(there) == {topic_name: "ok"}
+        assert_same_offsets(there, [topic_name], prefix="", aborted=True)
+        assert committed(others, f"{topic_name}-g")[topic_name, 0][0] in (12, 13)
+        assert there.translate(topic_name, partition=0, offset=12)[0].target_offset == 12
+        assert there.verify().ok
+
+
+def test_an_exact_topic_that_may_not_be_deleted_takes_records_again(
+    clusters: ClusterPair, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    east, west = (cluster.bootstrap_servers for cluster in clusters)
+    create_topic(east, topic_name, max__message__bytes="2000000")
+    forth, back = pair(tmp_path, clusters, topic_name, naming="identity", offsets="exact")
+    produce(east, topic_name, 10)
+    assert states(forth) == {topic_name: "ok"}
+    produce(east, topic_name, 5)
+    forth.failover(FailoverOptions(unplanned=True))
+
+    def refuse(_: WireClient, topic_id: str, name: str) -> None:
+        raise broker_error(29, name, topic_id)
+
+    monkeypatch.setattr(WireClient, "delete_topic", refuse)
+    with pytest.raises(BrokerError, match=topic_name):
+        forth.failback(FailbackOptions(tail="rebuild"))
+    monkeypatch.undo()
+    with Admin(forth.flow.source) as admin:
+        found = admin.topic_configs([topic_name])[topic_name]
+    assert not isinstance(found, BrokerError) and found["max.message.bytes"].value == "2000000"
+    produce(east, topic_name, 1)
+    assert states(back) == {topic_name: "standby"}
+    forth.failback(FailbackOptions(tail="rebuild"))
+    assert states(back) == {topic_name: "ok"}
+    assert_same_offsets(back, [topic_name], prefix="")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", [None, *REPLACE_POINTS])
+def test_an_exact_topic_with_a_tail_is_made_anew(clusters: ClusterPair, tmp_path: Path, topic_name: str, point: str | None) -> None:
+    east, west = (cluster.bootstrap_servers for cluster in clusters)
+    create_topic(east, topic_name, 2)
+    forth, back = pair(tmp_path, clusters, topic_name, naming="identity", offsets="exact")
+    produce(east, topic_name, 100, partitions=2)
+    assert states(forth) == {topic_name: "ok"}
+    produce(east, topic_name, 20, partitions=2, start=500)
+    forth.failover(FailoverOptions(unplanned=True))
+    transactions(west, topic_name, 4)
+    trim(west, topic_name, {0: 30})
+    with pytest.raises(ProblemFound, match=r"from offset 50 to 60; .*nothing was opened.*--tail rebuild"):
+        forth.failback()
+    words = ("failback", "m", "--tail", "rebuild")
+    if point is not None:
+        assert command(tmp_path, *words, crash=point) == -signal.SIGKILL
+        assert states(back) == {topic_name: "standby"}
+    assert command(tmp_path, *words) == 0
+    assert states(back) == {topic_name: "ok"}
+    assert_same_offsets(back, [topic_name], prefix="")
+    assert sorted(numbers(forth, f"{topic_name}.unreplicated", 2)) == list(range(500, 520))
+    produce(east, topic_name, 2, partitions=2)  # it takes records again
+    assert states(back) == {topic_name: "halted"}

@@ -347,3 +347,11 @@ def test_state_is_kept_beside_the_file_or_where_the_environment_says(tmp_path: P
     assert state_folder(tmp_path / "mirror.yaml") == tmp_path / ".mirror"
     monkeypatch.setenv("MIRROR_STATE", str(tmp_path / "state"))
     assert state_folder(Path("/etc/mirror/mirror.yaml")) == tmp_path / "state"
+
+
+@pytest.mark.parametrize(("forth", "back"), [("exact", "translated"), ("translated", "exact")])
+def test_a_mirror_and_its_reverse_have_exact_offsets_both_or_neither(tmp_path: Path, forth: str, back: str) -> None:
+    reverse = "  - {{name: back, source: west, target: east, topics: {{include: [a]}}, reverse_of: m, offsets: {}}}\n"
+    says = "both have offsets: exact, or neither"
+    assert [each for each in problems(tmp_path, f"{GOOD}    offsets: {forth}\n{reverse.format(back)}") if says in each]
+    assert load_config(write(tmp_path, f"{GOOD}    offsets: {forth}\n{reverse.format(forth)}")).mirrors[1].offsets == forth

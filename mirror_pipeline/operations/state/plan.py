@@ -19,6 +19,7 @@ from mirror_pipeline.lags import BEHIND, MirrorLag, TopicLag
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.state.archive_cost import archive_note
 from mirror_pipeline.operations.state.cluster_view import ClusterView
+from mirror_pipeline.operations.state.exact_needs import exact_needs
 from mirror_pipeline.operations.state.lag import first_ends
 from mirror_pipeline.operations.state.lag import lag as lag_of
 from mirror_pipeline.operations.state.snapshot import Snapshot
@@ -53,6 +54,7 @@ def _plan(snapshot: Snapshot, one: tuple[str, ...], said: Sequence[Notes]) -> Mi
     old = _too_old(snapshot, plans, lag)
     new = [made.target_topic for name, made in plans.items() if not made.create and name not in begun]
     filled = filled_topics(snapshot.target, new) if not flow.settings.shared else {}
+    exact = exact_needs(snapshot, plans, lag)
     copies = chained(flow.config, flow.settings, list(plans))
     claimed = of_claims(flow.claims(), {name: made.target_topic for name, made in plans.items()}, begun)
     rows = tuple(
@@ -65,11 +67,11 @@ def _plan(snapshot: Snapshot, one: tuple[str, ...], said: Sequence[Notes]) -> Mi
             actions=made.actions,
             warnings=(
                 *made.warnings, *(lags[name].warnings if name in lags else ()), *old.get(name, ()), *claimed.warnings.get(name, ()),
-                *copies.get(name, ()),
+                *copies.get(name, ()), *(exact[name].warnings if name in exact else ()),
             ),
             blockers=(
                 *one, *made.blockers, *misplaced.get(name, ()), *claimed.blockers.get(name, ()),
-                *_filled(filled.get(made.target_topic, 0), made.target_topic),
+                *(exact[name].blockers if name in exact else _filled(filled.get(made.target_topic, 0), made.target_topic)),
             ),
         )
         for name, made in sorted(plans.items())

@@ -55,6 +55,12 @@ def test_rights_are_needed_where_there_are_holes(tmp_path: Path) -> None:
         refused = {row.topic: row.hint for row in mirror.run(once=True).topics if row.code}
         assert all("--operation Alter --cluster" in hint for hint in refused.values()), refused
         assert_same(place, mirror, PLAIN)
+        planned = {row.topic: (" ".join(row.warnings), " ".join(row.blockers)) for row in mirror.plan().topics}
+        assert "no hole was seen, which needs no right" in planned[PLAIN][0]
+        assert "looked at have no record" in planned[SOLD][0] and "Alter --cluster" in planned[SOLD][1]
+        assert not planned[PLAIN][1], planned
+        said = {each.what: (each.ok, each.detail) for each in mirror.check()}
+        assert said[f"topic {PLAIN}"][0] and not said[f"topic {SOLD}"][0], said
 
         place.allow("west", "topic", f"east.{LATE}", "DELETE", kind="LITERAL")
         place.allow("west", "broker", "kafka-cluster", "ALTER", kind="LITERAL")
@@ -68,6 +74,8 @@ def test_with_the_right_to_delete_records_a_late_start_needs_no_other(tmp_path: 
         begin_at(source, LATE, START)
         produce(source, LATE, 10)
         place.allow("west", "topic", f"east.{LATE}", "DELETE", kind="LITERAL")
+        padded = f"{START:,} offsets below its start are padded: that needs DELETE on the target topic"
+        wait_until(lambda: any(padded in " ".join(row.warnings) for row in mirror.plan().topics), 60, "the plan to name them")
         wait_until(lambda: states(mirror)[LATE] == "ok", 60, "the rights to count")
         assert_same(place, mirror, LATE)
         assert log_starts(mirror, f"east.{LATE}", target=True) == {0: START}

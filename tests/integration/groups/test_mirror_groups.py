@@ -93,13 +93,14 @@ def assert_next(mirror: Mirror, stops: Stops, logs: dict[Place, list[tuple[int, 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", [200])
+@pytest.mark.parametrize(("offsets", "count"), [("translated", 200), ("exact", 80)])
 def test_groups_that_stop_at_random_positions_read_the_next_record(
-    clusters: ClusterPair, tmp_path: Path, prefix: str, count: int
+    clusters: ClusterPair, tmp_path: Path, prefix: str, offsets: str, count: int
 ) -> None:
+    """Each group stops at a random position of each of seven partitions."""
     east = clusters[0].bootstrap_servers
     logs = fill(east, prefix)
-    mirror = mirror_of(clusters, tmp_path, prefix)
+    mirror = mirror_of(clusters, tmp_path, prefix, offsets=offsets)
     for place in logs:
         logs[place] = contents(mirror.flow.source, place.topic, place.partition)
     chance, stops = random.Random(11), Stops()
@@ -108,6 +109,16 @@ def test_groups_that_stop_at_random_positions_read_the_next_record(
             stops[f"{prefix}{number}"] = stop_at_random(east, f"{prefix}{number}", logs, chance)
         wait_until(in_step(mirror, set(stops)), 60, "all groups to be in step")
     assert_next(mirror, stops, logs)
+    if offsets == "exact":
+        assert_next(mirror, same_numbers(mirror, stops), logs)
+
+
+def same_numbers(mirror: Mirror, stops: Stops) -> Stops:
+    """Groups that start on the target with the numbers of the source, without being carried over."""
+    target = mirror.flow.target.bootstrap_servers[0]
+    for group, offsets in stops.items():
+        commit(target, f"{group}-same", {Place(f"east.{place.topic}", place.partition): at for place, at in offsets.items()})
+    return {f"{group}-same": offsets for group, offsets in stops.items()}
 
 
 def test_groups_over_transactions_are_carried_by_a_run_that_ends(clusters: ClusterPair, tmp_path: Path, prefix: str) -> None:

@@ -195,6 +195,13 @@ def check_writers(mirrors: object, problems: Problems) -> None:
             problems.add(path, "shared: a mirror and its reverse need target topics of their own; leave out reverse_of")
 
 
+def check_follow_trim(mirrors: object, problems: Problems) -> None:
+    """The start of a target's log is its source's only where offsets are the same."""
+    for index, raw in enumerate(mirrors if isinstance(mirrors, list) else ()):
+        if isinstance(raw, Mapping) and part_of(raw, ("topics", "follow_trim")) is True and raw.get("offsets") != "exact":
+            problems.add(("mirrors", index, "topics", "follow_trim"), "needs offsets: exact, where both logs have the same offsets")
+
+
 def _synced_acls(topics: object) -> bool:
     acls = topics.get("acls") if isinstance(topics, Mapping) else None
     return isinstance(acls, Mapping) and acls.get("sync") is True

@@ -134,6 +134,7 @@ def _check_sections(data: Any, folder: Path, problems: Problems) -> None:
     checks.check_mirror_names(names, problems)
     checks.check_reverses(mirrors, problems)
     checks.check_writers(mirrors, problems)
+    checks.check_follow_trim(mirrors, problems)
     buffer = _try(BufferModel, part_of(data, ("buffer",)) or {})
     if buffer is not None:
         checks.check_buffer(buffer, problems)
@@ -221,6 +222,7 @@ class _Facts:
                 topics.originals_only,
                 topics.on_source_delete,
                 TopicAcls(topics.acls.sync),
+                topics.follow_trim,
             ),
             naming=mirror.naming,
             offsets=mirror.offsets,

@@ -165,6 +165,15 @@ class TopicsModel(Section):
         "halt, keep or delete",
         example="keep",
     )
+    follow_trim: bool = setting(
+        False,
+        "With `offsets: exact`: whether records that the source has deleted (retention, DeleteRecords) are deleted on the target too, so "
+        "that both logs begin at the same offset. Needs DELETE on target topics. Nothing is deleted while the source has deleted records "
+        "that were not copied.",
+        "true or false",
+        example="true",
+        strict=True,
+    )
     configs: TopicConfigsModel = setting(TopicConfigsModel(), "Settings of target topics, see [configs](#configs).", "section")
     acls: TopicAclsModel = setting(TopicAclsModel(), "ACLs of target topics, see [acls](#acls).", "section")
 

@@ -142,6 +142,7 @@ class TopicSelection:
     originals_only: bool = False
     on_source_delete: str = "halt"
     acls: TopicAcls = TopicAcls()
+    follow_trim: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def write_state(store: LaneStore, state: SyncState) -> None:
 def syncs_topics(flow: Flow) -> bool:
     """Whether the mirror keeps anything of its target topics in step beside records. Mirrors that share a topic have several sources."""
     topics = flow.settings.topics
-    return (topics.configs.sync or topics.acls.sync) and not flow.settings.shared
+    return (topics.configs.sync or topics.acls.sync or topics.follow_trim) and not flow.settings.shared
 
 
 def topics_store(flow: Flow) -> LaneStore | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ from mirror_pipeline.features.topic_sync.own_copies import own_copies
 from mirror_pipeline.features.topic_sync.settings_round import SettingsOutcome, SettingsRounds
 from mirror_pipeline.features.topic_sync.sync_state import SyncState, syncs_topics, write_state
 from mirror_pipeline.features.topic_sync.topic_changes import TOPICS_LANE, TopicChanges
+from mirror_pipeline.features.topic_sync.trim_round import TrimOutcome, TrimRounds
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.operations.background import BackgroundRounds, RunEnd
 from mirror_pipeline.topics.lanes import known_topics
@@ -48,18 +49,20 @@ def syncing_topics(flow: Flow) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Rounds:
-    """What a mirror keeps in step: settings, ACLs, or both."""
+    """What a mirror keeps in step: settings, ACLs, starts of logs, or some of them."""
 
     flow: Flow
     table: TopicChanges
     settings: SettingsRounds | None
     acls: AclRounds | None
+    starts: TrimRounds | None
 
-    def run(self, *, write: bool = True) -> tuple[SettingsOutcome, AclOutcome]:
+    def run(self, *, write: bool = True) -> tuple[SettingsOutcome, AclOutcome, TrimOutcome]:
         """One round; without ``write`` it only says what it would change. Raises ClusterUnreachable, ConnectionLost, BufferUnusable."""
         own = own_copies(self.flow)
         settings = SettingsOutcome(topics=len(own.copies)) if self.settings is None else self.settings.run(own, write=write)
-        return settings, AclOutcome() if self.acls is None else self.acls.run(own, write=write)
+        acls = AclOutcome() if self.acls is None else self.acls.run(own, write=write)
+        return settings, acls, TrimOutcome() if self.starts is None else self.starts.run(own, write=write)
 
 
 def open_rounds(flow: Flow, stack: ExitStack, store: LaneStore) -> Rounds:
@@ -67,7 +70,8 @@ def open_rounds(flow: Flow, stack: ExitStack, store: LaneStore) -> Rounds:
     target = stack.enter_context(flow.target_admin())
     table, topics = TopicChanges(store, durable=flow.config.buffer.durable), flow.settings.topics
     settings = SettingsRounds(flow, table, target) if topics.configs.sync else None
-    return Rounds(flow, table, settings, AclRounds(flow, table, target) if topics.acls.sync else None)
+    acls = AclRounds(flow, table, target) if topics.acls.sync else None
+    return Rounds(flow, table, settings, acls, TrimRounds(flow, target) if topics.follow_trim else None)
 
 
 def run_rounds(flow: Flow, store: LaneStore, rounds: Rounds, ended: RunEnd) -> None:
@@ -75,25 +79,25 @@ def run_rounds(flow: Flow, store: LaneStore, rounds: Rounds, ended: RunEnd) -> N
     said: set[str] = set()
     count, seen, pause = 0, set[str](), FIRST_PAUSE
     while True:
-        began, outcome, acls, error = time.time(), SettingsOutcome(), AclOutcome(), ""
+        began, outcome, acls, starts, error = time.time(), SettingsOutcome(), AclOutcome(), TrimOutcome(), ""
         try:
             seen = set(known_topics(flow.config, flow.settings))
-            outcome, acls = rounds.run()
+            outcome, acls, starts = rounds.run()
             if count % SYNC_MAINTAIN_EVERY == 0:
                 rounds.table.maintain()
         except MirrorError as failed:
             error = str(failed)
         if not error or ended.may_say():
-            tell(flow, outcome, acls, error, said)
-        changes = sum(len(lines) for lines in outcome.changed.values()) + len(acls.changed)
-        notes = [*outcome.notes, *acls.notes]
+            tell(flow, outcome, [acls, starts], error, said)
+        changes = sum(len(lines) for lines in outcome.changed.values()) + len(acls.changed) + len(starts.changed)
+        notes = [*outcome.notes, *acls.notes, *starts.notes]
         seconds = time.time() - began
         write_state(store, SyncState(began, seconds, outcome.topics, changes, error, outcome.drift, outcome.waiting, notes))
         count += 1
         if ended.is_set():
             return
         interval = flow.settings.topics.configs.interval
-        if ended.wait(min(pause, pause_after(seconds, interval))) and (error or not (outcome.waiting or _began_more(flow, seen))):
+        if ended.wait(min(pause, pause_after(seconds, interval))) and (error or not (outcome.waiting or starts.waits or _began_more(flow, seen))):
             return
         pause *= 2
 
@@ -110,13 +114,14 @@ def _began_more(flow: Flow, seen: Collection[str]) -> bool:
         return False
 
 
-def tell(flow: Flow, outcome: SettingsOutcome, acls: AclOutcome, error: str, said: set[str]) -> None:
+def tell(flow: Flow, outcome: SettingsOutcome, others: Sequence[AclOutcome | TrimOutcome], error: str, said: set[str]) -> None:
     """Log what was changed, and what an operator should know, each line once."""
     for topic, lines in outcome.changed.items():
         log.info("topics mirror=%s topic=%s: %s", flow.name, topic, "; ".join(lines))
-    for line in acls.changed:
+    for line in (line for other in others for line in other.changed):
         log.info("topics mirror=%s: %s", flow.name, line)
+    notes = [line for other in others for line in other.notes]
     drift, waiting = ([f"{topic}: {line}" for topic, own in sorted(by.items()) for line in own] for by in (outcome.drift, outcome.waiting))
-    for text in [line for line in (error, *outcome.notes, *acls.notes, *drift, *waiting) if line and line not in said]:
+    for text in [line for line in (error, *outcome.notes, *notes, *drift, *waiting) if line and line not in said]:
         log.log(logging.INFO if text in waiting else logging.WARNING, "topics mirror=%s: %s", flow.name, text)
         said.add(text)

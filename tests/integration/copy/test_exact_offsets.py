@@ -26,8 +26,9 @@ from mirror_pipeline.local.shapes.fill import fill
 from mirror_pipeline.local.shapes.ground import local_settings
 from mirror_pipeline.model import Stamp, TopicPartition
 from mirror_pipeline.topics.alter import alter_topics
+from tests.integration.processes import wait_until
 from tests.support.exact import assert_same_offsets, begin_at, reading, transactions
-from tests.support.groups import IN_PROCESS, carry, commit, committed, mirror_of
+from tests.support.groups import IN_PROCESS, carry, commit, committed, mirror_of, running
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, end_offsets, log_starts, make_mirror, produce, trim
 
@@ -191,3 +192,26 @@ def test_a_compacted_log_that_begins_late_gets_markers(clusters: ClusterPair, tm
     assert mirror.run(once=True).state == "ok"
     assert_same_offsets(mirror, [topic_name])
     assert log_starts(mirror, f"east.{topic_name}", target=True) == {0: 0}
+
+
+def test_the_start_of_the_log_follows_the_source_where_nothing_unread_was_deleted(
+    clusters: ClusterPair, tmp_path: Path, topic_name: str
+) -> None:
+    source, target = (c.bootstrap_servers for c in clusters)
+    create_topic(source, topic_name, 2)
+    produce(source, topic_name, 40, partitions=2)
+    topics = {"include": [topic_name], "follow_trim": True, "configs": {"interval": "1s"}}
+    mirror = make_mirror(tmp_path, source, target, [topic_name], offsets="exact", engine=IN_PROCESS, topics=topics)
+    with running(mirror):
+        wait_until(lambda: end_offsets(mirror, f"east.{topic_name}", target=True) == {0: 20, 1: 20}, 60, "the copy")
+        trim(source, topic_name, {0: 13})
+        wait_until(lambda: log_starts(mirror, f"east.{topic_name}", target=True) == {0: 13, 1: 0}, 60, "the start to follow")
+    assert_same_offsets(mirror, [topic_name])
+    assert mirror.verify().ok
+    produce(source, topic_name, 20, partitions=2, start=40)
+    trim(source, topic_name, {1: 25})
+    assert [row.code for row in mirror.run(once=True).topics] == ["trimmed"]
+    assert log_starts(mirror, f"east.{topic_name}", target=True) == {0: 13, 1: 0}
+    mirror.resolve(topic_name, "trimmed")
+    assert mirror.run(once=True).state == "ok"
+    assert log_starts(mirror, f"east.{topic_name}", target=True) == {0: 13, 1: 25}

@@ -355,3 +355,10 @@ def test_a_mirror_and_its_reverse_have_exact_offsets_both_or_neither(tmp_path: P
     says = "both have offsets: exact, or neither"
     assert [each for each in problems(tmp_path, f"{GOOD}    offsets: {forth}\n{reverse.format(back)}") if says in each]
     assert load_config(write(tmp_path, f"{GOOD}    offsets: {forth}\n{reverse.format(forth)}")).mirrors[1].offsets == forth
+
+
+def test_starts_of_logs_follow_only_where_offsets_are_the_same(tmp_path: Path) -> None:
+    text = GOOD.replace("""{include: ["a"]}""", "{include: [a], follow_trim: true}")
+    assert text != GOOD
+    assert any("follow_trim: needs offsets: exact" in each for each in problems(tmp_path, text))
+    assert load_config(write(tmp_path, f"{text}    offsets: exact\n")).mirrors[0].topics.follow_trim

@@ -9,18 +9,37 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from mirror_pipeline.config import load_config
+from mirror_pipeline.errors import MirrorError
+
 DEFAULT_CONFIG_PATH = Path("mirror.yaml")
 NO_VALUE = ""
 """metavar of a switch."""
 
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration file.")]
 AsJson = Annotated[bool, typer.Option("--json", metavar=NO_VALUE, help="Print one JSON document on standard output.")]
+
+
+def known_mirrors(context: typer.Context, incomplete: str) -> list[str]:
+    """The mirrors of the file that the line names, for shells that complete it; none where it does not load."""
+    given = [each.params.get("config") for each in (context, context.parent) if each is not None]
+    path = next((Path(each) for each in given if each and Path(each) != DEFAULT_CONFIG_PATH), DEFAULT_CONFIG_PATH)
+    try:
+        return [mirror.name for mirror in load_config(path).mirrors if mirror.name.startswith(incomplete)]
+    except MirrorError:
+        return []
+
+
 Mirrors = Annotated[
-    list[str] | None, typer.Option("--mirror", "-m", metavar="NAME", help="Only this mirror; may be given several times.")
+    list[str] | None,
+    typer.Option("--mirror", "-m", metavar="NAME", autocompletion=known_mirrors, help="Only this mirror; may be given several times."),
 ]
 OnlyTopic = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this source topic.")]
 OneTopic = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The source topic.")]
-OneMirror = Annotated[str | None, typer.Option("--mirror", "-m", metavar="NAME", help="The mirror; needed if the file has several.")]
+OneMirror = Annotated[
+    str | None,
+    typer.Option("--mirror", "-m", metavar="NAME", autocompletion=known_mirrors, help="The mirror; needed if the file has several."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +61,10 @@ class PlainGroup(TyperGroup):
 
     def get_help_option(self, ctx: Any) -> Any:
         return _plain(super().get_help_option(ctx))
+
+    def get_params(self, ctx: Any) -> Any:
+        """With switches shown as such: those of the completion are typer's own."""
+        return [_plain(each) if (each.name or "").endswith("_completion") else each for each in super().get_params(ctx)]
 
 
 def _plain(option: Any) -> Any:

@@ -49,13 +49,31 @@ class Excluded:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanPrice:
+    """What is to be copied, about: ``bytes`` once, ``target_bytes`` with all replicas, and at most ``buffer_bytes`` of disk on the way.
+
+    ``seconds`` at ``bytes_per_second``, the rate of the last run; None where no run has copied enough to tell.
+    """
+
+    bytes: int
+    target_bytes: int
+    buffer_bytes: int
+    bytes_per_second: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MirrorPlan:
-    """Selected and excluded topics of one mirror; ``notes`` has a line for each lane whose last run failed or was interrupted."""
+    """Selected and excluded topics of one mirror; ``notes`` has a line for each lane whose last run failed or was interrupted.
+
+    ``price`` leaves out topics whose ``bytes`` are not known.
+    """
 
     mirror: str
     topics: tuple[TopicPlan, ...]
     excluded: tuple[Excluded, ...]
     notes: tuple[str, ...] = ()
+    price: PlanPrice | None = None
 
     def to_json(self) -> dict[str, Any]:
         """One element of ``plan --json``'s ``mirrors``."""

@@ -104,8 +104,9 @@ def doctor(
 def plan(config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: Mirrors = None, as_json: AsJson = False) -> None:
     """Show what a run would do: topics, target names, record counts, changes, and which topics are excluded and why.
 
-    Records are counted by offsets, which is an upper bound. Their size in bytes is not known in advance (`bytes` is null).
-    Changes nothing. Exit code 1 when a mirror selects no topic, or a topic is blocked or halted.
+    Records are counted by offsets, which is an upper bound; their size is an estimate by samples of the source's logs. `price` has
+    the time at the last run's rate, and the disk on the target and of the buffer. Changes nothing. Exit code 1 when a mirror selects
+    no topic, or a topic is blocked or halted.
     """
     opened = load.load(config)
     plans = [opened.mirror(name).plan() for name in opened.pick(mirror)]

@@ -42,20 +42,25 @@ class Open:
     told: list[int] = field(default_factory=list)
 
 
-class Notifier:
+class Messages:
     """Tells what lasts, and that it is over.
 
     Args:
-        folder: where it remembers what it has told.
         send: see :data:`Send`.
+        kept: what earlier looks have told, as :attr:`kept` had it.
     """
 
-    def __init__(self, folder: Path, send: Send = send) -> None:
-        self._path = folder / STATE_FILE
+    def __init__(self, send: Send = send, kept: str = "") -> None:
         self._send = send
         self._open: dict[str, Open] = {}
         self._gaps: dict[str, int] = {}
-        self._read()
+        if kept:
+            self._remember(kept)
+
+    @property
+    def kept(self) -> str:
+        """What was told, so that nothing is told twice: a JSON document."""
+        return json.dumps({"open": [asdict(each) for each in self._open.values()], "gaps": self._gaps})
 
     def look(self, facts: Collection[Facts], config: NotifyConfig, now: float | None = None) -> None:
         """Compare what is wrong now with what was, and send what is due. A message that is not taken is sent again at the next look."""
@@ -77,7 +82,6 @@ class Notifier:
         for key in [key for key, each in over.items() if not each.told]:
             del self._open[key]
         self._gaps |= {each.mirror: each.gap_records for each in facts if each.mirror in mirrors}
-        self._write()
 
     def _tell_new(self, index: int, address: str, lasting: Iterable[Open]) -> None:
         due = sorted((each for each in lasting if index not in each.told), key=_kind)
@@ -114,22 +118,38 @@ class Notifier:
             log.warning("notify_not_taken title=%r", title)
         return done
 
-    def _read(self) -> None:
+    def _remember(self, kept: str) -> None:
         try:
-            body = json.loads(self._path.read_text())
+            body = json.loads(kept)
             opened = [Open(Cause(**each["cause"]), each["since"], each["told"]) for each in body["open"]]
-            self._open = {each.cause.key: each for each in opened}
-            self._gaps = dict(body["gaps"])
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, TypeError, KeyError) as error:  # of another version, or cut off: causes are told once more
+            self._open, self._gaps = {each.cause.key: each for each in opened}, dict(body["gaps"])
+        except (ValueError, TypeError, KeyError) as error:  # of another version, or cut off: causes are told once more
             log.warning("notified_not_read error=%s", error)
 
-    def _write(self) -> None:
-        body = {"open": [asdict(each) for each in self._open.values()], "gaps": self._gaps}
+
+class Notifier(Messages):
+    """Messages that are remembered in a file.
+
+    Args:
+        folder: where.
+        send: see :data:`Send`.
+    """
+
+    def __init__(self, folder: Path, send: Send = send) -> None:
+        self._path = folder / STATE_FILE
+        try:
+            kept = self._path.read_text() if self._path.exists() else ""
+        except (OSError, ValueError) as error:
+            log.warning("notified_not_read error=%s", error)
+            kept = ""
+        super().__init__(send, kept)
+
+    def look(self, facts: Collection[Facts], config: NotifyConfig, now: float | None = None) -> None:
+        """See :meth:`Messages.look`; what was told is written down."""
+        super().look(facts, config, now)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self._path, json.dumps(body))
+            replace_file(self._path, self.kept)
         except OSError as error:
             log.warning("notified_not_written error=%s", error)
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from mirror_pipeline.lags import HALTED
 from mirror_pipeline.model import Gap
-from mirror_pipeline.reports import BackfillReport, Excluded, Finding, MirrorPlan, RunReport, TopicPlan
+from mirror_pipeline.reports import BackfillReport, Excluded, Finding, MirrorPlan, PlanPrice, RunReport, TopicPlan
 from mirror_pipeline.text import clock, count, duration, instant, plural, rate, size
 from mirror_pipeline.units import format_duration
 
@@ -115,7 +115,7 @@ def plan(answer: MirrorPlan) -> RenderableType:
         for topic in answer.topics:
             amounts = [count(topic.partitions), count(topic.records), *([size(topic.bytes)] if sized else [])]
             grid.add_row(*cells(topic.topic, topic.target_topic, *amounts))
-        parts += [grid, *halts(answer.topics), Text(_plan_sum(answer.topics))]
+        parts += [grid, *halts(answer.topics), Text(_plan_sum(answer.topics)), *_price(answer.price)]
         parts += [Padding(line, (0, 0, 0, 2)) for topic, others in _alike(answer.topics, _todo_kind) for line in _todo(topic, others)]
     else:
         parts.append(Text("the selection matches no topic", "red"))
@@ -164,6 +164,15 @@ def _todo(topic: TopicPlan, others: Sequence[TopicPlan]) -> list[Text]:
     if others:
         lines.append(Text(f"  the same for {_and_more([other.topic for other in others]).removeprefix(', ')}", "dim"))
     return lines
+
+
+def _price(price: PlanPrice | None) -> list[Text]:
+    if price is None or not price.bytes:
+        return []
+    disk = f"{size(price.target_bytes)} on the target with its replicas, at most {size(price.buffer_bytes)} of buffer"
+    if price.seconds is None or price.bytes_per_second is None:
+        return [Text(f"about {disk}; how long it takes is known after a first run, `mirror doctor` measures the links", "dim")]
+    return [Text(f"about {duration(price.seconds)} at the last run's {rate(price.bytes_per_second)}; {disk}", "dim")]
 
 
 def _plan_sum(topics: Sequence[TopicPlan]) -> str:

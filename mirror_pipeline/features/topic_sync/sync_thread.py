@@ -96,8 +96,8 @@ def run_rounds(flow: Flow, store: LaneStore, rounds: Rounds, ended: RunEnd) -> N
         count += 1
         if ended.is_set():
             return
-        interval = flow.settings.topics.configs.interval
-        if ended.wait(min(pause, pause_after(seconds, interval))) and (error or not (outcome.waiting or starts.waits or _began_more(flow, seen))):
+        interval, waits = flow.settings.topics.configs.interval, bool(outcome.waiting) or starts.waits
+        if ended.wait(min(pause, pause_after(seconds, interval))) and (error or not (waits or _began_more(flow, seen))):
             return
         pause *= 2
 

@@ -22,6 +22,7 @@ from mirror_pipeline.operations.state.cluster_view import ClusterView
 from mirror_pipeline.operations.state.exact_needs import exact_needs
 from mirror_pipeline.operations.state.lag import first_ends
 from mirror_pipeline.operations.state.lag import lag as lag_of
+from mirror_pipeline.operations.state.price import backlog_sizes, price_of
 from mirror_pipeline.operations.state.snapshot import Snapshot
 from mirror_pipeline.reports import MirrorPlan, TopicPlan
 from mirror_pipeline.topics import rights
@@ -54,6 +55,7 @@ def _plan(snapshot: Snapshot, one: tuple[str, ...], said: Sequence[Notes]) -> Mi
     old = _too_old(snapshot, plans, lag)
     new = [made.target_topic for name, made in plans.items() if not made.create and name not in begun]
     filled = filled_topics(snapshot.target, new) if not flow.settings.shared else {}
+    sizes = backlog_sizes(snapshot, lag)
     exact = exact_needs(snapshot, plans, lag)
     copies = chained(flow.config, flow.settings, list(plans))
     claimed = of_claims(flow.claims(), {name: made.target_topic for name, made in plans.items()}, begun)
@@ -63,7 +65,7 @@ def _plan(snapshot: Snapshot, one: tuple[str, ...], said: Sequence[Notes]) -> Mi
             target_topic=made.target_topic,
             partitions=made.partitions,
             records=lags[name].lag_records if name in lags else 0,
-            bytes=None,
+            bytes=sizes.get(name),
             actions=made.actions,
             warnings=(
                 *made.warnings, *(lags[name].warnings if name in lags else ()), *old.get(name, ()), *claimed.warnings.get(name, ()),
@@ -82,7 +84,8 @@ def _plan(snapshot: Snapshot, one: tuple[str, ...], said: Sequence[Notes]) -> Mi
     hidden = rights.unseen(source.cluster, flow.settings.topics.include, list(selected.topics))
     cost = archive_note(flow.config.buffer, snapshot.stores)
     notes = dict.fromkeys(note for note in (*lag.notes, *(note for notes_of in said for note in notes_of(flow)), hidden, cost) if note)
-    return MirrorPlan(flow.name, shown, selected.excluded, tuple(notes))
+    price = price_of(snapshot, plans, {row.topic: row.bytes for row in shown if row.bytes is not None and not row.blockers})
+    return MirrorPlan(flow.name, shown, selected.excluded, tuple(notes), price)
 
 
 def _one_cluster(flow: Flow) -> tuple[str, ...]:

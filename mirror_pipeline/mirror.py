@@ -34,6 +34,7 @@ from mirror_pipeline.operations.check import check
 from mirror_pipeline.operations.doctor import MEASURE_SECONDS, DoctorReport, doctor
 from mirror_pipeline.operations.evict import evict
 from mirror_pipeline.operations.reload import run_following
+from mirror_pipeline.operations.remirror import look as look_at_fresh_copy
 from mirror_pipeline.operations.remirror import remirror
 from mirror_pipeline.operations.run import run as drain_or_run
 from mirror_pipeline.operations.sql import ask
@@ -44,6 +45,7 @@ from mirror_pipeline.operations.state.snapshot import Snapshot
 from mirror_pipeline.reports import (
     BackfillReport,
     Finding,
+    FreshCopy,
     GroupsReport,
     HaltedTopic,
     MappedRange,
@@ -457,6 +459,10 @@ class Mirror:
             ClusterUnreachable: the cluster concerned does not answer.
         """
         return resolving.resolve(self.flow, topic, accept)
+
+    def fresh_copy(self, topic: str) -> FreshCopy:
+        """What :meth:`remirror` would do; changes nothing. Raises as it does."""
+        return look_at_fresh_copy(self.flow, topic)
 
     def remirror(self, topic: str, *, accept_loss: bool = False) -> Resolution:
         """Copy a source topic afresh: delete its target topic, create it again with its settings, and copy everything that the source has.

@@ -81,6 +81,26 @@ class MirrorPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class FreshCopy:
+    """What copying a topic afresh would do: ``deleted`` offsets of the copy go, ``copied`` ones of the source come.
+
+    ``lost``: source offsets of the copy that the source does not have any more.
+    """
+
+    mirror: str
+    topic: str
+    target_topic: str
+    target: str
+    deleted: int
+    copied: int
+    lost: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``remirror --dry-run --json``."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that ``check`` examined."""
 

@@ -77,7 +77,7 @@ SHAPES = {
     ' or, with --accept, {"mirror", "topic", "accepted", "meaning", "spans", "decided_by"}',
     "groups": '{"mirrors": [{"mirror", "last_round", "source_down_since", "notes", "groups": [{"group", "topic", "partition", '
     '"source_offset", "target_offset", "behind", "written_at", "state", "why"}]}]}',
-    "remirror": '{as in resolve --accept}',
+    "remirror": '{as in resolve --accept}; with --dry-run {"mirror", "topic", "target_topic", "target", "deleted", "copied", "lost"}',
     **dict.fromkeys(
         ("quarantine list", "quarantine export", "quarantine send"),
         '{"quarantined": [{"mirror", "lane", "topic", "partition", "start", "end", "reason", "bytes", "readable"}]}',

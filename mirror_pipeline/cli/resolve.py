@@ -13,7 +13,7 @@ from mirror_pipeline.cli.errors import answers, print_json
 from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, Mirrors, OneMirror, OneTopic
 from mirror_pipeline.cli.show.tables import cells, table
 from mirror_pipeline.errors import UsageError
-from mirror_pipeline.reports import HaltedTopic, Resolution
+from mirror_pipeline.reports import FreshCopy, HaltedTopic, Resolution
 from mirror_pipeline.text import plural
 
 Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The source topic whose halt is accepted.")]
@@ -21,6 +21,7 @@ Delete = Annotated[bool, typer.Option("--delete-copy", metavar=NO_VALUE, help="N
 Loss = Annotated[
     bool, typer.Option("--accept-loss", metavar=NO_VALUE, help="Also where the copy has records that the source has deleted meanwhile.")
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", metavar=NO_VALUE, help="Only say what would be deleted and copied.")]
 Accept = Annotated[str | None, typer.Option("--accept", metavar="CODE", help="The halt's code, as the list shows it.")]
 
 
@@ -58,7 +59,7 @@ def resolve(
 
 def remirror(
     topic: OneTopic, config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: OneMirror = None, delete_copy: Delete = False,
-    accept_loss: Loss = False, as_json: AsJson = False,
+    accept_loss: Loss = False, dry_run: DryRun = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Copy a topic afresh: delete its target topic, create it again with its settings, and copy everything that the source has.
 
@@ -67,13 +68,25 @@ def remirror(
     """
     opened = load.load(config)
     live = opened.mirror(opened.one(mirror))
+    if dry_run:
+        found = live.fresh_copy(topic)
+        return print_json(found.to_json()) if as_json else answers().print(_would(found))
     if not delete_copy:
-        raise UsageError(f"this deletes the copy of {topic} on cluster {live.flow.settings.target}", hint="add --delete-copy to do it")
+        raise UsageError(f"this deletes the copy of {topic} on cluster {live.flow.settings.target}", hint="add --delete-copy to do it, or --dry-run to look first")
     done = live.remirror(topic, accept_loss=accept_loss)
     if as_json:
         print_json(done.to_json())
     else:
         answers().print(_done(done))
+
+
+def _would(found: FreshCopy) -> RenderableType:
+    gone = Text(f"the copy has {plural(found.lost, 'offset')} that the source has deleted: --accept-loss is needed", "yellow")
+    return Group(
+        Text(f"{found.target_topic} on cluster {found.target} would be deleted and created anew: {plural(found.deleted, 'offset')}"),
+        Text(f"{plural(found.copied, 'offset')} of {found.topic} would be copied from the source's beginning; consumers begin anew, too"),
+        *([gone] if found.lost else []), Text("a dry run: nothing was changed"),
+    )  # fmt: skip
 
 
 def _owner(opened: load.LoadedConfig, names: list[str], topic: str) -> str:

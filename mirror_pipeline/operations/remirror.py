@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from mirror_pipeline.errors import BrokerError, UsageError
 from mirror_pipeline.flow import Flow
 from mirror_pipeline.kafka.admin import Admin
-from mirror_pipeline.kafka.answers import EARLIEST_TIME
-from mirror_pipeline.kafka.offsets import offsets_at
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
+from mirror_pipeline.kafka.offsets import log_range, offsets_at
 from mirror_pipeline.model import Incarnation, TopicPartition
 from mirror_pipeline.operations.resolve import resolve
-from mirror_pipeline.reports import Resolution
+from mirror_pipeline.reports import FreshCopy, Resolution
 from mirror_pipeline.text import plural
 from mirror_pipeline.topics.configs import own_settings
 from mirror_pipeline.topics.lanes import KnownCopy, known_topics
 
 CREATE_SECONDS = 30.0
+
+
+def look(flow: Flow, topic: str) -> FreshCopy:
+    """See :meth:`Mirror.fresh_copy`."""
+    known = _known(flow, topic)
+    generation = known.generation
+    with flow.source_client() as client:
+        parts = [TopicPartition(topic, number) for number in generation.starts]
+        firsts, ends = (offsets_at(client, parts, at) for at in (EARLIEST_TIME, LATEST_TIME))
+    with flow.target_client() as client:
+        there = client.metadata([known.target_topic]).topics[known.target_topic]
+        targets = [TopicPartition(known.target_topic, number) for number in there.partitions]
+        held = log_range(client, targets, isolation=0)
+    return FreshCopy(
+        flow.name, topic, known.target_topic, flow.settings.target, sum(end - start for start, end in held.values()),
+        sum(ends[tp] - firsts[tp] for tp in parts), _deleted(generation, firsts),
+    )  # fmt: skip
 
 
 def remirror(flow: Flow, topic: str, *, accept_loss: bool) -> Resolution:
@@ -62,6 +80,10 @@ def _lost(flow: Flow, generation: Incarnation) -> int:
     """Source offsets from the copy's beginning on that the source has deleted meanwhile."""
     with flow.source_client() as client:
         firsts = offsets_at(client, [TopicPartition(generation.topic, number) for number in generation.starts], EARLIEST_TIME)
+    return _deleted(generation, firsts)
+
+
+def _deleted(generation: Incarnation, firsts: Mapping[TopicPartition, int]) -> int:
     return sum(max(0, offset - generation.starts[tp.partition]) for tp, offset in firsts.items())
 
 

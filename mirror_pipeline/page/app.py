@@ -66,6 +66,7 @@ class MirrorPages:
             one + "/edit": self._edit,
             one + "/failover": self._failover,
             one + "/failover/live": self._failover,
+            one + "/remirror": self._fresh_copy,
         }
         forms = {
             PAGE_PREFIX + "/new": self._save,
@@ -74,6 +75,7 @@ class MirrorPages:
             one + "/resume": self._pause,
             one + "/accept": self._accept,
             one + "/failover": self._fail_over,
+            one + "/remirror": self._remirror,
         }
         routes: list[Any] = [Route(path, self._guarded(answer), methods=["GET"]) for path, answer in pages.items()]
         routes += [Route(path, self._guarded(self._checked(answer)), methods=["POST"]) for path, answer in forms.items()]
@@ -220,6 +222,21 @@ class MirrorPages:
 
     def _form(self, request: Request, form: MirrorForm, text: ConfigText, *, new: bool, **facts: Any) -> Response:
         return self._show(request, "form.html", form=form, mark=text.mark, new=new, clusters=list(self._watches.config.clusters), **facts)
+
+    # A topic afresh.
+
+    async def _fresh_copy(self, request: Request) -> Response:
+        found = await run_in_threadpool(self._of(request).fresh_copy, request.query_params.get("topic", ""))
+        return self._show(request, "remirror.html", found=found)
+
+    async def _remirror(self, request: Request) -> Response:
+        form, mirror = request.state.form, self._of(request)
+        topic = form.get("topic", "")
+        if form.get("sure") != topic:
+            raise UsageError("a fresh copy is confirmed by the topic's name", hint="type it into the field beside the button")
+        done = await self._signed(request, lambda: mirror.remirror(topic, accept_loss=form.get("loss") == "accept"))
+        self._say(request, f"{done.topic} is copied afresh; a running lane begins within half a minute, otherwise the next run")
+        return self._back(request)
 
     # Failover.
 

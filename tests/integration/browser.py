@@ -70,7 +70,7 @@ class Browser:
 
     def click(self, text: str) -> None:
         """Press the link or button that says this; the page may put another one in its place meanwhile."""
-        where = f"//*[self::a or self::button][normalize-space()={json.dumps(text)}]"
+        where = f"//*[self::a or self::button][normalize-space()={json.dumps(text, ensure_ascii=False)}]"
 
         def pressed() -> bool:
             try:
@@ -86,6 +86,11 @@ class Browser:
         field = self._find(f"//label[starts-with(normalize-space(), {json.dumps(label)})]//*[self::input or self::textarea]")
         self._call("POST", f"/element/{field}/clear", {})
         self._call("POST", f"/element/{field}/value", {"text": text})
+
+    def click_at(self, label: str) -> None:
+        """Press what a label that begins so belongs to, such as a box to tick."""
+        box = self._find(f"//label[starts-with(normalize-space(), {json.dumps(label)})]//input")
+        self._call("POST", f"/element/{box}/click", {})
 
     def choose(self, label: str, option: str) -> None:
         """Choose from the list of a label that begins so."""

@@ -132,6 +132,30 @@ def test_a_mirror_is_resumed_by_the_keyboard_alone(site: Site) -> None:
     assert [row.kind.value for row in Decisions(store).all()][-1] == "resumed"
 
 
+def test_a_topic_is_copied_afresh_once_its_name_is_typed(site: Site) -> None:
+    browser, mirror = site.browser, site.mirror("there")
+    mirror.run(once=True)
+    ids = mirror.flow.target_admin().topics(["east.t"])["east.t"].topic_id
+    browser.go(browser.url.split("/mirrors")[0] + "/mirrors/m/there")
+    browser.click("Copy afresh…")
+    site.shows("The target topic is deleted with")
+    browser.click("Delete the copy and begin anew")
+    site.shows("a fresh copy is confirmed by the topic's name")
+    assert mirror.flow.target_admin().topics(["east.t"])["east.t"].topic_id == ids
+    browser.go(browser.url.split("/mirrors")[0] + "/mirrors/m/there")
+    browser.click("Copy afresh…")
+    if "They would be lost" in browser.text:
+        browser.click_at("Delete them")
+    browser.fill("To copy it afresh, type", "t")
+    browser.click("Delete the copy and begin anew")
+    site.shows("t is copied afresh")
+    assert mirror.flow.target_admin().topics(["east.t"])["east.t"].topic_id != ids
+    mirror.run(once=True)
+    for halt in mirror.halts():  # of what another test has deleted on the source
+        mirror.resolve(halt.topic, halt.code)
+    assert mirror.run(once=True).state == "ok"
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_fits_its_screen_in_light_and_dark(site: Site, width: int, scheme: str) -> None:

@@ -152,7 +152,11 @@ def test_a_topic_is_copied_afresh_when_that_is_asked_for(case: Case, topic_name:
     with mirror.flow.target_admin() as admin:
         configs = admin.topic_configs([f"east.{topic_name}"])[f"east.{topic_name}"]
     assert not isinstance(configs, Exception) and configs["retention.ms"].value == "123456789"
+    look = mirror.fresh_copy(topic_name)
+    assert (look.target_topic, look.deleted, look.copied, look.lost) == (f"east.{topic_name}", 40, 40, 0)
     trim(east, topic_name, {0: 5})
+    look = mirror.fresh_copy(topic_name)
+    assert (look.deleted, look.copied, look.lost) == (40, 35, 5)
     with pytest.raises(UsageError, match="5 offsets that the copy has are not on the source any more"):
         mirror.remirror(topic_name)
     with pytest.raises(UsageError, match="has no copy of another"):

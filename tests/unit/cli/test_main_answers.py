@@ -30,7 +30,7 @@ def test_plan_for_people(cli: Cli) -> None:
 
 def test_plan_json(cli: Cli) -> None:
     (mirror,) = cli("plan", "--json", mirrors=[FakeMirror()]).json["mirrors"]
-    assert keys(mirror) == {"mirror", "topics", "excluded", "notes"}
+    assert keys(mirror) == {"mirror", "topics", "excluded", "notes", "price"}
     assert {"topic", "target_topic", "partitions", "records", "bytes", "actions", "warnings"} <= keys(mirror["topics"][0])
     assert mirror["excluded"] == [{"topic": "__consumer_offsets", "why": "internal topic"}]
 

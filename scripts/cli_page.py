@@ -46,7 +46,8 @@ SHAPES = {
     "doctor": '{"mirrors": [{"mirror", "links": [{"cluster", "side", "round_trip", "send_buffer", "receive_buffer", "in_flight", '
     '"bandwidth", "predicted", "measured", "connections", "expected"}], "findings": [{"what", "ok", "detail", "hint"}]}]}',
     "plan": '{"mirrors": [{"mirror", "topics": [{"topic", "target_topic", "partitions", "records", "bytes", "actions", "warnings", '
-    '"blockers", "state", "code", "reason", "hint"}], "excluded": [{"topic", "why"}], "notes", "price": {"bytes", "target_bytes", "buffer_bytes", "bytes_per_second", "seconds"}}]}',
+    '"blockers", "state", "code", "reason", "hint"}], "excluded": [{"topic", "why"}], "notes", '
+    '"price": {"bytes", "target_bytes", "buffer_bytes", "bytes_per_second", "seconds"}}]}',
     "run": '{"mirrors": [{"mirror", "state", "records", "bytes", "seconds", '
     '"topics": [{"topic", "state", "reason", "hint", "positions": {PARTITION: OFFSET}, ...}], ...}]}',
     "backfill": '{"mirror", "topic", "target_topic", "from_time", "to_time", "ranges": {PARTITION: [START, END]}, "run": {as in run}, '

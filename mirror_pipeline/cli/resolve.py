@@ -72,7 +72,8 @@ def remirror(
         found = live.fresh_copy(topic)
         return print_json(found.to_json()) if as_json else answers().print(_would(found))
     if not delete_copy:
-        raise UsageError(f"this deletes the copy of {topic} on cluster {live.flow.settings.target}", hint="add --delete-copy to do it, or --dry-run to look first")
+        hint = "add --delete-copy to do it, or --dry-run to look first"
+        raise UsageError(f"this deletes the copy of {topic} on cluster {live.flow.settings.target}", hint=hint)
     done = live.remirror(topic, accept_loss=accept_loss)
     if as_json:
         print_json(done.to_json())

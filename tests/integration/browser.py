@@ -38,8 +38,18 @@ class Browser:
         flags = [f"--{flag}" for flag in (*FLAGS, f"user-data-dir={folder / 'profile'}", f"host-resolver-rules=MAP {foreign} 127.0.0.1")]
         options = {"binary": shutil.which("chromium"), "args": flags}
         wanted = {"browserName": "chrome", "goog:chromeOptions": options, "timeouts": {"script": 60_000, "pageLoad": 60_000}}
-        made = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
-        self._base += f"/session/{made['sessionId']}"
+        self._base += f"/session/{self._session(wanted)}"
+
+    def _session(self, wanted: dict[str, Any]) -> str:
+        """On a busy machine chromium may not have started when chromedriver gives up."""
+        said = []
+        for _ in range(3):
+            try:
+                return str(self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})["sessionId"])
+            except urllib.error.HTTPError as error:
+                said.append(error.read().decode("utf-8", "replace"))
+        self.end()
+        raise AssertionError(f"chromium does not start: {said}")
 
     def go(self, url: str) -> None:
         """Load a page in the window's top level, as somebody who types its address."""

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,3 +54,13 @@ def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path, text: str) ->
     built = build(tmp_path / "mkdocs.yml", tmp_path / "site")
     assert built.returncode == 1
     assert "contains a link" in built.stderr
+
+
+def test_every_alert_names_a_runbook_and_every_runbook_its_alerts(site: Path) -> None:
+    rules = yaml.safe_load((ROOT / "observability" / "alerts.yml").read_text())["groups"][0]["rules"]
+    named = {rule["alert"]: rule["annotations"]["runbook"].removeprefix("docs/runbooks.md#") for rule in rules}
+    page = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
+    sections = {re.sub(r"\W+", "-", title.lower()): text for title, text in re.findall(r"^## (.+)\n((?:(?!## ).*\n?)*)", page, re.M)}
+    anchors = re.findall(r'<h2 id="([^"]+)"', (site / "runbooks.html").read_text(encoding="utf-8"))
+    assert set(anchors) == sections.keys()
+    assert {alert: anchor for anchor, text in sections.items() for alert in re.findall(r"`(Mirror[A-Z]\w+)`", text)} == named

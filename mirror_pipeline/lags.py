@@ -135,3 +135,38 @@ class MirrorLag:
             "notes": list(self.notes),
             "topics": body["topics"],
         }
+
+
+@dataclass(frozen=True, slots=True)
+class DelayHour:
+    """One hour of a topic; ``at`` is its begin in milliseconds.
+
+    The delays are from a record's timestamp until it was known to be on the target, in milliseconds; None where no row of the hour has
+    one. The ledger has the longest delay of each row, which counts for all records of the row: after ten minutes that is a partition's
+    hour.
+    """
+
+    at: int
+    records: int
+    delay_p50_ms: int | None
+    delay_p99_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDelays:
+    """The hours of one topic, all of the period, oldest first."""
+
+    topic: str
+    hours: tuple[DelayHour, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorDelays:
+    """``lag --history`` of one mirror: topics of which something was sent in the period."""
+
+    mirror: str
+    topics: tuple[TopicDelays, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``mirror lag --history --json``."""
+        return asdict(self)

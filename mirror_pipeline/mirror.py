@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -23,7 +24,7 @@ from mirror_pipeline.features.topic_sync.acl_round import acl_notes
 from mirror_pipeline.features.topic_sync.sync_state import sync_notes
 from mirror_pipeline.features.topic_sync.sync_thread import syncing_topics
 from mirror_pipeline.flow import Flow, Session
-from mirror_pipeline.lags import MirrorLag
+from mirror_pipeline.lags import MirrorDelays, MirrorLag
 from mirror_pipeline.model import Gap, TopicPartition
 from mirror_pipeline.operations import backfill
 from mirror_pipeline.operations import pause as pausing
@@ -38,8 +39,8 @@ from mirror_pipeline.operations.remirror import look as look_at_fresh_copy
 from mirror_pipeline.operations.remirror import remirror
 from mirror_pipeline.operations.run import run as drain_or_run
 from mirror_pipeline.operations.sql import ask
+from mirror_pipeline.operations.state import delays, lag, status
 from mirror_pipeline.operations.state import health as healths
-from mirror_pipeline.operations.state import lag, status
 from mirror_pipeline.operations.state.plan import plan
 from mirror_pipeline.operations.state.snapshot import Snapshot
 from mirror_pipeline.reports import (
@@ -184,6 +185,14 @@ class Mirror:
         """The lag of each topic and its halt, from ledger, last runs and source. Raises ClusterUnreachable."""
         with Snapshot(self.flow) as snapshot:
             return lag.lag(snapshot, notes=sync_notes(self.flow))
+
+    def delays(self, seconds: float) -> MirrorDelays:
+        """Records and their delays by topic and hour, from the ledger; contacts no cluster.
+
+        Raises:
+            UsageError: more than the seven days for which the ledger keeps hours apart.
+        """
+        return delays.delays(self.flow, seconds, time.time())
 
     def health(self, max_age: float | None = None) -> healths.Health:
         """Whether the mirror is healthy; asks the source only where some lane is not running.

@@ -154,7 +154,8 @@ class Send:
     Either dense (both stretches are ``records`` long, ``cause`` is None) or a hole (``records`` is 0, ``cause`` says why, and the target
     stretch is empty or, with ``offsets: exact``, as long and full of control markers). The sends of a partition tile its source offsets
     without overlap. ``ordinal`` is the number of records the lane has put into that target partition before; below 0 in the part of a
-    topic that was adopted, where it counts up to the first record that the lane puts there itself.
+    topic that was adopted, where it counts up to the first record that the lane puts there itself. ``delay_ms`` is from the oldest
+    record's timestamp until the target's confirmation was known; None where that is unknown, and for holes.
     """
 
     topic: str
@@ -169,6 +170,7 @@ class Send:
     ordinal: int
     micro_batch: int
     cause: HoleCause | None = None
+    delay_ms: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,8 @@ SHAPES = {
     '"from_buffer": {as ranges}}',
     "lag": '{"mirrors": [{"mirror", "lag_records", "lag_seconds", "lag_seconds_at_least", "unread_records", "unread_seconds", '
     '"halted", "notes", "topics": [{"topic", "target_topic", "lag_records", "lag_seconds", "state", "code", "reason", "hint", '
-    '"partitions": [{"partition", "position", "end", "staged", "lag"}], ...}]}]}',
+    '"partitions": [{"partition", "position", "end", "staged", "lag"}], ...}]}]}; with --history {"mirrors": [{"mirror", '
+    '"topics": [{"topic", "hours": [{"at", "records", "delay_p50_ms", "delay_p99_ms"}]}]}]}',
     "status": '{"mirrors": [{"mirror", "source", "target", "lanes": [{"lane", "state", "heartbeat", "topics", "records", "bytes", '
     '"buffer": {"spans_bytes", "ledger_bytes", "log_bytes", "live_files", "unverified_bytes", "oldest_staged", "full_since", ...}, ...}], '
     '"buffer_bytes", "buffer_total_bytes", "buffer_max_bytes", "staged_records", "staged_bytes", "gaps", "verified_at", "different"}]}',

@@ -33,6 +33,10 @@ MaxAge = Annotated[
 ]
 Partitions = Annotated[bool, typer.Option("--partitions", "-p", metavar=NO_VALUE, help="Show one row per partition, with its offsets.")]
 
+History = Annotated[
+    str | None,
+    typer.Option("--history", metavar="TIME", help="Show records and their delay by hour for that time, 7d at most, from the ledger."),
+]
 Query = Annotated[str, typer.Argument(metavar="QUERY", help="One query in Spark's SQL; - reads it from standard input.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, metavar="ROWS", help="Print at most this many rows.")]
 
@@ -43,6 +47,7 @@ def lag(
     watch: Watch = False,
     every: Every = 2.0,
     partitions: Partitions = False,
+    history: History = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how far each target lags its source, in records and in time.
@@ -52,13 +57,21 @@ def lag(
     and those that a lane at work waits for, are listed with their reason. Exit code 0 even when there is lag or a halt.
 
     While the source is unreachable, only the staged records that are not on the target yet are shown; exit code 3.
+
+    With --history, what was sent instead, by hour: records, and the delay from a record's timestamp until it was known to be on the
+    target. The ledger keeps the longest delay of each row, after ten minutes of each partition and hour. Contacts no cluster.
     """
+    if history is not None and (watch or partitions):
+        raise UsageError("--history cannot be combined with --watch or --partitions", hint="run the commands one after the other")
     if watch and as_json:
         raise UsageError("--watch and --json cannot be combined", hint="--json prints one document; run the command repeatedly instead")
     opened = load.load(config)
     mirrors = [opened.mirror(name) for name in opened.pick(mirror)]
     if watch:
         _watch(mirrors, every, partitions)
+        return
+    if history is not None:
+        _history(mirrors, parse_duration(history), as_json)
         return
     if as_json:
         print_json({"mirrors": [each.lag().to_json() for each in mirrors]})
@@ -75,6 +88,14 @@ def lag(
         answers().print(tables_status.each(shown))
     if unreachable is not None:
         raise unreachable
+
+
+def _history(mirrors: list[Mirror], seconds: float, as_json: bool) -> None:
+    found = [each.delays(seconds) for each in mirrors]
+    if as_json:
+        print_json({"mirrors": [answer.to_json() for answer in found]})
+    else:
+        answers().print(tables_status.each([tables_status.delays(answer, answers().width) for answer in found]))
 
 
 def _staged(mirror: Mirror, partitions: bool) -> list[RenderableType]:

@@ -27,6 +27,7 @@ from mirror_pipeline.buffer.ledger.verified import thinned, verified_ends
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.buffer.spans.eviction import SpanKey
 from mirror_pipeline.buffer.tables import rows
+from mirror_pipeline.buffer.tables.columns import TIME
 from mirror_pipeline.buffer.tables.delta import DeltaLog
 from mirror_pipeline.buffer.tables.files import FileTotals, append_numbered, append_revision, append_rows, read_rows
 from mirror_pipeline.buffer.tables.schema import GAPS, INCARNATIONS, PRODUCERS, SENDS, VERIFICATIONS
@@ -173,6 +174,16 @@ class Ledger:
         """The sends that end after a source offset, for the partitions named; read file by file, so that other rows take no memory."""
         sends = read_rows(self._sends, keep=partial(sends_after, starts=starts))
         return sends.sort_by([(name, "ascending") for name in ("topic", "partition", "source_start")])
+
+    def sends_recorded(self, since: int) -> pa.Table:
+        """Records sent since a time (milliseconds since the epoch): ``topic``, ``records``, ``recorded_at``, ``delay_ms``.
+
+        What was adopted is left out: others sent it. Thinned rows have the time of their latest part (:func:`thin`).
+        """
+        floor = pa.scalar(since * 1000, pa.int64()).cast(TIME)
+        wanted = (pc.field("recorded_at") >= floor) & (pc.field("records") > 0) & (pc.field("ordinal") >= 0)
+        names = ["topic", "records", "ordinal", "recorded_at", "delay_ms"]
+        return read_rows(self._sends, names, keep=lambda part: part.filter(wanted)).drop_columns(["ordinal"])
 
     def sends_since(self, known: Collection[str], topics: Collection[str]) -> tuple[pa.Table, list[str]]:
         """The sends of some topics in files that are not ``known``, and the names of all files now.

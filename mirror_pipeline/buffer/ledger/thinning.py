@@ -13,15 +13,15 @@ RECENT_SECONDS = 600
 OLD_SECONDS = 7 * 86_400
 _HOUR_MICROSECONDS = 3_600_000_000
 _LEAST = ("source_start", "target_start", "ordinal")
-_GREATEST = ("source_end", "target_end", "micro_batch", "recorded_at")
+_GREATEST = ("source_end", "target_end", "micro_batch", "recorded_at", "delay_ms")
 
 
 def thin(sends: pa.Table, *, now: float, recent: float = RECENT_SECONDS, old: float = OLD_SECONDS) -> pa.Table:
     """Join neighbours along a partition where source offsets, target offsets and ordinals run on without a break.
 
     Every source offset keeps its target offset, every hole its cause, every partition its position. A joined row has
-    the latest time and the latest micro-batch of its parts. Rows that overlap or leave something out stay as they are,
-    for an audit to find.
+    the latest time, the latest micro-batch and the longest known delay of its parts. Rows that overlap or leave something
+    out stay as they are, for an audit to find.
 
     Args:
         sends: rows of the sends table, in any order.

@@ -53,6 +53,7 @@ def sends_table(store: LaneStore, sends: Sequence[Send], at: int) -> pa.Table:
         columns.int64s(s.micro_batch for s in sends),
         columns.strings([None if s.cause is None else s.cause.value for s in sends]),
         columns.times([at] * len(sends)),
+        pa.array([s.delay_ms for s in sends], pa.int64()),
     )
 
 

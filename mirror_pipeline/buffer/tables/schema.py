@@ -93,7 +93,9 @@ SENDS = TableSpec(
         micro_batch=_LONG,
     )
     .append(pa.field("cause", _TEXT, nullable=True))
-    .append(pa.field("recorded_at", TIME, nullable=False)),
+    .append(pa.field("recorded_at", TIME, nullable=False))
+    # Nullable: holes have no delay, nor have rows of older ledgers.
+    .append(pa.field("delay_ms", _LONG, nullable=True)),
     skipping=("topic", "partition", "source_start", "source_end", "target_topic", "target_start", "target_end", "micro_batch"),
 )
 

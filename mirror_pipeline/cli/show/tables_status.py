@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mirror_pipeline.cli.show.tables import STYLES, cells, halts, state, table, title
-from mirror_pipeline.lags import BEHIND, MirrorLag, TopicLag
+from mirror_pipeline.lags import BEHIND, MirrorDelays, MirrorLag, TopicLag
 from mirror_pipeline.operations.state.health import FINE, PROBLEM_STATE, Health
 from mirror_pipeline.reports import BufferUse, LaneStatus, MirrorStatus
 from mirror_pipeline.text import clock, count, duration, instant, plural, rate, size, sparkline
@@ -56,6 +56,37 @@ def lag(answer: MirrorLag, history: LagHistory | None = None, *, partitions: boo
         line = [Text(history.line(answer.mirror, topic.topic, room), "cyan")] if history and room else []
         grid.add_row(*cells(*(row[:1] + row[2:] if narrow else row), *line))
     return Group(title(answer.mirror), grid, *_below(answer))
+
+
+def delays(answer: MirrorDelays, width: int = WIDE) -> RenderableType:
+    """``lag --history`` of one mirror: a row per topic; each bar of a sparkline stands for equally many hours, the newest on the right."""
+    if not answer.topics:
+        return Group(title(answer.mirror), Text("nothing was sent in that time", "yellow"))
+    room = max(8, (width - max(len(topic.topic) for topic in answer.topics) - 48) // 2)
+    grid = table(["topic"], ["records", "p50", "p99", "worst hour"])
+    for name in ("records by time", "p99 by time"):
+        grid.add_column(name, no_wrap=True)
+    for topic in answer.topics:
+        known = [hour for hour in topic.hours if hour.delay_p99_ms is not None]
+        worst = max((hour.delay_p99_ms or 0 for hour in known), default=None)
+        newest = (known[-1].delay_p50_ms, known[-1].delay_p99_ms) if known else (None, None)
+        numbers = [_delay(each) for each in (*newest, worst)]
+        bars = (_bars([hour.records for hour in topic.hours], room), _bars([hour.delay_p99_ms or 0 for hour in topic.hours], room))
+        records = count(sum(hour.records for hour in topic.hours))
+        grid.add_row(*cells(topic.topic, records, *numbers, *(Text(each, "cyan") for each in bars)))
+    return Group(title(answer.mirror), grid, Text("p50 and p99 of the last hour with records; each bar: the greatest of its hours", "dim"))
+
+
+def _delay(milliseconds: int | None) -> str:
+    if milliseconds is None:
+        return "-"
+    return f"{milliseconds} ms" if milliseconds < 1000 else duration(milliseconds / 1000)
+
+
+def _bars(values: Sequence[int], room: int) -> str:
+    """A sparkline of at most ``room`` bars, each the greatest of equally many values."""
+    size = -(-len(values) // room)
+    return sparkline([max(values[at : at + size]) for at in range(0, len(values), size)])
 
 
 def undelivered(answer: MirrorLag, *, partitions: bool = False) -> RenderableType:

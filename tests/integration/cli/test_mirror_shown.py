@@ -39,6 +39,18 @@ def shown(mirror: Mirror) -> tuple[dict[str, str], dict[str, str], set[str]]:
     return lag, plan, wrong
 
 
+def test_the_ledger_knows_how_long_records_took(mirror: tuple[Mirror, list[str]], clusters: ClusterPair) -> None:
+    made, (early, *_) = mirror
+    produce(made.flow.source.bootstrap_servers[0], early, 10, start=50, at=int(time.time() * 1000) - 3_600_000)
+    assert made.run(once=True).state == "ok"
+    found = {topic.topic: [hour for hour in topic.hours if hour.records] for topic in made.delays(3600).topics}
+    sent = {name: sum(hour.records for hour in hours) for name, hours in found.items()}
+    assert sorted(sent.values()) == [50, 50, 50, 60] and sent[early] == 60
+    for name, hours in found.items():
+        worst = max(hour.delay_p99_ms or 0 for hour in hours)
+        assert 3_600_000 <= worst < 3_800_000 if name == early else 0 < worst < 120_000
+
+
 def test_lag_plan_and_check_know_what_a_run_would_stop_at(mirror: tuple[Mirror, list[str]], clusters: ClusterPair) -> None:
     made, (told, trimmed, deleted, _) = mirror
     east = made.flow.source.bootstrap_servers[0]

@@ -19,7 +19,7 @@ from mirror_pipeline.engine.driver.write.marker_epochs import MarkerEpochs
 from mirror_pipeline.engine.driver.write.recovery import TAIL_ANSWER_SECONDS, NoTailYet, Tail, read_tails
 from mirror_pipeline.engine.driver.write.target_health import TargetHealth
 from mirror_pipeline.engine.tasks.write.messages import PartitionOutcome, PartitionWork, WriteResult
-from mirror_pipeline.engine.tasks.write.offset_map import Landed, advance_over, advance_to, trailing_holes_only
+from mirror_pipeline.engine.tasks.write.offset_map import Landed, advance_over, advance_to, trailing_holes_only, with_delays
 from mirror_pipeline.errors import BrokerError, ConnectionLost
 from mirror_pipeline.halts import Halt, buffer_gap, internal, log_internal, refused_topic
 from mirror_pipeline.kafka.client import WireClient
@@ -187,6 +187,7 @@ class SendOutcomes:
         if part.writing.position != before:
             part.writing.worked()
         now = time.time()
+        sends = with_delays(sends, part.pending, now)
         position = part.writing.position
         filled = not self._context.exact or position.target_next >= position.source_next
         while filled and part.pending and part.pending[0].end <= position.source_next:

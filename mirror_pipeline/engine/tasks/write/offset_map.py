@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from mirror_pipeline.model import HoleCause, Position, Send, SpanRef
 
@@ -159,6 +160,19 @@ def merge(sends: Iterable[Send]) -> list[Send]:
         else:
             merged.append(send)
     return merged
+
+
+def with_delays(sends: Sequence[Send], spans: Iterable[SpanRef], now: float) -> list[Send]:
+    """Sends of one partition with the delay of the oldest record in their spans; ``now`` is the time (seconds) of their confirmation."""
+    oldest: dict[int, int] = {}
+    end = max((send.source_end for send in sends), default=-1)
+    for span in takewhile(lambda span: span.start < end, spans):  # during an outage many thousands wait behind them
+        if span.records and span.min_timestamp > 0:
+            oldest[span.micro_batch] = min(span.min_timestamp, oldest.get(span.micro_batch, span.min_timestamp))
+    return [
+        replace(send, delay_ms=max(0, int(now * 1000) - oldest[send.micro_batch])) if send.records and send.micro_batch in oldest else send
+        for send in sends
+    ]
 
 
 def trailing_holes_only(spans: Sequence[SpanRef], position: Position) -> bool:

@@ -26,6 +26,8 @@ START_ENV = "MIRROR_BACKFILL_START"
 DEFAULT_START = "2024-01-01"
 BACKFILL_MAX_SECONDS = 24 * 3600
 BACKFILL_LOG_SECONDS = 30.0
+# So much may be all there is, soon after the first catalogue, and is nobody's accident.
+A_FEW = timedelta(hours=24)
 
 
 class BackfillConfig(dg.Config):
@@ -40,6 +42,10 @@ class BackfillConfig(dg.Config):
         default="auto",
         description="Where the records come from. `auto`: the source cluster, and the archive (`buffer.archive`) for what the source has "
         "deleted. `buffer`: buffer and archive only. `cluster`: the source only.",
+    )
+    everything: bool = Field(
+        default=False,
+        description="Set to true to copy all hours there are. Without it such a run is refused: *Materialize all* starts one a topic.",
     )
 
 
@@ -95,6 +101,8 @@ def backfill_asset(mirror: KnownMirror, topic: KnownTopic, parts: dg.TimeWindowP
         config = settings_of(context, BackfillConfig)
         tag_run(context, _tags(mirror))
         window = context.partition_time_window
+        if not config.everything:
+            _refuse_everything(window, parts)
         bounds = tuple(int(moment.timestamp() * 1000) for moment in (window.start, window.end))
 
         def copy(observer: Observer, stop: threading.Event) -> BackfillReport:
@@ -109,6 +117,18 @@ def backfill_asset(mirror: KnownMirror, topic: KnownTopic, parts: dg.TimeWindowP
         yield dg.MaterializeResult(asset_key=spec.key, metadata=metadata.of_backfill(report))
 
     return backfill_step
+
+
+def _refuse_everything(window: dg.TimeWindow, parts: dg.TimeWindowPartitionsDefinition) -> None:
+    """Raise Failure for a run of all partitions, which one click on a page full of assets starts for every topic."""
+    first, last = parts.get_first_partition_window(), parts.get_last_partition_window()
+    if first is None or last is None or window.start > first.start or window.end - window.start <= A_FEW:
+        return
+    if window.end >= last.end - (last.end - last.start):  # a partition may have ended since it was launched
+        raise failure(
+            f"this is every hour since {window.start:%Y-%m-%d}: nothing was copied",
+            hint="choose a time range, or set `everything: true` in the run configuration if all of it is meant",
+        )
 
 
 def record_source(name: str) -> RecordSource:

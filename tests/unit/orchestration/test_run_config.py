@@ -16,7 +16,7 @@ from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors, NoS
 
 OURS = {
     "budget_seconds", "idle_seconds", "report_interval", "whole_lane", "into", "source", "older_than_days", "upkeep_older_than_days",
-    "mode", "topics", "wait", "accept_differences", "tail", "dry_run",
+    "mode", "topics", "wait", "accept_differences", "tail", "dry_run", "everything",
 }  # fmt: skip
 DAGSTER = {
     "execution/config/marker_to_close",

@@ -15,6 +15,8 @@ from mirror_pipeline.config import Config
 from mirror_pipeline.engine.driver import lanes
 from mirror_pipeline.features.adoption import adopt_topics, mm2_adoption
 from mirror_pipeline.features.adoption.adoption_report import FULL, AdoptReport, options_of
+from mirror_pipeline.features.backup.backup_file import BackupReport, back_up
+from mirror_pipeline.features.backup.restore_backup import RestoreReport, restore
 from mirror_pipeline.features.failover import failback, failover
 from mirror_pipeline.features.failover.report import FailbackOptions, FailbackReport, FailoverOptions, FailoverReport
 from mirror_pipeline.features.groups import answer
@@ -472,6 +474,41 @@ class Mirror:
     def fresh_copy(self, topic: str) -> FreshCopy:
         """What :meth:`remirror` would do; changes nothing. Raises as it does."""
         return look_at_fresh_copy(self.flow, topic)
+
+    def backup(self, out: Path) -> BackupReport:
+        """Write the ledger, with groups, decisions and promotions, into one file; allowed beside running lanes. Contacts no cluster.
+
+        Args:
+            out: the file; in a folder one named by mirror and time.
+
+        Raises:
+            UsageError: there is no ledger yet, or the file cannot be written.
+            BufferUnusable: the ledger cannot be read.
+        """
+        return back_up(self.flow, out)
+
+    def restore(
+        self,
+        file: Path,
+        *,
+        replace: bool = False,
+        observer: Callable[[VerifyProgress], None] | None = None,
+        stop: threading.Event | None = None,
+        session: Session = None,
+    ) -> RestoreReport:
+        """Bring back the ledger from a backup, and add to it what the target has received since, after comparing it with the source.
+
+        Args:
+            file: what :meth:`backup` has written.
+            replace: move an existing ledger aside.
+            observer, stop, session: as in :meth:`verify`.
+
+        Raises:
+            UsageError: no backup, another mirror's, a ledger is there, or the mirror is one whose ledger cannot be restored safely.
+            LaneBusy: a lane runs.
+            ClusterUnreachable: a cluster does not answer; the ledger is restored, and runs halt until it is caught up.
+        """
+        return restore(self.flow, file, replace=replace, session=session, observer=observer, stop=stop or threading.Event())
 
     def remirror(self, topic: str, *, accept_loss: bool = False) -> Resolution:
         """Copy a source topic afresh: delete its target topic, create it again with its settings, and copy everything that the source has.

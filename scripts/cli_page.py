@@ -62,6 +62,8 @@ SHAPES = {
     "health": '{"state", "exit_code", "mirrors": [{"mirror", "state", "exit_code", "problems", "lanes", "topics", "copied_to", '
     '"lag_records", "as_of"}]}',
     "gaps": '{"gaps": [{"mirror", "topic", "partition", "start", "end", "cause", "decided_by", "at"}]}',
+    "backup": '{"file", "mirror", "taken_at", "bytes", "tables": [{"lane", "table", "rows", "transaction"}]}',
+    "restore": '{"ok", "mirror", "taken_at", "kept", "topics": [{"topic", "target_topic", "records", "state", "reason"}]}',
     "support-bundle": '{"file", "contents": [NAME]}',
     "sql": '{"columns", "rows": [{COLUMN: VALUE}], "more"}',
     "verify": '{"ok", "records", "leaves", "differences": [{"topic", "partition", "source_offset", "target_offset", "kind", '

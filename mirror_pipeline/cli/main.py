@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 
 from mirror_pipeline.cli import (
     adoption,
+    backup,
     exporter,
     failover,
     json_log,
@@ -102,7 +103,7 @@ def root(
 WITH_CONFIG = (
     "init", "check", "doctor", "plan", "run", "backfill", "lag", "status", "health", "gaps", "sql", "resolve", "verify", "repair",
     "evict", "up", "groups", "failover", "failback", "adopt", "exporter", "pause", "resume", "page", "remirror",
-    "support-bundle",
+    "support-bundle", "backup", "restore",
 )  # fmt: skip
 OFFSETS_WITH_CONFIG = ("translate", "show")
 QUARANTINE_WITH_CONFIG = ("list", "export", "send")
@@ -113,7 +114,7 @@ for _panel, _commands in (
     (LOOK, (status.lag, status.status, status.health, status.gaps, status.sql)),
     (LOOK, (verify.verify, verify.repair, resolve.resolve, resolve.remirror, status.evict, offsets.groups)),
     (LOOK, (exporter.exporter, exporter.page, support.support_bundle)),
-    (OVER, (failover.failover, failover.failback, adoption.adopt)),
+    (OVER, (failover.failover, failover.failback, adoption.adopt, backup.backup, backup.restore)),
     (HERE, (local.up, local.demo, local.version)),
 ):
     for _command in _commands:

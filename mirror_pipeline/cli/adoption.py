@@ -13,7 +13,7 @@ from rich.text import Text
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import PROBLEM, answers, note, notices, print_json
 from mirror_pipeline.cli.jobs import Job, run_jobs, signals_stop
-from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, known_mirrors
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, known_mirrors, named_topics
 from mirror_pipeline.cli.show.progress import VerifyContent, view_for
 from mirror_pipeline.cli.show.tables import cells, table, title
 from mirror_pipeline.features.adoption.adoption_report import AdoptReport
@@ -22,7 +22,10 @@ from mirror_pipeline.text import count, duration, plural
 Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", autocompletion=known_mirrors, help="The mirror; needed if the file has several.")
 ]
-Topics = Annotated[list[str], typer.Option("--topic", "-t", metavar="TOPIC", help="The source topic; may be given several times.")]
+Topics = Annotated[
+    list[str],
+    typer.Option("--topic", "-t", metavar="TOPIC", autocompletion=named_topics, help="The source topic; may be given several times."),
+]
 Proof = Annotated[
     str, typer.Option("--proof", metavar="full|last:N", help="Compare every record, or the last N offsets of each target partition.")
 ]

@@ -13,7 +13,7 @@ from rich.text import Text
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import PROBLEM, answers, note, notices, print_json
 from mirror_pipeline.cli.jobs import Job, run_jobs, signals_stop
-from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, known_mirrors
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, known_mirrors, named_topics
 from mirror_pipeline.cli.show.progress import view_for
 from mirror_pipeline.cli.show.run_progress import RunContent
 from mirror_pipeline.cli.show.tables import cells, table, title
@@ -27,7 +27,8 @@ T = TypeVar("T")
 Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=known_mirrors, help="The mirror.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", metavar=NO_VALUE, help="Only look: nothing is copied, promoted or written.")]
 Topics = Annotated[
-    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this source topic; may be given several times.")
+    list[str] | None,
+    typer.Option("--topic", "-t", metavar="TOPIC", autocompletion=named_topics, help="Only this source topic; may be given several times."),
 ]
 Unplanned = Annotated[
     bool, typer.Option("--unplanned", metavar=NO_VALUE, help="Do not ask the source, even if it answers: deliver what is staged.")

@@ -21,6 +21,7 @@ from mirror_pipeline.cli.options import (
     OnlyTopic,
     PlainCommand,
     PlainGroup,
+    named_topics,
 )
 from mirror_pipeline.cli.show.tables import cells, table, title
 from mirror_pipeline.reports import CarriedGroup, GroupsReport, MappedRange, Translation
@@ -32,7 +33,12 @@ commands = typer.Typer(
     no_args_is_help=True,
     cls=PlainGroup,
 )
-Topic = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The source topic; with --reverse also the target topic.")]
+Topic = Annotated[
+    str,
+    typer.Option(
+        "--topic", "-t", metavar="TOPIC", autocompletion=named_topics, help="The source topic; with --reverse also the target topic."
+    ),
+]
 Partition = Annotated[int | None, typer.Option("--partition", "-p", metavar="P", help="Only this partition.")]
 Offset = Annotated[int | None, typer.Option("--offset", "-o", metavar="N", help="The next offset that a consumer reads.")]
 Time = Annotated[

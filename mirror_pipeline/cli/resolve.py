@@ -10,13 +10,16 @@ from rich.text import Text
 
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import answers, print_json
-from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, Mirrors, OneMirror, OneTopic
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, Mirrors, OneMirror, OneTopic, named_topics
 from mirror_pipeline.cli.show.tables import cells, table
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.reports import FreshCopy, HaltedTopic, Resolution
 from mirror_pipeline.text import plural
 
-Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The source topic whose halt is accepted.")]
+Topic = Annotated[
+    str | None,
+    typer.Option("--topic", "-t", metavar="TOPIC", autocompletion=named_topics, help="The source topic whose halt is accepted."),
+]
 Delete = Annotated[bool, typer.Option("--delete-copy", metavar=NO_VALUE, help="Needed: the target topic is deleted, with all its records.")]
 Loss = Annotated[
     bool, typer.Option("--accept-loss", metavar=NO_VALUE, help="Also where the copy has records that the source has deleted meanwhile.")

@@ -15,7 +15,7 @@ import typer
 from mirror_pipeline.cli import load
 from mirror_pipeline.cli.errors import OK, PROBLEM, UNEXPECTED, UNREACHABLE, answers, describe, note, notices, print_json, say
 from mirror_pipeline.cli.jobs import Job, Outcome, run_jobs, signals_stop
-from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, Mirrors, OneTopic, Settings
+from mirror_pipeline.cli.options import DEFAULT_CONFIG_PATH, NO_VALUE, AsJson, ConfigFile, Mirrors, OneTopic, Settings, named_topics
 from mirror_pipeline.cli.show import tables
 from mirror_pipeline.cli.show.progress import View, view_for
 from mirror_pipeline.cli.show.run_progress import RunContent
@@ -30,7 +30,10 @@ T = TypeVar("T")
 
 Once = Annotated[bool, typer.Option("--once", metavar=NO_VALUE, help="Copy the records that the source holds now, then stop.")]
 Period = Annotated[str | None, typer.Option("--for", metavar="TIME", help="Copy for this long, such as 30m or 1h30m, then stop.")]
-Topics = Annotated[list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; may be given several times.")]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", "-t", metavar="TOPIC", autocompletion=named_topics, help="Only this topic; may be given several times."),
+]
 Drain = Annotated[
     bool, typer.Option("--drain", metavar=NO_VALUE, help="Only deliver what is staged, then stop; the source is not contacted.")
 ]

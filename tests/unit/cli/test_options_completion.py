@@ -13,8 +13,8 @@ FILE = """clusters:
   east: {bootstrap_servers: "h:1"}
   west: {bootstrap_servers: "h:2"}
 mirrors:
-  - {name: east-to-west, source: east, target: west, topics: {include: [a]}}
-  - {name: back, source: west, target: east, topics: {include: [b]}, naming: identity}
+  - {name: east-to-west, source: east, target: west, topics: {include: [alpha, 'eu\\.orders', "a.*"]}}
+  - {name: back, source: west, target: east, topics: {include: [beta]}, naming: identity}
 """
 COMPLETE = """
 eval "$(mirror --show-completion bash)"
@@ -32,6 +32,9 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         ("mirror lag --mirror b", {"back"}),
         ("mirror failover ''", {"east-to-west", "back"}),
         ("mirror -c other.yaml lag -m ''", {"only"}),
+        ("mirror remirror -t ''", {"alpha", "eu.orders", "beta"}),
+        ("mirror remirror --mirror back --topic ''", {"beta"}),
+        ("mirror run -t e", {"eu.orders"}),
         ("mirror lag -c missing.yaml -m ''", {""}),
     ],
 )

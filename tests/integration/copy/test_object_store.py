@@ -19,7 +19,7 @@ from mirror_pipeline.buffer.place.usage import lane_use
 from mirror_pipeline.buffer.spans.spans import SpanTable
 from mirror_pipeline.crash_points import ONCE, STOP
 from mirror_pipeline.engine.driver.maintain import thread
-from mirror_pipeline.errors import LaneBusy
+from mirror_pipeline.errors import LaneBusy, UsageError
 from mirror_pipeline.local.shapes.bulk import fill_bulk
 from tests.integration.processes import document, kill_tree, start_mirror, wait_until
 from tests.support.kafka_source import ClusterPair
@@ -91,6 +91,28 @@ def test_a_copy_through_an_object_store(clusters: ClusterPair, tmp_path: Path, t
     assert all(key.startswith("deep/buffer/") for key in keys)
     assert status.buffer_total_bytes == sum(path.stat().st_size for path in _bodies(object_store, "deep/buffer/m"))
     assert not (tmp_path / "s3:").exists()
+
+
+def test_a_ledger_is_backed_up_and_restored_in_an_object_store(
+    clusters: ClusterPair, tmp_path: Path, topic_name: str, object_store: ObjectStore
+) -> None:
+    setting = Setting(clusters, tmp_path / "one", topic_name, 2 * MB, lease=LONG_LEASE)
+    setting.mirror.run(once=True)
+    file = Path(setting.mirror.backup(tmp_path).file)
+    produce(setting.source, topic_name, 4000, partitions=4, start=10**9, size=1000)
+    setting.records += 4000
+    setting.mirror.run(once=True)
+    with pytest.raises(UsageError, match="cannot rename"):
+        setting.mirror.restore(file, replace=True)
+    text = setting.config.read_text()
+    assert text.count("deep/buffer") == 1
+    setting.config.write_text(text.replace("deep/buffer", "new/buffer"))
+    setting.mirror = Mirror(load_config(setting.config), "m")
+    assert [(row.state, row.records) for row in setting.mirror.restore(file).topics] == [("caught_up", 4000)]
+    produce(setting.source, topic_name, 100, partitions=4, start=2 * 10**9)
+    setting.records += 100
+    assert setting.mirror.run(once=True).records == 100
+    setting.copied()
 
 
 def _bodies(store: ObjectStore, prefix: str) -> list[Path]:

@@ -15,6 +15,7 @@ from mirror_pipeline.orchestration.assets import BUDGET_SECONDS, lane_assets, la
 from mirror_pipeline.orchestration.backfill import backfill_asset, backfill_job, partitions
 from mirror_pipeline.orchestration.checks import copying_key, verify_checks, verify_job, verify_schedule
 from mirror_pipeline.orchestration.failover import failback_job, failover_job
+from mirror_pipeline.orchestration.freshness import fresh_check
 from mirror_pipeline.orchestration.groups import carries_groups, groups_check, groups_sensor, groups_spec
 from mirror_pipeline.orchestration.maintenance import evict_job, prune_job, schedules
 from mirror_pipeline.orchestration.overview import overview_check, overview_spec
@@ -54,7 +55,7 @@ def build(project: Project, *, resources: dict[str, Any] | None = None) -> dg.De
         assets += [backfill_asset(mirror, topic, parts) for topic in mirror.topics or ()]
         jobs += lane_jobs + ([backfill_job(mirror)] if mirror.topics else [])
         if mirror.topics:
-            checks.append(verify_checks(mirror))
+            checks += [fresh_check(mirror), verify_checks(mirror)]
             jobs.append(verify_job(mirror, checks[-1]))
             hourly.append(verify_schedule(mirror, jobs[-1]))
         jobs.append(failover_job(mirror))

@@ -172,6 +172,7 @@ class TopicMemory:
     reported_lag: int = -1
     reported_end: int = -1
     directed: str = ""
+    fresh: bool | None = None
 
 
 @dataclass(slots=True)
@@ -231,6 +232,14 @@ class LagMemory:
                 due.append(topic)
         self._topics = {topic.topic: self._topics[topic.topic] for topic in lag.topics}
         return due
+
+    def fresh(self, topic: str) -> bool | None:
+        """What the check `fresh` of a topic said last; None if nothing."""
+        return self._topics[topic].fresh
+
+    def say_fresh(self, topic: str, fresh: bool) -> None:
+        """It says so now."""
+        self._topics[topic].fresh = fresh
 
     def pace(self, lanes: Iterable[LaneFacts], now: float) -> list[LaneFacts]:
         """The facts with the end of each lane's newest run by this host's clock: the run's own may differ from it by hours."""

@@ -11,6 +11,7 @@ from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.orchestration import metadata, names, step_thread
 from mirror_pipeline.orchestration.assets import BUDGET_SECONDS, lane_tags
 from mirror_pipeline.orchestration.checks import copying_key
+from mirror_pipeline.orchestration.freshness import fresh_events
 from mirror_pipeline.orchestration.overview import Event, overview_events
 from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
@@ -64,6 +65,7 @@ def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: Mirr
     decision = decide(lag, facts, homes=homes, now=now, stuck=memory.stuck())
     starting = bool(decision.starts) or any(lane.run is not None and now - lane.run.since < STARTING_SECONDS for lane in facts)
     glance = overview_events(Facts(mirror.name, status=status, lag=lag, lag_at=now, starting=starting), memory.overview, now)
+    glance += fresh_events(mirror, lag, memory)
     events = [*glance, *(dg.AssetObservation(names.source_key(mirror.name, t.topic), metadata=metadata.of_topic_lag(t)) for t in due)]
     return _result(mirror, decision, events, memory.cursor())
 

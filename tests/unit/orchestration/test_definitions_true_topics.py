@@ -260,5 +260,5 @@ def test_runs_of_the_lag_sensor_hold_no_verification(tmp_path: Path, instance: d
 def test_every_topic_has_its_checks_whatever_its_name(tmp_path: Path) -> None:
     graph = build(write_project(tmp_path, TOPICS)).resolve_asset_graph()
     keys = {(names.topic_of(key.asset_key), key.name) for key in graph.asset_check_keys}
-    of_topics = {(topic, name) for topic in TOPICS for name in (names.COPYING_CHECK, names.SAME_CHECK)}
+    of_topics = {(topic, name) for topic in TOPICS for name in (names.COPYING_CHECK, names.FRESH_CHECK, names.SAME_CHECK)}
     assert keys == of_topics | {("overview", names.OVERVIEW_CHECK)}

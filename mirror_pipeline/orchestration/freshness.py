@@ -1,6 +1,6 @@
 """The check `fresh` on every target asset: red while the copy is minutes behind, green otherwise, also where nothing is written.
 
-The lag sensor evaluates it where it changes. While the source cannot be asked nothing is said: what was known stays, with its time.
+The lag sensor evaluates it where it changes. Once the lag has not been measurable for the same time, what was green is a warning.
 """
 
 # No `from __future__ import annotations`: Dagster reads the annotations of the check at run time.
@@ -19,7 +19,7 @@ from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
 from mirror_pipeline.orchestration.run_tags import run_tags, step_tags, tag_check_run
 from mirror_pipeline.orchestration.sensors.lag_decision import LagMemory
-from mirror_pipeline.text import duration, plural
+from mirror_pipeline.text import clock, duration, plural
 
 FRESH_MAX_SECONDS = 300
 # Evaluations of one tick: of thousands of topics the first ones come over some minutes.
@@ -80,6 +80,24 @@ def fresh_events(mirror: KnownMirror, lag: MirrorLag, memory: LagMemory) -> list
             dg.AssetCheckEvaluation(
                 asset_key=names.target_key(mirror.name, topic.topic), check_name=names.FRESH_CHECK, passed=fresh,
                 metadata=metadata.of_topic_lag(topic), severity=dg.AssetCheckSeverity.ERROR, description=_words(topic, fresh),
+            )  # fmt: skip
+        )
+    return events
+
+
+def unknown_events(mirror: KnownMirror, why: str, memory: LagMemory, now: float) -> list[dg.AssetCheckEvaluation]:
+    """Warnings in place of green checks, once nobody can tell any more whether they are true; red ones stay."""
+    since = memory.see_nothing(now)
+    if now - since <= BEHIND_SECONDS:
+        return []
+    known = {topic.topic for topic in mirror.topics or ()}
+    events = []
+    for topic in [name for name in memory.said_fresh() if name in known][:NEWS_A_TICK]:
+        memory.say_fresh(topic, None)
+        events.append(
+            dg.AssetCheckEvaluation(
+                asset_key=names.target_key(mirror.name, topic), check_name=names.FRESH_CHECK, passed=False,
+                severity=dg.AssetCheckSeverity.WARN, description=f"not known since {clock(since)}: {why}",
             )  # fmt: skip
         )
     return events

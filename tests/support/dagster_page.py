@@ -52,9 +52,10 @@ BACKFILL_STATE = """
 query($id: String!) { partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill {
   status error { message } runs { runId status } } } }
 """
+ENDED = ("COMPLETED", "COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED")
 FAILURES = """
 query($id: ID!) { runOrError(runId: $id) { ... on Run { eventConnection { events {
-  __typename ... on RunFailureEvent { message } } } } } }
+  ... on RunFailureEvent { message } ... on ExecutionStepFailureEvent { error { message } } } } } } }
 """
 TERMINATE = """
 mutation($ids: [String!]!) { terminateRuns(runIds: $ids) { __typename } }
@@ -97,9 +98,21 @@ class Up:
         return self.ask(RUNS, filter={"tags": tags, **chosen})["runsOrError"]["results"]
 
     def failures(self, run_id: str) -> list[str]:
-        """Why a run failed, from its failure events."""
+        """Why a run failed: what its failed steps say, then the run itself."""
         events = self.ask(FAILURES, id=run_id)["runOrError"]["eventConnection"]["events"]
-        return [event["message"] for event in events if event["__typename"] == "RunFailureEvent"]
+        return [(event.get("error") or event)["message"] for event in events if event]
+
+    def backfilled(self, topics: list[str], **params: Any) -> list[dict[str, Any]]:
+        """Launch backfills of these topics as the page does; their runs when all have ended."""
+        keys = [{"path": [NAME, "backfill", topic]} for topic in topics]
+        answer = self.ask(BACKFILL, params={"assetSelection": keys, **params})["launchPartitionBackfill"]
+        assert answer["__typename"] == "LaunchBackfillSuccess", answer
+
+        def ended() -> list[dict[str, Any]] | None:
+            state = self.ask(BACKFILL_STATE, id=answer["backfillId"])["partitionBackfillOrError"]
+            return state["runs"] if state["status"] in ENDED else None
+
+        return until("the backfill has ended", ended)
 
     def reasons(self, sensor: str) -> list[str]:
         """Skip reasons of the sensors whose name begins so, newest first; an error of a tick fails the test."""

@@ -200,17 +200,20 @@ class LagMemory:
         self._topics: dict[str, TopicMemory] = {}
         self._ends: dict[str, EndMemory] = {}
         self.overview = OverviewMemory()
+        self.unseen_since: float | None = None
         try:
             body = json.loads(cursor or "{}")
             if body.get("version") == VERSION:
                 self._topics = {name: TopicMemory(**row) for name, row in body["topics"].items()}
                 self._ends = {label: EndMemory(**row) for label, row in body.get("ends", {}).items()}
                 self.overview = OverviewMemory(**body.get("overview", {}))
+                self.unseen_since = body.get("unseen_since")
         except (ValueError, TypeError, KeyError, AttributeError):
             self._topics, self._ends = {}, {}
 
     def see(self, lag: MirrorLag, now: float) -> list[TopicLag]:
         """Remember a measured lag; return the topics that should be observed now."""
+        self.unseen_since = None
         pause = max(OBSERVE_SECONDS, float(len(lag.topics)))
         due = []
         for topic in lag.topics:
@@ -237,9 +240,18 @@ class LagMemory:
         """What the check `fresh` of a topic said last; None if nothing."""
         return self._topics[topic].fresh
 
-    def say_fresh(self, topic: str, fresh: bool) -> None:
+    def say_fresh(self, topic: str, fresh: bool | None) -> None:
         """It says so now."""
         self._topics[topic].fresh = fresh
+
+    def see_nothing(self, now: float) -> float:
+        """Remember that the lag cannot be measured; return since when."""
+        self.unseen_since = now if self.unseen_since is None else self.unseen_since
+        return self.unseen_since
+
+    def said_fresh(self) -> list[str]:
+        """The topics whose check `fresh` is green because a lane keeps up."""
+        return [name for name, memory in self._topics.items() if memory.fresh and not memory.directed]
 
     def pace(self, lanes: Iterable[LaneFacts], now: float) -> list[LaneFacts]:
         """The facts with the end of each lane's newest run by this host's clock: the run's own may differ from it by hours."""
@@ -262,4 +274,5 @@ class LagMemory:
         """The cursor as text."""
         topics = {name: asdict(memory) for name, memory in self._topics.items()}
         ends = {label: asdict(end) for label, end in self._ends.items()}
-        return json.dumps({"version": VERSION, "topics": topics, "ends": ends, "overview": asdict(self.overview)})
+        overview = asdict(self.overview)
+        return json.dumps({"version": VERSION, "topics": topics, "ends": ends, "overview": overview, "unseen_since": self.unseen_since})

@@ -11,7 +11,7 @@ from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.orchestration import metadata, names, step_thread
 from mirror_pipeline.orchestration.assets import BUDGET_SECONDS, lane_tags
 from mirror_pipeline.orchestration.checks import copying_key
-from mirror_pipeline.orchestration.freshness import fresh_events
+from mirror_pipeline.orchestration.freshness import fresh_events, unknown_events
 from mirror_pipeline.orchestration.overview import Event, overview_events
 from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
@@ -111,13 +111,18 @@ def _without_source(
     now, memory = step_thread.wall_clock(), LagMemory(context.cursor)
     decision = decide(lag, memory.pace(gather(context.instance, mirror, status), now), homes=homes, now=now)
     drain = LagDecision(decision.starts, (unseen, *decision.reasons))
-    return _result(mirror, drain, overview_events(Facts(mirror.name, error=unseen), memory.overview, now), memory.cursor())
+    return _result(mirror, drain, _unseen_events(mirror, unseen, memory, now), memory.cursor())
 
 
 def _blind(context: dg.SensorEvaluationContext, mirror: KnownMirror, unseen: str) -> dg.SensorResult:
     memory = LagMemory(context.cursor)
-    events = overview_events(Facts(mirror.name, error=unseen), memory.overview, step_thread.wall_clock())
+    events = _unseen_events(mirror, unseen, memory, step_thread.wall_clock())
     return dg.SensorResult(skip_reason=unseen, asset_events=events, cursor=memory.cursor())
+
+
+def _unseen_events(mirror: KnownMirror, unseen: str, memory: LagMemory, now: float) -> list[Event]:
+    glance = overview_events(Facts(mirror.name, error=unseen), memory.overview, now)
+    return [*glance, *unknown_events(mirror, unseen, memory, now)]
 
 
 def _unseen(mirror: KnownMirror, error: Exception) -> str:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
 from mirror_pipeline.orchestration import names
 from tests.support.dagster_page import (
-    BACKFILL,
-    BACKFILL_STATE,
     NAME,
     TERMINATE,
     Up,
@@ -94,28 +91,31 @@ def test_a_backfill_launched_over_the_page_copies_exactly_its_range(up: Up) -> N
     into = f"{up.target(topic)}.again"
     keys = [f"{hour + timedelta(hours=number):%Y-%m-%d-%H:%M}" for number in (2, 3, 4)]
     op = f"backfill_{names.word(NAME)}_{names.word(topic)}"
-    answer = up.ask(
-        BACKFILL,
-        params={
-            "assetSelection": [{"path": [NAME, "backfill", topic]}],
-            "partitionNames": keys,
-            "runConfigData": {"ops": {op: {"config": {"into": into}}}},
-        },
-    )["launchPartitionBackfill"]
-    assert answer["__typename"] == "LaunchBackfillSuccess", answer
-
-    def ended() -> dict[str, Any] | None:
-        state: dict[str, Any] = up.ask(BACKFILL_STATE, id=answer["backfillId"])["partitionBackfillOrError"]
-        assert not state["status"].startswith("FAIL") and state["error"] is None, state
-        return state if state["status"].startswith("COMPLETED") else None
-
-    state = until("the backfill has ended", ended)
-    assert [run["status"] for run in state["runs"]] == ["SUCCESS"], "one run for the whole range"
+    runs = up.backfilled([topic], partitionNames=keys, runConfigData={"ops": {op: {"config": {"into": into}}}})
+    assert [run["status"] for run in runs] == ["SUCCESS"], "one run for the whole range"
     wanted = sorted(f"hour {number} value {n}" for number in (2, 3, 4) for n in range(40 + number))
     assert sorted(consume(up.west, into)) == wanted
     done = up.asset("backfill", topic)["assetMaterializations"]
     assert sorted(event["partition"] for event in done) == keys
     assert up.numbers(topic, "records", kind="backfill") == [len(wanted)] * 3
+
+
+def test_materialize_all_copies_nothing_unless_everything_is_meant(up: Up) -> None:
+    """*Materialize all* launches all partitions of the selected assets, without configuration."""
+    topics = [up.topic("first"), up.topic("hours")]
+    runs = up.backfilled(topics, allPartitions=True)
+    assert [run["status"] for run in runs] == ["FAILURE"] * 2
+    for run in runs:
+        why = up.failures(run["runId"])[0]
+        assert "this is every hour since" in why
+        assert "everything: true" in why
+        assert "\n" not in why.strip()
+    assert [consume(up.west, f"{up.target(topic)}.backfill") for topic in topics] == [[], []]
+    into, op = f"{up.target(topics[1])}.all", f"backfill_{names.word(NAME)}_{names.word(topics[1])}"
+    config = {"ops": {op: {"config": {"everything": True, "into": into}}}}
+    (run,) = up.backfilled(topics[1:], allPartitions=True, runConfigData=config)
+    assert run["status"] == "SUCCESS", up.failures(run["runId"])
+    assert sorted(consume(up.west, into)) == sorted(consume(up.east, topics[1]))
 
 
 @pytest.mark.slow

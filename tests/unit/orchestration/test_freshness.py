@@ -10,8 +10,9 @@ import pytest
 from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.orchestration import names
-from mirror_pipeline.orchestration.freshness import NEWS_A_TICK, fresh_check, fresh_events
+from mirror_pipeline.orchestration.freshness import NEWS_A_TICK, fresh_check, fresh_events, unknown_events
 from mirror_pipeline.orchestration.sensors.lag_decision import LagMemory
+from mirror_pipeline.text import clock
 from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors, known, mirror_lag, topic_lag
 
 
@@ -30,6 +31,14 @@ class Looks:
         memory = LagMemory(self.cursor)
         memory.see(lag, 1_000.0)
         events = fresh_events(self.mirror, lag, memory)
+        self.cursor = memory.cursor()
+        return {names.topic_of(event.asset_key): (event.passed, event.description or "") for event in events}
+
+    def blind(self, now: float) -> dict[str, tuple[bool, str]]:
+        """What they say while the lag cannot be measured."""
+        memory = LagMemory(self.cursor)
+        events = unknown_events(self.mirror, "east is down", memory, now)
+        assert all(event.severity == dg.AssetCheckSeverity.WARN for event in events)
         self.cursor = memory.cursor()
         return {names.topic_of(event.asset_key): (event.passed, event.description or "") for event in events}
 
@@ -57,6 +66,19 @@ def test_a_topic_that_is_left_alone_is_not_late() -> None:
     looks = Looks("orders")
     paused = replace(topic_lag("orders", 9, seconds=900.0), state="paused")
     assert looks.tick(MirrorLag(NAME, (paused,), None)) == {"orders": (True, "paused: left alone")}
+
+
+def test_green_becomes_a_warning_once_the_lag_has_not_been_known_for_minutes() -> None:
+    looks = Looks("orders", "late", "paused")
+    paused = replace(topic_lag("paused", 9, seconds=900.0), state="paused")
+    lag = MirrorLag(NAME, (topic_lag("orders", 0), topic_lag("late", 9, seconds=900.0), paused), None)
+    looks.tick(lag)
+    assert looks.blind(2_000.0) == {}
+    assert looks.blind(2_300.0) == {}, "a broker that restarts is back before"
+    assert looks.blind(2_310.0) == {"orders": (False, f"not known since {clock(2_000.0)}: east is down")}
+    assert looks.blind(9_000.0) == {}, "told once"
+    assert looks.tick(lag) == {"orders": (True, "nothing is missing")}
+    assert looks.blind(9_900.0) == {}, "counted from this outage"
 
 
 def test_of_thousands_those_that_are_late_come_first_and_the_others_over_some_ticks() -> None:

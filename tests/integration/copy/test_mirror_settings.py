@@ -38,7 +38,7 @@ CHANGES: dict[str, list[Change]] = {
         Change({"naming": {"map": {"TOPIC": "x.TOPIC"}}}, "renamed"),
         Change({"naming": {"match": "(.*)", "replace": r"east.\1", "otherwise": "identity"}}),
     ],
-    "offsets": [],  # has one value
+    "offsets": [Change({"offsets": "exact"})],  # nothing is in the way where all offsets are the same so far
     "start": [
         Change({"start": "latest"}),
         Change({"start": "2030-01-01T00:00:00Z"}),
@@ -56,6 +56,7 @@ CHANGES: dict[str, list[Change]] = {
     "topics.manage": [Change({"topics": {"include": ["TOPIC"], "manage": False}})],
     "topics.configs": [Change({"topics": {"include": ["TOPIC"], "configs": {"defaults_from": "source", "exclude": []}}})],
     "topics.acls": [Change({"topics": {"include": ["TOPIC"], "acls": {"sync": True}}})],
+    "topics.follow_trim": [Change({"offsets": "exact", "topics": {"include": ["TOPIC"], "follow_trim": True}})],
     "topics.on_source_delete": [Change({"topics": {"include": ["TOPIC"], "on_source_delete": choice}}) for choice in ("keep", "delete")],
     "topics.replication_factor": [Change({"topics": {"include": ["TOPIC"], "replication_factor": 3}})],
     "buffer.uri": [Change({"buffer": {"uri": "./elsewhere"}}, "target_filled")],

@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,10 @@ def _make_room(flow: Flow, *, replace: bool) -> str:
         hint = "move the objects under the mirror's prefix elsewhere, then restore without --replace"
         raise UsageError("an object store cannot rename a folder: the ledger of before would not be kept whole", hint=hint)
     folder = Path(stores[0].uri).parent
-    aside = folder.with_name(f"{folder.name}.before-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}")
+    named = f"{folder.name}.before-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+    # Two restores in one second are two folders.
+    names = (folder.with_name(f"{named}{f'-{number}' if number else ''}") for number in count())
+    aside = next(name for name in names if not name.exists())
     with ExitStack() as held:
         for store in stores:
             held.enter_context(lane_lock(store))

@@ -45,7 +45,7 @@ class BackfillConfig(dg.Config):
     )
     everything: bool = Field(
         default=False,
-        description="Set to true to copy all hours there are. Without it such a run is refused: *Materialize all* starts one a topic.",
+        description="True: copy all hours there are. Without it such a run is refused: *Materialize all* starts it for all topics.",
     )
 
 

@@ -106,21 +106,12 @@ def test_a_backfill_launched_over_the_page_copies_exactly_its_range(up: Up) -> N
 
 def test_materialize_all_copies_nothing_unless_everything_is_meant(up: Up) -> None:
     """*Materialize all* launches all partitions of the selected assets, without configuration."""
-    topics = [up.topic("first"), up.topic("hours")]
-    runs = up.backfilled(topics, allPartitions=True)
-    assert [run["status"] for run in runs] == ["FAILURE"], "one run, because both assets have the same hours"
-    whys = [why for why in up.failures(runs[0]["runId"]) if "nothing was copied" in why]
-    assert len(whys) == 2, "a step each, and each is refused"
-    for why in whys:
-        assert "this is every hour since" in why
-        assert "everything: true" in why
-        assert "\n" not in why.strip()
-    assert [consume(up.west, f"{up.target(topic)}.backfill") for topic in topics] == [[], []]
-    into, op = f"{up.target(topics[1])}.all", f"backfill_{names.word(NAME)}_{names.word(topics[1])}"
-    config = {"ops": {op: {"config": {"everything": True, "into": into}}}}
-    (run,) = up.backfilled(topics[1:], allPartitions=True, runConfigData=config)
-    assert run["status"] == "SUCCESS", up.failures(run["runId"])
-    assert sorted(consume(up.west, into)) == sorted(consume(up.east, topics[1]))
+    topic = up.topic("first")
+    runs = up.backfilled([topic], allPartitions=True)
+    assert [run["status"] for run in runs] == ["FAILURE"]
+    (why,) = [each for each in up.failures(runs[0]["runId"]) if "nothing was copied" in each]
+    assert "this is every hour since" in why and "everything: true" in why and "\n" not in why.strip()
+    assert consume(up.west, f"{up.target(topic)}.backfill") == []
 
 
 @pytest.mark.slow

@@ -13,13 +13,13 @@ from mirror_pipeline.exporter.causes import BEHIND_SECONDS
 from mirror_pipeline.halts import LEFT_ALONE
 from mirror_pipeline.lags import MirrorLag, TopicLag
 from mirror_pipeline.orchestration import metadata, names
-from mirror_pipeline.orchestration.checks import TopicCheckSpec
+from mirror_pipeline.orchestration.checks import TopicCheckSpec, moment
 from mirror_pipeline.orchestration.failures import failure
 from mirror_pipeline.orchestration.project import KnownMirror
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
 from mirror_pipeline.orchestration.run_tags import run_tags, step_tags, tag_check_run
 from mirror_pipeline.orchestration.sensors.lag_decision import LagMemory
-from mirror_pipeline.text import clock, duration, plural
+from mirror_pipeline.text import duration, plural
 
 FRESH_MAX_SECONDS = 300
 # Evaluations of one tick: of thousands of topics the first ones come over some minutes.
@@ -97,7 +97,7 @@ def unknown_events(mirror: KnownMirror, why: str, memory: LagMemory, now: float)
         events.append(
             dg.AssetCheckEvaluation(
                 asset_key=names.target_key(mirror.name, topic), check_name=names.FRESH_CHECK, passed=False,
-                severity=dg.AssetCheckSeverity.WARN, description=f"not known since {clock(since)}: {why}",
+                severity=dg.AssetCheckSeverity.WARN, description=f"not known since {moment(since)}: {why}",
             )  # fmt: skip
         )
     return events

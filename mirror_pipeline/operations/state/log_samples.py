@@ -20,7 +20,7 @@ from mirror_pipeline.verify.log_walk import Aborted
 SAMPLE_BYTES = 32 * 1024
 PARTITIONS_AN_ANSWER = 64
 # A batch larger than a sample comes only for the first partition of a request: each of those costs a request of its own.
-BATCH_BYTES = 1 << 20
+ONE_BATCH_BYTES = 1 << 20
 MOST_LOOKED_AT = 64 << 20
 Looks = Mapping[TopicPartition, tuple[int, int]]
 
@@ -63,7 +63,7 @@ def _read(connection: Connection, wanted: Looks, found: Mapping[str, LogSample])
     left, read = [tp for tp, (begin, end) in wanted.items() if begin < end], 0
     while left and read < MOST_LOOKED_AT:
         asked = {tp: (wanted[tp][0], SAMPLE_BYTES) for tp in left[:PARTITIONS_AN_ANSWER]}
-        limit = BATCH_BYTES + SAMPLE_BYTES * len(asked)
+        limit = ONE_BATCH_BYTES + SAMPLE_BYTES * len(asked)
         answers = fetch(connection, asked, max_wait_ms=0, min_bytes=0, max_bytes=limit, patience=0.0)
         done = {tp for number, tp in enumerate(asked) if not number or answers[tp].error or len(answers[tp].records)}
         for tp in done:

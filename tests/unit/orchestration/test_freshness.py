@@ -10,9 +10,9 @@ import pytest
 from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.lags import MirrorLag
 from mirror_pipeline.orchestration import names
+from mirror_pipeline.orchestration.checks import moment
 from mirror_pipeline.orchestration.freshness import NEWS_A_TICK, fresh_check, fresh_events, unknown_events
 from mirror_pipeline.orchestration.sensors.lag_decision import LagMemory
-from mirror_pipeline.text import clock
 from tests.support.orchestration_fakes import NAME, FakeMirror, FakeMirrors, known, mirror_lag, topic_lag
 
 
@@ -75,7 +75,7 @@ def test_green_becomes_a_warning_once_the_lag_has_not_been_known_for_minutes() -
     looks.tick(lag)
     assert looks.blind(2_000.0) == {}
     assert looks.blind(2_300.0) == {}, "a broker that restarts is back before"
-    assert looks.blind(2_310.0) == {"orders": (False, f"not known since {clock(2_000.0)}: east is down")}
+    assert looks.blind(2_310.0) == {"orders": (False, f"not known since {moment(2_000.0)}: east is down")}
     assert looks.blind(9_000.0) == {}, "told once"
     assert looks.tick(lag) == {"orders": (True, "nothing is missing")}
     assert looks.blind(9_900.0) == {}, "counted from this outage"

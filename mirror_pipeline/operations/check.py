@@ -102,7 +102,7 @@ def _selection(flow: Flow, names: list[str], selected: Selected) -> Finding:
 
 
 def _plan_findings(flow: Flow, notes: Sequence[Notes]) -> Iterable[Finding]:
-    answer = plan(flow, notes)
+    answer = plan(flow, notes, priced=False)
     for topic in answer.topics:
         if topic.state == HALTED:
             yield Finding(f"topic {topic.topic}", False, f"halted ({topic.code or 'no code'}): {topic.reason}", topic.hint)

@@ -120,6 +120,30 @@ def bounded(call: Callable[[], Report], seconds: float, *, name: str) -> Report:
     return answers[0]
 
 
+def bounded_alone(
+    call: Callable[[], Report], seconds: float, *, name: str, at_work: set[str], who: str, busy: str
+) -> Report:  # fmt: skip
+    """The same, unless the last call of ``who`` has not returned: calls do not pile up on a cluster that hangs.
+
+    Args:
+        call, seconds, name: as for :func:`bounded`.
+        at_work: whose calls have not returned.
+        who: whose call this is.
+        busy: what the TimeoutError says where that is so.
+    """
+    if who in at_work:
+        raise TimeoutError(busy)
+    at_work.add(who)
+
+    def ended() -> Report:
+        try:
+            return call()
+        finally:
+            at_work.discard(who)
+
+    return bounded(ended, seconds, name=name)
+
+
 def alive(pid: int) -> bool:
     """Whether a process of this machine exists."""
     try:

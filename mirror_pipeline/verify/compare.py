@@ -77,6 +77,11 @@ class ComparedPair:
     runs: Runs = field(default_factory=Runs)
     beyond: int | None = None
 
+    @property
+    def source_next(self) -> int:
+        """With ``prefix``, the next source offset to copy."""
+        return self.task.ours[1] if self.beyond is None else self.beyond
+
 
 @dataclass(frozen=True, slots=True)
 class PairStep:

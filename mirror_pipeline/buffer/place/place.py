@@ -183,6 +183,14 @@ def raise_format(store: LaneStore, number: int) -> None:
             root.write_file(MARKER, _marker(number), durable=True)
 
 
+def format_of(store: LaneStore) -> int:
+    """The format of a lane's buffer. Raises BufferUnusable."""
+    root = replace(store, uri=store.root)
+    with explained(root.uri):
+        text = root.read_file(MARKER)
+    return FIRST_FORMAT if text is None else _format(root.uri, text)
+
+
 def _check_format(root: str, text: bytes) -> None:
     """Make sure that the marker names a format this version knows. Raises BufferUnusable."""
     number = _format(root, text)

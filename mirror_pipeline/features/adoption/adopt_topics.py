@@ -23,8 +23,9 @@ from mirror_pipeline.features.adoption.adoption_report import AdoptedPartition, 
 from mirror_pipeline.features.adoption.proof import Proof, ProofObserver, ProvenPartition, prove
 from mirror_pipeline.flow import Flow, Session
 from mirror_pipeline.kafka.offsets import log_range
-from mirror_pipeline.model import HoleCause, Incarnation, Send, TopicPartition
+from mirror_pipeline.model import HoleCause, Incarnation, Position, Send, TopicPartition
 from mirror_pipeline.topics.lanes import known_topics, lane_of, select_topics
+from mirror_pipeline.verify.compare import ComparedPair
 from mirror_pipeline.verify.log_walk import READ_UNCOMMITTED
 
 ADOPTED = -1
@@ -116,7 +117,7 @@ def record(flow: Flow, store: LaneStore, proof: Proof) -> Incarnation:
     ledger = Ledger(store, durable=flow.config.buffer.durable)
     ledger.ensure()
     generation = _generation(proof, ledger.incarnations().get(proof.topic))
-    sends = [send for part in proof.partitions for send in _sends(proof, part, generation.incarnation)]
+    sends = [send for part in proof.partitions for send in _sends(part, generation)]
     ledger.record(ledger.last_record() + 1, sends)
     crash_point("adopt.mapped")
     ledger.add_incarnations([generation])
@@ -162,7 +163,8 @@ def _generation(proof: Proof, before: Incarnation | None) -> Incarnation:
 
 @dataclass(slots=True)
 class _Tiles:
-    """Makes the sends of one partition: they tile its source offsets, and their ordinals end at 0, where the copy's own begin."""
+    """Makes the sends of one partition: they tile its source offsets, and their ordinals run on; an adopted copy's end at 0, where its own
+    begin."""
 
     first: Send
     at: int
@@ -188,16 +190,22 @@ class _Tiles:
         return made
 
 
-def _sends(proof: Proof, part: ProvenPartition, incarnation: str) -> Iterator[Send]:
-    if part.pair is None:
-        return
-    start, target = part.start, part.pair.task.theirs[0]
-    first = Send(proof.topic, part.number, incarnation, start, start, proof.target_topic, target, target, 0, 0, ADOPTED)
-    tiles = _Tiles(first, start, target, -part.pair.runs.records(start, part.source_next))
-    for source, at, length in part.pair.runs.between(start, part.source_next):
-        yield from tiles.hole(source)
-        yield from tiles.dense(at, length)
-    yield from tiles.hole(part.source_next)
+def _sends(part: ProvenPartition, generation: Incarnation) -> Iterator[Send]:
+    if part.pair is not None:
+        records = part.pair.runs.records(part.start, part.source_next)
+        yield from mapped_sends(part.pair, generation, Position(part.start, part.pair.task.theirs[0], -records))
+
+
+def mapped_sends(pair: ComparedPair, generation: Incarnation, at: Position) -> Iterator[Send]:
+    """What a comparison has matched, as the sends of a generation from a position on."""
+    source, target = at.source_next, at.target_next
+    number = pair.task.source.partition
+    first = Send(generation.topic, number, generation.incarnation, source, source, generation.target_topic, target, target, 0, 0, ADOPTED)
+    tiles = _Tiles(first, source, target, at.ordinal)
+    for begin, there, length in pair.runs.between(source, pair.source_next):
+        yield from tiles.hole(begin)
+        yield from tiles.dense(there, length)
+    yield from tiles.hole(pair.source_next)
 
 
 def _row(part: ProvenPartition, source_end: int) -> AdoptedPartition:

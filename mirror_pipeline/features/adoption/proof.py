@@ -53,9 +53,7 @@ class ProvenPartition:
     @property
     def source_next(self) -> int:
         """The next source offset to copy."""
-        if self.pair is None:
-            return self.start
-        return self.pair.task.ours[1] if self.pair.beyond is None else self.pair.beyond
+        return self.start if self.pair is None else self.pair.source_next
 
     @property
     def unproven(self) -> int:
@@ -112,7 +110,8 @@ def prove(
         begin = Beginning(left, right, options.last is not None or flow.settings.start != "earliest")
         filled = [task for task in tasks if task.theirs[1] > (task.theirs[0] if emptied else 0)]
         narrowed = [with_common_start(_asked_for(task, options), begin) for task in filled]
-    pairs = _Comparison(flow, observer, stop).run([replace(task, prefix=True) for task in narrowed], session)
+    stopped = ProblemFound("the adoption was stopped before it ended: nothing was adopted", hint="the same command starts again")
+    pairs = PairComparison(flow, observer, stop, stopped).run([replace(task, prefix=True) for task in narrowed], session)
     _refuse_differences(topic, target_topic, list(pairs.values()), options)
     return Proof(
         topic, target_topic, ours, theirs, tuple(_proven(task, pairs.get(task.source)) for task in tasks),
@@ -204,12 +203,13 @@ def _notes(ours: ProofSide, theirs: ProofSide, options: AdoptOptions) -> tuple[s
 
 
 @dataclass(slots=True)
-class _Comparison:
-    """One comparison with its progress."""
+class PairComparison:
+    """One comparison with its progress; ``stopped`` is raised once ``stop`` is set."""
 
     flow: Flow
     observer: ProofObserver | None
     stop: threading.Event
+    stopped: ProblemFound
 
     def run(self, tasks: Sequence[PairTask], session: Session) -> dict[TopicPartition, ComparedPair]:
         """Compare; the offset map is collected on the way."""
@@ -217,7 +217,7 @@ class _Comparison:
 
         def seen(_: ComparedPair, step: PairStep) -> None:
             if self.stop.is_set():
-                raise ProblemFound("the adoption was stopped before it ended: nothing was adopted", hint="the same command starts again")
+                raise self.stopped
             progress.offsets = min(progress.total, progress.offsets + step.records)
             progress.records += step.records
             progress.bytes += step.bytes

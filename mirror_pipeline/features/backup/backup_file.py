@@ -11,7 +11,7 @@ import io
 import json
 import tarfile
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from mirror_pipeline.buffer.ledger.decisions import DECISIONS_APP_ID
 from mirror_pipeline.buffer.ledger.ledger import LEDGER_APP_ID
 from mirror_pipeline.buffer.ledger.promotions import FAILOVER_APP_ID
-from mirror_pipeline.buffer.place.place import FIRST_FORMAT, MARKER, LaneStore, find_lanes
+from mirror_pipeline.buffer.place.place import LaneStore, find_lanes, format_of
 from mirror_pipeline.buffer.tables import schema
 from mirror_pipeline.buffer.tables.delta import DeltaLog
 from mirror_pipeline.buffer.tables.files import read_rows
@@ -112,7 +112,7 @@ def back_up(flow: Flow, out: Path) -> BackupReport:
         if not any(each.table == schema.INCARNATIONS.name for each in saved):
             raise UsageError(f"mirror {flow.name} has no ledger yet", hint="`mirror run` begins one")
         starts = {store.lane: text.decode() for store in stores if (text := store.read_file(STARTS)) is not None}
-        contents = BackupContents(BACKUP_FORMAT, flow.name, began, _buffer_format(stores[0]), tuple(saved), starts)
+        contents = BackupContents(BACKUP_FORMAT, flow.name, began, format_of(stores[0]), tuple(saved), starts)
         _add(archive, CONTENTS, json.dumps(contents.to_json()).encode())
     try:
         replace_file(out, written.getvalue(), durable=True)
@@ -135,8 +135,3 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     entry = tarfile.TarInfo(name)
     entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
     archive.addfile(entry, io.BytesIO(data))
-
-
-def _buffer_format(store: LaneStore) -> int:
-    text = replace(store, uri=store.root).read_file(MARKER)
-    return FIRST_FORMAT if text is None else int(json.loads(text)["format"])

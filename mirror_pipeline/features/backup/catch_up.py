@@ -11,7 +11,7 @@ run halts it. Writes nothing to a cluster.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -19,12 +19,12 @@ from typing import Any
 from mirror_pipeline.buffer.ledger.ledger import Ledger
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.errors import ProblemFound
-from mirror_pipeline.features.adoption.adopt_topics import ADOPTED
+from mirror_pipeline.features.adoption.adopt_topics import mapped_sends
+from mirror_pipeline.features.adoption.proof import PairComparison
 from mirror_pipeline.flow import Flow, Session
-from mirror_pipeline.model import HoleCause, Incarnation, Position, Send, TopicPartition
+from mirror_pipeline.model import Incarnation, Position, TopicPartition
 from mirror_pipeline.text import SHOWN_NAMES
-from mirror_pipeline.verdicts import VerifyProgress
-from mirror_pipeline.verify.compare import ComparedPair, PairStep, PairTask, compare_pairs, pair_tasks
+from mirror_pipeline.verify.compare import ComparedPair, PairTask, pair_tasks
 from mirror_pipeline.verify.rules import read_terms
 
 CAUGHT_UP, REFUSED_TOPIC = "caught_up", "refused"
@@ -63,7 +63,8 @@ def catch_up(flow: Flow, session: Session, observer: Any, stop: threading.Event)
                     found.append(CaughtUpTopic(topic, generation.target_topic, 0, REFUSED_TOPIC, error.message))
                     continue
                 hold.check()
-                sends = [send for pair in pairs for send in _missing(generation, pair, positions[pair.task.source])]
+                # With their ordinals the broker's memory of our sequences agrees.
+                sends = [send for pair in pairs for send in mapped_sends(pair, generation, positions[pair.task.source])]
                 ledger.record(ledger.last_record() + 1, sends)
                 found.append(CaughtUpTopic(topic, generation.target_topic, sum(send.records for send in sends), CAUGHT_UP))
     return found
@@ -75,19 +76,8 @@ def _compared(
 ) -> list[ComparedPair]:  # fmt: skip
     """The partitions whose target is ahead of the ledger, compared from there on. Raises ProblemFound."""
     tasks = _tasks(flow, generation, positions)
-    progress = VerifyProgress(sum(task.theirs[1] - task.theirs[0] for task in tasks), stage="records")
-
-    def seen(_: ComparedPair, step: PairStep) -> None:
-        if stop.is_set():
-            raise ProblemFound("stopped before both sides were compared")
-        progress.offsets = min(progress.total, progress.offsets + step.records)
-        progress.records += step.records
-        progress.bytes += step.bytes
-        if observer is not None:
-            observer(progress)
-
-    runner = flow.comparer(session, progress.total)
-    pairs = compare_pairs(runner, flow.target, tasks, timeout=flow.settings.engine.request_timeout, seen=seen) if tasks else {}
+    comparison = PairComparison(flow, observer, stop, ProblemFound("stopped before both sides were compared"))
+    pairs = comparison.run(tasks, session) if tasks else {}
     for pair in pairs.values():
         _refuse_different(pair)
     return list(pairs.values())
@@ -125,26 +115,3 @@ def _refuse_different(pair: ComparedPair) -> None:
         raise ProblemFound(f"{pair.task.target} cannot be compared: {settled.unreadable}")
     if settled.differences or matched != end - first:
         raise ProblemFound(f"{pair.task.target}: offsets [{first}, {end}) are not the next {end - first} records of the source")
-
-
-def _missing(generation: Incarnation, pair: ComparedPair, at: Position) -> Iterator[Send]:
-    """Sends that continue the ledger's rows, with their ordinals: the broker's memory of our sequences agrees with them."""
-    end = pair.task.ours[1] if pair.beyond is None else pair.beyond
-    first = Send(generation.topic, pair.task.source.partition, generation.incarnation, 0, 0, generation.target_topic, 0, 0, 0, 0, ADOPTED)
-
-    def tile(at: Position, stop: int, records: int) -> tuple[Send, Position]:
-        after = Position(stop, at.target_next + records, at.ordinal + records)
-        made = replace(
-            first, source_start=at.source_next, source_end=stop, target_start=at.target_next, target_end=after.target_next,
-            records=records, ordinal=at.ordinal, cause=None if records else HoleCause.NO_RECORD,
-        )  # fmt: skip
-        return made, after
-
-    for source, _, length in pair.runs.between(*pair.task.ours):
-        if source > at.source_next:
-            send, at = tile(at, source, 0)
-            yield send
-        send, at = tile(at, source + length, length)
-        yield send
-    if end > at.source_next:
-        yield tile(at, end, 0)[0]

@@ -42,6 +42,7 @@ from mirror_pipeline.features.failover.report import (
 )
 from mirror_pipeline.features.failover.tails import NotedLook, TailLook, look_at, merged, noted_looks, still_written
 from mirror_pipeline.features.failover.take_back import (
+    Note,
     adopt_old,
     empty_old,
     generations,
@@ -358,17 +359,17 @@ class _Failback:
         if all(step.step != "rebuilding" for step in table.steps() if step.number == report.number):
             self._note(table, report, "rebuilding", {"ids": found.ids})
         if self.reverse.settings.exact:
-            done = replace_old(self.reverse, found.used, table.steps(), lambda step, detail: self._note(table, report, step, detail))
+            done = replace_old(self.reverse, found.used, table.steps(), self._noting(table, report))
             crash_point(f"{FAILBACK}.deleted" if done else f"{FAILBACK}.closed")
             return done
         targets = {topic.topic: topic.target_topic for topic in report.topics}
         ends = {TopicPartition(targets[tp.topic], tp.partition): end for tp, end in found.held.items()}
-        empty_old(self.reverse, ends, lambda step, detail: self._note(table, report, step, detail))
+        empty_old(self.reverse, ends, self._noting(table, report))
         crash_point(f"{FAILBACK}.deleted")
         return True
 
     def _restore(self, table: Promotions, report: FailbackReport) -> None:
-        restore_settings(self.reverse, table.steps(), lambda step, detail: self._note(table, report, step, detail))
+        restore_settings(self.reverse, table.steps(), self._noting(table, report))
 
     def _refuse_written(self, found: TailLook) -> None:
         with self.flow.source_client() as client:
@@ -391,6 +392,9 @@ class _Failback:
             if topic.comes_back and (not adopted or (topic.rebuilt and emptied)):
                 adopt_old(self.reverse, topic, proofs.get(topic.topic) or self._proof(topic))
         self._note(table, plan.report, "adopted", {})
+
+    def _noting(self, table: Promotions, report: FailbackReport) -> Note:
+        return lambda step, detail: self._note(table, report, step, detail)
 
     def _note(self, table: Promotions, report: FailbackReport, step: str, detail: Mapping[str, Any]) -> None:
         table.note(FailoverStep(report.number, FAILBACK, step, detail, operator(), now()))

@@ -36,16 +36,16 @@ Notes = Callable[[Flow], tuple[str, ...]]
 """What a feature has to say of a mirror, a line each."""
 
 
-def plan(flow: Flow, notes: Sequence[Notes] = ()) -> MirrorPlan:
-    """See :meth:`Mirror.plan`; ``notes`` are what features have to say."""
+def plan(flow: Flow, notes: Sequence[Notes] = (), *, priced: bool = True) -> MirrorPlan:
+    """See :meth:`Mirror.plan`; ``notes`` are what features have to say. ``priced``: with a price, which reads some records."""
     one = _one_cluster(flow)
     with Snapshot(flow) as snapshot:
         snapshot.source.client.require(SOURCE_NEEDS)
         snapshot.target.client.require(TARGET_NEEDS)
-        return _plan(snapshot, one, notes)
+        return _plan(snapshot, one, notes, priced=priced)
 
 
-def _plan(snapshot: Snapshot, one: tuple[str, ...], said: Sequence[Notes]) -> MirrorPlan:
+def _plan(snapshot: Snapshot, one: tuple[str, ...], said: Sequence[Notes], *, priced: bool) -> MirrorPlan:
     flow, selected, source, target = snapshot.flow, snapshot.selected, snapshot.source.admin, snapshot.target.admin
     begun = set(snapshot.ledger.copied)
     plans = _that_may_be_made(target, plan_targets(flow.settings, source, target, selected.topics, partner=snapshot.directions.partner))
@@ -55,7 +55,7 @@ def _plan(snapshot: Snapshot, one: tuple[str, ...], said: Sequence[Notes]) -> Mi
     old = _too_old(snapshot, plans, lag)
     new = [made.target_topic for name, made in plans.items() if not made.create and name not in begun]
     filled = filled_topics(snapshot.target, new) if not flow.settings.shared else {}
-    sizes = backlog_sizes(snapshot, lag)
+    sizes = backlog_sizes(snapshot, lag) if priced else {}
     exact = exact_needs(snapshot, plans, lag)
     copies = chained(flow.config, flow.settings, list(plans))
     claimed = of_claims(flow.claims(), {name: made.target_topic for name, made in plans.items()}, begun)
@@ -84,7 +84,8 @@ def _plan(snapshot: Snapshot, one: tuple[str, ...], said: Sequence[Notes]) -> Mi
     hidden = rights.unseen(source.cluster, flow.settings.topics.include, list(selected.topics))
     cost = archive_note(flow.config.buffer, snapshot.stores)
     notes = dict.fromkeys(note for note in (*lag.notes, *(note for notes_of in said for note in notes_of(flow)), hidden, cost) if note)
-    price = price_of(snapshot, plans, {row.topic: row.bytes for row in shown if row.bytes is not None and not row.blockers})
+    payable = {row.topic: row.bytes for row in shown if row.bytes is not None and not row.blockers}
+    price = price_of(snapshot, plans, payable) if priced else None
     return MirrorPlan(flow.name, shown, selected.excluded, tuple(notes), price)
 
 

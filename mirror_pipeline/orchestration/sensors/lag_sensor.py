@@ -71,22 +71,18 @@ def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: Mirr
 
 
 def _look(mirror: KnownMirror, mirrors: MirrorsResource) -> tuple[MirrorLag, MirrorStatus, dict[str, str]]:
-    if mirror.name in _lag_requests:
-        raise TimeoutError("the previous lag request has not returned")
-    _lag_requests.add(mirror.name)
-
     def look() -> tuple[MirrorLag, MirrorStatus, dict[str, str]]:
-        try:
-            live = mirrors.mirror(mirror.name)
-            lag = live.lag()
-            known = {topic.topic: topic.lane for topic in mirror.topics or ()}
-            unassigned = [topic.topic for topic in lag.topics if topic.topic not in known]
-            homes = {**known, **(mirrors.lanes_of(mirror.name, unassigned) if unassigned else {})}
-            return lag, live.status(), homes
-        finally:
-            _lag_requests.discard(mirror.name)
+        live = mirrors.mirror(mirror.name)
+        lag = live.lag()
+        known = {topic.topic: topic.lane for topic in mirror.topics or ()}
+        unassigned = [topic.topic for topic in lag.topics if topic.topic not in known]
+        homes = {**known, **(mirrors.lanes_of(mirror.name, unassigned) if unassigned else {})}
+        return lag, live.status(), homes
 
-    return step_thread.bounded(look, LAG_LOOK_SECONDS, name=f"lag of {mirror.name}")
+    return step_thread.bounded_alone(
+        look, LAG_LOOK_SECONDS, name=f"lag of {mirror.name}", at_work=_lag_requests, who=mirror.name,
+        busy="the previous lag request has not returned",
+    )  # fmt: skip
 
 
 def _without_source(

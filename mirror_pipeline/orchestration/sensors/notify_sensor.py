@@ -60,14 +60,7 @@ def notify_sensor(
 
 
 def _look(mirror: str, project: MirrorsResource) -> Facts:
-    if mirror in _looking:
-        raise TimeoutError("the look before has not returned")
-    _looking.add(mirror)
-
-    def look_once() -> Facts:
-        try:
-            return look(project.mirror(mirror), Facts(mirror), groups=False)
-        finally:
-            _looking.discard(mirror)
-
-    return step_thread.bounded(look_once, NOTIFY_LOOK_SECONDS, name=f"look at {mirror}")
+    return step_thread.bounded_alone(
+        lambda: look(project.mirror(mirror), Facts(mirror), groups=False), NOTIFY_LOOK_SECONDS, name=f"look at {mirror}",
+        at_work=_looking, who=mirror, busy="the look before has not returned",
+    )  # fmt: skip

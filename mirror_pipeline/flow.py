@@ -72,6 +72,11 @@ class Flow:
     def target(self, settings: ClusterSettings) -> None:
         self._target = settings
 
+    @property
+    def copies(self) -> tuple[ClusterSettings, ...]:
+        """Clusters that hold the source's topics with the same offsets: ``sources`` of the mirror."""
+        return tuple(self.config.clusters[alias] for alias in self.settings.sources)
+
     def _identified(self, settings: ClusterSettings, column: str) -> ClusterSettings:
         """A ledger knows one cluster on each side for good; of an older version's that knows several, topics are compared one by one."""
         if settings.cluster_id:

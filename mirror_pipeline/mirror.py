@@ -68,7 +68,7 @@ from mirror_pipeline.verdicts import VerifyProgress, VerifyReport
 from mirror_pipeline.verify import repair
 from mirror_pipeline.verify.mirrored import MirrorCheck
 from mirror_pipeline.verify.repair import RepairReport
-from mirror_pipeline.verify.same_offsets import tails_differ
+from mirror_pipeline.verify.same_offsets import samples_differ, tails_differ
 from mirror_pipeline.verify.staged import verify_staged
 
 if TYPE_CHECKING:
@@ -166,6 +166,7 @@ class Mirror:
                 flow, flow.lanes if lane is None else [flow.lane(lane)], once=once or drain, seconds=seconds, topics=topics,
                 idle_seconds=idle_seconds, observer=observer, stop=stop, session=session, drain=drain,
                 verify_staged=partial(verify_staged, shared=flow.settings.shared), tails_differ=tails_differ,
+                samples_differ=samples_differ,
             )  # fmt: skip
             with carrying_groups(flow, ask_source=not drain), nullcontext() if drain else syncing_topics(flow):
                 return wanted.run() if drain else drain_or_run(wanted)

@@ -139,7 +139,9 @@ class RunReport:
     """The outcome of one run over one mirror: ``ok`` when every topic is.
 
     ``lag_records`` are offsets that were not on the target at the end; ``target_down`` and ``source_down`` say why that cluster
-    could not be reached at that time. ``spark_bytes`` were read by Spark's tasks, ``driver_bytes`` by the mirror's own process.
+    could not be reached at that time. ``copied`` are the bytes read from copies of the source, by alias; ``left_out`` says which copies,
+    or topics of copies ("north orders"), are not read, and why. ``spark_bytes`` were read by Spark's tasks, ``driver_bytes`` by the
+    mirror's own process.
     """
 
     mirror: str
@@ -155,6 +157,8 @@ class RunReport:
     lag_records: int = 0
     target_down: str = ""
     source_down: str = ""
+    copied: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
     spark_bytes: int = 0
     driver_bytes: int = 0
     spark_jobs: int = 0
@@ -550,6 +554,8 @@ class Progress:
     source_down: str = ""
     buffer_full: str = ""
     search_failure: str = ""
+    copied: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
     spark_bytes: int = 0
     spark_jobs: int = 0
     confirmed_at: float | None = None

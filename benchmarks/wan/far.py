@@ -1,8 +1,9 @@
 """The far end of the link, run inside its namespace: the source cluster, reachable from the near end; and filling it.
 
-    python -m benchmarks.wan.far start FOLDER [tls]
+    python -m benchmarks.wan.far start FOLDER [tls | plain [NAME ADDRESS]]
     python -m benchmarks.wan.far fill WORKLOAD SCALE
-    python -m benchmarks.wan.far stop FOLDER
+    python -m benchmarks.wan.far stop FOLDER [NAME]
+    python -m benchmarks.wan.far resume FOLDER NAME
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ PLAIN_ADDRESS, TLS_ADDRESS = f"{FAR_ADDRESS}:{PORTS[BROKER]}", f"{FAR_ADDRESS}:{
 WORKLOADS = (Workload("wan-1kb", "bulk", total_bytes=4_000 * MB), Workload("wan-1kb-lz4", "bulk", codec="lz4", total_bytes=8_000 * MB))
 
 
-def start(folder: Path, *, tls: bool) -> None:
-    """Start the source with Kafka's own settings for sockets; it listens on the link."""
+def start(folder: Path, *, tls: bool, name: str = "source", address: str = FAR_ADDRESS) -> None:
+    """Start the source, or another cluster, with Kafka's own settings for sockets; it listens on the link."""
     names = [BROKER, TLS] if tls else [BROKER]
     config = {
         **BROKER_CONFIG,
-        "listeners": ",".join([*(f"{name}://0.0.0.0:{PORTS[name]}" for name in names), f"{CONTROLLER}://127.0.0.1:{PORTS[CONTROLLER]}"]),
-        "advertised.listeners": ",".join(f"{name}://{FAR_ADDRESS}:{PORTS[name]}" for name in names),
+        "listeners": ",".join([*(f"{each}://0.0.0.0:{PORTS[each]}" for each in names), f"{CONTROLLER}://127.0.0.1:{PORTS[CONTROLLER]}"]),
+        "advertised.listeners": ",".join(f"{each}://{address}:{PORTS[each]}" for each in names),
         **(_certificate(folder) if tls else {}),
     }
     listeners = {TLS: "SSL"} if tls else {}
     spec = ClusterSpec(config=config, listeners=listeners, heap=BROKER_HEAP, jvm_options=(SERVER_JIT,))
-    cluster = LocalCluster.create(folder / "source", spec)
-    write_state(cluster.folder, spec, cluster.cluster_id, [{name: PORTS[name] for name in spec.listener_names}])
-    start_clusters(folder, names=["source"])
+    cluster = LocalCluster.create(folder / name, spec)
+    write_state(cluster.folder, spec, cluster.cluster_id, [{each: PORTS[each] for each in spec.listener_names}])
+    start_clusters(folder, names=[name])
 
 
 def _certificate(folder: Path) -> dict[str, str]:
@@ -58,14 +59,16 @@ def _openssl(folder: Path, *words: str) -> None:
 
 
 def main(words: list[str]) -> None:
-    """``start``, ``fill`` or ``stop``."""
+    """``start``, ``fill``, ``stop`` or ``resume``."""
     if words[0] == "start":
-        start(Path(words[1]), tls="tls" in words[2:])
+        start(Path(words[1]), tls="tls" in words[2:3], **dict(zip(("name", "address"), words[3:], strict=False)))
     elif words[0] == "fill":
         (workload,) = chosen([words[1]], WORKLOADS)
         fill(PLAIN_ADDRESS, workload, float(words[2]))
+    elif words[0] == "resume":
+        start_clusters(Path(words[1]), names=[words[2]])
     else:
-        stop_clusters(Path(words[1]), "source")
+        stop_clusters(Path(words[1]), *(words[2:] or ["source"]))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,10 +73,12 @@ def program() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The namespaces at both ends of a link that is up."""
+    """The namespaces at both ends of a link that is up, and their addresses on it."""
 
     near: str
     far: str
+    near_address: str = NEAR_ADDRESS
+    far_address: str = FAR_ADDRESS
 
     def command(self, end: str, *command: str) -> list[str]:
         """A command line that runs ``command`` in a namespace."""
@@ -86,30 +88,53 @@ class Ends:
 @contextlib.contextmanager
 def link(line: Line) -> Iterator[Ends]:
     """Two namespaces joined by ``line``; both and the emulator are gone afterwards."""
-    needed()
-    ends = Ends(f"mirror-near-{os.getpid()}", f"mirror-far-{os.getpid()}")
-    emulator: subprocess.Popen[str] | None = None
-    try:
-        for end in (ends.near, ends.far):
-            _ip("netns", "add", end)
-            _ip("-n", end, "link", "set", "lo", "up")
-        words = [f"{line.round_trip_ms / 2:g}", f"{line.bits_per_second:.0f}", f"{line.loss:g}", str(QUEUE_BYTES)]
-        command = [str(program()), ends.near, ends.far, *words]
-        emulator = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True)
-        assert emulator.stdout is not None
-        if emulator.stdout.readline().strip() != "up":
-            raise UsageError("the emulated link did not come up", hint=ROOT_HINT)
-        for end, own, other in ((ends.near, NEAR_ADDRESS, FAR_ADDRESS), (ends.far, FAR_ADDRESS, NEAR_ADDRESS)):
-            _ip("-n", end, "addr", "add", own, "peer", other, "dev", "wan")
-            _ip("-n", end, "link", "set", "wan", "mtu", str(MTU), "txqueuelen", "10000", "up")
-            _ip("-n", end, "route", "replace", other, "dev", "wan", "src", own, "congctl", line.congestion)
+    with links([line]) as (ends,):
         yield ends
+
+
+@contextlib.contextmanager
+def links(lines: Sequence[Line]) -> Iterator[list[Ends]]:
+    """One near end with a link to each of several far ones."""
+    needed()
+    near = f"mirror-near-{os.getpid()}"
+    up = [Ends(near, f"mirror-far{number}-{os.getpid()}", f"10.77.{number}.1", f"10.77.{number}.2") for number in range(len(lines))]
+    emulators: list[subprocess.Popen[str]] = []
+    try:
+        _add(near)
+        for number, (line, ends) in enumerate(zip(lines, up, strict=True)):
+            _add(ends.far)
+            emulators.append(_emulator(line, ends))
+            _ip("-n", near, "link", "set", "wan", "name", f"wan{number}")
+            _route(near, f"wan{number}", line, ends.near_address, ends.far_address)
+            _route(ends.far, "wan", line, ends.far_address, ends.near_address)
+        yield up
     finally:
-        if emulator is not None:
+        for emulator in emulators:
             emulator.terminate()
             emulator.wait()
-        for end in (ends.near, ends.far):
+        for end in (near, *(ends.far for ends in up)):
             subprocess.run(["ip", "netns", "del", end], check=False, capture_output=True)
+
+
+def _add(end: str) -> None:
+    _ip("netns", "add", end)
+    _ip("-n", end, "link", "set", "lo", "up")
+
+
+def _emulator(line: Line, ends: Ends) -> subprocess.Popen[str]:
+    words = [f"{line.round_trip_ms / 2:g}", f"{line.bits_per_second:.0f}", f"{line.loss:g}", str(QUEUE_BYTES)]
+    command = [str(program()), ends.near, ends.far, *words]
+    emulator = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert emulator.stdout is not None
+    if emulator.stdout.readline().strip() != "up":
+        raise UsageError("the emulated link did not come up", hint=ROOT_HINT)
+    return emulator
+
+
+def _route(end: str, device: str, line: Line, own: str, other: str) -> None:
+    _ip("-n", end, "addr", "add", own, "peer", other, "dev", device)
+    _ip("-n", end, "link", "set", device, "mtu", str(MTU), "txqueuelen", "10000", "up")
+    _ip("-n", end, "route", "replace", other, "dev", device, "src", own, "congctl", line.congestion)
 
 
 def _ip(*words: str) -> None:

@@ -129,6 +129,7 @@ def check_mirror(index: int, raw: object, aliases: list[str], problems: Problems
             problems.add((*base, key), f'no cluster "{alias}", {nearest(alias, aliases)}')
     if isinstance(source, str) and source == target:
         problems.add((*base, "target"), f'source and target are both "{source}"; a mirror needs two clusters')
+    _check_sources(base, raw, aliases, problems)
     name = part_of(raw, ("name",))
     if name is not None:
         check_name((*base, "name"), name, "mirror name", problems)
@@ -136,6 +137,21 @@ def check_mirror(index: int, raw: object, aliases: list[str], problems: Problems
     topics = part_of(raw, ("topics",))
     if part_of(topics, ("on_source_delete",)) == "delete" and part_of(topics, ("manage",)) is False:
         problems.add((*base, "topics", "on_source_delete"), "delete: with manage: false the mirror may not change target topics")
+
+
+def _check_sources(base: Path, raw: object, aliases: list[str], problems: Problems) -> None:
+    """Copies of the source: other clusters, each once. Only where offsets are the same do they mean the same in all of them."""
+    listed = part_of(raw, ("sources",))
+    for number, alias in enumerate(listed if isinstance(listed, list) else ()):
+        path: Path = (*base, "sources", number)
+        if alias in (part_of(raw, ("source",)), part_of(raw, ("target",))):
+            problems.add(path, f'"{alias}" is the mirror\'s source or target; name other clusters that hold copies of the source')
+        elif alias in listed[:number]:
+            problems.add(path, f'"{alias}" is there twice')
+        elif isinstance(alias, str) and alias not in aliases:
+            problems.add(path, f'no cluster "{alias}", {nearest(alias, aliases)}')
+    if listed and part_of(raw, ("offsets",)) != "exact":
+        problems.add((*base, "sources"), "needs offsets: exact, where all clusters have the same offsets")
 
 
 def check_mirror_names(names: Mapping[int, str], problems: Problems) -> None:

@@ -231,6 +231,7 @@ class _Facts:
             lanes=mirror.lanes,
             writers=mirror.writers,
             reverse_of=mirror.reverse_of,
+            sources=tuple(mirror.sources),
             groups=None if groups is None else GroupSelection(tuple(groups.include), tuple(groups.exclude), groups.interval),
             engine=self._engine(mirror.engine),
         )

@@ -301,6 +301,13 @@ class MirrorModel(Section):
     )
     source: Text = setting(..., "Alias of the cluster to read from.", "cluster alias", example="east")
     target: Text = setting(..., "Alias of the cluster to write to; not the source.", "cluster alias", example="west")
+    sources: list[Text] = setting(
+        [],
+        "Aliases of further clusters that hold the source's topics with the same names and offsets: a backlog is read from all of them, "
+        "see [several sources](exact-offsets.md#several-sources). With `offsets: exact`.",
+        "list of cluster aliases",
+        example="[north]",
+    )
     topics: TopicsModel = setting(..., "Which topics, see [topics](#topics).", "section")
     naming: Naming = setting(
         "prefix",

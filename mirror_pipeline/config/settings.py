@@ -200,6 +200,7 @@ class MirrorConfig:
     lanes: int = 1
     writers: str = "sole"
     reverse_of: str | None = None
+    sources: tuple[str, ...] = ()
     groups: GroupSelection | None = None
     engine: EngineConfig = field(default_factory=EngineConfig)
 

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
+from typing import TypeVar
 
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import CorruptBatch, ProblemFound
+from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.verify.log_walk import READ_COMMITTED, read_log
 from mirror_pipeline.verify.pieces import Contents, Piece, contents
 from mirror_pipeline.verify.record_tasks import source_pieces
 from mirror_pipeline.verify.rules import read_terms
 
+T = TypeVar("T")
+
 PROVEN_OFFSETS = 1_000
+# Samples that are compared at the same time, and bytes of the first request for one.
+HANDS, SAMPLE_FETCH_BYTES = 16, 256 * 1024
 Logs = tuple[tuple[int, int], tuple[int, int]]
 """Start and end of the source's log, up to its last stable offset, and of the target's."""
 
@@ -54,6 +63,57 @@ def tails_differ(
         if found is not None:
             return f"{there} and the source differ at offset {found:,}"
     return ""
+
+
+def samples_differ(
+    source: ClusterSettings, copy: ClusterSettings, samples: Sequence[tuple[TopicPartition, int, int]], *, thinned: bool, timeout: float
+) -> dict[TopicPartition, str]:
+    """Compare offset ranges of the source with the same ones of a copy, several at a time: each costs round trips.
+
+    Args:
+        source, copy: the clusters.
+        samples: partition, first and last offset (exclusive).
+        thinned: the cleaner removes records: what both sides hold must be equal.
+        timeout: seconds a broker may stay silent.
+
+    Returns:
+        Why a partition of the copy is none, for those that are not.
+
+    Raises:
+        BrokerError, ClusterUnreachable, ConnectionLost: a side cannot be read now.
+    """
+    left, found = deque(samples), dict[TopicPartition, str]()
+
+    def hand(_: int) -> None:
+        try:
+            while (sample := _popped(left)) is not None:
+                if why := _differs(source, copy, *sample, thinned=thinned, timeout=timeout):
+                    found[sample[0]] = why
+        finally:
+            worker_cache.close()
+
+    with ThreadPoolExecutor(HANDS, thread_name_prefix="compare-copy") as pool:
+        list(pool.map(hand, range(min(HANDS, len(samples)))))
+    return found
+
+
+def _popped(left: deque[T]) -> T | None:
+    try:
+        return left.popleft()
+    except IndexError:
+        return None
+
+
+def _differs(
+    source: ClusterSettings, copy: ClusterSettings, tp: TopicPartition, start: int, end: int, *, thinned: bool, timeout: float
+) -> str:
+    sides = (worker_cache.client_of(side, timeout=timeout) for side in (source, copy))
+    try:
+        ours, theirs = (read_log(side, tp, start, end, isolation=READ_COMMITTED, size=SAMPLE_FETCH_BYTES) for side in sides)
+        at = _first_difference(ours, theirs, thinned=thinned)
+    except (CorruptBatch, ProblemFound) as error:
+        return f"{tp} cannot be compared: {error.message}"
+    return "" if at is None else f"{tp} differs from the source at offset {at:,}"
 
 
 def _first_difference(ours: Iterable[Piece], theirs: Iterable[Piece], *, thinned: bool) -> int | None:

@@ -226,6 +226,8 @@ def run_sum(report: RunReport, *, speed: bool = True) -> str:
         text += f" ({rate(report.bytes / report.seconds)})"
     if report.session_seconds >= 0.1:
         text += f", after {duration(report.session_seconds)} to start Spark"
+    if report.copied:
+        text += "; from copies of the source: " + ", ".join(f"{size(count)} from {alias}" for alias, count in sorted(report.copied.items()))
     if report.spark_bytes:
         text += f"; Spark read {size(report.spark_bytes)}, this process {size(report.driver_bytes)}"
     left = _left(report)

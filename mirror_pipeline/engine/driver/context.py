@@ -20,6 +20,7 @@ from mirror_pipeline.engine.driver.permits import Permits
 from mirror_pipeline.engine.driver.state import LaneState
 from mirror_pipeline.errors import MirrorError
 from mirror_pipeline.execution.placement import Placement
+from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.topics.lanes import LANE_PREFIX
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 VerifyStaged = Callable[..., Any]
 TailsDiffer = Callable[..., str]
+SamplesDiffer = Callable[..., dict[TopicPartition, str]]
 FIRST_BACKOFF_SECONDS = 0.25
 LONGEST_BACKOFF_SECONDS = 5.0
 FULL_DISK_POLL_SECONDS = 0.5
@@ -44,7 +46,9 @@ class LaneContext:
     ``verify_staged`` compares spans with the target (:func:`mirror_pipeline.verify.staged.verify_staged`); None in a run
     without verification.
     ``tails_differ`` proves a copy whose ledger was lost (:func:`mirror_pipeline.verify.same_offsets.tails_differ`, ``offsets: exact``).
-    ``kept`` are the source offsets that a backfill reads from the buffer; None if it reads none.
+    ``kept`` are the source offsets that a backfill reads from the buffer; None if it reads none. ``copies`` are other clusters that hold
+    the source's topics with the same offsets, compared by ``samples_differ``
+    (:func:`mirror_pipeline.verify.same_offsets.samples_differ`).
     """
 
     mirror: MirrorConfig
@@ -66,6 +70,8 @@ class LaneContext:
     verify_staged: VerifyStaged | None = None
     tails_differ: TailsDiffer | None = None
     kept: KeptSource | None = None
+    copies: tuple[ClusterSettings, ...] = ()
+    samples_differ: SamplesDiffer | None = None
     _room: SpaceWatch | None = None
 
     @property
@@ -108,6 +114,7 @@ def open_context(
     stop: threading.Event,
     verify_staged: VerifyStaged,
     tails_differ: TailsDiffer | None = None,
+    samples_differ: SamplesDiffer | None = None,
     drain: bool = False,
 ) -> LaneContext:
     """Collaborators of one run over one lane of a flow. Raises BufferUnusable."""
@@ -133,6 +140,8 @@ def open_context(
         drain=drain,
         verify_staged=verify_staged,
         tails_differ=tails_differ,
+        copies=flow.copies,
+        samples_differ=samples_differ,
     )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from mirror_pipeline.buffer.place.lane_file import read_lane_file
 from mirror_pipeline.buffer.place.lock import lane_lock
 from mirror_pipeline.buffer.place.place import open_lane
-from mirror_pipeline.engine.driver.context import TailsDiffer, VerifyStaged, open_context
+from mirror_pipeline.engine.driver.context import SamplesDiffer, TailsDiffer, VerifyStaged, open_context
 from mirror_pipeline.engine.driver.lane import Discover, LaneRun
 from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.flow import Flow, Session
@@ -35,6 +36,7 @@ class LaneRuns:
     session: Session
     verify_staged: VerifyStaged
     tails_differ: TailsDiffer | None = None
+    samples_differ: SamplesDiffer | None = None
     drain: bool = False
     silent: bool = False
     """With ``drain``: because the source does not answer."""
@@ -59,7 +61,7 @@ class LaneRuns:
         def lane_run(name: str, watch: Observer | None) -> LaneRun:
             context = open_context(
                 self.flow, name, placement, once=self.once, stop=self.stop, drain=self.drain, verify_staged=self.verify_staged,
-                tails_differ=self.tails_differ,
+                tails_differ=self.tails_differ, samples_differ=self.samples_differ,
             )  # fmt: skip
             if self.drain:  # it does not ask the source, so what the last run knew holds
                 known = read_lane_file(context.store).source_down_since
@@ -146,6 +148,8 @@ def joined_progress(mirror: str, parts: Sequence[Progress]) -> Progress:
         target_down=next((p.target_down for p in parts if p.target_down), ""),
         source_down=next((p.source_down for p in parts if p.source_down), ""),
         buffer_full=next((p.buffer_full for p in parts if p.buffer_full), ""),
+        copied=dict(sum((Counter(p.copied) for p in parts), Counter())),
+        left_out={what: why for p in parts for what, why in p.left_out.items()},
         spark_bytes=sum(p.spark_bytes for p in parts),
         spark_jobs=sum(p.spark_jobs for p in parts),
         topics={name: topic for p in parts for name, topic in p.topics.items()},
@@ -168,6 +172,8 @@ def joined_report(mirror: str, parts: Sequence[RunReport]) -> RunReport:
         lag_records=sum(p.lag_records for p in parts),
         target_down=next((p.target_down for p in parts if p.target_down), ""),
         source_down=next((p.source_down for p in parts if p.source_down), ""),
+        copied=dict(sum((Counter(p.copied) for p in parts), Counter())),
+        left_out={what: why for p in parts for what, why in p.left_out.items()},
         spark_bytes=sum(p.spark_bytes for p in parts),
         driver_bytes=sum(p.driver_bytes for p in parts),
         spark_jobs=sum(p.spark_jobs for p in parts),

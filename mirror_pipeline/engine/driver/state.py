@@ -236,7 +236,8 @@ class LaneState:
 
     ``behind_since`` is monotonic, for topics that wait. ``source_lost`` has ended the read loop; what is staged is still sent.
     ``search_failure`` says why the latest search for new topics and partitions found out nothing. ``stamp`` is the lane's producer, set
-    before the first span is sent; ``memory_seconds`` the age of records at which the target's brokers forget it.
+    before the first span is sent; ``memory_seconds`` the age of records at which the target's brokers forget it. ``copied`` and
+    ``left_out`` are those of :class:`RunReport`.
     """
 
     topics: dict[str, TopicRun] = field(default_factory=dict)
@@ -247,6 +248,8 @@ class LaneState:
     reading_over: bool = False
     staged_records: int = 0
     staged_bytes: int = 0
+    copied: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
     spark_bytes: int = 0
     spark_jobs: int = 0
     records: int = 0
@@ -362,6 +365,16 @@ class LaneState:
     def source_back(self) -> None:
         """The source answered."""
         self.source_down, self.source_down_since = "", None
+
+    def copy_answers(self, alias: str) -> None:
+        """A copy of the source can be asked."""
+        with self.lock:
+            self.left_out.pop(alias, None)
+
+    def leave_copy_out(self, what: str, why: str) -> None:
+        """A copy of the source, or one of its topics, is not read."""
+        with self.lock:
+            self.left_out[what] = why
 
     def searched(self, failure: str = "") -> None:
         """Note how the latest search for new topics went; a failure is logged when it begins."""

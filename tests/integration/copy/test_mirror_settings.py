@@ -47,6 +47,7 @@ CHANGES: dict[str, list[Change]] = {
     "on_loss": [Change({"on_loss": "record_gap"})],
     "lanes": [Change({"lanes": 3})],
     "writers": [Change({"writers": "shared"})],
+    "sources": [],  # need clusters of their own: test_several_sources
     "reverse_of": [],  # names another mirror: test_failback
     "groups": [Change({"groups": {"include": [".*"]}})],
     "engine": [Change({"engine": {**IN_PROCESS, "micro_batch_bytes": "1MB", "connections": 4}})],

@@ -11,10 +11,12 @@ from functools import partial
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.engine.driver.context import LaneContext, Losses, Patience, backoff
 from mirror_pipeline.engine.driver.plan import TURN_SECONDS, assign, budget_of, plan_ranges, planned_bytes, turn_seconds
+from mirror_pipeline.engine.driver.read.copies import Copies
 from mirror_pipeline.engine.driver.read.kept import kept_tasks
 from mirror_pipeline.engine.driver.read.source import SourceSide
 from mirror_pipeline.engine.tasks.longlink.connection_count import is_long
 from mirror_pipeline.engine.tasks.longlink.link import Link
+from mirror_pipeline.engine.tasks.longlink.several import Holding
 from mirror_pipeline.engine.tasks.read.kept_task import run_kept
 from mirror_pipeline.engine.tasks.read.messages import RangeOutcome, ReadResult, ReadTask
 from mirror_pipeline.engine.tasks.read.rules import RangeRules
@@ -60,6 +62,8 @@ class ReadLoop:
         self._place = Place(InlineRunner(), in_process=True, small=True)
         self._source = SourceSide(context, client)
         self._link = Link()
+        self._copies = Copies(context)
+        self._holdings: tuple[Holding, ...] = ()
         self._room = context.room
         self._staged = 0
         self._failures = 0
@@ -92,6 +96,7 @@ class ReadLoop:
             self._context.fail(error)
         finally:
             self._link.end()
+            self._copies.end()
             worker_cache.close()
             self._source.end()
             with self._state.lock:
@@ -151,7 +156,8 @@ class ReadLoop:
         budget = budget_of(engine.micro_batch_bytes, self._reach, self._context.buffer.max_bytes, far=self._far, waiting=waiting)
         ranges = plan_ranges(views, budget_bytes=budget)
         size = planned_bytes(ranges)
-        self._far = is_long(self._client.round_trip)
+        self._holdings = self._copies.holdings(waiting)
+        self._far = is_long(self._client.round_trip) or bool(self._holdings)
         self._place = self._context.placement.for_read(size, far=self._far, waiting=surely)
         self._reach = self._place.reach if size >= FULL_SHARE * budget else 1
         return ranges
@@ -186,6 +192,7 @@ class ReadLoop:
                 bytes_per_second=limit / len(shares) if limit else None,
                 avoid=frozenset(self._source.brokers.now),
                 patience=self._source.brokers.patience(),
+                holdings=self._holdings,
             )  # fmt: skip
             for index, share in enumerate(shares)
         ]
@@ -196,6 +203,8 @@ class ReadLoop:
         self._state.ran([*tasks, *copies], place)
         results = [answer for answer in answers if not isinstance(answer, TaskLost)]
         self._source.take_results(results)
+        for result in results:
+            self._copies.found(result)
         self._commit(results, began)
         lost = next((answer for answer in answers if isinstance(answer, TaskLost)), None)
         if lost is not None:
@@ -224,6 +233,9 @@ class ReadLoop:
                     f"micro-batch {self._micro_batch} of lane {self._context.lane} was already committed by another run",
                     hint="two runs of one lane? end one of them",
                 )
+        with self._state.lock:
+            for alias, size in ((alias, size) for r in results if r.part in parts for alias, size in r.copied.items()):
+                self._state.copied[alias] = self._state.copied.get(alias, 0) + size
         self._committed(parts, outcomes, began)
 
     def _committed(self, parts: Sequence[PartFile], outcomes: Sequence[RangeOutcome], began: float) -> None:

@@ -18,6 +18,7 @@ class Link:
 
     def __init__(self) -> None:
         self.connections = ConnectionCount()
+        self._of_copies: dict[str, ConnectionCount] = {}
         self._read_ahead: ReadAhead | None = None
 
     def resume(self, ranges: Sequence[OffsetRange]) -> ReadAhead | None:
@@ -27,6 +28,10 @@ class Link:
             read_ahead.end()
             return None
         return read_ahead
+
+    def count_of(self, alias: str) -> ConnectionCount:
+        """The connection count of a copy of the source; of the source itself for ""."""
+        return self._of_copies.setdefault(alias, ConnectionCount()) if alias else self.connections
 
     def keep(self, read_ahead: ReadAhead) -> None:
         """Leave read-ahead to the next task."""

@@ -25,7 +25,7 @@ class ReadAhead:
     A micro-batch takes its share and leaves the rest on its way for the next: no connection stands still, and none has
     to start slowly again, while files are flushed and commits made. ``round_trip`` is the way's, in seconds.
     The brokers' shares of the memory, ``room`` bytes, are as their shares of the partitions. Segments of one partition are taken over
-    in the order of their offsets, those of several in turn, as they become ready.
+    in the order of their offsets, those of several in turn, as they become ready. ``unheld`` stays empty where there is one source.
     """
 
     def __init__(self, client: WireClient, round_trip: float, room: int | None = None) -> None:
@@ -38,12 +38,21 @@ class ReadAhead:
         self._stops: dict[TopicPartition, int] = {}
         self._turn: deque[TopicPartition] = deque()
         self.silent: set[int] = set()
+        self.unheld: set[TopicPartition] = set()
         self._news = threading.Event()
         self._measured = self._idle = 0.0
         self._received = 0
 
     def continues(self, ranges: Sequence[OffsetRange]) -> bool:
         """Whether what is in flight is what these ranges need next."""
+        if not self._in_place(ranges):
+            return False
+        sources = [planned.source for planned in ranges]
+        known = all(source in self._leaders and self._leaders[source] == self._client.leader(source) for source in sources)
+        return known and all(fetch.reads for fetch in self._fetches.values())
+
+    def _in_place(self, ranges: Sequence[OffsetRange]) -> bool:
+        """Whether the first segments in flight are where these ranges begin."""
         starts = {planned.source: planned.start for planned in ranges}
         for source, row in self._rows.items():
             if row and source not in starts:
@@ -51,8 +60,7 @@ class ReadAhead:
             first = next((segment for segment in row if segment.upto > starts[source]), None)
             if first is not None and first.start > starts[source]:
                 return False
-        known = all(source in self._leaders and self._leaders[source] == self._client.leader(source) for source in starts)
-        return known and all(fetch.reads for fetch in self._fetches.values())
+        return True
 
     @property
     def unfinished(self) -> bool:

@@ -36,7 +36,7 @@ class Segment:
     One that turns out to be larger than expected is cut: ``end`` is less then, and ``rest`` continues to where it ended at first,
     ``upto``. ``known``: ``size`` is an estimate by what was read of the partition. ``held`` are the bytes of its answers
     while they count as read ahead; ``passed`` says that it is no longer needed, ``fault`` what was raised over its answers, which
-    is a fault of ours.
+    is a fault of ours. ``alias`` is the copy that it is read from, "" for the source.
     """
 
     source: TopicPartition
@@ -54,6 +54,7 @@ class Segment:
     losses: int = 0
     held: int = 0
     passed: bool = False
+    alias: str = ""
     upto: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +69,7 @@ class Segment:
     def cut(self, at: int, estimate: Estimate) -> Segment:
         """End it at ``at``; returns the rest."""
         rest = estimate.segment(self.source, at, self.end)
-        rest.rest, rest.upto = self.rest, self.upto
+        rest.rest, rest.upto, rest.alias = self.rest, self.upto, self.alias
         self.rest, self.end = rest, at
         return rest
 

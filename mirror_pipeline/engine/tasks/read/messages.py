@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.engine.tasks.longlink.several import Holding
 from mirror_pipeline.engine.tasks.read.rules import RangeRules
 from mirror_pipeline.halts import Halt
-from mirror_pipeline.model import BatchMark, PartFile, Quarantined
+from mirror_pipeline.model import BatchMark, PartFile, Quarantined, TopicPartition
 
 # A garbage collection pause of a healthy broker takes less, and partitions of other brokers should not wait much longer.
 SILENT_SECONDS = 1.5
@@ -24,7 +25,7 @@ class ReadTask:
     ``seconds`` bounds how long the task sends fetch requests, ``memory_bytes`` what it holds before it writes.
     ``connections`` is the number for each broker; None lets the round trip and the throughput decide, shared by ``tasks`` tasks.
     ``bytes_per_second`` is the task's share of a limit. ``avoid`` are brokers that get no request, ``patience`` the seconds
-    for those that get more than ``SILENT_SECONDS`` to answer.
+    for those that get more than ``SILENT_SECONDS`` to answer. ``holdings`` are what copies of the source hold of a backlog.
     """
 
     store: LaneStore
@@ -43,6 +44,7 @@ class ReadTask:
     bytes_per_second: float | None = None
     avoid: frozenset[int] = frozenset()
     patience: Mapping[int, float] = field(default_factory=dict)
+    holdings: tuple[Holding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ class ReadResult:
     """The task's part file (None when nothing was read) and one outcome for each range.
 
     ``silent`` maps brokers that did not answer in time to the error, ``heard`` the others to the seconds of their slowest answer.
-    ``resumed`` says that it began with what an earlier task had read ahead.
+    ``resumed`` says that it began with what an earlier task had read ahead. ``copied`` are the bytes that came from copies of the
+    source, by alias, ``left_out`` what was wrong in a copy's partition, ``lost_copies`` those that did not answer, or stood.
     """
 
     part: PartFile | None
@@ -83,3 +86,6 @@ class ReadResult:
     silent: Mapping[int, str] = field(default_factory=dict)
     heard: Mapping[int, float] = field(default_factory=dict)
     resumed: bool = False
+    copied: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[tuple[str, TopicPartition], str] = field(default_factory=dict)
+    lost_copies: frozenset[str] = frozenset()

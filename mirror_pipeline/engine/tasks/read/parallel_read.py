@@ -42,6 +42,8 @@ def read_parallel(
         if builder.bytes_read >= ESTIMATE_SLACK * builder.rules.range.max_bytes:
             read_ahead.enough(segment.source, builder.next)
         until = deadline
+    for source in read_ahead.unheld:
+        outcomes.ranges[source].error = f"no cluster gives {source} now"
     for node in read_ahead.silent:
         sources = [source for source in outcomes.open() if read_ahead.leader(source) == node]
         handler.lost(node, sources, ConnectionLost(f"broker {node} does not respond", timed_out=True))
@@ -59,7 +61,11 @@ def take_segment(segment: Segment, handler: AnswerHandler, outcomes: RangeOutcom
         state.error = state.error or str(segment.error)
     if not segment.answers or state.error or state.halt or builder.next < segment.start:
         return  # an earlier segment is missing: the next micro-batch reads on from there
+    of_source, size = (builder.mark, builder.first_epoch, state.end), builder.bytes_read
     for place, answer in enumerate(segment.answers):
         handler.take(source, answer, -1 if place else segment.start)
+    if segment.alias:  # a copy has leaders, checksums and an end of its own
+        builder.mark, builder.first_epoch, state.end = of_source
+        outcomes.copied[segment.alias] = outcomes.copied.get(segment.alias, 0) + builder.bytes_read - size
     segment.answers = []
     handler.flush_when_full()

@@ -54,7 +54,7 @@ class RangeOutcomes:
         rules: one for each range.
         emit: takes each finished span.
 
-    ``silent``, ``heard`` and ``resumed`` are those of :class:`ReadResult`.
+    ``silent``, ``heard``, ``resumed``, ``copied``, ``left_out`` and ``lost_copies`` are those of :class:`ReadResult`.
     """
 
     def __init__(self, rules: Iterable[RangeRules], emit: Callable[[SpanDraft, Sequence[Buffer]], None]) -> None:
@@ -62,6 +62,9 @@ class RangeOutcomes:
         self.silent: dict[int, str] = {}
         self.heard: dict[int, float] = {}
         self.resumed = False
+        self.copied: dict[str, int] = {}
+        self.left_out: dict[tuple[str, TopicPartition], str] = {}
+        self.lost_copies: frozenset[str] = frozenset()
 
     @property
     def clean(self) -> bool:

@@ -8,17 +8,22 @@ from functools import partial
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.engine.tasks.longlink.admission import room_of
+from mirror_pipeline.engine.tasks.longlink.connection_count import ConnectionCount
 from mirror_pipeline.engine.tasks.longlink.link import Link, worker_connections
 from mirror_pipeline.engine.tasks.longlink.read_ahead import ReadAhead
+from mirror_pipeline.engine.tasks.longlink.several import SeveralSources
 from mirror_pipeline.engine.tasks.read.answer_handler import AnswerHandler, Unwritten
 from mirror_pipeline.engine.tasks.read.messages import ReadResult, ReadTask
 from mirror_pipeline.engine.tasks.read.parallel_read import read_parallel
 from mirror_pipeline.engine.tasks.read.range_outcomes import RangeOutcomes
 from mirror_pipeline.engine.tasks.read.short_fetch import ShortFetch, Throttle, patience
-from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost
+from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, WireError
 from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import TopicPartition
+
+# A copy that has gone away keeps the reader no longer than that; the source goes on alone.
+COPY_TIMEOUT = 3.0
 
 
 def run_read(task: ReadTask, link: Link | None = None) -> ReadResult:
@@ -48,7 +53,10 @@ def run_read(task: ReadTask, link: Link | None = None) -> ReadResult:
     except BaseException:
         writer.abort()
         raise
-    return ReadResult(part, outcomes.results(), time.monotonic() - began, outcomes.silent, outcomes.heard, outcomes.resumed)
+    return ReadResult(
+        part, outcomes.results(), time.monotonic() - began, outcomes.silent, outcomes.heard, outcomes.resumed, outcomes.copied,
+        outcomes.left_out, outcomes.lost_copies,
+    )  # fmt: skip
 
 
 def _read(task: ReadTask, outcomes: RangeOutcomes, link: Link | None, *, deadline: float) -> None:
@@ -68,7 +76,10 @@ def _read(task: ReadTask, outcomes: RangeOutcomes, link: Link | None, *, deadlin
 def _fetch(
     task: ReadTask, client: WireClient, handler: AnswerHandler, outcomes: RangeOutcomes, link: Link | None, deadline: float
 ) -> None:
-    """Read over a few connections or over many, by the round trip."""
+    """Read over a few connections or over many, by the round trip; from the source's copies, too, what they hold."""
+    if task.holdings:
+        _fetch_from_several(task, client, handler, outcomes, link, deadline)
+        return
     by_leader = _leaders(task, client, handler, outcomes)
     read_ahead = link.resume([outcomes.ranges[source].builder.rules.range for source in outcomes.open()]) if link else None
     outcomes.resumed = read_ahead is not None
@@ -94,6 +105,52 @@ def _fetch(
         link.keep(read_ahead)
     else:
         read_ahead.end()
+
+
+def _fetch_from_several(
+    task: ReadTask, client: WireClient, handler: AnswerHandler, outcomes: RangeOutcomes, link: Link | None, deadline: float
+) -> None:
+    kept = link.resume([outcomes.ranges[source].builder.rules.range for source in outcomes.open()]) if link else None
+    outcomes.resumed = isinstance(kept, SeveralSources)
+    if isinstance(kept, SeveralSources):
+        several = kept
+    else:
+        if kept is not None:
+            kept.end()
+        counts = link.count_of if link else lambda alias: ConnectionCount()
+        open_copy = partial(worker_cache.client_of, timeout=COPY_TIMEOUT)
+        several = SeveralSources(client, counts, open_copy, asked=task.connections)
+    try:
+        several.hold(_answering(task, client, outcomes), task.holdings, lambda: Throttle(task.bytes_per_second).pause)
+        read_parallel(
+            several, handler, outcomes, count=0, ahead=link is not None, pause=lambda size: None, patience=partial(patience, task, client),
+            deadline=deadline,
+        )  # fmt: skip
+    except BaseException:
+        several.end()
+        raise
+    outcomes.left_out.update(several.left_out)
+    outcomes.lost_copies = frozenset(several.lost - {""})
+    several.lost.clear()
+    if link is not None and several.unfinished and outcomes.clean:
+        link.keep(several)
+    else:
+        several.end()
+
+
+def _answering(task: ReadTask, client: WireClient, outcomes: RangeOutcomes) -> dict[TopicPartition, int]:
+    """Leaders of the source that take connections now; what they cannot give may come from its copies."""
+    try:
+        leaders, _ = client.leaders(list(outcomes.ranges), patience=0)
+    except (ConnectionLost, ClusterUnreachable):
+        return {}
+    lost = set(task.avoid)
+    for node in set(leaders.values()) - lost:
+        try:
+            client.connection(node, within=patience(task, client, node))
+        except WireError:
+            lost.add(node)
+    return {source: node for source, node in leaders.items() if node not in lost}
 
 
 def _leaders(task: ReadTask, client: WireClient, handler: AnswerHandler, outcomes: RangeOutcomes) -> dict[int, list[TopicPartition]]:

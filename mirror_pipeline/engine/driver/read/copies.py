@@ -1,0 +1,185 @@
+"""Which copies of the source may be read (``sources``), and for which offsets.
+
+A copy is a cluster that holds the source's topics under the same names with the same offsets. None is trusted untried: of what would be
+read from it, samples are compared with the source record by record, all of it where that is little, again when its topic was made anew,
+and with each look what has come to its end. A copy that differs is left out, topic by topic. One thread for each copy, so that
+neither the lane nor another copy waits for one that is silent.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.engine.driver.context import LaneContext
+from mirror_pipeline.engine.driver.state import PartitionState
+from mirror_pipeline.engine.tasks.longlink.several import Holding
+from mirror_pipeline.engine.tasks.read.messages import ReadResult
+from mirror_pipeline.errors import MirrorError, UsageError
+from mirror_pipeline.execution import worker_cache
+from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
+from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+WORTH_BYTES = 16 * 2**20
+"""A backlog of less is read from the source alone, without asking anybody else."""
+COPIES_LOOK_SECONDS = 5.0
+SAMPLES, SAMPLE_BYTES = 6, 128 * 1024
+"""Of each partition: so many samples at random places, one at the position and one at the end, of about so many bytes."""
+WHOLE_BYTES = 4 * 2**20
+"""What is not more than this is compared as a whole."""
+
+Bounds = dict[TopicPartition, tuple[int, int]]
+Ranges = list[tuple[int, int]]
+
+
+@dataclass(slots=True)
+class ProvenTopic:
+    """A topic of a copy: offsets ``[start, end)`` by partition that agree with the source, as far as samples tell; or why they do not."""
+
+    topic_id: str
+    bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
+    differs: str = ""
+
+
+class Copies:
+    """Proves copies while there is a backlog. ``holdings`` never waits for a cluster."""
+
+    def __init__(self, context: LaneContext) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._proven: dict[str, dict[str, ProvenTopic]] = {}
+        self._wanted = threading.Event()
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def holdings(self, waiting: float) -> tuple[Holding, ...]:
+        """What copies may be read for now, if a backlog of ``waiting`` bytes is worth it."""
+        if not self._context.copies or waiting < WORTH_BYTES:
+            self._wanted.clear()
+            return ()
+        self._wanted.set()
+        self._start()
+        with self._lock:
+            found = [self._holding(cluster) for cluster in self._context.copies if cluster.alias in self._proven]
+        return tuple(holding for holding in found if holding.offsets)
+
+    def found(self, result: ReadResult) -> None:
+        """What a reader has found: a topic that is wrong is not read any more, a copy that does not answer not before it does."""
+        with self._lock:
+            for alias in result.lost_copies:
+                self._proven.pop(alias, None)
+            for (alias, source), why in result.left_out.items():
+                topic = self._proven.get(alias, {}).get(source.topic)
+                if topic is not None and not topic.differs:
+                    self._leave_out(alias, source.topic, topic, f"{source}: {why}")
+
+    def end(self) -> None:
+        """Prove nothing more; a thread that waits for a silent broker ends after it."""
+        self._over.set()
+        self._wanted.set()
+
+    def _start(self) -> None:
+        for cluster in self._context.copies if not self._threads else ():
+            thread = threading.Thread(target=self._work, args=(cluster,), name=f"copy-{cluster.alias}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _holding(self, cluster: ClusterSettings) -> Holding:
+        topics = {name: topic for name, topic in self._proven[cluster.alias].items() if topic.bounds and not topic.differs}
+        offsets = {TopicPartition(name, number): bounds for name, topic in topics.items() for number, bounds in topic.bounds.items()}
+        return Holding(cluster, {name: topic.topic_id for name, topic in topics.items()}, offsets)
+
+    def _work(self, cluster: ClusterSettings) -> None:
+        try:
+            while not self._over.is_set():
+                self._wanted.wait()
+                if not self._over.is_set():
+                    self._look_at(cluster)
+                self._over.wait(COPIES_LOOK_SECONDS)
+        finally:
+            worker_cache.close()
+
+    def _look_at(self, cluster: ClusterSettings) -> None:
+        try:
+            self._prove(cluster, worker_cache.client_of(cluster, timeout=self._context.mirror.engine.request_timeout))
+            self._context.state.copy_answers(cluster.alias)
+        except MirrorError as error:
+            worker_cache.forget(cluster)
+            with self._lock:
+                self._proven.pop(cluster.alias, None)
+            self._context.state.leave_copy_out(cluster.alias, error.message)
+
+    def _prove(self, cluster: ClusterSettings, client: WireClient) -> None:
+        with self._context.state.lock:
+            parts = {part.source: part for part in self._context.state.live() if part.reading.hard_end is None}
+            thinned = {name for name, run in self._context.state.topics.items() if run.compacted or run.settings_unread}
+        found = client.metadata(sorted({source.topic for source in parts}))
+        if found.cluster_id in (self._context.source.cluster_id, self._context.target.cluster_id):
+            raise UsageError(f"{cluster.alias} is the mirror's source or target by another name", hint="leave it out of sources")
+        topics = found.topics
+        known = {name: self._topic(cluster.alias, name, topic.topic_id) for name, topic in topics.items() if not topic.error}
+        bounds = _bounds(client, [source for source in parts if source.topic in known and not known[source.topic].differs])
+        fresh = {source: _samples(parts[source], known[source.topic], bounds[source]) for source in bounds}
+        fresh = {source: samples for source, samples in fresh.items() if samples}
+        origin = worker_cache.client_of(self._context.source, timeout=self._context.mirror.engine.request_timeout)
+        ours = _bounds(origin, list(fresh))
+        for name in sorted({source.topic for source in ours}):
+            mine = {source: fresh[source] for source in ours if source.topic == name}
+            longer = next((source for source in mine if bounds[source][1] > ours[source][1]), None)
+            why = f"{longer} ends at offset {bounds[longer][1]:,}, the source at {ours[longer][1]:,}" if longer else ""
+            why = why or self._compared(cluster, mine, ours, thinned=name in thinned)
+            with self._lock:
+                if why:
+                    self._leave_out(cluster.alias, name, known[name], why)
+                else:
+                    known[name].bounds = {**known[name].bounds, **{source.partition: bounds[source] for source in mine}}
+
+    def _topic(self, alias: str, name: str, topic_id: str) -> ProvenTopic:
+        with self._lock:
+            topics = self._proven.setdefault(alias, {})
+            if name not in topics or topics[name].topic_id != topic_id:
+                topics[name] = ProvenTopic(topic_id)
+            return topics[name]
+
+    def _compared(self, cluster: ClusterSettings, fresh: Mapping[TopicPartition, Ranges], ours: Bounds, *, thinned: bool) -> str:
+        """Why a topic of the copy is left out; "" if all samples agree."""
+        prove, timeout = self._context.samples_differ, self._context.mirror.engine.request_timeout
+        if prove is None:
+            return "this run compares nothing"
+        samples = [(tp, max(low, ours[tp][0]), high) for tp, ranges in fresh.items() for low, high in ranges if high > ours[tp][0]]
+        found = prove(self._context.source, cluster, samples, thinned=thinned, timeout=timeout)
+        return next((found[tp] for tp in sorted(found)), "")
+
+    def _leave_out(self, alias: str, name: str, topic: ProvenTopic, why: str) -> None:
+        topic.differs = why
+        log.warning("source_left_out source=%s topic=%s: %s; it is copied from the others", alias, name, why)
+        self._context.state.leave_copy_out(f"{alias} {name}", why)
+
+
+def _bounds(client: WireClient, wanted: list[TopicPartition]) -> Bounds:
+    """Start and last stable offset of the partitions that answer."""
+    found = [client.list_offsets(dict.fromkeys(wanted, at), isolation=1) for at in (EARLIEST_TIME, LATEST_TIME)] if wanted else [{}, {}]
+    known = [tp for tp in wanted if not any(each[tp].error or each[tp].offset < 0 for each in found)]
+    return {tp: (found[0][tp].offset, found[1][tp].offset) for tp in known}
+
+
+def _samples(part: PartitionState, known: ProvenTopic, bounds: tuple[int, int]) -> Ranges:
+    """Offset ranges of a partition to compare: of all that would be read, or of what has come since; none if nothing has."""
+    start, end = bounds
+    _, proven = known.bounds.get(part.source.partition, (0, -1))
+    low = max(start, part.staged, proven)
+    if low >= end:
+        return []
+    each = max(1.0, part.reading.bytes_per_offset)
+    offsets = max(1, int(SAMPLE_BYTES / each))
+    if (end - low) * each <= WHOLE_BYTES or end - low <= offsets:
+        return [(low, end)]
+    places = sorted(random.randrange(low, end - offsets) for _ in range(SAMPLES if proven < 0 else 1))  # noqa: S311 - no secret
+    return [(low, low + offsets), *((place, place + offsets) for place in places), (end - offsets, end)]

@@ -73,10 +73,10 @@ def _reports(stores: Iterable[LaneStore]) -> dict[str, tuple[LaneStore, TopicPro
 
 def _look(flow: Flow, reported: Iterable[str]) -> HaltLook:
     with Snapshot(flow) as snapshot:
-        look = HaltLook.of(snapshot, {*snapshot.ledger.kept, *reported})
-        for ask, cluster in ((look.source, snapshot.source), (look.target, snapshot.target)):
+        look = HaltLook(snapshot, {*snapshot.ledger.kept, *reported})
+        for ask in (look.at_source, look.at_target):
             with suppress(ClusterUnreachable, ConnectionLost, BrokerError):
-                ask(cluster)
+                ask()
     return look
 
 

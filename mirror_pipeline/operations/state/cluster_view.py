@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
@@ -13,7 +13,7 @@ from mirror_pipeline.kafka.answers import ClusterMetadata, TopicMetadata
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.offsets import offsets_or_errors
 from mirror_pipeline.model import TopicPartition
-from mirror_pipeline.operations.state.log_times import LogTimes
+from mirror_pipeline.operations.state.log_times import PARTITIONS_ASKED, first_times
 
 
 class ClusterView:
@@ -35,6 +35,7 @@ class ClusterView:
         self._cluster: ClusterMetadata | None = None
         self._topics: dict[str, TopicMetadata] = {}
         self._offsets: dict[tuple[int, int], dict[TopicPartition, int | BrokerError]] = {}
+        self._times: dict[tuple[TopicPartition, int, int], float | None] = {}
 
     @cached_property
     def client(self) -> WireClient:
@@ -45,11 +46,6 @@ class ClusterView:
     def admin(self) -> Admin:
         """The client for names and settings."""
         return self._opened.enter_context(self._administer())
-
-    @cached_property
-    def times(self) -> LogTimes:
-        """Times at offsets."""
-        return LogTimes(self.client)
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -72,9 +68,14 @@ class ClusterView:
         known |= offsets_or_errors(self.client, [tp for tp in wanted if tp not in known], at, isolation=isolation)
         return {tp: known[tp] for tp in wanted}
 
-    def offsets_now(self, parts: Iterable[TopicPartition], at: int, *, isolation: int = 1) -> dict[TopicPartition, int | BrokerError]:
-        """The same, asked again."""
-        return offsets_or_errors(self.client, parts, at, isolation=isolation)
+    def first_times(self, at: Mapping[TopicPartition, int], *, isolation: int = 1) -> dict[TopicPartition, float]:
+        """As :func:`first_times`, of at most ``PARTITIONS_ASKED`` partitions; each time is read once."""
+        wanted = dict(list(at.items())[:PARTITIONS_ASKED])
+        fresh = {tp: offset for tp, offset in wanted.items() if (tp, offset, isolation) not in self._times}
+        read = first_times(self.client, fresh, isolation=isolation)
+        self._times |= {(tp, offset, isolation): read.get(tp) for tp, offset in fresh.items()}
+        known = {tp: self._times[tp, offset, isolation] for tp, offset in wanted.items()}
+        return {tp: when for tp, when in known.items() if when is not None}
 
     def close(self) -> None:
         """Close the clients."""

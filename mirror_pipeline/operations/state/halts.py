@@ -17,11 +17,10 @@ from mirror_pipeline.halts import ENDED, GONE, PAUSED, Halt, accept_hint, gone, 
 from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME, ClusterMetadata
 from mirror_pipeline.kafka.client import metadata_of
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
-from mirror_pipeline.kafka.offsets import led
-from mirror_pipeline.lags import HALTED, TopicLag
+from mirror_pipeline.kafka.offsets import led, offsets_or_errors
+from mirror_pipeline.lags import BEHIND, HALTED, TopicLag
 from mirror_pipeline.model import DecisionKind, TopicPartition
-from mirror_pipeline.operations.state.cluster_view import ClusterView
-from mirror_pipeline.operations.state.ledger_view import Copied, LedgerView, ledger_view
+from mirror_pipeline.operations.state.ledger_view import Copied, ledger_view, state_of
 from mirror_pipeline.operations.state.snapshot import Snapshot
 from mirror_pipeline.reports import TopicState
 from mirror_pipeline.topics.lanes import select_topics
@@ -36,61 +35,52 @@ class HaltLook:
     """One look at a mirror's topics: what the runs reported, and what the clusters show.
 
     Args:
-        mirror: the mirror's name.
-        view: what its files say.
-        targets: the target name of each selected topic, those that are gone from the source and the refused ones included.
-        passes_gaps: the mirror's ``on_loss`` is ``record_gap``: deleted offsets stop nothing.
-        on_source_delete: of its ``topics``.
-        refused: topics that were promoted, are copied the other way, or cannot be copied under their names; nothing else is said of them.
+        snapshot: of the mirror.
+        names: the topics to select among, where that is not the snapshot's selection.
 
-    ``halts`` has all of them, ``seen`` those that only the clusters show; ``waiting`` are topics that a lane at work waits for.
+    ``halts`` has all of them, ``seen`` those that only the clusters show; ``waiting`` are topics that a lane at work waits for. Of a
+    topic that is paused, promoted, copied the other way, or cannot be copied under its name nothing else is said.
+
+    Raises:
+        BufferUnusable: the mirror's files cannot be read.
     """
 
-    def __init__(
-        self, mirror: str, view: LedgerView, targets: Mapping[str, str], *, passes_gaps: bool = False,
-        on_source_delete: str = "halt", refused: Mapping[str, Halt] | None = None,
-    ) -> None:  # fmt: skip
-        self._mirror = mirror
-        self._stores = [lane.store for lane in view.lanes]
-        self._view = view
-        self._targets = targets
-        self._passes_gaps = passes_gaps
-        self._on_source_delete = on_source_delete
-        out = refused or {}
-        self.copied = {name: topic for name, topic in view.copied.items() if name in targets and name not in out}
-        said = {name: state for name, state in view.reported.items() if name in targets}
-        self.halts = {name: state for name, state in said.items() if state.state != ENDED or name in self.copied}  # else it is new
-        self.halts |= {name: TopicState(name, h.state, h.message, h.hint, targets[name], code=h.code) for name, h in out.items()}
+    def __init__(self, snapshot: Snapshot, names: Collection[str] | None = None) -> None:
+        self._snapshot, self._settings = snapshot, snapshot.flow.settings
+        selected = snapshot.selected if names is None else select_topics(snapshot.flow.config, self._settings, names)
+        self._targets = selected.topics | {name: fill(self._settings.naming, self._settings.source, name) for name in selected.refused}
+        out = selected.refused | snapshot.turned_away(selected.topics)
+        self.copied = {name: topic for name, topic in snapshot.ledger.copied.items() if name in self._targets and name not in out}
+        self.halts = {name: TopicState(name, h.state, h.message, h.hint, self._targets[name], code=h.code) for name, h in out.items()}
         self.seen: dict[str, Halt] = {}
-        self.waiting = {name: state for name, state in view.waiting.items() if name in targets and name not in out}
+        self.waiting: dict[str, TopicState] = {}
+        for lane in snapshot.ledger.lanes:
+            down = lane.file.progress.target_down or lane.file.progress.source_down  # named once, not for each topic
+            for name in lane.file.topics.keys() & self._targets.keys() - out.keys():
+                said = lane.file.topics[name]
+                halted = said.state == HALTED or (said.state == ENDED and name in self.copied)  # an ended one that is not copied is new
+                if halted and not lane.accepted(name, said.code):
+                    self.halts[name] = state_of(name, said)
+                elif said.state == BEHIND and lane.file.running and not down:
+                    self.waiting[name] = state_of(name, said)
 
-    @classmethod
-    def of(cls, snapshot: Snapshot, names: Collection[str] | None = None) -> HaltLook:
-        """Of the selected topics of a mirror, or among ``names``, before any cluster is asked. Raises BufferUnusable."""
-        flow = snapshot.flow
-        selected = snapshot.selected if names is None else select_topics(flow.config, flow.settings, names)
-        targets = {topic: fill(flow.settings.naming, flow.settings.source, topic) for topic in selected.refused}
-        return cls(
-            flow.name, snapshot.ledger, selected.topics | targets, passes_gaps=flow.settings.on_loss != "halt",
-            on_source_delete=flow.settings.topics.on_source_delete,
-            refused=selected.refused | snapshot.turned_away(selected.topics),
-        )  # fmt: skip
-
-    def source(self, cluster: ClusterView) -> None:
+    def at_source(self) -> None:
         """Compare the source's topics with the ledgers. Raises ClusterUnreachable, BrokerError."""
         if not self.copied:
             return
+        cluster = self._snapshot.source
         metadata = metadata_of(cluster, self.copied)
         seen = {name: self._on_source(topic, metadata, cluster.alias) for name, topic in self.copied.items()}
         found = {name: metadata.topics[name] for name, halt in seen.items() if halt is None}
         whole = [name for name, topic in found.items() if not topic.error and topic.topic_id == self.copied[name].generation.topic_id]
-        seen |= self._offsets(cluster, whole, metadata)
+        seen |= self._offsets(whole, metadata)
         self._settle(seen, SETTLED_BY_SOURCE)
 
-    def target(self, cluster: ClusterView) -> None:
+    def at_target(self) -> None:
         """Compare the target topics with the ledgers. Raises ClusterUnreachable."""
         if not self.copied:
             return
+        cluster = self._snapshot.target
         metadata = metadata_of(cluster, (topic.generation.target_topic for topic in self.copied.values()))
         seen: dict[str, Halt | None] = {}
         for name, topic in self.copied.items():
@@ -109,7 +99,7 @@ class HaltLook:
         if generation.source_cluster_id != metadata.cluster_id:
             return other_cluster(generation.topic, alias, generation.source_cluster_id, metadata.cluster_id)
         if found is None or found.error == UNKNOWN_TOPIC_OR_PARTITION:
-            return gone(generation.topic, alias, self._on_source_delete)
+            return gone(generation.topic, alias, self._settings.topics.on_source_delete)
         if found.error:
             return None
         if found.topic_id != generation.topic_id:
@@ -118,21 +108,22 @@ class HaltLook:
         wanted = self._targets[generation.topic]
         return renamed(generation.topic, generation.target_topic, wanted) if wanted != generation.target_topic else None
 
-    def _offsets(self, cluster: ClusterView, names: Collection[str], metadata: ClusterMetadata) -> dict[str, Halt | None]:
+    def _offsets(self, names: Collection[str], metadata: ClusterMetadata) -> dict[str, Halt | None]:
         """Logs that begin after, or end before, the next offset to read; a lane that runs sees and says it itself."""
+        cluster, view = self._snapshot.source, self._snapshot.ledger
         idle = [self.copied[name] for name in names if not self.copied[name].running]
-        nexts = self._view.next_offsets(topic.generation for topic in idle)
+        nexts = view.next_offsets(topic.generation for topic in idle)
         nexts = {tp: nexts[tp] for tp in led(metadata, nexts)[0]}
         starts = cluster.offsets(nexts, EARLIEST_TIME)
         ends = cluster.offsets(nexts, LATEST_TIME, isolation=0)
-        odd = [tp for tp, at in nexts.items() if _outside(starts[tp], at, ends[tp])]
+        odd = [tp for tp, at in nexts.items() if self._of_bounds(tp, at, starts[tp], ends[tp]) is not None]
         if not odd:
             return {}
         for tp in odd:
             cluster.client.forget(tp)
-        ends |= cluster.offsets_now(odd, LATEST_TIME, isolation=0)  # of the leader that there is now
+        ends |= offsets_or_errors(cluster.client, odd, LATEST_TIME, isolation=0)  # of the leader that there is now
         # A lane may have been started and have read on meanwhile.
-        nexts = ledger_view(self._stores).next_offsets(topic.generation for topic in idle)
+        nexts = ledger_view([lane.store for lane in view.lanes]).next_offsets(topic.generation for topic in idle)
         outside = (self._of_bounds(tp, nexts[tp], starts[tp], ends[tp]) for tp in reversed(odd))  # the first partition's counts
         known = {name: topic.generation.incarnation for name, topic in self.copied.items()}
         return {halt.topic: halt for halt in of_same_topic(cluster.client, known, [halt for halt in outside if halt is not None])}
@@ -141,7 +132,7 @@ class HaltLook:
         topic = self.copied[tp.topic]
         if isinstance(end, int) and end < at:
             return None if topic.accepted(DecisionKind.TRUNCATED) else truncated(tp, end, at)
-        if isinstance(start, int) and at < start and not self._passes_gaps:
+        if isinstance(start, int) and at < start and self._settings.on_loss == "halt":
             allowed = any(d.allows(tp.topic, tp.partition, at, start) for d in topic.decisions)
             return None if allowed else trimmed(tp, at, start)
         return None
@@ -150,7 +141,10 @@ class HaltLook:
         for name, halt in seen.items():
             known = self.halts.get(name)
             if halt is not None and (known is None or known.code != halt.code):
-                self.halts[name], self.seen[name] = self._state(name, halt), halt
+                accept = accept_hint(self._snapshot.flow.name, name, halt.code)
+                hint = "; ".join(part for part in (halt.hint, f"{SEEN_NOW}, then {accept}" if accept else "") if part)
+                self.halts[name] = TopicState(name, halt.state, halt.message, hint, self._targets[name], code=halt.code)
+                self.seen[name] = halt
             elif halt is None and known is not None and known.code in settled:
                 del self.halts[name]
 
@@ -163,19 +157,10 @@ class HaltLook:
         for name, halt in self.halts.items():
             row = rows.get(name) or TopicLag(name, halt.target_topic, ())
             if not row.partitions and name in self.copied:
-                row = replace(row, partitions=self._view.staged_rows(self.copied[name].generation), lag_seconds=None)
+                row = replace(row, partitions=self._snapshot.ledger.staged_rows(self.copied[name].generation), lag_seconds=None)
                 row = replace(row, lag_seconds=0.0) if halt.state == ENDED and not row.lag_records else row
             if halt.state not in (HALTED, ENDED, PAUSED):  # what the source has more is not to be copied
                 still = tuple(replace(part, lag=0) for part in row.partitions)
                 row = replace(row, partitions=still, lag_seconds=0.0, expires_seconds=None, held_records=0, held_seconds=None)
             rows[name] = replace(row, state=halt.state, code=halt.code, reason=halt.reason, hint=halt.hint)
         return tuple(rows[name] for name in sorted(rows))
-
-    def _state(self, name: str, halt: Halt) -> TopicState:
-        accept = accept_hint(self._mirror, name, halt.code)
-        hint = "; ".join(part for part in (halt.hint, f"{SEEN_NOW}, then {accept}" if accept else "") if part)
-        return TopicState(name, halt.state, halt.message, hint, self._targets[name], code=halt.code)
-
-
-def _outside(start: int | BrokerError, at: int, end: int | BrokerError) -> bool:
-    return (isinstance(start, int) and at < start) or (isinstance(end, int) and end < at)

@@ -11,7 +11,7 @@ from mirror_pipeline.config.starts import Start, StartOffsets, start_of
 from mirror_pipeline.engine.driver.topics.join import begins_at
 from mirror_pipeline.errors import BrokerError, WrongCluster
 from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME, ClusterMetadata
-from mirror_pipeline.kafka.offsets import led
+from mirror_pipeline.kafka.offsets import led, offsets_or_errors
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.state.cluster_view import ClusterView
@@ -39,10 +39,10 @@ def lag(snapshot: Snapshot, *, notes: Sequence[str] = (), plan: bool = False) ->
         if not view.kept:
             raise
         rows, left_out, silent = _staged(snapshot), (), ()
-    look = HaltLook.of(snapshot)
-    look.source(snapshot.source)
+    look = HaltLook(snapshot)
+    look.at_source()
     if plan:
-        look.target(snapshot.target)
+        look.at_target()
     topics = look.shown(rows)
     seconds, at_least = _oldest(topics)
     return MirrorLag(flow.name, topics, seconds, (*left_out, *silent, *view.notes, *notes), lag_seconds_at_least=at_least)
@@ -104,12 +104,10 @@ def _first_offsets(
     found: dict[TopicPartition, int | BrokerError] = {tp: view.starts[tp] for tp in parts if tp in view.starts}
     copied = {tp.topic for tp in view.starts}
     asked: dict[int, list[TopicPartition]] = {}
-    for tp in parts:
+    for tp in (tp for tp in parts if tp not in view.starts):
         begins = start_of(start, tp.topic)
         seen = first_ends(view, metadata, tp.topic) if begins != "earliest" and tp.topic not in copied else None
         later = tp.topic in copied or (seen is not None and tp.partition not in seen)
-        if tp in found:
-            continue
         if isinstance(begins, StartOffsets) and not later and tp.partition in begins.by_partition:
             found[tp] = begins.by_partition[tp.partition]
         elif begins == "latest" and seen is not None and not later:
@@ -148,17 +146,17 @@ class _Notes:
     def taken(cls, source: ClusterView, rows: Mapping[TopicPartition, PartitionLag], *, ages: bool) -> _Notes:
         """Ask the source."""
         behind = {tp: rows[tp].position for tp in _most_behind_first(rows)} if ages else {}
-        first = source.times.first(behind, isolation=1) if behind else {}
+        first = source.first_times(behind)
         begun = time.time()
-        least = least_ages(source.client, {tp: at for tp, at in behind.items() if tp not in first}) if behind else {}
+        least = least_ages(source.client, {tp: at for tp, at in behind.items() if tp not in first})
         held = _held(source, {tp: row.end for tp, row in rows.items()})
         unread = {tp: row.staged for tp, row in rows.items() if row.staged < row.end}
         names = sorted({tp.topic for tp in unread})
-        limits = {name: retention_ms(found) for name, found in source.admin.topic_configs(names).items()} if names else {}
-        kept = {name: limit for name, limit in limits.items() if limit is not None}
+        configs = source.admin.topic_configs(names) if names else {}
+        kept = {name: limit for name, found in configs.items() if (limit := retention_ms(found)) is not None}
         expiring = {tp: at for tp, at in unread.items() if tp.topic in kept}
-        oldest = source.times.first(expiring | unread if ages else expiring, isolation=1)
-        since = source.times.first({tp: at for tp, (at, _) in held.items()}, isolation=0)
+        oldest = source.first_times(expiring | unread if ages else expiring)
+        since = source.first_times({tp: at for tp, (at, _) in held.items()}, isolation=0)
         return cls(begun, first, least, oldest, kept, {tp: end - at for tp, (at, end) in held.items()}, since)
 
 
@@ -175,7 +173,7 @@ def _held(source: ClusterView, stable: Mapping[TopicPartition, int]) -> dict[Top
     """Partitions whose last stable offset is below their end, with both (KIP-98)."""
     ends = source.offsets(stable, LATEST_TIME, isolation=0)
     higher = {tp: end for tp, end in ends.items() if isinstance(end, int) and end > stable[tp]}
-    again = source.offsets_now(higher, LATEST_TIME)  # the log may have grown since the stable offsets were read
+    again = offsets_or_errors(source.client, higher, LATEST_TIME)  # the log may have grown since the stable offsets were read
     return {tp: (at, end) for tp, end in higher.items() if isinstance(at := again[tp], int) and at < end}
 
 

@@ -9,8 +9,8 @@ from mirror_pipeline.buffer.ledger.decisions import Decisions
 from mirror_pipeline.buffer.place.lane_file import FAILED, LaneFile, read_lane_file
 from mirror_pipeline.buffer.place.place import LaneStore
 from mirror_pipeline.engine.driver.topics.first_seen import FirstSeen
-from mirror_pipeline.halts import ACCEPTABLE, ENDED
-from mirror_pipeline.lags import BEHIND, HALTED, PartitionLag
+from mirror_pipeline.halts import ACCEPTABLE
+from mirror_pipeline.lags import PartitionLag
 from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
 from mirror_pipeline.operations.state.buffer_status import ledger_of, span_table
 from mirror_pipeline.reports import TopicProgress, TopicState
@@ -75,23 +75,6 @@ class LedgerView:
     def kept(self) -> set[str]:
         """Names of the topics in the ledgers, without those whose deletion an operator has accepted."""
         return {name for name, topic in self.copied.items() if not topic.accepted(DecisionKind.SOURCE_GONE)}
-
-    @property
-    def reported(self) -> dict[str, TopicState]:
-        """Topics that the last run of each lane left halted, those left out that an operator has accepted since."""
-        return {
-            topic: state_of(topic, said)
-            for lane in self.lanes
-            for topic, said in lane.file.topics.items()
-            if said.state in (HALTED, ENDED) and not lane.accepted(topic, said.code)
-        }
-
-    @property
-    def waiting(self) -> dict[str, TopicState]:
-        """Topics that a lane at work waits for, as it reports; a cluster that is down is named once, not for each."""
-        files = [lane.file for lane in self.lanes if lane.file.running]
-        up = [file for file in files if not file.progress.target_down and not file.progress.source_down]
-        return {name: state_of(name, said) for file in up for name, said in file.topics.items() if said.state == BEHIND}
 
     @property
     def notes(self) -> tuple[str, ...]:

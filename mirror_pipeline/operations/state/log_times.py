@@ -31,18 +31,17 @@ OLDEST_EXPONENT = 24.0
 
 
 def first_times(client: WireClient, at: Mapping[TopicPartition, int], *, isolation: int) -> dict[TopicPartition, float]:
-    """Time (seconds since the epoch) of the first batch at or after an offset, for at most ``PARTITIONS_ASKED`` partitions.
+    """Time (seconds since the epoch) of the first batch at or after an offset.
 
     One request per leader, for all of its partitions. What cannot be read now, or is throttled by a client quota, is left out.
 
     Raises:
         ClusterUnreachable: no broker answers.
     """
-    wanted = dict(list(at.items())[:PARTITIONS_ASKED])
-    leaders, _ = client.leaders(list(wanted), patience=0) if wanted else ({}, {})
+    leaders, _ = client.leaders(list(at), patience=0) if at else ({}, {})
     by_leader: dict[int, dict[TopicPartition, int]] = {}
     for tp, node in leaders.items():
-        by_leader.setdefault(node, {})[tp] = wanted[tp]
+        by_leader.setdefault(node, {})[tp] = at[tp]
     times: dict[TopicPartition, float] = {}
     for node, mine in by_leader.items():
         try:
@@ -121,20 +120,3 @@ class _AgeSearch:
             return
         self.least = max(self.least, self.age if answer.offset < 0 else now - answer.timestamp / 1000)
         self._low = (self._low + self._high) / 2
-
-
-class LogTimes:
-    """:func:`first_times` for one command: each time is requested from the brokers once."""
-
-    def __init__(self, client: WireClient) -> None:
-        self._client = client
-        self._known: dict[tuple[TopicPartition, int, int], float | None] = {}
-
-    def first(self, at: Mapping[TopicPartition, int], *, isolation: int) -> dict[TopicPartition, float]:
-        """As :func:`first_times`."""
-        wanted = dict(list(at.items())[:PARTITIONS_ASKED])
-        fresh = {tp: offset for tp, offset in wanted.items() if (tp, offset, isolation) not in self._known}
-        found = first_times(self._client, fresh, isolation=isolation)
-        self._known |= {(tp, offset, isolation): found.get(tp) for tp, offset in fresh.items()}
-        times = {tp: self._known[tp, offset, isolation] for tp, offset in wanted.items()}
-        return {tp: at for tp, at in times.items() if at is not None}

@@ -156,7 +156,7 @@ def _too_old(snapshot: Snapshot, plans: Mapping[str, TargetPlan], lag: MirrorLag
     }
     at_risk = [topic for topic in lag.topics if kept.get(topic.topic) is not None]
     next_up = {TopicPartition(t.topic, p.partition): p.position for t in at_risk for p in t.partitions if p.lag}
-    times = snapshot.source.times.first(next_up, isolation=1)
+    times = snapshot.source.first_times(next_up)
     now = time.time()
     warnings: dict[str, tuple[str, ...]] = {}
     for name, limit in kept.items():

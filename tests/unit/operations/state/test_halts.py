@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -24,7 +25,9 @@ from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPart
 from mirror_pipeline.operations.state.cluster_view import ClusterView
 from mirror_pipeline.operations.state.halts import HaltLook
 from mirror_pipeline.operations.state.ledger_view import ledger_view
+from mirror_pipeline.operations.state.snapshot import Snapshot
 from mirror_pipeline.reports import Progress, TopicProgress
+from mirror_pipeline.topics.lanes import Selected
 
 LIFE = Incarnation("t", "now", "east-id", "west-id", "east.t", "target-id", {0: 10}, {0: 0}, 1)
 HERE = TopicPartition("t", 0)
@@ -64,6 +67,17 @@ def view_of(cluster: Cluster) -> ClusterView:
     return ClusterView("east", lambda: cast(WireClient, nullcontext(cluster)), lambda: pytest.fail("no question about names or settings"))
 
 
+def look_at(store: LaneStore, cluster: Cluster | None = None, target: str = "east.t", on_loss: str = "halt") -> HaltLook:
+    """A look at a mirror that selects the topic and whose clusters, both of them, are this one."""
+    settings = SimpleNamespace(naming="prefix", source="east", on_loss=on_loss, topics=SimpleNamespace(on_source_delete="halt"))
+    view = view_of(cluster or Cluster())
+    snapshot = SimpleNamespace(
+        flow=SimpleNamespace(name="m", settings=settings), ledger=ledger_view([store]), selected=Selected({"t": target}, ()),
+        turned_away=lambda _: {}, source=view, target=view,
+    )  # fmt: skip
+    return HaltLook(cast(Snapshot, snapshot))
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> LaneStore:
     made = open_lane(BufferConfig(str(tmp_path / "buffer"), durable=False), "m", "lane-0")
@@ -98,7 +112,7 @@ def waits(store: LaneStore, state: str = "running", target_down: str = "", sourc
     topic = TopicProgress("east.t", state="behind", reason="NOT_ENOUGH_REPLICAS", hint="bring the brokers up")
     wrote(store, topic, state, target_down=target_down, source_down=source_down)
     row = TopicLag("t", "east.t", (PartitionLag(0, 10, 12, 10, 2),), 3.0)
-    (shown,) = HaltLook("m", ledger_view([store]), {"t": "east.t"}).shown({"t": row})
+    (shown,) = look_at(store).shown({"t": row})
     return shown
 
 
@@ -114,9 +128,9 @@ def decide(store: LaneStore, kind: DecisionKind, start: int = 0, end: int = 0, s
     Decisions(store, durable=False).add([Decision("t", 0, "now", kind, start, end, subject, "me", at)])
 
 
-def look(store: LaneStore, source: Cluster, target: str = "east.t", **options: Any) -> dict[str, tuple[str, str]]:
-    seen = HaltLook("m", ledger_view([store]), {"t": target}, **options)
-    seen.source(view_of(source))
+def look(store: LaneStore, source: Cluster, target: str = "east.t", on_loss: str = "halt") -> dict[str, tuple[str, str]]:
+    seen = look_at(store, source, target, on_loss)
+    seen.at_source()
     return {name: (halt.code, halt.hint) for name, halt in seen.halts.items()}
 
 
@@ -171,7 +185,8 @@ def test_another_topics_log_is_neither_truncated_nor_trimmed(store: LaneStore, l
 
 
 def test_with_record_gap_deleted_offsets_stop_nothing(store: LaneStore) -> None:
-    assert look(store, Cluster(start=50), passes_gaps=True) == {}
+    source = Cluster(start=50)
+    assert look(store, source, on_loss="record_gap") == {} and "forget" not in source.asked
 
 
 def test_a_lane_that_runs_is_not_asked_about_offsets(store: LaneStore) -> None:
@@ -207,22 +222,22 @@ def test_a_cause_that_is_mended_is_no_halt_any_more(store: LaneStore) -> None:
 
 def test_a_halt_that_was_accepted_since_is_over(store: LaneStore) -> None:
     stopped(store, "trimmed")
-    assert set(ledger_view([store]).reported) == {"t"}
+    assert set(look_at(store).halts) == {"t"}
     decide(store, DecisionKind.GAP, 10, 50)
-    assert ledger_view([store]).reported == {}
+    assert look_at(store).halts == {}
 
 
 def test_a_target_that_was_made_again_is_seen(store: LaneStore) -> None:
-    seen = HaltLook("m", ledger_view([store]), {"t": "east.t"})
-    seen.target(view_of(Cluster(cluster_id="west-id", topic_id="another")))
-    assert seen.halts["t"].code == "target_recreated"
-    seen.target(view_of(Cluster(cluster_id="west-id", topic_id="target-id")))
-    assert seen.halts == {}
+    stopped(store, "target_gone")
+    for topic_id, code in (("another", "target_recreated"), ("target-id", None)):
+        seen = look_at(store, Cluster(cluster_id="west-id", topic_id=topic_id))
+        seen.at_target()
+        assert [halt.code for halt in seen.halts.values()] == ([code] if code else [])
 
 
 def test_a_deleted_topic_stays_in_the_lag_with_what_is_staged(store: LaneStore) -> None:
-    seen = HaltLook("m", ledger_view([store]), {"t": "east.t"})
-    seen.source(view_of(Cluster(error=GONE)))
+    seen = look_at(store, Cluster(error=GONE))
+    seen.at_source()
     (row,) = seen.shown({"t": TopicLag("t", "east.t", ())})
     assert (row.state, row.code, row.partitions) == ("halted", "source_gone", (PartitionLag(0, 10, 10, 10, 0),))
 

@@ -26,7 +26,7 @@ from mirror_pipeline.operations.state import log_times
 from mirror_pipeline.operations.state.cluster_view import ClusterView
 from mirror_pipeline.operations.state.lag import _oldest, measure
 from mirror_pipeline.operations.state.ledger_view import LedgerView
-from mirror_pipeline.operations.state.log_times import LogTimes, first_times, least_ages
+from mirror_pipeline.operations.state.log_times import first_times, least_ages
 from tests.support.source_batches import batch
 
 NEW, OLD = TopicPartition("new", 0), TopicPartition("old", 0)
@@ -153,12 +153,12 @@ def test_a_broker_that_cannot_be_asked_hides_only_its_own(asked: list[tuple[int,
 
 
 def test_what_several_parts_of_a_look_ask_for_is_asked_once(asked: list[tuple[int, int]]) -> None:
-    times = LogTimes(Leaders())  # type: ignore[arg-type]
+    source = view_of(Leaders())  # type: ignore[arg-type]
     few = {tp: at for tp, at in PLACES.items() if tp.partition < 4}
-    first = times.first(few, isolation=1)
+    first = source.first_times(few)
     count = len(asked)
-    assert times.first(few, isolation=1) == first and len(first) == 4 and len(asked) == count
-    times.first(few, isolation=0)
+    assert source.first_times(few) == first and len(first) == 4 and len(asked) == count
+    source.first_times(few, isolation=0)
     assert len(asked) > count
 
 
@@ -208,12 +208,8 @@ def test_what_has_no_times_has_no_age(source: Any, monkeypatch: pytest.MonkeyPat
 def test_a_topic_is_behind_at_least_by_what_is_known_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mirror_pipeline.operations.state.lag.least_ages", lambda _, at: {tp: 50.0 for tp in at if tp.topic == "new"})
 
-    class Times:
-        def first(self, at: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, float]:
-            return {tp: time.time() - 20 for tp in at if tp.topic == "old"}
-
     source = view_of(Source())
-    monkeypatch.setattr(source, "times", Times())
+    monkeypatch.setattr(source, "first_times", lambda at, **_: {tp: time.time() - 20 for tp in at if tp.topic == "old"})
     found, _ = measure(source, NOTHING, {"new": "east.new", "old": "east.old"})
     rows = {name: (round(row.lag_seconds or 0), row.lag_seconds_at_least) for name, row in found.items()}
     assert rows == {"new": (50, True), "old": (20, False)}

@@ -255,16 +255,16 @@ class LagMemory:
 
     def pace(self, lanes: Iterable[LaneFacts], now: float) -> list[LaneFacts]:
         """The facts with the end of each lane's newest run by this host's clock: the run's own may differ from it by hours."""
-        return [self._paced(facts, now) for facts in lanes]
-
-    def _paced(self, facts: LaneFacts, now: float) -> LaneFacts:
-        known = self._ends.get(facts.label)
-        if known is None:  # the first tick: the only clock there is
-            known = EndMemory(facts.newest, now if facts.ended is None else min(facts.ended, now))
-        elif known.run != facts.newest:
-            known = EndMemory(facts.newest, now)
-        self._ends[facts.label] = known
-        return replace(facts, ended=None if facts.ended is None else known.seen)
+        paced = []
+        for facts in lanes:
+            known = self._ends.get(facts.label)
+            if known is None:  # the first tick: the only clock there is
+                known = EndMemory(facts.newest, now if facts.ended is None else min(facts.ended, now))
+            elif known.run != facts.newest:
+                known = EndMemory(facts.newest, now)
+            self._ends[facts.label] = known
+            paced.append(replace(facts, ended=None if facts.ended is None else known.seen))
+        return paced
 
     def stuck(self) -> dict[str, float]:
         """Since when each topic's position has not moved."""

@@ -55,7 +55,10 @@ def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: Mirr
     if not mirror.topics:
         return dg.SkipReason("the mirror selects no topic: see topics.include in mirror.yaml, and `mirror plan`")
     try:
-        lag, status, homes = _look(mirror, mirrors)
+        lag, status, homes = step_thread.bounded_alone(
+            lambda: _look(mirror, mirrors), LAG_LOOK_SECONDS, name=f"lag of {mirror.name}", at_work=_lag_requests, who=mirror.name,
+            busy="the previous lag request has not returned",
+        )  # fmt: skip
     except (MirrorError, TimeoutError) as error:
         return _without_source(context, mirror, mirrors, error)
     now = step_thread.wall_clock()
@@ -70,19 +73,13 @@ def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: Mirr
     return _result(mirror, decision, events, memory.cursor())
 
 
-def _look(mirror: KnownMirror, mirrors: MirrorsResource) -> tuple[MirrorLag, MirrorStatus, dict[str, str]]:
-    def look() -> tuple[MirrorLag, MirrorStatus, dict[str, str]]:
-        live = mirrors.mirror(mirror.name)
-        lag = live.lag()
-        known = {topic.topic: topic.lane for topic in mirror.topics or ()}
-        unassigned = [topic.topic for topic in lag.topics if topic.topic not in known]
-        homes = {**known, **(mirrors.lanes_of(mirror.name, unassigned) if unassigned else {})}
-        return lag, live.status(), homes
-
-    return step_thread.bounded_alone(
-        look, LAG_LOOK_SECONDS, name=f"lag of {mirror.name}", at_work=_lag_requests, who=mirror.name,
-        busy="the previous lag request has not returned",
-    )  # fmt: skip
+def _look(mirror: KnownMirror, mirrors: MirrorsResource, *, source: bool = True) -> tuple[MirrorLag, MirrorStatus, dict[str, str]]:
+    """Lag, status, and the lane of each topic; without the ``source`` the lag is what is staged."""
+    live = mirrors.mirror(mirror.name)
+    lag = live.lag() if source else live.undelivered()
+    known = {topic.topic: topic.lane for topic in mirror.topics or ()} if source else {}
+    unassigned = [topic.topic for topic in lag.topics if topic.topic not in known]
+    return lag, live.status(), known | (mirrors.lanes_of(mirror.name, unassigned) if unassigned else {})
 
 
 def _without_source(
@@ -93,13 +90,10 @@ def _without_source(
     if not isinstance(error, TimeoutError) and not (isinstance(error, ClusterUnreachable) and error.cluster == mirror.config.source):
         return _blind(context, mirror, unseen)
 
-    def look() -> tuple[MirrorLag, MirrorStatus, dict[str, str]]:
-        live = mirrors.mirror(mirror.name)
-        lag = live.undelivered()
-        return lag, live.status(), mirrors.lanes_of(mirror.name, [topic.topic for topic in lag.topics])
-
     try:
-        lag, status, homes = step_thread.bounded(look, LAG_LOOK_SECONDS, name=f"buffer of {mirror.name}")
+        lag, status, homes = step_thread.bounded(
+            lambda: _look(mirror, mirrors, source=False), LAG_LOOK_SECONDS, name=f"buffer of {mirror.name}"
+        )
     except (MirrorError, TimeoutError):
         return _blind(context, mirror, unseen)
     if not lag.lag_records:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 import dagster as dg
@@ -54,15 +54,6 @@ class LaneFacts:
         return {t.topic: t.reason + (f" ({t.hint})" if t.hint else "") for t in self.status.topics if t.state == "halted"}
 
 
-@dataclass(frozen=True, slots=True)
-class _History:
-    failures: int = 0
-    halts: int = 0
-    cancelled: bool = False
-    ended: float | None = None
-    newest: str = ""
-
-
 def lane_job_name(mirror: KnownMirror, lane: str) -> str:
     """The job that the lag sensor starts."""
     return mirror.called("lane_job", lane)
@@ -75,22 +66,15 @@ def gather(instance: dg.DagsterInstance, mirror: KnownMirror, status: MirrorStat
     for lane in mirror.lanes:
         label = names.lane_label(mirror.name, lane)
         tags = {names.PROJECT_TAG: mirror.project, names.LANE_TAG: label}
-        past = _history(instance, tags)
-        facts.append(
-            LaneFacts(
-                lane=lane,
-                label=label,
-                job=lane_job_name(mirror, lane),
-                topics=frozenset(topic.topic for topic in mirror.in_lane(lane)),
-                run=run_in_flight(instance, tags),
-                status=described.get(lane),
-                failures=past.failures,
-                halts=past.halts,
-                cancelled=past.cancelled,
-                ended=past.ended,
-                newest=past.newest,
-            )
+        now = LaneFacts(
+            lane=lane,
+            label=label,
+            job=lane_job_name(mirror, lane),
+            topics=frozenset(topic.topic for topic in mirror.in_lane(lane)),
+            run=run_in_flight(instance, tags),
+            status=described.get(lane),
         )
+        facts.append(_with_past(now, instance, tags))
     return facts
 
 
@@ -103,13 +87,14 @@ def run_in_flight(instance: dg.DagsterInstance, tags: dict[str, str]) -> RunFact
     return None
 
 
-def _history(instance: dg.DagsterInstance, tags: dict[str, str]) -> _History:
+def _with_past(facts: LaneFacts, instance: dg.DagsterInstance, tags: dict[str, str]) -> LaneFacts:
+    """The facts with how the lane's last runs ended."""
     records = instance.get_run_records(dg.RunsFilter(tags=tags), limit=RECENT_RUNS)
     finished: Sequence[dg.RunRecord] = [r for r in records if r.dagster_run.is_finished]
     runs = [record.dagster_run for record in finished]
     failures = len(list(takewhile(lambda run: run.status is dg.DagsterRunStatus.FAILURE, runs)))
     halts = len(list(takewhile(lambda run: names.HALTED_TAG in run.tags, runs)))
-    newest = finished[0] if finished else None
-    if newest is None:
-        return _History()
-    return _History(failures, halts, newest.dagster_run.status is dg.DagsterRunStatus.CANCELED, newest.end_time, newest.dagster_run.run_id)
+    if not runs:
+        return facts
+    cancelled = runs[0].status is dg.DagsterRunStatus.CANCELED
+    return replace(facts, failures=failures, halts=halts, cancelled=cancelled, ended=finished[0].end_time, newest=runs[0].run_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -19,7 +19,6 @@ from mirror_pipeline.config.models import (
     MirrorModel,
     PageUserModel,
     SecurityModel,
-    TopicConfigsModel,
 )
 from mirror_pipeline.config.problems import Problems, part_of
 from mirror_pipeline.config.secrets import REFERENCE, SecretRef, secret_ref, substitute
@@ -47,6 +46,7 @@ from mirror_pipeline.host import expanded
 
 DEFAULT_CONFIG = "mirror.yaml"
 M = TypeVar("M", bound=BaseModel)
+F = TypeVar("F")
 
 
 def load_config(path: str | Path = DEFAULT_CONFIG, *, text: str | None = None) -> Config:
@@ -149,8 +149,15 @@ def _try(model: type[M], raw: Any) -> M | None:
         return None
 
 
-def _topic_configs(configs: TopicConfigsModel) -> TopicConfigs:
-    return TopicConfigs(configs.sync, tuple(configs.exclude), configs.defaults_from, configs.interval)
+def _by_name(kind: type[F], section: BaseModel, **given: Any) -> F:
+    """A section's facts: each field of ``kind`` from the key of the same name, but those that are ``given``."""
+    names = [field.name for field in dataclasses.fields(kind) if field.name not in given]  # type: ignore[arg-type]
+    build: Callable[..., F] = kind
+    return build(**{name: _frozen(getattr(section, name)) for name in names}, **given)
+
+
+def _frozen(value: Any) -> Any:
+    return FrozenMap(value) if isinstance(value, Mapping) else tuple(value) if isinstance(value, list) else value
 
 
 class _Facts:
@@ -191,48 +198,27 @@ class _Facts:
         def secret(key: str, text: str | None) -> SecretRef | None:
             return self._secret(("clusters", alias, "security", key), text) if text else None
 
-        return Security(
-            protocol=security.protocol,
-            mechanism=security.mechanism,
+        return _by_name(
+            Security,
+            security,
             username=self._text(("clusters", alias, "security", "username"), security.username) if security.username else None,
             password=secret("password", security.password),
             ca_file=self._file(security.ca_file),
             cert_file=self._file(security.cert_file),
             key_file=self._file(security.key_file),
             key_password=secret("key_password", security.key_password),
-            verify_hostname=security.verify_hostname,
         )
 
     def _file(self, name: str | None) -> str | None:
         return None if name is None else str(self._folder / expanded(name))
 
     def _mirror(self, mirror: MirrorModel) -> MirrorConfig:
-        topics = mirror.topics
-        groups = mirror.groups
-        return MirrorConfig(
-            name=mirror.name,
-            source=mirror.source,
-            target=mirror.target,
-            topics=TopicSelection(
-                tuple(topics.include),
-                tuple(topics.exclude),
-                topics.manage,
-                topics.replication_factor,
-                _topic_configs(topics.configs),
-                topics.originals_only,
-                topics.on_source_delete,
-                TopicAcls(topics.acls.sync),
-                topics.follow_trim,
-            ),
-            naming=mirror.naming,
-            offsets=mirror.offsets,
-            start=mirror.start,
-            on_loss=mirror.on_loss,
-            lanes=mirror.lanes,
-            writers=mirror.writers,
-            reverse_of=mirror.reverse_of,
-            sources=tuple(mirror.sources),
-            groups=None if groups is None else GroupSelection(tuple(groups.include), tuple(groups.exclude), groups.interval),
+        configs, acls = _by_name(TopicConfigs, mirror.topics.configs), _by_name(TopicAcls, mirror.topics.acls)
+        return _by_name(
+            MirrorConfig,
+            mirror,
+            topics=_by_name(TopicSelection, mirror.topics, configs=configs, acls=acls),
+            groups=None if mirror.groups is None else _by_name(GroupSelection, mirror.groups),
             engine=self._engine(mirror.engine),
         )
 
@@ -240,8 +226,7 @@ class _Facts:
         values: dict[str, Any] = {}
         for field in dataclasses.fields(EngineConfig):
             block = override if override is not None and field.name in override.model_fields_set else self._model.engine
-            value = getattr(block, field.name)
-            values[field.name] = FrozenMap(value) if isinstance(value, Mapping) else value
+            values[field.name] = _frozen(getattr(block, field.name))
         if not any(block is not None and "micro_batch_bytes" in block.model_fields_set for block in (override, self._model.engine)):
             values["micro_batch_bytes"] = min(values["micro_batch_bytes"], self._model.buffer.max_bytes // BATCHES_IN_BUFFER)
         return EngineConfig(**values)
@@ -249,11 +234,10 @@ class _Facts:
     def _buffer(self, buffer: BufferModel) -> BufferConfig:
         plain = unquote(urlsplit(buffer.uri).path) if buffer.uri.startswith("file://") else buffer.uri
         remote = buffer.uri.startswith("s3://")
-        return BufferConfig(
+        return _by_name(
+            BufferConfig,
+            buffer,
             uri=buffer.uri.rstrip("/") if remote else str(self._folder / expanded(plain)),
             retention=int(buffer.retention),
-            max_bytes=buffer.max_bytes,
-            durable=buffer.durable,
-            lease=buffer.lease,
             archive=None if buffer.archive is None else int(buffer.archive),
         )

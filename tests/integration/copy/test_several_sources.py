@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from mirror_pipeline.engine.driver.read import copies
 from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
 from tests.support.exact import assert_same_offsets, transactions
 from tests.support.mirrors import create_topic

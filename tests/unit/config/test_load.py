@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import textwrap
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mirror_pipeline.config import ClusterSettings, EngineConfig, FrozenMap, GroupSelection, Security, TopicSelection, load_config
+from mirror_pipeline.config import (
+    BufferConfig,
+    ClusterSettings,
+    Config,
+    EngineConfig,
+    FrozenMap,
+    GroupSelection,
+    MirrorConfig,
+    Security,
+    TopicSelection,
+    load_config,
+    models,
+    settings,
+)
 from mirror_pipeline.config.settings import state_folder
 from mirror_pipeline.config.starts import StartMap, StartOffsets
 from mirror_pipeline.errors import ConfigError, UsageError
@@ -81,10 +96,24 @@ def test_groups_are_selected_by_regexes(tmp_path: Path) -> None:
 
 
 def test_defaults_of_models_and_facts_agree(tmp_path: Path) -> None:
-    config = load_config(write(tmp_path, GOOD))
-    assert config.mirrors[0].engine == EngineConfig()
-    assert config.mirrors[0].groups is None
-    assert config.clusters["east"].security == Security()
+    config = load_config(write(tmp_path, GOOD + "    groups: {}\n"))
+    mirror = MirrorConfig("m", "east", "west", TopicSelection(("a",)), groups=GroupSelection())
+    assert config == Config(config.clusters, [mirror], BufferConfig(config.buffer.uri), config.path)
+    assert config.clusters["east"] == ClusterSettings("east", ("h:1",))
+
+
+@pytest.mark.parametrize(
+    ("section", "facts"),
+    [
+        (models.SecurityModel, Security), (models.TopicsModel, TopicSelection), (models.TopicConfigsModel, settings.TopicConfigs),
+        (models.TopicAclsModel, settings.TopicAcls), (models.GroupsModel, GroupSelection), (models.EngineModel, EngineConfig),
+        (models.MirrorModel, MirrorConfig), (models.BufferModel, BufferConfig), (models.NotifyModel, settings.NotifyConfig),
+        (models.PageModel, settings.PageConfig), (models.PageUserModel, settings.PageUser),
+    ],
+)  # fmt: skip
+def test_every_key_becomes_a_fact(section: type[models.Section], facts: type[Any]) -> None:
+    """What is no fact would be read and have no effect."""
+    assert set(section.model_fields) == {field.name for field in dataclasses.fields(facts)}
 
 
 def test_everything_can_be_pickled_and_hashed(tmp_path: Path) -> None:

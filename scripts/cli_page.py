@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_origin, get_type_hints
 
 import typer
 
 from mirror_pipeline.cli.main import app
+from mirror_pipeline.lags import MirrorDelays, TopicLag
+from mirror_pipeline.reports import CarriedGroup
 
 _HEAD = """\
 # Command line
@@ -38,6 +41,15 @@ What to do about each error: [troubleshooting](troubleshooting.md).
 
 """
 
+
+def _keys(kind: type[Any], *more: str) -> str:
+    """The keys of a dataclass in a document, with those of the rows in it; ``more`` are those that its `to_json()` adds."""
+    hints = get_type_hints(kind)
+    rows = {name: get_args(hint)[0] for name, hint in hints.items() if get_origin(hint) is tuple and is_dataclass(get_args(hint)[0])}
+    names = [*(field.name for field in fields(kind)), *more]
+    return "{" + ", ".join(f'"{name}"' + (f": [{_keys(rows[name])}]" if name in rows else "") for name in names) + "}"
+
+
 SHAPES = {
     "init": '{"path"}',
     "import-mm2": '{"properties", "path", "mirrors", "keys": [{"key", "line", "value", "outcome", "became", "why"}], '
@@ -53,9 +65,8 @@ SHAPES = {
     "backfill": '{"mirror", "topic", "target_topic", "from_time", "to_time", "ranges": {PARTITION: [START, END]}, "run": {as in run}, '
     '"from_buffer": {as ranges}}',
     "lag": '{"mirrors": [{"mirror", "lag_records", "lag_seconds", "lag_seconds_at_least", "unread_records", "unread_seconds", '
-    '"halted", "notes", "topics": [{"topic", "target_topic", "lag_records", "lag_seconds", "state", "code", "reason", "hint", '
-    '"partitions": [{"partition", "position", "end", "staged", "lag"}], ...}]}]}; with --history {"mirrors": [{"mirror", '
-    '"topics": [{"topic", "hours": [{"at", "records", "delay_p50_ms", "delay_p99_ms"}]}]}]}',
+    f'"halted", "notes", "topics": [{_keys(TopicLag, "lag_records", "unread_records", "warnings")}]}}]}}; with --history {{"mirrors": '
+    f"[{_keys(MirrorDelays)}]}}",
     "status": '{"mirrors": [{"mirror", "source", "target", "lanes": [{"lane", "state", "heartbeat", "topics", "records", "bytes", '
     '"buffer": {"spans_bytes", "ledger_bytes", "log_bytes", "live_files", "unverified_bytes", "oldest_staged", "full_since", ...}, ...}], '
     '"buffer_bytes", "buffer_total_bytes", "buffer_max_bytes", "staged_records", "staged_bytes", "gaps", "verified_at", "different"}]}',
@@ -79,8 +90,7 @@ SHAPES = {
     "resume": '{"mirrors": [{"mirror", "topic", "paused", "decided_by", "at"}]}',
     "resolve": '{"halts": [{"mirror", "lane", "topic", "partition", "code", "reason", "hint", "start", "end", "accept"}]}'
     ' or, with --accept, {"mirror", "topic", "accepted", "meaning", "spans", "decided_by"}',
-    "groups": '{"mirrors": [{"mirror", "last_round", "source_down_since", "notes", "groups": [{"group", "topic", "partition", '
-    '"source_offset", "target_offset", "behind", "written_at", "state", "why"}]}]}',
+    "groups": f'{{"mirrors": [{{"mirror", "last_round", "source_down_since", "notes", "groups": [{_keys(CarriedGroup)}]}}]}}',
     "remirror": '{as in resolve --accept}; with --dry-run {"mirror", "topic", "target_topic", "target", "deleted", "copied", "lost"}',
     **dict.fromkeys(
         ("quarantine list", "quarantine export", "quarantine send"),

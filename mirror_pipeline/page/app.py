@@ -44,6 +44,7 @@ class MirrorPages:
         self._tasks = Tasks()
         self._key = secrets.token_bytes(32)
         self._said: dict[str, list[str]] = defaultdict(list)
+        self._dagster = dagster
         templates = Environment(
             loader=PackageLoader("mirror_pipeline.page"), autoescape=select_autoescape(), trim_blocks=True, lstrip_blocks=True
         )
@@ -217,7 +218,8 @@ class MirrorPages:
             return self._form(request, form, before, new=name is None, plan=plan, plan_error=why, changes=lines)
         version = await run_in_threadpool(changed.save, before)
         await run_in_threadpool(self._watches.follow)
-        self._say(request, f"{before.path.name} is saved; what it was before is in {version}")
+        begins = "; Dagster starts the mirror within a minute or two" if name is None and self._dagster else ""
+        self._say(request, f"{before.path.name} is saved{begins}; what it was before is in {version}")
         return _go_to(form.name)
 
     def _form(self, request: Request, form: MirrorForm, text: ConfigText, *, new: bool, **facts: Any) -> Response:

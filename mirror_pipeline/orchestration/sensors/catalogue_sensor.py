@@ -40,7 +40,7 @@ def catalogue_sensor(mirror: KnownMirror) -> dg.SensorDefinition:
 
 
 def file_sensor(project: Project) -> dg.SensorDefinition:
-    """Says whether mirror.yaml loads, and reloads the definitions once a file that did not load does."""
+    """Says whether mirror.yaml loads, and reloads the definitions once it has other mirrors, or loads again."""
     description = "Fails while mirror.yaml does not load. Lanes that run keep their settings, no run starts."
     if project.problem and not project.mirrors:
         description = f"There are no mirrors to show: {project.problem}. Set MIRROR_CONFIG to a mirror.yaml, then reload."
@@ -53,12 +53,16 @@ def file_sensor(project: Project) -> dg.SensorDefinition:
     )
     def look_at_file(context: dg.SensorEvaluationContext, mirror_project: MirrorsResource) -> dg.SkipReason:
         try:
-            mirror_project.config()
+            mirrors = mirror_project.config().mirrors
         except MirrorError as error:
             if not project.mirrors:
                 return dg.SkipReason(str(error))
             raise failure(f"{error}; {STAYS}") from None
-        return dg.SkipReason(f"{project.path} is valid now: {_reload(context)}" if project.problem else f"{project.path} loads")
+        if project.problem:
+            return dg.SkipReason(f"{project.path} is valid now: {_reload(context)}")
+        if tuple(mirrors) != tuple(known.config for known in project.mirrors):
+            return dg.SkipReason(f"{project.path} has changed: {_reload(context)}")
+        return dg.SkipReason(f"{project.path} loads")
 
     return look_at_file
 

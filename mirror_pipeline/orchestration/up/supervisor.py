@@ -27,6 +27,7 @@ from mirror_pipeline.orchestration.up.services import Service, wait_until
 from mirror_pipeline.page.gate import HEALTH, PAGE_PREFIX
 from mirror_pipeline.page.server import DEFAULT_PORT, choose_port
 from mirror_pipeline.page.token import TOKEN_ENV, TOKEN_FILE_ENV, address, make_token, warning, write_token
+from mirror_pipeline.text import plural
 
 if TYPE_CHECKING:
     from dagster import DagsterRun
@@ -229,7 +230,7 @@ def end_runs(home: Path, socket: Path, *, impatient: threading.Event) -> None:
         runs = ours()
         if not runs:
             return
-        _say(f"ending {len(runs)} runs")
+        _say(f"ending {plural(len(runs), 'run')}")
         for run in runs:
             # A worker that has died cannot be stopped; the reaper of the next start ends its run.
             with suppress(Exception):

@@ -71,6 +71,19 @@ def test_the_page_says_that_the_file_does_not_load_and_when_it_does_again(tmp_pa
     assert "is valid now: reload the code location" in (look(bad).skip_message or "")
 
 
+def test_a_mirror_that_is_added_to_the_file_is_loaded_without_a_restart(tmp_path: Path) -> None:
+    before = write_project(tmp_path, ["orders"])
+    text = before.path.read_text()
+    before.path.write_text(text + "# a comment\n")
+    assert look(before).skip_message == f"{before.path} loads"
+    second = "  - {name: second, source: east, target: west, topics: {include: [orders]}}\n"
+    before.path.write_text(text.replace("mirrors:\n", f"mirrors:\n{second}"))
+    assert (look(before).skip_message or "").startswith(f"{before.path} has changed: reload the code location")
+    after = read_project(before.path)
+    assert {mirror.name for mirror in after.mirrors} == {NAME, "second"}
+    assert look(after).skip_message == f"{before.path} loads"
+
+
 def test_a_run_that_starts_meanwhile_says_why_it_cannot(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     path = write_project(tmp_path, ["orders"]).path
     broken(path)

@@ -195,7 +195,8 @@ def test_a_mirror_is_added_with_what_its_form_says(server: Server) -> None:
     assert "back" not in server.watches.config.path.read_text()
     assert server.ask("/mirrors/new", form).headers["location"] == "/mirrors/m/back"
     assert server.watches.config.mirror("back").topics.include == ("a", "b")
-    assert server.ask("/mirrors/m/back").status == 200
+    added = server.ask("/mirrors/m/back")
+    assert added.status == 200 and "Dagster starts the mirror within a minute or two" in added.body
     assert "changed by somebody else" in server.ask("/mirrors/new", {**form, "name": "third"}).body
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote
 
 from jinja2 import Environment, PackageLoader, select_autoescape
+from markupsafe import Markup, escape
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -49,7 +51,8 @@ class MirrorPages:
             loader=PackageLoader("mirror_pipeline.page"), autoescape=select_autoescape(), trim_blocks=True, lstrip_blocks=True
         )
         templates.filters.update(clock=clock, count=count, duration=duration, rate=rate, size=size, quote=lambda text: quote(text, safe=""))
-        templates.globals.update(prefix=PAGE_PREFIX, version=__version__, dagster=dagster, plural=plural)
+        templates.filters["coded"] = _coded
+        templates.globals.update(prefix=PAGE_PREFIX, version=__version__, dagster=dagster, plural=plural, unlimited=str(2**63 - 1))
         self._templates = templates
 
     def app(self) -> Starlette:
@@ -152,7 +155,7 @@ class MirrorPages:
         template = {"/live": "_mirror.html", "/actions/live": "_actions.html", "/topics/live": "_topics.html"}.get(part, "mirror.html")
         facts: dict[str, Any] = {"mirror": view.mirror_row(watch, self._watches.config)}
         if part in ("", "/live"):
-            facts["halted"] = view.acceptable(watch)
+            facts |= {"halted": view.acceptable(watch), "causes": view.other_causes(watch)}
         if part in ("", "/topics/live"):
             find = query.get("find", "")
             facts |= {"topics": view.topics(watch, find=find, number=query.get("page", "1")), "find": find, "query": request.url.query}
@@ -264,6 +267,11 @@ class MirrorPages:
 
 def _go_to(mirror: str, page: str = "") -> Response:
     return RedirectResponse(f"{PAGE_PREFIX}/m/{quote(mirror, safe='')}{page}", 303)
+
+
+def _coded(text: str) -> Markup:
+    """Text of this program, in which `...` is code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped before
 
 
 def _user(request: Request) -> User:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from mirror_pipeline.exporter.facts import Facts
 from mirror_pipeline.exporter.history import IN_STEP_SECONDS, History
 from mirror_pipeline.halts import ACCEPTABLE, DIRECTED, PAUSED
-from mirror_pipeline.lags import HALTED, MirrorLag
+from mirror_pipeline.lags import HALTED, MirrorLag, TopicLag
 from mirror_pipeline.text import clock, duration, plural, rate
 
 GOOD, WORKING, WAITING, TROUBLE = "good", "working", "waiting", "trouble"
 """Green, blue, grey and red. Each text says it too: colours are not for everybody."""
+TONES = (WAITING, GOOD, WORKING, TROUBLE)
+"""The worst last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ def _state(facts: Facts, lag: MirrorLag, history: History | None) -> tuple[str, 
         reason = next((topic.reason for topic in lag.topics if topic.reason), "")
         return WAITING, "copies nothing" + (f": {reason}" if reason else "")
     if _all(lag, PAUSED, *DIRECTED):
-        return WAITING, next(f"paused: {topic.reason}" for topic in lag.topics if topic.state == PAUSED)
+        return WAITING, _paused([topic for topic in lag.topics if topic.state == PAUSED])
     if halted := [topic for topic in lag.topics if topic.state == HALTED]:
         more = f" and {len(halted) - 1} more" if len(halted) > 1 else ""
         todo = "accept it on the mirror's page or by `mirror resolve`" if halted[0].code in ACCEPTABLE else halted[0].hint
@@ -69,6 +72,15 @@ def _state(facts: Facts, lag: MirrorLag, history: History | None) -> tuple[str, 
     if lag.lag_seconds is not None and lag.lag_seconds <= IN_STEP_SECONDS:
         return GOOD, "in step" + ("" if running else "; no lane is running")
     return WORKING, _behind(facts, lag, history)
+
+
+def _paused(topics: Sequence[TopicLag]) -> str:
+    """Since when and by whom, where that is the same for all of them."""
+    said = {topic.reason.removeprefix(f"{topic.topic} was ") for topic in topics}
+    if len(said) > 1:
+        return "paused, topic by topic"
+    reason = said.pop()
+    return reason if reason.startswith(PAUSED) else f"paused: {reason}"
 
 
 def _behind(facts: Facts, lag: MirrorLag, history: History | None) -> str:

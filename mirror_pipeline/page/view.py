@@ -17,13 +17,13 @@ from mirror_pipeline.exporter.watch import Watch
 from mirror_pipeline.halts import ACCEPTABLE, MEANING, PAUSED
 from mirror_pipeline.lags import HALTED, TopicLag
 from mirror_pipeline.mirror import Mirror
-from mirror_pipeline.page.headline import Headline, headline
+from mirror_pipeline.page.headline import TONES, Headline, headline
 from mirror_pipeline.reports import MirrorPlan
-from mirror_pipeline.text import rate
+from mirror_pipeline.text import plural, rate
 
 TOPICS_A_PAGE = 100
 SPARK_WIDTH, SPARK_HEIGHT = 90.0, 18.0
-_NODE_WIDTH, _NODE_HEIGHT, _RADIUS = 120.0, 44.0, 150.0
+_NODE_WIDTH, _NODE_HEIGHT, _RADIUS, _SIDE = 120.0, 44.0, 150.0, 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,6 @@ class MirrorRow:
     head: Headline
     facts: Facts
     history: History
-    causes: tuple[Cause, ...]
     paused: bool
 
 
@@ -67,7 +66,7 @@ def mirror_row(watch: Watch, config: Config) -> MirrorRow:
     facts, settings = watch.facts, config.mirror(watch.facts.mirror)
     topics = facts.lag.topics if facts.lag is not None else ()
     return MirrorRow(
-        facts.mirror, settings.source, settings.target, headline(facts, watch.history), facts, watch.history, tuple(causes(facts)),
+        facts.mirror, settings.source, settings.target, headline(facts, watch.history), facts, watch.history,
         paused=bool(topics) and all(topic.state == PAUSED for topic in topics),
     )  # fmt: skip
 
@@ -76,6 +75,12 @@ def acceptable(watch: Watch) -> list[tuple[TopicLag, str]]:
     """The topics whose halt can be accepted, each with what that means."""
     lag = watch.facts.lag
     return [(topic, MEANING[topic.code]) for topic in (lag.topics if lag is not None else ()) if _acceptable(topic)]
+
+
+def other_causes(watch: Watch) -> list[Cause]:
+    """What is wrong beside the halts that can be accepted."""
+    shown = {f"{topic.topic} {topic.code}" for topic, _ in acceptable(watch)}
+    return [cause for cause in causes(watch.facts) if cause.kind != "halted" or cause.subject not in shown]
 
 
 def _acceptable(topic: TopicLag) -> bool:
@@ -120,9 +125,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """A mirror of the picture, with its text at a point beside the arrow."""
+    """The mirrors from one cluster to another, as the worst of them is, with their text at a point beside the arrow."""
 
-    mirror: str
+    mirrors: str
     tone: str
     x1: float
     y1: float
@@ -153,28 +158,33 @@ def picture(rows: Sequence[MirrorRow]) -> Picture:
         name: Node(name, width / 2 - (_RADIUS + 60) * math.cos(turn * n), height / 2 - (0 if flat else _RADIUS * math.sin(turn * n)))
         for n, name in enumerate(names)
     }
-    seen: dict[frozenset[str], int] = {}
-    arrows = []
+    ways: dict[tuple[str, str], list[MirrorRow]] = {}
     for row in rows:
-        pair = frozenset((row.source, row.target))
-        seen[pair] = seen.get(pair, 0) + 1
-        arrows.append(_arrow(row, places[row.source], places[row.target], seen[pair]))
-    return Picture(width, height, tuple(places.values()), tuple(arrows))
+        ways.setdefault((row.source, row.target), []).append(row)
+    arrows = tuple(_arrow(found, places[source], places[target]) for (source, target), found in ways.items())
+    return Picture(width, height, tuple(places.values()), arrows)
 
 
-def _arrow(row: MirrorRow, source: Node, target: Node, number: int) -> Arrow:
-    """From edge to edge; several between the same clusters lie side by side."""
+def _arrow(rows: Sequence[MirrorRow], source: Node, target: Node) -> Arrow:
+    """From edge to edge; the one that leads back lies on the other side."""
     dx, dy = target.x - source.x, target.y - source.y
     length = math.hypot(dx, dy) or 1.0
     ux, uy = dx / length, dy / length
     edge = min(_NODE_WIDTH / 2 / max(1e-6, abs(ux)), _NODE_HEIGHT / 2 / max(1e-6, abs(uy))) + 4
-    side = 8.0 + 14.0 * ((number - 1) // 2)
-    ox, oy = -uy * side, ux * side
-    lag = row.facts.lag
-    text = f"{lag.lag_records:,} behind · {rate(row.facts.bytes_per_second)}" if lag is not None else "not known yet"
+    ox, oy = -uy * _SIDE, ux * _SIDE
     x, y = (source.x + target.x) / 2 + ox * 2.2, (source.y + target.y) / 2 + oy * 2.2
     begin, end = (source.x + ux * edge + ox, source.y + uy * edge + oy), (target.x - ux * edge + ox, target.y - uy * edge + oy)
-    return Arrow(row.name, row.head.tone, *begin, *end, text, x, y + 4)
+    tone = max((row.head.tone for row in rows), key=TONES.index)
+    return Arrow(", ".join(row.name for row in rows), tone, *begin, *end, _flow(rows), x, y + 4)
+
+
+def _flow(rows: Sequence[MirrorRow]) -> str:
+    lags = [row.facts.lag for row in rows if row.facts.lag is not None]
+    if not lags:
+        return "not known yet"
+    several = f"{plural(len(rows), 'mirror')} · " if len(rows) > 1 else ""
+    speed = sum(row.facts.bytes_per_second for row in rows)
+    return f"{several}{sum(lag.lag_records for lag in lags):,} behind" + (f" · {rate(speed)}" if speed else "")
 
 
 def planned(config: Config, name: str) -> tuple[MirrorPlan | None, str]:

@@ -10,6 +10,8 @@ document.addEventListener("DOMContentLoaded", () => {
   if (!place || typeof uPlot === "undefined") return;
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const axis = (more) => ({ stroke: colour("--dim"), grid: { stroke: colour("--edge") }, ticks: { stroke: colour("--edge") }, ...more });
+  const time = (at, seconds) => new Date(at * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: seconds ? "2-digit" : undefined });
+  const times = (_, all) => all.map((at) => time(at, all.length > 1 && all[1] - all[0] < 60));
   const width = () => Math.max(280, place.clientWidth);
   let plot;
   async function draw() {
@@ -20,9 +22,9 @@ document.addEventListener("DOMContentLoaded", () => {
     if (plot) return plot.setData(points);
     plot = new uPlot({
       width: width(), height: 180, scales: { y: { range: (_, low, high) => [0, high || 1] }, rate: { range: (_, low, high) => [0, high || 1] } },
-      series: [{}, { label: "records behind", stroke: colour("--working"), width: 1.5, fill: colour("--working") + "22" },
+      series: [{ value: (_, at) => (at == null ? "--" : time(at, true)) }, { label: "records behind", stroke: colour("--working"), width: 1.5, fill: colour("--working") + "22" },
                { label: "MB/s", stroke: colour("--ok"), width: 1.2, scale: "rate" }],
-      axes: [axis({}), axis({ size: 70 }), axis({ side: 1, scale: "rate", grid: { show: false } })],
+      axes: [axis({ values: times, space: 80 }), axis({ size: 70 }), axis({ side: 1, scale: "rate", grid: { show: false } })],
     }, points, place);
   }
   draw();

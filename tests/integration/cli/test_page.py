@@ -83,7 +83,7 @@ def test_a_mirror_is_added_paused_and_a_halt_repaired_by_clicks_alone(site: Site
         site.shows("1 of 1 topic halted: t (trimmed)")
         browser.click("there")
         site.shows("Accepting means to leave out what the source has deleted, and record it as a gap.")
-        browser.click("Accept trimmed of t")
+        browser.click("Accept for t")
         site.shows("t: accepted trimmed.")
         site.shows("in step", 90)
         site.shows("failing over now would lose nothing")

@@ -217,6 +217,37 @@ def test_a_topic_leads_to_its_asset_which_has_the_name_of_the_source_topic(serve
     assert (row.asset, row.acceptable) == ("here/target/orders", False)
 
 
+def test_mirrors_between_the_same_clusters_are_one_arrow_as_the_worst_of_them_is(path: Path) -> None:
+    more = ["name: there, source: east, target: west", "name: back, source: west, target: east"]
+    blocks = "".join(f"  - {{{mirror}, topics: {{include: [a]}}}}\n" for mirror in more)
+    path.write_text(FILE.replace("page:\n", f"{blocks}page:\n"))
+    watches = Watches(path, every=60)
+    watches.end()
+    for watch, lag, error in zip(watches.all, (5, 70_000, 0), ("", "west is gone", ""), strict=True):
+        watch.facts = Facts(watch.facts.mirror, lag=_lag(lag), lag_at=1.0, error=error)
+    there, back = view.picture([view.mirror_row(watch, watches.config) for watch in watches.all]).arrows
+    assert (there.mirrors, there.tone, there.text) == ("here, there", "trouble", "2 mirrors · 70,005 behind")
+    assert (back.mirrors, back.text) == ("back", "0 behind") and there.y != back.y
+
+
+def test_a_halt_that_can_be_accepted_is_explained_once(server: Server) -> None:
+    watch = Watch(Mirror(server.watches.config, "here"))  # which does not look
+    watch.facts = Facts("here", lag=_lag(3, state="halted", code="recreated", reason="it was recreated"), lag_at=1.0)
+    assert [topic.topic for topic, _ in view.acceptable(watch)] == ["orders"]
+    assert not [cause for cause in view.other_causes(watch) if cause.kind == "halted"]
+    watch.facts = Facts("here", lag=_lag(3, state="halted", code="CODE"), lag_at=1.0)
+    assert [cause.subject for cause in view.other_causes(watch) if cause.kind == "halted"] == ["orders CODE"]
+
+
+def _lag(records: int, **state: str) -> MirrorLag:
+    return MirrorLag("here", (TopicLag("orders", "east.orders", (PartitionLag(0, 0, records, 0, records),), **state),), 0.0)  # type: ignore[arg-type]
+
+
+def test_commands_in_a_text_are_code_and_nothing_else_in_it_is(server: Server) -> None:
+    answer = server.ask("/mirrors/m/here/remirror?topic=no<b>")
+    assert answer.status == 400 and "<code>mirror plan</code>" in answer.body and "<b>" not in answer.body
+
+
 def test_a_failover_needs_the_mirrors_name(server: Server) -> None:
     answer = server.ask("/mirrors/m/here/failover", {"csrf": server.csrf(), "step": "promote", "sure": "there"})
     assert answer.status == 400 and "confirmed by the mirror&#39;s name" in answer.body

@@ -55,6 +55,13 @@ def test_the_state_is_one_sentence(seen: Facts, tone: str, begin: str) -> None:
     assert (found.tone, found.text[: len(begin)]) == (tone, begin)
 
 
+def test_a_mirror_that_is_paused_names_no_topic_of_its_own() -> None:
+    pausing = [replace(topic(name, state="paused"), reason=f"{name} was paused at 2026-11-28T10:57:10Z by ann@box") for name in "tu"]
+    assert headline(facts(*pausing)).text == "paused at 2026-11-28T10:57:10Z by ann@box"
+    pausing[1] = replace(pausing[1], reason="u was paused at 2026-11-28T11:00:00Z by bob@box")
+    assert headline(facts(*pausing)).text == "paused, topic by topic"
+
+
 def test_what_is_old_says_so() -> None:
     assert headline(facts(topic(), error="east does not answer")).text == f"in step (as of {clock(NOW)}: east does not answer)"
 

@@ -114,10 +114,11 @@ def plan(config: ConfigFile = DEFAULT_CONFIG_PATH, mirror: Mirrors = None, as_js
         print_json({"mirrors": [answer.to_json() for answer in plans]})
     else:
         answers().print(each([tables.plan(answer) for answer in plans]))
-    empty = [answer.mirror for answer in plans if not answer.topics]
-    for name in empty:
-        note(f"error: the selection of {name} matches no topic")
-        note("hint: compare the regexes under 'topics:' with the names under \"not mirrored\"; each must match a whole name")
+    empty = [answer for answer in plans if not answer.topics]
+    for answer in empty:
+        note(f"error: the selection of {answer.mirror} matches no topic")
+        if answer.excluded:
+            note("hint: compare the regexes under 'topics:' with the names under \"not mirrored\"; each must match a whole name")
     blocked = any(topic.blockers or topic.state == HALTED for answer in plans for topic in answer.topics)
     raise typer.Exit(PROBLEM if empty or blocked else 0)
 

@@ -97,7 +97,7 @@ def _selection(flow: Flow, names: list[str], selected: Selected) -> Finding:
     hidden = rights.unseen(flow.source, flow.settings.topics.include, names)
     if not names and hidden:
         return Finding("topics", False, f"cluster {flow.source.alias} has no topics, or none that this principal may describe", hidden)
-    hint = hidden or ("" if count else "regexes match whole names; `mirror plan` shows why each topic is excluded")
+    hint = hidden or ("" if count or not names else "regexes match whole names; `mirror plan` shows why each topic is excluded")
     return Finding("topics", bool(count), detail, hint)
 
 

@@ -68,6 +68,8 @@ def came_from(topic: str, alias: str, aliases: Collection[str]) -> bool:
 
 def unmatched(names: Collection[str], include: Sequence[str]) -> list[str]:
     """One line for each include regex that matches no topic, with the nearest name."""
+    if not any(not name.startswith("__") for name in names):
+        return ["the source has no topics yet, or shows none to this user"]
     lines = []
     for pattern in include:
         compiled = re.compile(pattern)

@@ -256,7 +256,7 @@ def _advice(report: DemoReport, place: DemoFolder, page: WebPage | None) -> list
     if not report.kept:
         return [
             "Everything is stopped and removed. To explore Dagster's web page:",
-            "  mirror demo --keep, then mirror -c DIR/mirror.yaml up, then open the address it prints",
+            "  mirror demo --keep, then the command that it prints",
         ]
     addresses = ", ".join(f"{name} {address}" for name, address in report.clusters.items())
     up = f"mirror -c {place.config} up, then open the address it prints" if page is None else f"{page.url}  (kill {page.pid} stops it)"

@@ -44,6 +44,11 @@ def test_a_selection_that_matches_nothing_is_a_problem(cli: Cli, option: tuple[s
     assert "Orders" in ended.out
 
 
+def test_a_source_without_topics_has_no_name_to_compare_a_regex_with(cli: Cli) -> None:
+    ended = cli("plan", mirrors=[FakeMirror(the_plan=replace(PLAN, topics=(), excluded=()))])
+    assert ended.code == 1 and "matches no topic" in ended.err and "hint" not in ended.err
+
+
 def test_a_blocked_topic_is_a_problem(cli: Cli) -> None:
     blocked = TopicPlan("pay", "east.pay", 3, 1, None, blockers=("the target has 2 partitions, the source 3",))
     ended = cli("plan", mirrors=[FakeMirror(the_plan=replace(PLAN, topics=(blocked,)))])

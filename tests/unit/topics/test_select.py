@@ -75,6 +75,11 @@ def test_regexes_that_match_nothing_say_what_is_near() -> None:
     ]
 
 
+def test_a_source_without_topics_blames_no_regex() -> None:
+    for names in ([], ["__consumer_offsets"]):
+        assert unmatched(names, [".*", "orders"]) == ["the source has no topics yet, or shows none to this user"]
+
+
 def test_target_names() -> None:
     assert target_name("prefix", "east", "orders") == "east.orders"
     assert target_name("identity", "east", "orders") == "orders"

@@ -79,6 +79,8 @@ def _sum(document: dict[str, Any]) -> Text:
     speed = f", {rate(document['bytes'] / seconds)}" if seconds > 0 and document["bytes"] else ""
     sampled = f" (a sample of {document['sampled']:.1%})" if document["sampled"] < 1 else ""
     facts = f"{plural(document['records'], 'record')}{sampled}, {size(document['bytes'])} in {duration(seconds)}{speed}"
+    if not document["topics"]:
+        return Text("nothing was compared: the mirror has copied no topic", "yellow")
     if document["ok"]:
         but = f", except for {plural(len(document['repaired']), 'record')} in side topics" if document["repaired"] else ""
         return Text(f"{facts}: identical on both sides{but}", "green")

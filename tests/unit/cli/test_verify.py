@@ -24,6 +24,11 @@ def test_a_sound_copy(cli: Cli) -> None:
     assert "900 records, 90.0 MB in 2.0 s, 45.0 MB/s: identical on both sides" in ended.out
 
 
+def test_a_mirror_that_has_copied_nothing_is_not_called_identical(cli: Cli) -> None:
+    ended = cli("verify", mirrors=[FakeMirror(the_proof=replace(PROOF, topics=()))])
+    assert ended.code == 0 and "nothing was compared" in ended.out and "identical" not in ended.out
+
+
 def test_differences_are_a_line_each_and_exit_code_1(cli: Cli) -> None:
     ended = cli("verify", mirrors=[FakeMirror(the_proof=BAD)])
     assert ended.code == 1

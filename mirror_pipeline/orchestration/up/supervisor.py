@@ -107,7 +107,7 @@ def refresh_catalogues(config: Config) -> None:
         try:
             live = Mirror(config, mirror.name)
             catalogue = step_thread.bounded(live.refresh_catalogue, CATALOGUE_SECONDS, name=f"catalogue of {mirror.name}")
-            _say(f"mirror {mirror.name}: {len(catalogue.topics)} topics")
+            _say(f"mirror {mirror.name}: {plural(len(catalogue.topics), 'topic')}")
         except (MirrorError, TimeoutError) as error:
             _say(f"mirror {mirror.name}: topics not refreshed, a sensor will retry: {error}")
 

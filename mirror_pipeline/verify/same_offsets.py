@@ -21,8 +21,9 @@ from mirror_pipeline.verify.rules import read_terms
 T = TypeVar("T")
 
 PROVEN_OFFSETS = 1_000
+Sample = tuple[TopicPartition, TopicPartition, int, int]
 # Samples that are compared at the same time, and bytes of the first request for one.
-HANDS, SAMPLE_FETCH_BYTES = 16, 256 * 1024
+HANDS, COMPARE_FETCH_BYTES = 16, 256 * 1024
 Logs = tuple[tuple[int, int], tuple[int, int]]
 """Start and end of the source's log, up to its last stable offset, and of the target's."""
 
@@ -66,18 +67,18 @@ def tails_differ(
 
 
 def samples_differ(
-    source: ClusterSettings, copy: ClusterSettings, samples: Sequence[tuple[TopicPartition, int, int]], *, thinned: bool, timeout: float
+    known: ClusterSettings, copy: ClusterSettings, samples: Sequence[Sample], *, thinned: bool, timeout: float
 ) -> dict[TopicPartition, str]:
-    """Compare offset ranges of the source with the same ones of a copy, several at a time: each costs round trips.
+    """Compare offset ranges of a cluster with the same ones of a copy, several at a time: each costs round trips.
 
     Args:
-        source, copy: the clusters.
-        samples: partition, first and last offset (exclusive).
+        known, copy: the clusters; the first is the source, or the target where that does not answer.
+        samples: partition of both, first and last offset (exclusive).
         thinned: the cleaner removes records: what both sides hold must be equal.
         timeout: seconds a broker may stay silent.
 
     Returns:
-        Why a partition of the copy is none, for those that are not.
+        Why a partition of the copy is none, by its name there, for those that are not.
 
     Raises:
         BrokerError, ClusterUnreachable, ConnectionLost: a side cannot be read now.
@@ -87,8 +88,8 @@ def samples_differ(
     def hand(_: int) -> None:
         try:
             while (sample := _popped(left)) is not None:
-                if why := _differs(source, copy, *sample, thinned=thinned, timeout=timeout):
-                    found[sample[0]] = why
+                if why := _differs(known, copy, sample, thinned=thinned, timeout=timeout):
+                    found[sample[1]] = why
         finally:
             worker_cache.close()
 
@@ -104,16 +105,18 @@ def _popped(left: deque[T]) -> T | None:
         return None
 
 
-def _differs(
-    source: ClusterSettings, copy: ClusterSettings, tp: TopicPartition, start: int, end: int, *, thinned: bool, timeout: float
-) -> str:
-    sides = (worker_cache.client_of(side, timeout=timeout) for side in (source, copy))
+def _differs(known: ClusterSettings, copy: ClusterSettings, sample: Sample, *, thinned: bool, timeout: float) -> str:
+    here, there, start, end = sample
+
+    def pieces(side: ClusterSettings, tp: TopicPartition) -> Iterator[Piece]:
+        client = worker_cache.client_of(side, timeout=timeout)
+        return read_log(client, tp, start, end, isolation=READ_COMMITTED, size=COMPARE_FETCH_BYTES)
+
     try:
-        ours, theirs = (read_log(side, tp, start, end, isolation=READ_COMMITTED, size=SAMPLE_FETCH_BYTES) for side in sides)
-        at = _first_difference(ours, theirs, thinned=thinned)
+        at = _first_difference(pieces(known, here), pieces(copy, there), thinned=thinned)
     except (CorruptBatch, ProblemFound) as error:
-        return f"{tp} cannot be compared: {error.message}"
-    return "" if at is None else f"{tp} differs from the source at offset {at:,}"
+        return f"{there} cannot be compared: {error.message}"
+    return "" if at is None else f"{there} differs from {known.alias} at offset {at:,}"
 
 
 def _first_difference(ours: Iterable[Piece], theirs: Iterable[Piece], *, thinned: bool) -> int | None:

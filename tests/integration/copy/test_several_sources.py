@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import os
+import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
+from mirror_pipeline import Mirror
+from mirror_pipeline.buffer.place.lane_file import read_lane_file
 from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
-from tests.support.exact import assert_same_offsets, transactions
-from tests.support.mirrors import create_topic
+from mirror_pipeline.reports import Progress
+from tests.integration.processes import wait_until
+from tests.support.exact import assert_same_offsets, reading, transactions
+from tests.support.groups import running
+from tests.support.mirrors import create_topic, end_offsets
 from tests.support.three_clusters import Trio, flow, mirrors_of
 
 EXACT = {"naming": "identity", "offsets": "exact"}
 MB = 1_000_000
+DIFFERENCES, RECORDS, STAMP = 50, 2_000, int(time.time() * 1000)
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +68,78 @@ def test_a_backlog_comes_from_all_that_hold_it(four: Trio, tmp_path: Path) -> No
     assert set(report.copied) == {"north", "west"}
     assert min(report.copied.values()) > MB
     assert_same_offsets(home, [topic], prefix="")
+
+
+def hold_altered(source: str, copy: str, topic: str, shape: str, at: int) -> None:
+    """Let a cluster hold a topic's records with one difference: one altered, one missing, or one more."""
+    create_topic(copy, topic)
+    producer = Producer({"bootstrap.servers": copy, "linger.ms": 20})
+    with reading(source, "read_committed") as read:
+        records, _ = read(topic, 0)
+    for offset, key, value in records:
+        if offset == at and shape == "missing":
+            continue
+        altered = bytes([value[0] ^ 1]) + value[1:] if offset == at and shape == "altered" and value else value
+        producer.produce(topic, altered, key, timestamp=STAMP)
+        if offset == at and shape == "more":
+            producer.produce(topic, b"not of the source", key, timestamp=STAMP)
+    assert producer.flush(60) == 0
+
+
+def test_no_difference_of_a_copy_reaches_the_target(four: Trio, tmp_path: Path) -> None:
+    """Fifty topics, a difference of another shape, at another offset, in each."""
+    chance = random.Random(29)
+    names = [f"tampered-{number:02}" for number in range(DIFFERENCES)]
+    for number, name in enumerate(names):
+        create_topic(four["east"].bootstrap_servers, name)
+        producer = Producer({"bootstrap.servers": four["east"].bootstrap_servers, "linger.ms": 20})
+        for record in range(RECORDS):
+            producer.produce(name, chance.randbytes(1000), b"%d" % record, timestamp=STAMP)
+        assert producer.flush(60) == 0
+        shape = ("altered", "missing", "more")[number % 3]
+        hold_altered(four["east"].bootstrap_servers, four["north"].bootstrap_servers, name, shape, chance.randrange(RECORDS))
+    honest = mirrors_of(tmp_path / "west", four, flow("east", "west", "tampered-.*", **EXACT))["east-west"]
+    assert honest.run(once=True).state == "ok"
+    wanted = flow("east", "home", "tampered-.*", sources=["north", "west"], engine={"bandwidth": "2MB", "fetch_max_bytes": "1MiB"}, **EXACT)
+    home = mirrors_of(tmp_path / "home", four, wanted)["east-home"]
+    report = home.run(once=True)
+    assert report.state == "ok"
+    assert "north" not in report.copied
+    assert report.copied["west"] > 0
+    assert sorted(report.left_out) == [f"north {name}" for name in names]
+    assert all("differs from east at offset" in why or "the source at" in why for why in report.left_out.values()), report.left_out
+    assert_same_offsets(home, names, prefix="")
+
+
+def test_what_copies_hold_arrives_while_the_source_is_dead(four: Trio, tmp_path: Path) -> None:
+    """The source is killed in the middle; one copy is killed, another paused, and each comes back."""
+    topic = "orphan"
+    create_topic(four["east"].bootstrap_servers, topic, 3)
+    fill(four["east"].bootstrap_servers, topic, 90 * MB)
+    copies_of(tmp_path, four, topic)
+    wanted = flow("east", "home", topic, sources=["north", "west"], engine={"bandwidth": "5MB", "request_timeout": "5s"}, **EXACT)
+    home = mirrors_of(tmp_path / "home", four, wanted)["east-home"]
+    with running(home):
+        wait_until(lambda: len(said(home).copied) == 2, 60, "both copies are read")
+        four["east"].kill()
+        wait_until(lambda: bool(said(home).source_down), 60, "the source is missed")
+        before = arrived(home, topic)
+        wait_until(lambda: arrived(home, topic) > before + 5_000, 60, "more arrives")
+        four["north"].kill()
+        wait_until(lambda: arrived(home, topic) == 90_000, 90, "what west holds arrives")
+        for name in ("east", "north"):
+            four[name].start()
+        wait_until(lambda: not said(home).source_down, 60, "the source is back")
+    assert home.run(once=True).state == "ok"
+    assert_same_offsets(home, [topic], prefix="")
+
+
+def said(mirror: Mirror) -> Progress:
+    """What the lane's run says of itself."""
+    stores = mirror.flow.lane_stores()
+    return read_lane_file(stores[0]).progress if stores else Progress("", "")
+
+
+def arrived(mirror: Mirror, topic: str) -> int:
+    """Offsets that the target has."""
+    return sum(end_offsets(mirror, topic, target=True).values())

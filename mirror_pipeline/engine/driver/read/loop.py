@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
 from mirror_pipeline.crash_points import crash_point
 from mirror_pipeline.engine.driver.context import LaneContext, Losses, Patience, backoff
-from mirror_pipeline.engine.driver.plan import TURN_SECONDS, assign, budget_of, plan_ranges, planned_bytes, turn_seconds
-from mirror_pipeline.engine.driver.read.copies import Copies
+from mirror_pipeline.engine.driver.plan import TURN_SECONDS, PartitionView, assign, budget_of, plan_ranges, planned_bytes, turn_seconds
 from mirror_pipeline.engine.driver.read.kept import kept_tasks
 from mirror_pipeline.engine.driver.read.source import SourceSide
+from mirror_pipeline.engine.driver.read.source_copies import Copies
 from mirror_pipeline.engine.tasks.longlink.connection_count import is_long
 from mirror_pipeline.engine.tasks.longlink.link import Link
 from mirror_pipeline.engine.tasks.longlink.several import Holding
@@ -64,6 +66,7 @@ class ReadLoop:
         self._link = Link()
         self._copies = Copies(context)
         self._holdings: tuple[Holding, ...] = ()
+        self._copies_alone = False
         self._room = context.room
         self._staged = 0
         self._failures = 0
@@ -78,6 +81,7 @@ class ReadLoop:
                     more = self._turn()
                 except (ConnectionLost, ClusterUnreachable) as error:
                     self._source_lost(error)
+                    self._read_copies()
                     continue
                 except TaskLost as error:
                     self._task_lost(error)
@@ -151,9 +155,9 @@ class ReadLoop:
 
     def _plan(self) -> list[OffsetRange]:
         views = [p.view() for p in self._state.ready()]
-        engine, waiting = self._context.mirror.engine, sum(view.wanted_bytes for view in views)
+        waiting = sum(view.wanted_bytes for view in views)
         surely = int(sum(view.least_bytes for view in views))
-        budget = budget_of(engine.micro_batch_bytes, self._reach, self._context.buffer.max_bytes, far=self._far, waiting=waiting)
+        budget = self._budget(views)
         ranges = plan_ranges(views, budget_bytes=budget)
         size = planned_bytes(ranges)
         self._holdings = self._copies.holdings(waiting)
@@ -161,6 +165,10 @@ class ReadLoop:
         self._place = self._context.placement.for_read(size, far=self._far, waiting=surely)
         self._reach = self._place.reach if size >= FULL_SHARE * budget else 1
         return ranges
+
+    def _budget(self, views: Sequence[PartitionView]) -> int:
+        waiting, context = sum(view.wanted_bytes for view in views), self._context
+        return budget_of(context.mirror.engine.micro_batch_bytes, self._reach, context.buffer.max_bytes, far=self._far, waiting=waiting)
 
     def _rules_of(self, planned: OffsetRange) -> RangeRules:
         run = self._state.topics[planned.topic]
@@ -193,6 +201,7 @@ class ReadLoop:
                 avoid=frozenset(self._source.brokers.now),
                 patience=self._source.brokers.patience(),
                 holdings=self._holdings,
+                source_down=self._copies_alone,
             )  # fmt: skip
             for index, share in enumerate(shares)
         ]
@@ -253,7 +262,8 @@ class ReadLoop:
             state.seconds_staging += time.monotonic() - began
             state.lock.notify_all()
         self._source.ask_ends([TopicPartition(o.topic, o.partition) for o in outcomes if o.beyond])
-        self._note_source_answers(outcomes, bool(parts))
+        if not self._copies_alone:
+            self._note_source_answers(outcomes, bool(parts))
 
     def _resolve_commit(self) -> None:
         """Find out whether a commit succeeded whose answer was lost. Raises BufferUnusable while that is unknown."""
@@ -295,6 +305,25 @@ class ReadLoop:
             ClusterUnreachable(self._context.source.alias, error.message, hint=error.hint), forever=not self._context.once
         )
         self._context.stop.wait(backoff(self._failures))
+
+    def _read_copies(self) -> None:
+        """While the source does not answer: read what its copies hold."""
+        holdings = self._copies.holdings(math.inf)
+        held = {source: bounds for holding in holdings for source, bounds in holding.offsets.items()}
+        if not held or self._buffer_full():
+            return
+        with self._state.lock:
+            parts = [part for part in self._state.live() if part.source in held and part.staged >= held[part.source][0]]
+            views = [replace(part.view(), end=held[part.source][1]) for part in parts]
+            ranges = plan_ranges(views, budget_bytes=self._budget(views))
+            rules = [self._rules_of(planned) for planned in ranges]
+            self._place = self._context.placement.for_read(planned_bytes(ranges), far=True)
+        if rules:
+            self._holdings, self._copies_alone = holdings, True
+            try:
+                self._stage(rules)
+            finally:
+                self._copies_alone = False
 
     def _task_lost(self, error: TaskLost) -> None:
         """Nothing of its task was committed: it is read again. A worker that dies every time is no accident."""

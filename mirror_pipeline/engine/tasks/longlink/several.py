@@ -9,8 +9,8 @@ A *line* is one broker of one of these clusters, with a :class:`ParallelFetch` o
 them, so shares follow what each can carry, without a plan. The reader takes a partition's segments in order: the one that it waits for
 is read over another line too late to be missed, and a line that has failed, or stands, gives back all that it has.
 
-A copy is trusted only for what :mod:`mirror_pipeline.engine.driver.read.copies` has proven. Each of its segments must hold every offset,
-in batches with their checksums; if not, its partition is read from the others.
+A copy is trusted only for what :mod:`mirror_pipeline.engine.driver.read.source_copies` has proven. Each of its segments must hold every
+offset, in batches with their checksums; if not, its partition is read from the others.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from mirror_pipeline.model import OffsetRange, TopicPartition
 
 WAITING_SECONDS = 1.5
 """What a line has to do beyond a round trip, by its rate: enough to go on while a micro-batch is committed."""
-LEAST_PATIENCE, PATIENT, PATIENT_TRIPS = 1.0, 3.0, 16
+LEAST_PATIENCE, PATIENT_TIMES, PATIENT_TRIPS = 1.0, 3.0, 16
 """Seconds, times what a segment usually takes on its line, and round trips: after the longest of them the segment that is waited for is
 read over another line. A new connection needs round trips to open, and more until it is fast."""
 STRIKES = 2
 """Segments in a row that another line had to read: the line gives back all that it has."""
-REST_SECONDS = 5.0
+LINE_REST_SECONDS = 5.0
 """Until a line that stood, or a copy that failed, is tried again with one segment."""
-RATE_SECONDS, WAIT_SECONDS = 0.5, 0.1
+RATE_SECONDS, SEGMENT_WAIT_SECONDS = 0.5, 0.1
 """Between two looks at the rate of a line, and of the reader at what has come."""
 COPY_SECONDS = 10.0
 """Without a byte from a copy that alone holds what is waited for."""
@@ -114,7 +114,7 @@ class Line:
     @property
     def patience(self) -> float:
         """Seconds for a segment that everything waits for."""
-        return max(LEAST_PATIENCE, PATIENT * self.usual, PATIENT_TRIPS * self.client.round_trip)
+        return max(LEAST_PATIENCE, PATIENT_TIMES * self.usual, PATIENT_TRIPS * self.client.round_trip)
 
     def due(self, size: int) -> float:
         """Seconds until it would have this many bytes more."""
@@ -320,7 +320,7 @@ class SeveralSources(ReadAhead):
         else:
             line.client.forget(segment.source)
             self._ways.pop(segment.source, None)
-            line.rests = now if refused else now + REST_SECONDS
+            line.rests = now if refused else now + LINE_REST_SECONDS
         if not segment.alias and not any(each is not line for each in self._holding(segment, now)):
             return True
         if not line.fetch.reads:
@@ -373,14 +373,14 @@ class SeveralSources(ReadAhead):
                 if line.strikes < STRIKES:
                     self._again(segment)
                 else:
-                    line.rests = now + REST_SECONDS
+                    line.rests = now + LINE_REST_SECONDS
                     self.lost.add(line.alias)
                     self._give_back(line)
         if any(segment.ready for segment in waiting):
             return True
         if deadline is not None and now >= deadline:
             return False
-        self._news.wait(WAIT_SECONDS if deadline is None else min(WAIT_SECONDS, deadline - now))
+        self._news.wait(SEGMENT_WAIT_SECONDS if deadline is None else min(SEGMENT_WAIT_SECONDS, deadline - now))
         return True
 
 

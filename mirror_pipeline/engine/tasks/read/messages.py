@@ -25,7 +25,8 @@ class ReadTask:
     ``seconds`` bounds how long the task sends fetch requests, ``memory_bytes`` what it holds before it writes.
     ``connections`` is the number for each broker; None lets the round trip and the throughput decide, shared by ``tasks`` tasks.
     ``bytes_per_second`` is the task's share of a limit. ``avoid`` are brokers that get no request, ``patience`` the seconds
-    for those that get more than ``SILENT_SECONDS`` to answer. ``holdings`` are what copies of the source hold of a backlog.
+    for those that get more than ``SILENT_SECONDS`` to answer. ``holdings`` are what copies of the source hold of a backlog;
+    with ``source_down`` they alone are read.
     """
 
     store: LaneStore
@@ -45,6 +46,7 @@ class ReadTask:
     avoid: frozenset[int] = frozenset()
     patience: Mapping[int, float] = field(default_factory=dict)
     holdings: tuple[Holding, ...] = ()
+    source_down: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,6 +140,8 @@ def _fetch_from_several(
 
 def _answering(task: ReadTask, client: WireClient, outcomes: RangeOutcomes) -> dict[TopicPartition, int]:
     """Leaders of the source that take connections now; what they cannot give may come from its copies."""
+    if task.source_down:
+        return {}
     try:
         leaders, _ = client.leaders(list(outcomes.ranges), patience=0)
     except (ConnectionLost, ClusterUnreachable):

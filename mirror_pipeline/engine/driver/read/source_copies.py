@@ -2,8 +2,9 @@
 
 A copy is a cluster that holds the source's topics under the same names with the same offsets. None is trusted untried: of what would be
 read from it, samples are compared with the source record by record, all of it where that is little, again when its topic was made anew,
-and with each look what has come to its end. A copy that differs is left out, topic by topic. One thread for each copy, so that
-neither the lane nor another copy waits for one that is silent.
+and with each look what has come to its end. While the source does not answer, a copy is compared with the end of what the target has. A
+copy that differs is left out, topic by topic. One thread for each copy, so that neither the lane nor another copy waits for one that is
+silent.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mirror_pipeline.config import ClusterSettings
@@ -19,7 +20,7 @@ from mirror_pipeline.engine.driver.context import LaneContext
 from mirror_pipeline.engine.driver.state import PartitionState
 from mirror_pipeline.engine.tasks.longlink.several import Holding
 from mirror_pipeline.engine.tasks.read.messages import ReadResult
-from mirror_pipeline.errors import MirrorError, UsageError
+from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, MirrorError, UsageError
 from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
@@ -27,16 +28,19 @@ from mirror_pipeline.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
-WORTH_BYTES = 16 * 2**20
+WORTH_COPIES_BYTES = 16 * 2**20
 """A backlog of less is read from the source alone, without asking anybody else."""
 COPIES_LOOK_SECONDS = 5.0
-SAMPLES, SAMPLE_BYTES = 6, 128 * 1024
+SOURCE_SECONDS = 5.0
+"""Without an answer of the source: a copy is then compared with what the target has."""
+COMPARED_SAMPLES, COMPARED_BYTES = 6, 128 * 1024
 """Of each partition: so many samples at random places, one at the position and one at the end, of about so many bytes."""
 WHOLE_BYTES = 4 * 2**20
 """What is not more than this is compared as a whole."""
 
 Bounds = dict[TopicPartition, tuple[int, int]]
 Ranges = list[tuple[int, int]]
+Sample = tuple[TopicPartition, TopicPartition, int, int]
 
 
 @dataclass(slots=True)
@@ -61,7 +65,7 @@ class Copies:
 
     def holdings(self, waiting: float) -> tuple[Holding, ...]:
         """What copies may be read for now, if a backlog of ``waiting`` bytes is worth it."""
-        if not self._context.copies or waiting < WORTH_BYTES:
+        if not self._context.copies or waiting < WORTH_COPIES_BYTES:
             self._wanted.clear()
             return ()
         self._wanted.set()
@@ -126,20 +130,29 @@ class Copies:
         topics = found.topics
         known = {name: self._topic(cluster.alias, name, topic.topic_id) for name, topic in topics.items() if not topic.error}
         bounds = _bounds(client, [source for source in parts if source.topic in known and not known[source.topic].differs])
-        fresh = {source: _samples(parts[source], known[source.topic], bounds[source]) for source in bounds}
-        fresh = {source: samples for source, samples in fresh.items() if samples}
-        origin = worker_cache.client_of(self._context.source, timeout=self._context.mirror.engine.request_timeout)
-        ours = _bounds(origin, list(fresh))
-        for name in sorted({source.topic for source in ours}):
-            mine = {source: fresh[source] for source in ours if source.topic == name}
-            longer = next((source for source in mine if bounds[source][1] > ours[source][1]), None)
-            why = f"{longer} ends at offset {bounds[longer][1]:,}, the source at {ours[longer][1]:,}" if longer else ""
-            why = why or self._compared(cluster, mine, ours, thinned=name in thinned)
+        fresh = {source: samples for source in bounds if (samples := _samples(parts[source], known[source.topic], bounds[source]))}
+        ours = self._source_bounds(list(fresh))
+        for name in sorted({source.topic for source in fresh}):
+            mine = [parts[source] for source in fresh if source.topic == name and (ours is None or source in ours)]
+            if ours is None:
+                why = self._compared(self._context.target, cluster, _of_target(mine, bounds), thinned=name in thinned)
+            else:
+                why = _longer(mine, bounds, ours) or self._compared(
+                    self._context.source, cluster, _of_source(mine, fresh, ours), thinned=name in thinned
+                )
             with self._lock:
                 if why:
                     self._leave_out(cluster.alias, name, known[name], why)
                 else:
-                    known[name].bounds = {**known[name].bounds, **{source.partition: bounds[source] for source in mine}}
+                    known[name].bounds = {**known[name].bounds, **{part.source.partition: bounds[part.source] for part in mine}}
+
+    def _source_bounds(self, wanted: list[TopicPartition]) -> Bounds | None:
+        """Of the source's logs; None while it does not answer."""
+        try:
+            return _bounds(worker_cache.client_of(self._context.source, timeout=SOURCE_SECONDS), wanted)
+        except (ConnectionLost, ClusterUnreachable):
+            worker_cache.forget(self._context.source)
+            return None
 
     def _topic(self, alias: str, name: str, topic_id: str) -> ProvenTopic:
         with self._lock:
@@ -148,13 +161,12 @@ class Copies:
                 topics[name] = ProvenTopic(topic_id)
             return topics[name]
 
-    def _compared(self, cluster: ClusterSettings, fresh: Mapping[TopicPartition, Ranges], ours: Bounds, *, thinned: bool) -> str:
+    def _compared(self, known: ClusterSettings, copy: ClusterSettings, samples: list[Sample], *, thinned: bool) -> str:
         """Why a topic of the copy is left out; "" if all samples agree."""
-        prove, timeout = self._context.samples_differ, self._context.mirror.engine.request_timeout
+        prove = self._context.samples_differ
         if prove is None:
             return "this run compares nothing"
-        samples = [(tp, max(low, ours[tp][0]), high) for tp, ranges in fresh.items() for low, high in ranges if high > ours[tp][0]]
-        found = prove(self._context.source, cluster, samples, thinned=thinned, timeout=timeout)
+        found = prove(known, copy, samples, thinned=thinned, timeout=self._context.mirror.engine.request_timeout)
         return next((found[tp] for tp in sorted(found)), "")
 
     def _leave_out(self, alias: str, name: str, topic: ProvenTopic, why: str) -> None:
@@ -170,16 +182,41 @@ def _bounds(client: WireClient, wanted: list[TopicPartition]) -> Bounds:
     return {tp: (found[0][tp].offset, found[1][tp].offset) for tp in known}
 
 
+def _longer(parts: Iterable[PartitionState], bounds: Bounds, ours: Bounds) -> str:
+    """Why a copy is none that holds more than the source, which was asked after it."""
+    longer = next((part.source for part in parts if bounds[part.source][1] > ours[part.source][1]), None)
+    return f"{longer} ends at offset {bounds[longer][1]:,}, the source at {ours[longer][1]:,}" if longer else ""
+
+
+def _of_source(parts: Iterable[PartitionState], fresh: Mapping[TopicPartition, Ranges], ours: Bounds) -> list[Sample]:
+    """The samples of what the source still holds."""
+    return [
+        (part.source, part.source, max(low, ours[part.source][0]), high)
+        for part in parts for low, high in fresh[part.source] if high > ours[part.source][0]
+    ]  # fmt: skip
+
+
+def _of_target(parts: Iterable[PartitionState], bounds: Bounds) -> list[Sample]:
+    """The end of what the target has."""
+    found = []
+    for part in parts:
+        end = min(part.writing.position.target_next, bounds[part.source][1])
+        low = max(bounds[part.source][0], end - max(1, int(COMPARED_BYTES / max(1.0, part.reading.bytes_per_offset))))
+        found += [(part.target, part.source, low, end)] if low < end else []
+    return found
+
+
 def _samples(part: PartitionState, known: ProvenTopic, bounds: tuple[int, int]) -> Ranges:
     """Offset ranges of a partition to compare: of all that would be read, or of what has come since; none if nothing has."""
     start, end = bounds
     _, proven = known.bounds.get(part.source.partition, (0, -1))
-    low = max(start, part.staged, proven)
+    low, each = max(start, part.staged, proven), max(1.0, part.reading.bytes_per_offset)
     if low >= end:
         return []
-    each = max(1.0, part.reading.bytes_per_offset)
-    offsets = max(1, int(SAMPLE_BYTES / each))
-    if (end - low) * each <= WHOLE_BYTES or end - low <= offsets:
+    if proven < 0 and (end - start) * each <= WHOLE_BYTES:
+        return [(start, end)]
+    offsets = max(1, int(COMPARED_BYTES / each))
+    if end - low <= offsets:
         return [(low, end)]
-    places = sorted(random.randrange(low, end - offsets) for _ in range(SAMPLES if proven < 0 else 1))  # noqa: S311 - no secret
+    places = sorted(random.randrange(low, end - offsets) for _ in range(COMPARED_SAMPLES if proven < 0 else 1))  # noqa: S311 - no secret
     return [(low, low + offsets), *((place, place + offsets) for place in places), (end - offsets, end)]

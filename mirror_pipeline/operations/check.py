@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 
 from mirror_pipeline.buffer.place.place import open_lane, open_to_others
 from mirror_pipeline.buffer.place.space import SpaceWatch
+from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import MirrorError, UsageError
 from mirror_pipeline.execution.java import find_java
 from mirror_pipeline.execution.placement import spark_may_be_needed
@@ -17,6 +19,7 @@ from mirror_pipeline.kafka.needs import SOURCE_NEEDS, TARGET_NEEDS, Need
 from mirror_pipeline.lags import HALTED
 from mirror_pipeline.operations.state.plan import Notes, plan
 from mirror_pipeline.reports import Finding
+from mirror_pipeline.text import plural
 from mirror_pipeline.topics import rights
 from mirror_pipeline.topics.lanes import Selected, lane_names, select_topics
 from mirror_pipeline.topics.select import unmatched
@@ -34,7 +37,8 @@ def check(flow: Flow, notes: Sequence[Notes] = (), more: Sequence[Callable[[Flow
     if all(finding.ok for finding in findings[2:]):
         findings += _two_clusters(flow)
     if all(finding.ok for finding in findings[2:]):
-        findings += [*_topic_findings(flow, notes), *(finding for look in more for finding in look(flow))]
+        copies = [_try(f"copy {each.alias}", partial(_copy, flow, each)) for each in flow.copies]
+        findings += [*copies, *_topic_findings(flow, notes), *(finding for look in more for finding in look(flow))]
     return findings
 
 
@@ -78,6 +82,15 @@ def _reach(admin: Admin, client: WireClient, needs: Collection[Need]) -> str:
         client.require(needs)
         info = admin.describe()
     return f"{len(info.brokers)} broker{'s' if len(info.brokers) != 1 else ''}, cluster id {info.cluster_id}"
+
+
+def _copy(flow: Flow, copy: ClusterSettings) -> str:
+    """A cluster of ``sources``: whether it answers, and how many of the mirror's topics it has."""
+    said = _reach(Admin(copy), WireClient(copy), SOURCE_NEEDS)
+    wanted = select_topics(flow.config, flow.settings, flow.source_topics()).topics
+    with WireClient(copy) as client:
+        there = [topic for topic in client.metadata(sorted(wanted)).topics.values() if not topic.error]
+    return f"{said}; has {len(there)} of {plural(len(wanted), 'topic')}, each compared before it is read"
 
 
 def _topic_findings(flow: Flow, notes: Sequence[Notes]) -> list[Finding]:

@@ -14,6 +14,7 @@ from mirror_pipeline.lags import PartitionLag
 from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
 from mirror_pipeline.operations.state.buffer_status import ledger_of, span_table
 from mirror_pipeline.reports import TopicProgress, TopicState
+from mirror_pipeline.text import few
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,4 +139,6 @@ def _note(file: LaneFile) -> str:
         return f"target down: {file.progress.target_down}"
     if file.progress.source_down:
         return f"source down: {file.progress.source_down}"
+    if file.running and file.progress.left_out:
+        return "; ".join(few([f"{what} is not read: {why}" for what, why in file.progress.left_out.items()]))
     return f"no new topics or partitions are found: {said}" if (said := file.progress.search_failure) else ""

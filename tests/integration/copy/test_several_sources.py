@@ -62,6 +62,8 @@ def test_a_backlog_comes_from_all_that_hold_it(four: Trio, tmp_path: Path) -> No
     copies_of(tmp_path, four, topic)
     wanted = flow("east", "home", topic, sources=["north", "west"], **EXACT)
     home = mirrors_of(tmp_path / "home", four, {**wanted, "engine": {"bandwidth": "6MB"}})["east-home"]
+    found = {finding.what: finding for finding in home.check()}
+    assert all(found[f"copy {alias}"].ok and "has 1 of 1 topic" in found[f"copy {alias}"].detail for alias in ("north", "west"))
     report = home.run(once=True)
     assert report.state == "ok"
     assert report.left_out == {}

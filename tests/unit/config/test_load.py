@@ -391,3 +391,23 @@ def test_starts_of_logs_follow_only_where_offsets_are_the_same(tmp_path: Path) -
     assert text != GOOD
     assert any("follow_trim: needs offsets: exact" in each for each in problems(tmp_path, text))
     assert load_config(write(tmp_path, f"{text}    offsets: exact\n")).mirrors[0].topics.follow_trim
+
+
+@pytest.mark.parametrize(
+    ("sources", "says"),
+    [
+        ("[east]", "mirrors[0].sources[0]: \"east\" is the mirror's source or target"),
+        ("[west]", "mirrors[0].sources[0]: \"west\" is the mirror's source or target"),
+        ("[north, north]", 'mirrors[0].sources[1]: "north" is there twice'),
+        ("[nroth]", 'mirrors[0].sources[0]: no cluster "nroth", did you mean "north"'),
+    ],
+)
+def test_copies_of_the_source_are_other_clusters_each_once(tmp_path: Path, sources: str, says: str) -> None:
+    text = GOOD.replace("mirrors:", "  north: {bootstrap_servers: \"n:9092\"}\nmirrors:", 1) + "    offsets: exact\n"
+    assert load_config(write(tmp_path, f"{text}    sources: [north]\n")).mirrors[0].sources == ("north",)
+    assert any(says in each for each in problems(tmp_path, f"{text}    sources: {sources}\n"))
+
+
+def test_copies_of_the_source_need_the_same_offsets(tmp_path: Path) -> None:
+    text = GOOD.replace("mirrors:", "  north: {bootstrap_servers: \"n:9092\"}\nmirrors:", 1) + "    sources: [north]\n"
+    assert any("mirrors[0].sources: needs offsets: exact" in each for each in problems(tmp_path, text))

@@ -17,6 +17,8 @@ make bench BENCH="--only large"             # copies of which Spark carries most
 make bench BENCH="--only 1kb,latency"       # some; --scale, --rounds, --sides, --resume: see --help
 sudo .venv/bin/python -m benchmarks.wan     # over an emulated long link; needs root, gcc, iproute2
 .venv/bin/python -m benchmarks.memory_peak  # peak memory of a copy; --round-trip-ms 200: over such a link
+.venv/bin/python -m benchmarks.many_topics  # a scrape, the page and the exporter's CPU with 1,000 topics
+.venv/bin/python -m benchmarks.wan.several  # one topic from three clusters over links of 20, 100 and 200 ms; root
 .venv/bin/python -m benchmarks.trickle      # latency, CPU, memory and commits at a low rate
 .venv/bin/python -m benchmarks.quota_rate   # copy, verify and lag under client quotas, compared with the quotas
 .venv/bin/python -m benchmarks.groups       # what a round over 1,000 consumer groups costs

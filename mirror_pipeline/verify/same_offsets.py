@@ -67,14 +67,13 @@ def tails_differ(
 
 
 def samples_differ(
-    known: ClusterSettings, copy: ClusterSettings, samples: Sequence[Sample], *, thinned: bool, timeout: float
+    known: ClusterSettings, copy: ClusterSettings, samples: Sequence[Sample], *, timeout: float
 ) -> dict[TopicPartition, str]:
     """Compare offset ranges of a cluster with the same ones of a copy, several at a time: each costs round trips.
 
     Args:
         known, copy: the clusters; the first is the source, or the target where that does not answer.
         samples: partition of both, first and last offset (exclusive).
-        thinned: the cleaner removes records: what both sides hold must be equal.
         timeout: seconds a broker may stay silent.
 
     Returns:
@@ -88,7 +87,7 @@ def samples_differ(
     def hand(_: int) -> None:
         try:
             while (sample := _popped(left)) is not None:
-                if why := _differs(known, copy, sample, thinned=thinned, timeout=timeout):
+                if why := _differs(known, copy, sample, timeout=timeout):
                     found[sample[1]] = why
         finally:
             worker_cache.close()
@@ -105,7 +104,7 @@ def _popped(left: deque[T]) -> T | None:
         return None
 
 
-def _differs(known: ClusterSettings, copy: ClusterSettings, sample: Sample, *, thinned: bool, timeout: float) -> str:
+def _differs(known: ClusterSettings, copy: ClusterSettings, sample: Sample, *, timeout: float) -> str:
     here, there, start, end = sample
 
     def pieces(side: ClusterSettings, tp: TopicPartition) -> Iterator[Piece]:
@@ -113,7 +112,7 @@ def _differs(known: ClusterSettings, copy: ClusterSettings, sample: Sample, *, t
         return read_log(client, tp, start, end, isolation=READ_COMMITTED, size=COMPARE_FETCH_BYTES)
 
     try:
-        at = _first_difference(pieces(known, here), pieces(copy, there), thinned=thinned)
+        at = _first_difference(pieces(known, here), pieces(copy, there), thinned=False)
     except (CorruptBatch, ProblemFound) as error:
         return f"{there} cannot be compared: {error.message}"
     return "" if at is None else f"{there} differs from {known.alias} at offset {at:,}"

@@ -66,7 +66,7 @@ class ReadLoop:
         self._link = Link()
         self._copies = Copies(context)
         self._holdings: tuple[Holding, ...] = ()
-        self._copies_alone = False
+        self._ask_copies = self._copies_alone = False
         self._room = context.room
         self._staged = 0
         self._failures = 0
@@ -81,7 +81,7 @@ class ReadLoop:
                     more = self._turn()
                 except (ConnectionLost, ClusterUnreachable) as error:
                     self._source_lost(error)
-                    self._read_copies()
+                    self._ask_copies = bool(self._context.copies)
                     continue
                 except TaskLost as error:
                     self._task_lost(error)
@@ -115,6 +115,10 @@ class ReadLoop:
         context, state = self._context, self._state
         context.hold.check()
         self._resolve_commit()
+        if self._ask_copies:
+            self._ask_copies = False
+            self._read_copies()
+            return True
         self._source.look_up()
         long_link = self._far and self._reach > 1
         if not context.once and self._source.look_is_due(known=self._quiet or long_link, small=self._place.small and not self._far):

@@ -51,9 +51,17 @@ class ProvenTopic:
     bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
     differs: str = ""
 
+    def begins_at(self, partition: int, start: int) -> None:
+        """The copy has deleted what is below ``start``."""
+        if partition in self.bounds:
+            self.bounds[partition] = start, max(start, self.bounds[partition][1])
+
 
 class Copies:
-    """Proves copies while there is a backlog. ``holdings`` never waits for a cluster."""
+    """Proves copies while there is a backlog. ``holdings`` never waits for a cluster.
+
+    The lane's lock may be held when this one's is taken, never the other way round.
+    """
 
     def __init__(self, context: LaneContext) -> None:
         self._context = context
@@ -79,10 +87,8 @@ class Copies:
         with self._lock:
             for alias in result.lost_copies:
                 self._proven.pop(alias, None)
-            for (alias, source), why in result.left_out.items():
-                topic = self._proven.get(alias, {}).get(source.topic)
-                if topic is not None and not topic.differs:
-                    self._leave_out(alias, source.topic, topic, f"{source}: {why}")
+        for (alias, source), why in result.left_out.items():
+            self._leave_out(alias, source.topic, f"{source}: {why}")
 
     def end(self) -> None:
         """Prove nothing more; a thread that waits for a silent broker ends after it."""
@@ -122,29 +128,30 @@ class Copies:
 
     def _prove(self, cluster: ClusterSettings, client: WireClient) -> None:
         with self._context.state.lock:
-            parts = {part.source: part for part in self._context.state.live() if part.reading.hard_end is None}
             thinned = {name for name, run in self._context.state.topics.items() if run.compacted or run.settings_unread}
+            live = [part for part in self._context.state.live() if part.reading.hard_end is None and part.source.topic not in thinned]
+        parts = {part.source: part for part in live}
         found = client.metadata(sorted({source.topic for source in parts}))
         if found.cluster_id in (self._context.source.cluster_id, self._context.target.cluster_id):
             raise UsageError(f"{cluster.alias} is the mirror's source or target by another name", hint="leave it out of sources")
-        topics = found.topics
-        known = {name: self._topic(cluster.alias, name, topic.topic_id) for name, topic in topics.items() if not topic.error}
+        known = {name: self._topic(cluster.alias, name, topic.topic_id) for name, topic in found.topics.items() if not topic.error}
         bounds = _bounds(client, [source for source in parts if source.topic in known and not known[source.topic].differs])
+        with self._lock:
+            for source, (start, _) in bounds.items():
+                known[source.topic].begins_at(source.partition, start)
         fresh = {source: samples for source in bounds if (samples := _samples(parts[source], known[source.topic], bounds[source]))}
         ours = self._source_bounds(list(fresh))
         for name in sorted({source.topic for source in fresh}):
             mine = [parts[source] for source in fresh if source.topic == name and (ours is None or source in ours)]
             if ours is None:
-                why = self._compared(self._context.target, cluster, _of_target(mine, bounds), thinned=name in thinned)
+                why = self._compared(self._context.target, cluster, _of_target(mine, bounds))
             else:
-                why = _longer(mine, bounds, ours) or self._compared(
-                    self._context.source, cluster, _of_source(mine, fresh, ours), thinned=name in thinned
-                )
+                why = _longer(mine, bounds, ours) or self._compared(self._context.source, cluster, _of_source(mine, fresh, ours))
+            if why:
+                self._leave_out(cluster.alias, name, why)
+                continue
             with self._lock:
-                if why:
-                    self._leave_out(cluster.alias, name, known[name], why)
-                else:
-                    known[name].bounds = {**known[name].bounds, **{part.source.partition: bounds[part.source] for part in mine}}
+                known[name].bounds |= {part.source.partition: bounds[part.source] for part in mine}
 
     def _source_bounds(self, wanted: list[TopicPartition]) -> Bounds | None:
         """Of the source's logs; None while it does not answer."""
@@ -161,16 +168,20 @@ class Copies:
                 topics[name] = ProvenTopic(topic_id)
             return topics[name]
 
-    def _compared(self, known: ClusterSettings, copy: ClusterSettings, samples: list[Sample], *, thinned: bool) -> str:
+    def _compared(self, known: ClusterSettings, copy: ClusterSettings, samples: list[Sample]) -> str:
         """Why a topic of the copy is left out; "" if all samples agree."""
         prove = self._context.samples_differ
         if prove is None:
             return "this run compares nothing"
-        found = prove(known, copy, samples, thinned=thinned, timeout=self._context.mirror.engine.request_timeout)
+        found = prove(known, copy, samples, timeout=self._context.mirror.engine.request_timeout)
         return next((found[tp] for tp in sorted(found)), "")
 
-    def _leave_out(self, alias: str, name: str, topic: ProvenTopic, why: str) -> None:
-        topic.differs = why
+    def _leave_out(self, alias: str, name: str, why: str) -> None:
+        with self._lock:
+            topic = self._proven.get(alias, {}).get(name)
+            if topic is None or topic.differs:
+                return
+            topic.differs = why
         log.warning("source_left_out source=%s topic=%s: %s; it is copied from the others", alias, name, why)
         self._context.state.leave_copy_out(f"{alias} {name}", why)
 

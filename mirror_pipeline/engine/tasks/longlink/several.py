@@ -175,9 +175,17 @@ class SeveralSources(ReadAhead):
             else:
                 self.lost.add(alias)
         self._ways.clear()
+        for segment in [each for each, (line, _) in self._dealt.items() if line.alias and not self._is_trusted(each, line.alias)]:
+            self._again(segment)
         self._pauses = {alias: throttle() for alias in ("", *self._copies)}
         for line in self._lines.values():
             line.fetch.pause = self._pauses.get(line.alias, line.fetch.pause)
+
+    def _is_trusted(self, segment: Segment, alias: str) -> bool:
+        """Whether a copy is trusted for a segment that it was given before."""
+        _, holding = self._copies.get(alias, (None, None))
+        start, end = holding.offsets.get(segment.source, (0, 0)) if holding is not None else (0, 0)
+        return start <= segment.start and segment.upto <= end
 
     def continues(self, ranges: Sequence[OffsetRange]) -> bool:
         """Whether what is in flight is what these ranges need next."""

@@ -82,6 +82,9 @@ def _fetch(
         return
     by_leader = _leaders(task, client, handler, outcomes)
     read_ahead = link.resume([outcomes.ranges[source].builder.rules.range for source in outcomes.open()]) if link else None
+    if isinstance(read_ahead, SeveralSources):  # what is left is not worth asking several
+        read_ahead.end()
+        read_ahead = None
     outcomes.resumed = read_ahead is not None
     throttle = Throttle(task.bytes_per_second)
     short = ShortFetch(task, client, handler, outcomes, throttle)

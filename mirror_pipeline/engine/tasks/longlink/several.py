@@ -286,7 +286,10 @@ class SeveralSources(ReadAhead):
         for alias, (client, holding) in self._copies.items():
             node = client.known_leader(source)
             if source in holding.offsets and node is not None:
-                found.append((self._line(alias, client, node), *holding.offsets[source]))
+                try:
+                    found.append((self._line(alias, client, node), *holding.offsets[source]))
+                except KeyError:  # that broker has left the cluster since
+                    client.forget(source)
         return found
 
     def _line(self, alias: str, client: WireClient, node: int) -> Line:

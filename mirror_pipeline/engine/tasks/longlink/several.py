@@ -244,6 +244,8 @@ class SeveralSources(ReadAhead):
         passed_over: list[Segment] = []
         while self._undealt and len(passed_over) < LOOKED_AT:
             segment = self._undealt.popleft()
+            if segment.passed:
+                continue
             first = self._rows[segment.source][0] is segment
             full = self._dealt_bytes + segment.size > self._room
             line = None if full and not first else self._choose(segment, now, first=first)

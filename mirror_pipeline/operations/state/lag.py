@@ -73,28 +73,39 @@ def measure(
     """Compare a mirror's positions with the source's ends; the rows by topic, and a line for each partition left out.
 
     A partition that no lane has begun has the position at which its copy would begin: the mirror's ``start``, or the start of
-    its log where its topic is copied already. Partitions that the source cannot report now are left out.
+    its log where its topic is copied already; so has all of a topic that was made anew. Partitions that the source cannot report now are
+    left out.
     """
     metadata = source.metadata(targets)
     found = (topic for topic in metadata.topics.values() if not topic.error)
     parts = [TopicPartition(topic.name, number) for topic in found for number in topic.partitions]
     asked, unled = led(metadata, parts)
     ends = source.offsets(asked, LATEST_TIME) | unled
-    firsts = _first_offsets(source, [tp for tp in asked if tp not in view.positions], view, start, metadata)
+    anew = _made_anew(view, metadata)
+    positions = {tp: at for tp, at in view.positions.items() if tp.topic not in anew}
+    firsts = _first_offsets(source, [tp for tp in asked if tp not in positions and tp.topic not in anew], view, start, metadata)
+    firsts |= source.offsets([tp for tp in asked if tp.topic in anew], EARLIEST_TIME)
     rows: dict[TopicPartition, PartitionLag] = {}
     left_out: list[str] = []
     for tp in sorted(parts):
-        end, position = ends[tp], view.positions.get(tp, firsts.get(tp, 0))
+        end, position = ends[tp], positions.get(tp, firsts.get(tp, 0))
         if isinstance(end, BrokerError) or isinstance(position, BrokerError):
             left_out.append(f"{tp} is left out: {(end if isinstance(end, BrokerError) else cast(BrokerError, position)).message}")
             continue
-        rows[tp] = PartitionLag(tp.partition, position, end, max(position, view.staged.get(tp, position)), max(0, end - position))
+        staged = position if tp.topic in anew else max(position, view.staged.get(tp, position))
+        rows[tp] = PartitionLag(tp.partition, position, end, staged, max(0, end - position))
     notes = _Notes.taken(source, rows, ages=ages)
     grouped: dict[str, dict[TopicPartition, PartitionLag]] = {name: {} for name in targets}
     for tp, row in rows.items():
         grouped[tp.topic][tp] = row
     topics = {name: _topic(name, targets[name], mine, notes) for name, mine in sorted(grouped.items())}
     return topics, tuple(few(left_out, "more partitions"))
+
+
+def _made_anew(view: LedgerView, metadata: ClusterMetadata) -> set[str]:
+    """Topics of another id than the one that was copied: an offset of the old log says nothing of the new one."""
+    there = {name: topic.topic_id for name, topic in metadata.topics.items() if not topic.error and topic.topic_id}
+    return {name for name, copied in view.copied.items() if name in there and copied.generation.topic_id != there[name]}
 
 
 def _first_offsets(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mirror_pipeline.buffer.place.lane_file import LaneFile
 from mirror_pipeline.errors import ConnectionLost
 from mirror_pipeline.kafka.answers import (
     EARLIEST_TIME,
@@ -21,11 +22,11 @@ from mirror_pipeline.kafka.answers import (
     TopicMetadata,
 )
 from mirror_pipeline.kafka.fetch import FetchedPartition
-from mirror_pipeline.model import TopicPartition
+from mirror_pipeline.model import Incarnation, TopicPartition
 from mirror_pipeline.operations.state import log_times
 from mirror_pipeline.operations.state.cluster_view import ClusterView
 from mirror_pipeline.operations.state.lag import _oldest, measure
-from mirror_pipeline.operations.state.ledger_view import LedgerView
+from mirror_pipeline.operations.state.ledger_view import LaneView, LedgerView
 from mirror_pipeline.operations.state.log_times import first_times, least_ages
 from tests.support.source_batches import batch
 
@@ -83,6 +84,17 @@ def test_a_copy_that_has_begun_lags_from_its_start_and_a_new_partition_of_it_fro
     assert lag(Source(), begun, "latest", "old") == ([60], ())
     grown = LedgerView(starts={TopicPartition("old", 1): 40})
     assert lag(Source(), grown, "latest", "old") == ([90], ())
+
+
+@pytest.mark.parametrize(("topic_id", "expected"), [("i", 5), ("of-the-old-topic", 90)])
+def test_all_of_a_topic_that_was_made_anew_is_missing(topic_id: str, expected: int) -> None:
+    """An offset of the old topic says nothing of the new one: at a failover all that it holds would be lost."""
+    generation = Incarnation("old", topic_id, "id", "west-id", "east.old", "t", {0: 0}, {}, 0)
+    lane = LaneView(SimpleNamespace(lane="lane-0"), LaneFile(), {"old": generation}, ())  # type: ignore[arg-type]
+    stand = LedgerView((lane,), positions={OLD: 95}, staged={OLD: 400}, starts={OLD: 0})
+    assert lag(Source(), stand, "latest", "old") == ([expected], ())
+    rows, _ = measure(view_of(Source()), stand, {"old": "east.old"}, ages=False)
+    assert rows["old"].partitions[0].staged == (400 if topic_id == "i" else 10)
 
 
 class Seen:

@@ -61,7 +61,7 @@ def file_sensor(project: Project) -> dg.SensorDefinition:
         if project.problem:
             return dg.SkipReason(f"{project.path} is valid now: {_reload(context)}")
         if tuple(mirrors) != tuple(known.config for known in project.mirrors):
-            return dg.SkipReason(f"{project.path} has changed: {_reload(context)}")
+            return _reload_once(context, f"{project.path} has changed", repr(mirrors))
         return dg.SkipReason(f"{project.path} loads")
 
     return look_at_file
@@ -79,7 +79,11 @@ def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: Mirr
         context.update_cursor("")
         return dg.SkipReason(f"no change: {len(now):,} topics selected, {len(catalogue.excluded):,} left out")
     change = _change({name for name, *_ in shown}, {name for name, *_ in now})
-    fingerprint = json.dumps(sorted(now))
+    return _reload_once(context, change, json.dumps(sorted(now)))
+
+
+def _reload_once(context: dg.SensorEvaluationContext, change: str, fingerprint: str) -> dg.SkipReason:
+    """Ask for a reload, not again for a while for what one was asked for: a host may have reasons not to show it."""
     asked, at = _asked(context.cursor)
     if asked == fingerprint and step_thread.wall_clock() - at < RELOAD_AGAIN_SECONDS:
         return dg.SkipReason(f"{change}: a reload was requested and is in progress")

@@ -52,19 +52,24 @@ def file_sensor(project: Project) -> dg.SensorDefinition:
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
     def look_at_file(context: dg.SensorEvaluationContext, mirror_project: MirrorsResource) -> dg.SkipReason:
-        try:
-            mirrors = mirror_project.config().mirrors
-        except MirrorError as error:
-            if not project.mirrors:
-                return dg.SkipReason(str(error))
-            raise failure(f"{error}; {STAYS}") from None
-        if project.problem:
-            return dg.SkipReason(f"{project.path} is valid now: {_reload(context)}")
-        if tuple(mirrors) != tuple(known.config for known in project.mirrors):
-            return _reload_once(context, f"{project.path} has changed", repr(mirrors))
-        return dg.SkipReason(f"{project.path} loads")
+        return file_tick(context, project, mirror_project)
 
     return look_at_file
+
+
+def file_tick(context: dg.SensorEvaluationContext, project: Project, resource: MirrorsResource) -> dg.SkipReason:
+    """Look at the file once."""
+    try:
+        mirrors = resource.config().mirrors
+    except MirrorError as error:
+        if not project.mirrors:
+            return dg.SkipReason(str(error))
+        raise failure(f"{error}; {STAYS}") from None
+    if project.problem:
+        return dg.SkipReason(f"{project.path} is valid now: {_reload(context)}")
+    if tuple(mirrors) != tuple(known.config for known in project.mirrors):
+        return _reload_once(context, f"{project.path} has changed", repr(mirrors))
+    return dg.SkipReason(f"{project.path} loads")
 
 
 def tick(context: dg.SensorEvaluationContext, mirror: KnownMirror, mirrors: MirrorsResource) -> dg.SkipReason:

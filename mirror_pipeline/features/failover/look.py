@@ -194,7 +194,9 @@ def still_written(found: Situation) -> list[tuple[TopicPartition, str]]:
         known = source.metadata(sorted(found.copies)).topics
         there = {TopicPartition(topic, number) for topic in found.copies for number in known[topic].partitions}
         ends = offsets_or_errors(source, positions.keys() | there, LATEST_TIME, isolation=0)
-        reached = {tp: positions[tp].source_next if tp in positions else 0 for tp in ends}
+        same = {topic for topic, (_, generation) in found.copies.items() if known[topic].topic_id == generation.topic_id}
+        # Of a topic that was made anew nothing is on the target, however far its predecessor was copied.
+        reached = {tp: positions[tp].source_next if tp in positions and tp.topic in same else 0 for tp in ends}
         behind = [tp for tp, end in sorted(ends.items()) if isinstance(end, BrokerError) or end > reached[tp]]
         producers = source.describe_producers(behind) if behind else {}
     return [(tp, _written(tp, reached[tp], ends[tp], producers[tp])) for tp in behind]

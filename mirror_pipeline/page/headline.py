@@ -11,10 +11,12 @@ from mirror_pipeline.exporter.facts import Facts
 from mirror_pipeline.exporter.history import IN_STEP_SECONDS, History
 from mirror_pipeline.halts import ACCEPTABLE, DIRECTED, PAUSED
 from mirror_pipeline.lags import HALTED, MirrorLag, TopicLag
-from mirror_pipeline.text import clock, duration, plural, rate
+from mirror_pipeline.text import clock, duration, few, plural, rate
 
 GOOD, WORKING, WAITING, TROUBLE = "good", "working", "waiting", "trouble"
 """Green, blue, grey and red. Each text says it too: colours are not for everybody."""
+UNTOLD = frozenset({"source_gone", "other_cluster", "truncated"})
+"""Halts of topics of which the source does not tell what was never read."""
 TONES = (WAITING, GOOD, WORKING, TROUBLE)
 """The worst last."""
 
@@ -96,11 +98,14 @@ def _behind(facts: Facts, lag: MirrorLag, history: History | None) -> str:
 
 
 def _loss(facts: Facts, lag: MirrorLag) -> str:
+    untold = [topic.topic for topic in lag.topics if topic.code in UNTOLD]
+    if untold and not lag.unread_records:
+        return f"what failing over now would lose of {', '.join(few(untold))} is not known"
     if not lag.unread_records:
         return "failing over now would lose nothing"
     seconds = lag.unread_seconds
     back = f", back to {_second(facts.lag_at - seconds)}" if seconds is not None and facts.lag_at is not None else ""
-    return f"failing over now would lose {plural(lag.unread_records, 'record')}{back}"
+    return f"failing over now would lose {'at least ' if untold else ''}{plural(lag.unread_records, 'record')}{back}"
 
 
 def _all(lag: MirrorLag, *states: str) -> bool:

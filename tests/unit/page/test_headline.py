@@ -70,6 +70,9 @@ def test_what_a_failover_would_lose_is_said_unless_nothing_is_copied() -> None:
     assert headline(facts(topic(lag=5))).loss == "failing over now would lose nothing"
     assert headline(facts(topic(lag=5, unread=1, seconds=3.0))).loss.startswith("failing over now would lose 1 record, back to 20")
     assert headline(facts(topic(lag=5, unread=2, seconds=3.0))).loss.startswith("failing over now would lose 2 records, back to")
+    gone = topic("gone", state="halted", code="source_gone")
+    assert headline(facts(topic(), gone)).loss == "what failing over now would lose of gone is not known"
+    assert headline(facts(gone, topic(lag=5, unread=2, seconds=3.0))).loss.startswith("failing over now would lose at least 2 records")
     assert headline(facts(topic(state="promoted", unread=2, lag=2))).loss == ""
 
 

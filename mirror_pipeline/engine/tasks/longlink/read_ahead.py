@@ -169,10 +169,7 @@ class ReadAhead:
     def end(self) -> None:
         """Read nothing more; the client gets its connections back."""
         for leader, fetch in self._fetches.items():
-            fetch.end()
-            self._client.mute(leader, fetch.muted_until)
-            for number, connection in enumerate(fetch.open):
-                self._client.keep(leader, number, connection)
+            end_fetch(fetch, self._client, leader)
         self._fetches.clear()
         self._rows.clear()
 
@@ -200,3 +197,11 @@ class ReadAhead:
                 fetch.pause, fetch.most = pause, count
                 fetch.add(mine, self._stops)
                 fetch.resize(min(count, max(fetch.count, len(mine))))
+
+
+def end_fetch(fetch: ParallelFetch, client: WireClient, node: int) -> None:
+    """End what reads from a broker; the client gets its connections back."""
+    fetch.end()
+    client.mute(node, fetch.muted_until)
+    for number, connection in enumerate(fetch.open):
+        client.keep(node, number, connection)

@@ -25,7 +25,7 @@ from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.tasks.longlink.admission import ROOM_BYTES
 from mirror_pipeline.engine.tasks.longlink.connection_count import LEAST_CONNECTIONS, MOST_IDLE, ConnectionCount
 from mirror_pipeline.engine.tasks.longlink.parallel_fetch import ParallelFetch
-from mirror_pipeline.engine.tasks.longlink.read_ahead import ReadAhead
+from mirror_pipeline.engine.tasks.longlink.read_ahead import ReadAhead, end_fetch
 from mirror_pipeline.engine.tasks.longlink.segments import Segment, in_turn
 from mirror_pipeline.errors import CorruptBatch, MirrorError
 from mirror_pipeline.kafka.client import WireClient
@@ -221,10 +221,7 @@ class SeveralSources(ReadAhead):
     def end(self) -> None:
         """Read nothing more; clients get their connections back."""
         for line in self._lines.values():
-            line.fetch.end()
-            line.client.mute(line.node, line.fetch.muted_until)
-            for number, connection in enumerate(line.fetch.open):
-                line.client.keep(line.node, number, connection)
+            end_fetch(line.fetch, line.client, line.node)
         self._lines.clear()
         self._rows.clear()
         self._undealt.clear()

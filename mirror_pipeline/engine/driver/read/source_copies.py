@@ -24,6 +24,7 @@ from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, MirrorErr
 from mirror_pipeline.execution import worker_cache
 from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.offsets import offsets_or_errors
 from mirror_pipeline.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -188,9 +189,11 @@ class Copies:
 
 def _bounds(client: WireClient, wanted: list[TopicPartition]) -> Bounds:
     """Start and last stable offset of the partitions that answer."""
-    found = [client.list_offsets(dict.fromkeys(wanted, at), isolation=1) for at in (EARLIEST_TIME, LATEST_TIME)] if wanted else [{}, {}]
-    known = [tp for tp in wanted if not any(each[tp].error or each[tp].offset < 0 for each in found)]
-    return {tp: (found[0][tp].offset, found[1][tp].offset) for tp in known}
+    starts, ends = (offsets_or_errors(client, wanted, at) for at in (EARLIEST_TIME, LATEST_TIME))
+    both = {tp: (starts[tp], ends[tp]) for tp in wanted}
+    return {
+        tp: (start, end) for tp, (start, end) in both.items() if isinstance(start, int) and isinstance(end, int) and min(start, end) >= 0
+    }
 
 
 def _longer(parts: Iterable[PartitionState], bounds: Bounds, ours: Bounds) -> str:

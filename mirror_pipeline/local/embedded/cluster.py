@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mirror_pipeline.errors import BrokerError, ClusterUnreachable
 from mirror_pipeline.execution.jars import ensure_jars
 from mirror_pipeline.local.embedded.broker import STOP_SECONDS, LocalBroker, StartFailed
 from mirror_pipeline.local.embedded.ports import HOST, free_port, is_free, is_listening
@@ -145,7 +146,7 @@ class LocalCluster:
         write_state(self.folder, self.spec, self.cluster_id, chosen)
 
     def wait_ready(self, timeout: float = CLUSTER_READY_SECONDS, *, cancelled: threading.Event | None = None) -> None:
-        """Return once every broker listens and metadata names them all.
+        """Return once every broker listens and names them all.
 
         Raises:
             StartFailed: a broker ended, or is not ready within ``timeout`` seconds.
@@ -166,14 +167,19 @@ class LocalCluster:
         return all(is_listening(ports[BROKER]) for ports in self.ports)
 
     def _answers(self, deadline: float) -> bool:
-        from confluent_kafka import KafkaException
-        from confluent_kafka.admin import AdminClient
+        """Whether each broker names them all: one that does not makes clients drop the others, with what they were asked."""
+        from mirror_pipeline.config import ClusterSettings
+        from mirror_pipeline.kafka.client import WireClient
 
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
-        try:
-            return len(admin.list_topics(timeout=max(1.0, min(10.0, deadline - time.monotonic()))).brokers) == len(self.brokers)
-        except KafkaException:
-            return False
+        for address in self.bootstrap_servers.split(","):
+            timeout = max(1.0, min(10.0, deadline - time.monotonic()))
+            try:
+                with WireClient(ClusterSettings(self.name, (address,)), timeout=timeout) as client:
+                    if len(client.metadata([]).brokers) < len(self.brokers):
+                        return False
+            except (BrokerError, ClusterUnreachable):
+                return False
+        return True
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
         """Stop every broker: SIGTERM, and SIGKILL after ``timeout`` seconds. The data is kept."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mirror_pipeline.halts import DIRECTED
+
 EXPIRES_SOON_SECONDS = 86_400.0
 LONG_TRANSACTION_SECONDS = 60.0
 # States of a topic that is not copied now, by a halt or because it waits for a cluster.
@@ -102,15 +104,20 @@ class MirrorLag:
 
     @property
     def unread_records(self) -> int:
-        """Those that are not staged either, summed over topics."""
-        return sum(t.unread_records for t in self.topics)
+        """Those that are not staged either, summed over the topics that are copied to the target: a failover would lose them."""
+        return sum(t.unread_records for t in self._at_stake)
 
     @property
     def unread_seconds(self) -> float | None:
         """The age of the oldest of them; 0 if there are none, None if it is unknown."""
-        unread = [t.unread_seconds for t in self.topics if t.unread_records]
+        unread = [t.unread_seconds for t in self._at_stake if t.unread_records]
         known = [seconds for seconds in unread if seconds is not None]
         return max(known, default=None) if unread else 0.0
+
+    @property
+    def _at_stake(self) -> list[TopicLag]:
+        """Without those that applications write to on the target already."""
+        return [topic for topic in self.topics if topic.state not in DIRECTED]
 
     @property
     def halted(self) -> tuple[TopicLag, ...]:

@@ -304,13 +304,17 @@ class QuarantinedRecords:
 
 @dataclass(frozen=True, slots=True)
 class PauseReport:
-    """A topic, or with None a whole mirror, was paused or resumed at ``at`` (seconds since the epoch)."""
+    """A topic, or with None a whole mirror, was paused or resumed at ``at`` (seconds since the epoch).
+
+    ``stood``: it, or a part of it, was paused before.
+    """
 
     mirror: str
     topic: str | None
     paused: bool
     decided_by: str
     at: float
+    stood: bool
 
     def to_json(self) -> dict[str, Any]:
         """One element of ``pause --json``'s ``mirrors``."""

@@ -41,5 +41,5 @@ def _tell(done: list[PauseReport], as_json: bool) -> None:
         return
     for report in done:
         what = f"topic {report.topic}" if report.topic is not None else "all topics"
-        then = "paused: a running lane follows within half a minute" if report.paused else "resumed"
+        then = "paused: a running lane follows within half a minute" if report.paused else "resumed" if report.stood else "was not paused"
         answers().print(f"mirror {report.mirror}: {what} {then}", markup=False, soft_wrap=True)

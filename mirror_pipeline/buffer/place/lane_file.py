@@ -11,6 +11,7 @@ from typing import Any
 
 from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.place import LaneStore
+from mirror_pipeline.model import Incarnation
 from mirror_pipeline.reports import Progress, TopicProgress
 
 STATUS = "status.json"
@@ -57,9 +58,10 @@ class LaneFile:
         """The topics of the run."""
         return self.progress.topics
 
-    def topic(self, name: str) -> TopicProgress:
-        """One of them; an empty one if the run did not have it."""
-        return self.topics.get(name) or TopicProgress("")
+    def topic(self, generation: Incarnation) -> TopicProgress:
+        """One of them; an empty one if the run did not have it: offsets of another topic of its name say nothing of this one."""
+        said = self.topics.get(generation.topic)
+        return said if said is not None and said.incarnation == generation.incarnation else TopicProgress("")
 
     @property
     def age(self) -> float:

@@ -222,9 +222,9 @@ def last_known_ends(found: Situation) -> dict[TopicPartition, int]:
     """The source's ends as the last run of each lane saw them. Raises BufferUnusable."""
     ends: dict[TopicPartition, int] = {}
     for store in found.stores:
-        for name, said in read_lane_file(store).topics.items():
-            if name in found.copies:
-                ends |= {TopicPartition(name, number): end for number, end in said.end.items()}
+        said = read_lane_file(store)
+        for name, (_, generation) in found.copies.items():
+            ends |= {TopicPartition(name, number): end for number, end in said.topic(generation).end.items()}
     return ends
 
 

@@ -93,7 +93,7 @@ def health_of(status: MirrorStatus, now: float, max_age: float | None = None, se
     if isinstance(seen, MirrorError):
         state = UNREACHABLE_STATE if isinstance(seen, ClusterUnreachable) else PROBLEM_STATE
         found.append((state, f"its lag cannot be measured: {_cause(str(seen))}"))
-    copied_to, records = _standing(status, looked, now)
+    copied_to, records = _standing(status, seen if isinstance(seen, MirrorLag) else None, now)
     return Health(
         status.mirror, worst(state for state, _ in found), tuple(text for _, text in found), len(status.lanes),
         sum(len(lane.topics) for lane in status.lanes), copied_to, records, now if looked is not None else max(signs, default=None),
@@ -179,7 +179,8 @@ def _unattended(status: MirrorStatus, looked: MirrorLag, heard: float, now: floa
 
 
 def _standing(status: MirrorStatus, looked: MirrorLag | None, now: float) -> tuple[float | None, int]:
-    """The time up to which everything is on the target, and the offsets that are not: as just measured, else as the lanes report."""
+    """The time up to which everything is on the target, and the offsets that are not: as just measured, paused topics too, else as the
+    lanes report."""
     facts = [(lane.heartbeat, lane.lag_records, lane.lag_seconds) for lane in status.lanes if lane.heartbeat is not None]
     if looked is not None:
         facts = [(now, looked.lag_records, looked.lag_seconds)]

@@ -81,7 +81,7 @@ class Site:
 
         def left_alone() -> bool:
             file = read_lane_file(store)
-            return file.topic(topic).state == "paused" or not file.running
+            return topic in file.topics and file.topics[topic].state == "paused" or not file.running
 
         wait_until(left_alone, SECONDS, f"the lane to leave {topic} alone")
 

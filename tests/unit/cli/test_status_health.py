@@ -125,6 +125,7 @@ def test_a_source_that_cannot_be_looked_at_is_unreachable() -> None:
         (NIGHT, measured(0), NOW, 0),
         (NIGHT, measured(9, 20.0), NOW - 20, 9),
         (NIGHT, measured(9), None, 9),
+        (NIGHT, measured(9, 20.0, state="paused"), NOW - 20, 9),
         (RUNNING, None, NOW - 1, 0),
         (RUNNING | {"lag_records": 9, "lag_seconds": 5.0}, None, NOW - 6, 9),
         (RUNNING | {"lag_records": 9}, None, None, 9),

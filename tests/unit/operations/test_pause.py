@@ -28,6 +28,18 @@ def test_a_pause_counts_for_one_topic_or_all(tmp_path: Path) -> None:
     assert not mirror.resume().paused and paused(mirror) == set()
 
 
+def test_a_resume_says_whether_anything_was_paused(tmp_path: Path) -> None:
+    mirror = mirror_of(tmp_path, 2)
+    assert not mirror.resume().stood
+    mirror.pause("t1")
+    assert not mirror.resume("t2").stood
+    assert mirror.resume("t1").stood
+    assert not mirror.resume().stood
+    mirror.pause()
+    assert mirror.resume("t1").stood
+    assert mirror.resume().stood
+
+
 def test_a_lane_that_is_configured_no_longer_is_told_too(tmp_path: Path) -> None:
     before = mirror_of(tmp_path, 2)
     lane = Decisions(open_lane(before.flow.config.buffer, "m", "lane-1"), durable=False)

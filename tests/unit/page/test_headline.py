@@ -73,7 +73,9 @@ def test_what_a_failover_would_lose_is_said_unless_nothing_is_copied() -> None:
     gone = topic("gone", state="halted", code="source_gone")
     assert headline(facts(topic(), gone)).loss == "what failing over now would lose of gone is not known"
     assert headline(facts(gone, topic(lag=5, unread=2, seconds=3.0))).loss.startswith("failing over now would lose at least 2 records")
-    assert headline(facts(topic(state="promoted", unread=2, lag=2))).loss == ""
+    promoted = topic(state="promoted", unread=2, lag=2)
+    assert headline(facts(promoted)).loss == ""
+    assert headline(facts(promoted, topic("other"))).loss == "failing over now would lose nothing"
 
 
 def test_with_a_history_it_says_since_when_and_how_long() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import shutil
 import subprocess
 import urllib.error
@@ -29,6 +31,7 @@ class Browser:
     """One window of a browser with a fresh profile; ``foreign`` is a name that leads to 127.0.0.1, as a hostile DNS server has it."""
 
     def __init__(self, folder: Path, *, foreign: str) -> None:
+        self._folder = folder
         log = folder / "chromedriver.log"
         with log.open("wb") as out:
             self._process = subprocess.Popen(["chromedriver", "--port=0"], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
@@ -113,6 +116,11 @@ class Browser:
     def resize(self, width: int, height: int) -> None:
         """What the page has, as on a screen of that size."""
         self.command("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+
+    def picture(self, name: str) -> None:
+        """Save what the window shows as NAME.png: among the test's files, or in the folder that MIRROR_PICTURES names."""
+        shown = self.command("Page.captureScreenshot", format="png")
+        (Path(os.environ.get("MIRROR_PICTURES") or self._folder) / f"{name}.png").write_bytes(base64.b64decode(shown["data"]))
 
     def command(self, name: str, **parameters: Any) -> Any:
         """One of the browser's DevTools protocol."""

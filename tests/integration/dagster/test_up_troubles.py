@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.buffer.place.lane_file import read_lane_file
 from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
+from tests.integration.browser import Browser, needs_chromium
 from tests.integration.processes import wait_until
 from tests.support import prometheus
 from tests.support.dagster_page import Up, end, start
@@ -26,7 +27,7 @@ from tests.support.mirrors import create_topic, produce, trim
 from tests.support.webhook import web_server
 
 needs_prometheus = pytest.mark.skipif(bool(prometheus.missing()), reason=prometheus.missing() or "there is one")
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900), needs_prometheus]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900), needs_prometheus, needs_chromium]
 NAMES = ["east", "west", "north"]
 TOPICS = ("orders", "big", "trimmed", "short")
 SECONDS = 120.0
@@ -40,6 +41,7 @@ class Site:
     east: str
     up: Up
     alerts_at: str
+    browser: Browser
     messages: list[dict[str, Any]]
 
     @property
@@ -69,10 +71,12 @@ class Site:
         """How often."""
         return sum(text in message["title"] for message in self.messages)
 
-    def begins(self, alert: str, message: str, shown: str, *, page: str = "/mirrors/m/to-west") -> None:
+    def begins(self, alert: str, message: str, shown: str) -> None:
         wait_until(lambda: alert in self.alerts(), SECONDS, lambda: f"the alert {alert}; now {self.alerts()}")
         wait_until(lambda: bool(self.told(message)), SECONDS, lambda: f"the message {message}; told: {[m['title'] for m in self.messages]}")
-        wait_until(lambda: shown in self.get(page), SECONDS, f"the page to show {shown}")
+        self.browser.go(f"{self.up.url}/mirrors/m/to-west?token={self.up.token}")
+        wait_until(lambda: shown in self.browser.text, SECONDS, f"the page to show {shown}")
+        self.browser.picture(alert)
 
     def pause(self, topic: str) -> None:
         """Until the lane leaves it alone."""
@@ -100,7 +104,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         create_topic(east, name, retention__ms="3600000" if name == "short" else "-1")
         produce(east, name, 10)
     messages: list[dict[str, Any]] = []
-    with web_server(messages) as port:
+    with web_server(messages) as port, ExitStack() as ending:
         config = folder / "mirror.yaml"
         clusters = {name: {"bootstrap_servers": servers} for name, servers in zip(NAMES, (east, west, north), strict=True)}
         mirrors = [
@@ -115,7 +119,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             found = re.search(r"metrics: http://\S+:(\d+)/", (folder / "up.log").read_text())
             assert found is not None
             with prometheus.prometheus(folder / "prometheus", int(found[1])) as address:
-                made = Site(folder, east, up, address, messages)
+                browser = Browser(folder, foreign="evil.example.com")
+                ending.callback(browser.end)
+                browser.resize(1280, 1000)
+                made = Site(folder, east, up, address, browser, messages)
                 wait_until(lambda: (made.value("mirror_lag_seconds"), made.value("mirror_lanes_running")) == (0, 2), 240, "both in step")
                 yield made
         finally:
@@ -151,6 +158,11 @@ def test_an_outage_of_the_target_and_a_full_buffer(site: Site) -> None:
     site.begins("MirrorBehind", "the target is down", "the target is down since")
     produce(site.east, "big", 400, start=10, size=50_000)
     site.begins("MirrorBufferFull", "the buffer is full, so that reading waits", "the buffer is full")
+    site.browser.go(f"{site.up.url}/mirrors")
+    wait_until(lambda: "the target is down since" in site.browser.text, SECONDS, "the first page to show it")
+    site.browser.picture("page-overview")
+    site.browser.resize(390, 800)
+    site.browser.picture("page-phone")
     assert site.value("mirror_buffer_full", mirror="to-west") == 1
     assert site.value("mirror_failover_loss_records", mirror="to-west") > 0
     assert site.value("mirror_lag_records", mirror="to-north") == 0, "the other mirror goes on"

@@ -1,12 +1,15 @@
 """A mirror at a glance in Dagster: one asset whose text is the page's first two lines, with a check that is red where somebody must act."""
 
 # No `from __future__ import annotations`: Dagster reads the annotations of the check at run time.
+import os
+from urllib.parse import quote
+
 import dagster as dg
 
 from mirror_pipeline.exporter.facts import Facts, look
 from mirror_pipeline.lags import LASTING_SECONDS
 from mirror_pipeline.orchestration import metadata, names
-from mirror_pipeline.orchestration.project import KnownMirror
+from mirror_pipeline.orchestration.project import UP_PID_ENV, KnownMirror
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
 from mirror_pipeline.orchestration.run_tags import run_tags, step_tags, tag_check_run
 from mirror_pipeline.orchestration.sensors.lag_decision import OverviewMemory
@@ -20,10 +23,11 @@ Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 def overview_spec(mirror: KnownMirror) -> dg.AssetSpec:
     """The mirror as a whole; the lag sensor says how it is."""
+    page = f" [Change or pause it on its page](/mirrors/m/{quote(mirror.name)})." if UP_PID_ENV in os.environ else ""
     return dg.AssetSpec(
         names.overview_key(mirror.name),
         description=f"Mirror `{mirror.name}`: topics of cluster `{mirror.config.source}` on cluster `{mirror.config.target}`. Its latest "
-        "event says how it is, and what a failover would lose.",
+        f"event says how it is, and what a failover would lose.{page}",
         group_name=names.group(mirror.name, "overview"),
         kinds={"kafka"},
         metadata={"mirror": mirror.name},

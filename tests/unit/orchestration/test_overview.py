@@ -6,12 +6,21 @@ from pathlib import Path
 from typing import Any, cast
 
 import dagster as dg
+import pytest
 
 from mirror_pipeline import Mirror, load_config
 from mirror_pipeline.orchestration import names
-from mirror_pipeline.orchestration.overview import overview_check
+from mirror_pipeline.orchestration.overview import overview_check, overview_spec
+from mirror_pipeline.orchestration.project import UP_PID_ENV
 from tests.support.mirrors import write_config
 from tests.support.orchestration_fakes import NAME, FakeMirrors, known
+
+
+def test_under_mirror_up_it_leads_to_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(UP_PID_ENV, raising=False)
+    assert "/mirrors/m" not in str(overview_spec(known("orders")).description)
+    monkeypatch.setenv(UP_PID_ENV, "1")
+    assert f"(/mirrors/m/{NAME})" in str(overview_spec(known("orders")).description)
 
 
 def test_clusters_that_do_not_answer_make_it_red_and_fail_no_run(tmp_path: Path, fake: Any, instance: dg.DagsterInstance) -> None:

@@ -238,7 +238,7 @@ class MirrorStatus:
     """Lanes, buffer and gaps of one mirror; ``buffer_total_bytes`` is what all mirrors take, which the cap limits.
 
     ``gaps`` are those that `mirror gaps` lists. ``verified_at`` is the time of the last comparison with the source or with
-    staged data (None: never), ``different`` are the topics that differed then.
+    staged data (None: never), ``different`` are the topics that differed then. ``offsets`` is the setting: exact or translated.
     """
 
     mirror: str
@@ -253,6 +253,7 @@ class MirrorStatus:
     buffer_total_bytes: int | None = None
     verified_at: float | None = None
     different: tuple[str, ...] = ()
+    offsets: str = "translated"
 
     def to_json(self) -> dict[str, Any]:
         """One element of ``status --json``'s ``mirrors``."""

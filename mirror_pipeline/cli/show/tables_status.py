@@ -170,7 +170,7 @@ def _lag_sum(answer: MirrorLag) -> Text:
 
 def status(answer: MirrorStatus, now: float) -> RenderableType:
     """``status`` of one mirror: its lanes as they last reported, buffer and gaps; ``now`` in seconds since the epoch."""
-    head = title(f"{answer.mirror}: {answer.source} to {answer.target}")
+    head = title(f"{answer.mirror}: {answer.source} to {answer.target}{', exact offsets' if answer.offsets == 'exact' else ''}")
     if not answer.lanes:
         return Group(head, Text("it has never run: `mirror run` copies, `mirror plan` shows what", "yellow"), _buffer(answer))
     grid = table(["lane", "state"], ["heartbeat", "lag", "behind by", "records", "size", "mean speed"])

@@ -33,6 +33,7 @@ def status(snapshot: Snapshot) -> MirrorStatus:
         staged_records=view.staged_records,
         staged_bytes=view.staged_bytes,
         gaps=len(snapshot.gaps),
+        offsets=flow.settings.offsets,
         **verification(snapshot.stores),
     )
 

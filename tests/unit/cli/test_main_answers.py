@@ -147,6 +147,15 @@ def test_status_says_how_far_each_lane_is_behind(cli: Cli) -> None:
     assert "1,204" in said and "1 m 15 s" in said
 
 
+def test_status_says_whether_offsets_are_exact(cli: Cli) -> None:
+    class Exact(FakeMirror):
+        def status(self) -> MirrorStatus:
+            return replace(STATUS, offsets="exact")
+
+    assert "exact offsets" in cli("status", mirrors=[Exact()]).out
+    assert "exact offsets" not in cli("status", mirrors=[FakeMirror()]).out
+
+
 def test_status_before_the_first_run(cli: Cli) -> None:
     class New(FakeMirror):
         def status(self) -> MirrorStatus:

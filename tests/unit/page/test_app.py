@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -18,6 +18,8 @@ from mirror_pipeline.errors import ConfigError, UsageError
 from mirror_pipeline.exporter.facts import Facts
 from mirror_pipeline.exporter.watch import Watch, Watches
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
+from mirror_pipeline.operations.state.snapshot import Snapshot
+from mirror_pipeline.operations.state.status import status
 from mirror_pipeline.page import view
 from mirror_pipeline.page.app import MirrorPages
 from mirror_pipeline.page.gate import Gate, secret_of
@@ -237,6 +239,15 @@ def test_a_halt_that_can_be_accepted_is_explained_once(server: Server) -> None:
     assert not [cause for cause in view.other_causes(watch) if cause.kind == "halted"]
     watch.facts = Facts("here", lag=_lag(3, state="halted", code="CODE"), lag_at=1.0)
     assert [cause.subject for cause in view.other_causes(watch) if cause.kind == "halted"] == ["orders CODE"]
+
+
+def test_exact_offsets_are_said(path: Path) -> None:
+    path.write_text(FILE.replace("name: here,", "name: here, offsets: exact,"))
+    server = Server(path, OWNER)
+    server.watches.end()
+    (watch,) = server.watches.all
+    watch.facts = replace(watch.facts, status=status(Snapshot(Mirror(server.watches.config, "here").flow)))
+    assert "the same as on east" in server.ask("/mirrors/m/here").body
 
 
 def _lag(records: int, **state: str) -> MirrorLag:

@@ -206,7 +206,8 @@ class LaneStatus:
 
     ``decided`` is when a halt was last accepted by ``mirror resolve``; a topic whose halt was accepted since is ``accepted``.
     ``exit_code`` is that of the error that ended a failed run. ``lag_records`` are the offsets that were not on the target then, the
-    oldest ``lag_seconds`` old; ``time_up``: the run ended because its time was over, or because it was idle.
+    oldest ``lag_seconds`` old; ``time_up``: the run ended because its time was over, or because it was idle. ``copied`` and ``left_out``
+    are those of :class:`RunReport`.
     """
 
     lane: str
@@ -231,6 +232,8 @@ class LaneStatus:
     lag_records: int = 0
     lag_seconds: float | None = None
     time_up: bool = False
+    copied: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,6 +217,10 @@ def _lane_notes(lane: LaneStatus, now: float) -> list[RenderableType]:
     if lane.target_down_since is not None:
         down = f"{clock(lane.target_down_since)} ({duration(max(0.0, now - lane.target_down_since))})"
         lines.append(Text(f"{lane.lane}: target down since {down}; staging continues", "yellow"))
+    if lane.copied:
+        by_copy = ", ".join(f"{size(read)} from {alias}" for alias, read in sorted(lane.copied.items()))
+        lines.append(Text(f"{lane.lane}: read from copies of the source: {by_copy}", "dim"))
+    lines += [Text(f"{lane.lane}: {what} is left out: {why}", "yellow") for what, why in sorted(lane.left_out.items())]
     return [*lines, *halts(lane.topics)]
 
 

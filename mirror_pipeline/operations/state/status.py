@@ -72,6 +72,8 @@ def lane_status(lane: LaneView) -> LaneStatus:
         lag_records=progress.lag_records,
         lag_seconds=progress.lag_seconds,
         time_up=file.time_up,
+        copied=progress.copied,
+        left_out=progress.left_out,
     )
 
 

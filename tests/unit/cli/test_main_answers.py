@@ -156,6 +156,16 @@ def test_status_says_whether_offsets_are_exact(cli: Cli) -> None:
     assert "exact offsets" not in cli("status", mirrors=[FakeMirror()]).out
 
 
+def test_status_says_what_came_from_copies_of_the_source(cli: Cli) -> None:
+    class Several(FakeMirror):
+        def status(self) -> MirrorStatus:
+            return replace(STATUS, lanes=(replace(LANE, copied={"north": 2_000_000}, left_out={"south a": "offset 5 differs"}),))
+
+    said = cli("status", mirrors=[Several()]).out
+    assert "0: read from copies of the source: 2.0 MB from north" in said
+    assert "0: south a is left out: offset 5 differs" in said
+
+
 def test_status_before_the_first_run(cli: Cli) -> None:
     class New(FakeMirror):
         def status(self) -> MirrorStatus:

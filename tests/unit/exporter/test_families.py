@@ -20,7 +20,7 @@ from tests.support.cli_fakes import STATUS
 
 ROOT = Path(__file__).parents[3]
 ROWS = re.compile(r"^\| `(mirror_\w+)` \| ([\w, ]+) \| (.+) \|$", re.M)
-ORDER = ["version", "mirror", "lane", "topic", "partition", "group", "code", "state", "le"]
+ORDER = ["version", "mirror", "lane", "topic", "partition", "group", "cluster", "code", "state", "le"]
 NAMES = re.compile(r"\bmirror_[a-z_]+\b")
 
 
@@ -30,7 +30,7 @@ def facts() -> Facts:
     latency.add(9e9, 5)
     progress = Progress(
         "m", "lane-0", topics={"a": TopicProgress("east.a", records=35, bytes=700)}, confirmed_at=100.0, latency=latency.counts,
-        latency_seconds=latency.seconds,
+        latency_seconds=latency.seconds, copied={"north": 600},
     )  # fmt: skip
     behind = TopicLag("a", "east.a", (PartitionLag(0, 10, 50, 30, 40),), 12.0, expires_seconds=100.0, unread_seconds=7.0)
     halted = TopicLag("b", "east.b", (), state="halted", code="trimmed")
@@ -67,6 +67,7 @@ def test_what_is_known_is_exposed() -> None:
     assert values(found["mirror_groups"]) == {"mirror_groups m pending": 1}
     assert values(found["mirror_group_lag_records"]) == {"mirror_group_lag_records m g": 6}
     assert values(found["mirror_records"]) == {"mirror_records_total m a": 35}
+    assert values(found["mirror_copied_bytes"]) == {"mirror_copied_bytes_total m north": 600}
     latency = values(found["mirror_replication_latency_seconds"])
     steps = [latency[f"mirror_replication_latency_seconds_bucket m {bound}"] for bound in ("0.1", "0.25", "86400.0", "+Inf")]
     assert steps == [0, 30, 30, 35]

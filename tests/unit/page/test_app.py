@@ -25,6 +25,7 @@ from mirror_pipeline.page.app import MirrorPages
 from mirror_pipeline.page.gate import Gate, secret_of
 from mirror_pipeline.page.server import Beside
 from mirror_pipeline.page.token import rules_of
+from mirror_pipeline.reports import LaneStatus
 
 OWNER, LOOKS, CHANGES = "o" * 20, "l" * 20, "c" * 20
 FILE = """
@@ -241,13 +242,18 @@ def test_a_halt_that_can_be_accepted_is_explained_once(server: Server) -> None:
     assert [cause.subject for cause in view.other_causes(watch) if cause.kind == "halted"] == ["orders CODE"]
 
 
-def test_exact_offsets_are_said(path: Path) -> None:
+def test_exact_offsets_and_what_came_from_copies_are_said(path: Path) -> None:
     path.write_text(FILE.replace("name: here,", "name: here, offsets: exact,"))
     server = Server(path, OWNER)
     server.watches.end()
     (watch,) = server.watches.all
-    watch.facts = replace(watch.facts, status=status(Snapshot(Mirror(server.watches.config, "here").flow)))
+    seen = status(Snapshot(Mirror(server.watches.config, "here").flow))
+    watch.facts = replace(watch.facts, status=seen)
     assert "the same as on east" in server.ask("/mirrors/m/here").body
+    lane = LaneStatus("lane-0", "finished", 1.0, 1, "h", 1.0, (), 1, 1, 1, 1.0, 1.0)
+    lane = replace(lane, copied={"west": 2_000_000}, left_out={"b": "it differs"})
+    watch.facts = replace(watch.facts, status=replace(seen, lanes=(lane,)))
+    assert "; 2.0 MB from west; b is left out: it differs" in server.ask("/mirrors/m/here").body
 
 
 def _lag(records: int, **state: str) -> MirrorLag:

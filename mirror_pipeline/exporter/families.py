@@ -128,9 +128,12 @@ def _of_lanes(facts: Sequence[Facts]) -> Iterator[Metric]:
         "mirror_bytes", "Their bytes, compressed as sent.", ["mirror", "topic"],
         [([mirror, name], topic.bytes) for mirror, name, topic in topics],
     )  # fmt: skip
+    copied: Counter[tuple[str, str]] = Counter()
+    for each, file in files:
+        copied.update({(each.mirror, alias): read for alias, read in file.progress.copied.items()})
     yield _counter(
         "mirror_copied_bytes", "Bytes read from a copy of the source instead of from the source, since the run began.",
-        ["mirror", "cluster"], [([each.mirror, alias], read) for each in facts for alias, read in _copied(each)],
+        ["mirror", "cluster"], sorted(copied.items()),
     )  # fmt: skip
     latency = HistogramMetricFamily(
         "mirror_replication_latency_seconds", "From a record's time to its confirmation by the target, at most.", labels=["mirror"]
@@ -156,14 +159,6 @@ def _of_lanes(facts: Sequence[Facts]) -> Iterator[Metric]:
         "mirror_lanes_running", "Lanes at work.", ["mirror"],
         [([each.mirror], sum(lane.state == "running" for lane in each.status.lanes)) for each in facts if each.status is not None],
     )  # fmt: skip
-
-
-def _copied(facts: Facts) -> list[tuple[str, int]]:
-    """The bytes read from each copy, of all lanes."""
-    total: Counter[str] = Counter()
-    for file in facts.files:
-        total.update(file.progress.copied)
-    return sorted(total.items())
 
 
 def _of_ledger(facts: Sequence[Facts]) -> Iterator[Metric]:

@@ -29,14 +29,17 @@ def resume(flow: Flow, topic: str | None) -> PauseReport:
 
 def _decide(flow: Flow, topic: str | None, kind: DecisionKind) -> PauseReport:
     """Every lane is told, also one that has not run yet or is configured no longer: which one copies a topic may not be known."""
-    view = ledger_view(flow.lane_stores())
-    if topic is not None and topic not in view.kept and topic not in select_topics(flow.config, flow.settings, {topic}).topics:
-        raise UsageError(f"mirror {flow.name} does not select topic {topic}", hint="`mirror plan` shows which topics it selects")
-    earlier = [decision for lane in view.lanes for decision in lane.decisions]
-    stood = bool(paused_topics(earlier, {topic} if topic is not None else {decision.topic for decision in earlier}))
+    if topic is not None:
+        known = ledger_view(flow.lane_stores()).kept
+        if topic not in known and topic not in select_topics(flow.config, flow.settings, {topic}).topics:
+            raise UsageError(f"mirror {flow.name} does not select topic {topic}", hint="`mirror plan` shows which topics it selects")
+    earlier: list[Decision] = []
     row = Decision(topic or WHOLE_MIRROR, -1, "", kind, 0, 0, "", operator(), int(time.time() * 1000))
     for lane in sorted({*flow.lanes, *(store.lane for store in flow.lane_stores())}):
         store = open_lane(flow.config.buffer, flow.name, lane)
         Ledger(store, durable=flow.config.buffer.durable).ensure()
-        Decisions(store, durable=flow.config.buffer.durable).add([row])
+        decisions = Decisions(store, durable=flow.config.buffer.durable)
+        earlier += decisions.all()
+        decisions.add([row])
+    stood = bool(paused_topics(earlier, {topic} if topic is not None else {decision.topic for decision in earlier}))
     return PauseReport(flow.name, topic, kind is DecisionKind.PAUSED, row.decided_by, row.at / 1000, stood)

@@ -169,7 +169,7 @@ def _of_gone(client: WireClient, store: LaneStore, generation: Incarnation) -> l
         raise UsageError(
             f"{left:,} offsets of {generation.topic} are staged and not on the target yet", hint="deliver them first: `mirror run --drain`"
         )
-    ends = read_lane_file(store).topic(generation).end
+    ends = read_lane_file(store).topic(generation.topic, generation.incarnation).end
     lost = {row.partition: (row.staged, ends[row.partition]) for row in rows if ends.get(row.partition, 0) > row.staged}
     spans = lost or {-1: (0, 0)}
     return [_decision(generation, DecisionKind.SOURCE_GONE, number, span) for number, span in sorted(spans.items())]
@@ -249,7 +249,7 @@ def _truncated(flow: Flow, client: WireClient, found: _Halted, generation: Incar
 
 def _diverged(flow: Flow, client: WireClient, found: _Halted, generation: Incarnation, number: int, at: int) -> bool:
     """Whether the batch read last, as the run recorded it, is no longer in the log."""
-    mark = read_lane_file(found.store).topic(generation).marks.get(number)
+    mark = read_lane_file(found.store).topic(generation.topic, generation.incarnation).marks.get(number)
     if mark is None:
         return False
     with flow.source_admin() as admin:

@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations`: Dagster reads the annotations of the check at run time.
 import os
-from urllib.parse import quote
 
 import dagster as dg
 
@@ -13,6 +12,7 @@ from mirror_pipeline.orchestration.project import UP_PID_ENV, KnownMirror
 from mirror_pipeline.orchestration.resource_types import MirrorsResource
 from mirror_pipeline.orchestration.run_tags import run_tags, step_tags, tag_check_run
 from mirror_pipeline.orchestration.sensors.lag_decision import OverviewMemory
+from mirror_pipeline.page.gate import page_of
 from mirror_pipeline.page.headline import TROUBLE, Headline, headline
 
 OVERVIEW_SECONDS = 60.0
@@ -23,7 +23,7 @@ Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 def overview_spec(mirror: KnownMirror) -> dg.AssetSpec:
     """The mirror as a whole; the lag sensor says how it is."""
-    page = f" [Change or pause it on its page](/mirrors/m/{quote(mirror.name)})." if UP_PID_ENV in os.environ else ""
+    page = f" [Change or pause it on its page]({page_of(mirror.name)})." if UP_PID_ENV in os.environ else ""
     return dg.AssetSpec(
         names.overview_key(mirror.name),
         description=f"Mirror `{mirror.name}`: topics of cluster `{mirror.config.source}` on cluster `{mirror.config.target}`. Its latest "

@@ -29,7 +29,7 @@ from mirror_pipeline.host import signed_by
 from mirror_pipeline.mirror import Mirror
 from mirror_pipeline.page import view
 from mirror_pipeline.page.edit import ConfigText, MirrorForm
-from mirror_pipeline.page.gate import PAGE_PREFIX, USER, User
+from mirror_pipeline.page.gate import PAGE_PREFIX, USER, User, page_of
 from mirror_pipeline.page.tasks import Tasks
 from mirror_pipeline.text import clock, count, duration, plural, rate, size
 
@@ -266,7 +266,7 @@ class MirrorPages:
 
 
 def _go_to(mirror: str, page: str = "") -> Response:
-    return RedirectResponse(f"{PAGE_PREFIX}/m/{quote(mirror, safe='')}{page}", 303)
+    return RedirectResponse(page_of(mirror) + page, 303)
 
 
 def _coded(text: str) -> Markup:

@@ -227,6 +227,11 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
     return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
 
+def page_of(mirror: str) -> str:
+    """The address of a mirror's page."""
+    return f"{PAGE_PREFIX}/m/{quote(mirror, safe='')}"
+
+
 def is_own(path: str) -> bool:
     """Whether an address is of this tool's own page."""
     return path == PAGE_PREFIX or path.startswith(PAGE_PREFIX + "/")

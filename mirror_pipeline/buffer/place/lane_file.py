@@ -11,7 +11,6 @@ from typing import Any
 
 from mirror_pipeline.buffer.place.errors import explained
 from mirror_pipeline.buffer.place.place import LaneStore
-from mirror_pipeline.model import Incarnation
 from mirror_pipeline.reports import Progress, TopicProgress
 
 STATUS = "status.json"
@@ -58,10 +57,10 @@ class LaneFile:
         """The topics of the run."""
         return self.progress.topics
 
-    def topic(self, generation: Incarnation) -> TopicProgress:
+    def topic(self, name: str, incarnation: str) -> TopicProgress:
         """One of them; an empty one if the run did not have it: offsets of another topic of its name say nothing of this one."""
-        said = self.topics.get(generation.topic)
-        return said if said is not None and said.incarnation == generation.incarnation else TopicProgress("")
+        said = self.topics.get(name)
+        return said if said is not None and said.incarnation == incarnation else TopicProgress("")
 
     @property
     def age(self) -> float:

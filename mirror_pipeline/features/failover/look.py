@@ -224,7 +224,7 @@ def last_known_ends(found: Situation) -> dict[TopicPartition, int]:
     for store in found.stores:
         said = read_lane_file(store)
         for name, (_, generation) in found.copies.items():
-            ends |= {TopicPartition(name, number): end for number, end in said.topic(generation).end.items()}
+            ends |= {TopicPartition(name, number): end for number, end in said.topic(name, generation.incarnation).end.items()}
     return ends
 
 

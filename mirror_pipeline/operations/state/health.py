@@ -81,7 +81,8 @@ def health_of(status: MirrorStatus, now: float, max_age: float | None = None, se
         max_age: a mirror whose records have waited for longer than this, in seconds, with nobody at work is stale.
         seen: the lag as just measured, or why that was not possible; None if every lane is running.
     """
-    looked = _unpaused(seen) if isinstance(seen, MirrorLag) else None
+    measured = seen if isinstance(seen, MirrorLag) else None
+    looked = _unpaused(measured) if measured is not None else None
     found = [finding for lane in status.lanes for finding in _of_lane(lane, status, looked, now)]
     signs = [lane.heartbeat for lane in status.lanes if lane.heartbeat is not None]
     if not signs:
@@ -93,7 +94,7 @@ def health_of(status: MirrorStatus, now: float, max_age: float | None = None, se
     if isinstance(seen, MirrorError):
         state = UNREACHABLE_STATE if isinstance(seen, ClusterUnreachable) else PROBLEM_STATE
         found.append((state, f"its lag cannot be measured: {_cause(str(seen))}"))
-    copied_to, records = _standing(status, seen if isinstance(seen, MirrorLag) else None, now)
+    copied_to, records = _standing(status, measured, now)
     return Health(
         status.mirror, worst(state for state, _ in found), tuple(text for _, text in found), len(status.lanes),
         sum(len(lane.topics) for lane in status.lanes), copied_to, records, now if looked is not None else max(signs, default=None),
@@ -178,12 +179,11 @@ def _unattended(status: MirrorStatus, looked: MirrorLag, heard: float, now: floa
         yield PROBLEM_STATE, said
 
 
-def _standing(status: MirrorStatus, looked: MirrorLag | None, now: float) -> tuple[float | None, int]:
-    """The time up to which everything is on the target, and the offsets that are not: as just measured, paused topics too, else as the
-    lanes report."""
+def _standing(status: MirrorStatus, measured: MirrorLag | None, now: float) -> tuple[float | None, int]:
+    """The time up to which everything is on the target, and the offsets that are not: as just measured, else as the lanes report."""
     facts = [(lane.heartbeat, lane.lag_records, lane.lag_seconds) for lane in status.lanes if lane.heartbeat is not None]
-    if looked is not None:
-        facts = [(now, looked.lag_records, looked.lag_seconds)]
+    if measured is not None:
+        facts = [(now, measured.lag_records, measured.lag_seconds)]
     times = [at - (seconds or 0.0) if seconds is not None or not records else None for at, records, seconds in facts]
     known = [moment for moment in times if moment is not None]
     return (min(known) if known and len(known) == len(times) else None), sum(records for _, records, _ in facts)

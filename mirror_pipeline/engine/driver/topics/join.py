@@ -41,10 +41,9 @@ def resumed_runs(context: LaneContext, known: Mapping[str, Incarnation], wanted:
 def _remember(context: LaneContext, runs: Mapping[str, TopicRun]) -> None:
     """Take over from the last run's status the batches read last, which reveal a truncated log, the largest batch that
     the target takes, which is not available while the target is unreachable, and the ends of the source's logs."""
-    for name, saved in read_lane_file(context.store).topics.items():
-        run = runs.get(name)
-        if run is None or saved.incarnation != run.incarnation:
-            continue
+    file = read_lane_file(context.store)
+    for name, run in runs.items():
+        saved = file.topic(name, run.incarnation)
         run.max_batch_bytes = saved.max_batch_bytes or run.max_batch_bytes
         for number, part in run.partitions.items():
             if number in saved.end:

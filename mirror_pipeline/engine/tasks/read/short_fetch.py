@@ -24,6 +24,8 @@ LEAST_FETCH_BYTES = 1_048_588
 USUAL_FETCH_BYTES, FETCHED_BATCHES = 512 * 1024, 4
 """Per partition and request: what many partitions bring together should still be in the processor's cache when it is checked."""
 
+MADE_UP_SECONDS = 0.5
+"""Of a rate limit: what was not used of it may be used later, for so long."""
 ONE_REQUEST_BYTES = 128 * 1024
 """Of one broker: as little is asked for over one connection. A second request would cost as much CPU as the first, and save no time."""
 
@@ -166,7 +168,11 @@ class ShortFetch:
 
 
 class Throttle:
-    """Keeps the bytes of all threads together below a rate; no limit when the rate is None."""
+    """Keeps the bytes of all threads together below a rate; no limit when the rate is None.
+
+    Time between two answers, in which threads have other work to do, counts, up to :data:`MADE_UP_SECONDS`: otherwise the rate would
+    never be reached.
+    """
 
     def __init__(self, bytes_per_second: float | None) -> None:
         self._rate = bytes_per_second
@@ -180,7 +186,7 @@ class Throttle:
             return
         with self._lock:
             now = time.monotonic()
-            self._free_at = max(self._free_at, now) + size / self._rate
+            self._free_at = max(self._free_at, now - MADE_UP_SECONDS) + size / self._rate
             wait = self._free_at - now
         if wait > 0:
             time.sleep(wait)

@@ -63,6 +63,18 @@ class PlanPrice:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """How many of the records that are to be copied (by offsets) a cluster of ``sources`` holds; None where it cannot be asked: ``reason``.
+
+    What it holds is read from there only after samples were compared with the source.
+    """
+
+    cluster: str
+    records: int | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class MirrorPlan:
     """Selected and excluded topics of one mirror; ``notes`` has a line for each lane whose last run failed or was interrupted.
 
@@ -74,6 +86,7 @@ class MirrorPlan:
     excluded: tuple[Excluded, ...]
     notes: tuple[str, ...] = ()
     price: PlanPrice | None = None
+    copies: tuple[CopyPlan, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """One element of ``plan --json``'s ``mirrors``."""
@@ -541,7 +554,8 @@ class Progress:
     """A snapshot of a run, handed to an observer a few times a second; counters are cumulative since the run began.
 
     ``latency`` are the counts of :class:`Latency`, ``latency_seconds`` their sum. ``confirmed_at`` (seconds since the epoch) is when the
-    target last confirmed records; None if it did not in this run.
+    target last confirmed records; None if it did not in this run. ``ahead``: while the source is down, offsets that a copy of it holds
+    and the target lacks, by alias.
     """
 
     mirror: str
@@ -564,6 +578,7 @@ class Progress:
     search_failure: str = ""
     copied: dict[str, int] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    ahead: dict[str, int] = field(default_factory=dict)
     spark_bytes: int = 0
     spark_jobs: int = 0
     confirmed_at: float | None = None

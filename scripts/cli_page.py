@@ -59,7 +59,8 @@ SHAPES = {
     '"bandwidth", "predicted", "measured", "connections", "expected"}], "findings": [{"what", "ok", "detail", "hint"}]}]}',
     "plan": '{"mirrors": [{"mirror", "topics": [{"topic", "target_topic", "partitions", "records", "bytes", "actions", "warnings", '
     '"blockers", "state", "code", "reason", "hint"}], "excluded": [{"topic", "why"}], "notes", '
-    '"price": {"bytes", "target_bytes", "buffer_bytes", "bytes_per_second", "seconds"}}]}',
+    '"price": {"bytes", "target_bytes", "buffer_bytes", "bytes_per_second", "seconds"}, '
+    '"copies": [{"cluster", "records", "reason"}]}]}',
     "run": '{"mirrors": [{"mirror", "state", "records", "bytes", "seconds", '
     '"topics": [{"topic", "state", "reason", "hint", "positions": {PARTITION: OFFSET}, ...}], ...}]}',
     "backfill": '{"mirror", "topic", "target_topic", "from_time", "to_time", "ranges": {PARTITION: [START, END]}, "run": {as in run}, '

@@ -24,7 +24,7 @@ from hypothesis import settings as hypothesis_settings
 pytest.register_assert_rewrite("tests.support")
 
 from mirror_pipeline.local.embedded.start import LocalCluster, cluster_status, start_clusters
-from tests.support.kafka_source import ClusterPair, GivenCluster, choose, docker_answers, start_container
+from tests.support.kafka_source import VERSIONS, ClusterPair, GivenCluster, choose, docker_answers, start_container
 from tests.support.object_store import ObjectStore
 from tests.support.paths import choose_path
 from tests.support.slow_tests import chosen
@@ -33,7 +33,6 @@ from tests.support.slow_tests import chosen
 hypothesis_settings.register_profile("mirror", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("mirror")
 
-VERSIONS = ["4.4.0", "4.3.0", "3.9.1"]
 LONG_PARTS = 2
 """``--long rotate`` runs one of so many parts of the long tests a day."""
 BROKERS = 3

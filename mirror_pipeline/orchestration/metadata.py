@@ -32,6 +32,7 @@ STAGED_RECORDS = "staged_records"
 SPARK_BYTES = "spark_bytes"
 DRIVER_BYTES = "driver_bytes"
 SPARK_JOBS = "spark_jobs"
+BYTES_BY_COPY = "bytes_by_copy"
 STAGED_BYTES = "staged_bytes"
 GAPS_KEY = "gaps"
 POSITIONS = "positions"
@@ -60,7 +61,7 @@ METADATA_DIFFERENCES = 20
 METADATA_NAMES = frozenset(
     (
         LAG_RECORDS, LAG_SECONDS, EXPIRES_SECONDS, HELD_RECORDS, RECORDS, BYTES, RECORDS_PER_SECOND, BYTES_PER_SECOND, MICRO_BATCHES,
-        SECONDS, SECONDS_STAGING, SECONDS_PRODUCING, STAGED_RECORDS, STAGED_BYTES, SPARK_BYTES, DRIVER_BYTES, SPARK_JOBS,
+        SECONDS, SECONDS_STAGING, SECONDS_PRODUCING, STAGED_RECORDS, STAGED_BYTES, SPARK_BYTES, DRIVER_BYTES, SPARK_JOBS, BYTES_BY_COPY,
         GAPS_KEY, POSITIONS, END_OFFSETS, OFFSET_RANGES, STATE,
         CODE, REASON, HINT_KEY, SINCE, TARGET_TOPIC, TARGET_DOWN, FROM_TIME, TO_TIME,
         LEAVES_KEY, DIFFERENCES, FIRST_DIFFERENCES, EXPIRED, GROUPS, GROUPS_NOT_IN_STEP, RECORDS_BEHIND, LOSS,
@@ -108,6 +109,7 @@ def of_topic_progress(
         SPARK_BYTES: progress.spark_bytes,
         DRIVER_BYTES: progress.staged_bytes - progress.spark_bytes,
         SPARK_JOBS: progress.spark_jobs,
+        **({BYTES_BY_COPY: dg.MetadataValue.json(dict(progress.copied))} if progress.copied else {}),
         GAPS_KEY: progress.gaps,
         OFFSET_RANGES: dg.MetadataValue.json(ranges),
         STATE: topic.state,

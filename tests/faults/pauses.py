@@ -1,4 +1,4 @@
-"""SIGSTOP and SIGCONT: processes of a mirror, or brokers, that hang for a while."""
+"""SIGSTOP and SIGCONT: processes of a mirror, or brokers, that hang for a while; leaders that move meanwhile."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import LEASE_SECONDS, Campaign
 from tests.faults.child import send_signal
+from tests.faults.sides import Side
 
 
 def pause_processes(campaign: Campaign) -> None:
@@ -35,3 +36,13 @@ def pause_brokers(campaign: Campaign, side: str, cluster: LocalCluster, node: in
     time.sleep(seconds)
     cluster.resume(node=node)
     campaign.report.fault(f"{side} pause", f"{f'broker {node}' if node else 'all brokers'} for {seconds:.1f} s")
+
+
+def move_leaders(campaign: Campaign, side: Side) -> None:
+    """Leaders of all topics of the load move."""
+    prefix = "" if side.name == "source" else "east."
+    moved, refusal = side.move_leaders([prefix + stream.topic for stream in campaign.load.streams], campaign.chance.randint(1, 2))
+    if refusal:
+        campaign.report.note(f"leaders do not move: {refusal}")
+    else:
+        campaign.report.fault(f"{side.name} leaders move", f"{moved} partitions")

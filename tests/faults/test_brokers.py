@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mirror_pipeline.local.embedded.start import LocalCluster
 from tests.faults.campaign import Campaign, without_spark
-from tests.faults.pauses import pause_brokers
+from tests.faults.pauses import move_leaders, pause_brokers
 from tests.faults.report import CampaignReport
 from tests.faults.sides import QUICK, Side
 
@@ -61,12 +61,7 @@ class Brokers:
 
     def leaders_move(self, side: Side) -> None:
         """Leaders move under load."""
-        prefix = "" if side is self.source else "east."
-        moved, refusal = side.move_leaders([prefix + stream.topic for stream in self.campaign.load.streams], self.chance.randint(1, 2))
-        if refusal:
-            self.campaign.report.note(f"leaders do not move: {refusal}")
-        else:
-            self.campaign.report.fault(f"{side.name} leaders move", f"{moved} partitions")
+        move_leaders(self.campaign, side)
 
 
 def test_brokers(plan: Callable[[str], CampaignReport], cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path) -> None:

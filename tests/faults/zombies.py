@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 
 from mirror_pipeline.crash_points import ONCE, STOP
 from tests.faults.campaign import LEASE_SECONDS, Campaign
@@ -26,20 +27,26 @@ def stop_at(campaign: Campaign, place: str) -> list[int]:
     return child.stopped()
 
 
-def late_in_its_own_run(campaign: Campaign, places: tuple[str, ...] = PLACES + DRIVER_PLACES) -> None:
+def late_in_its_own_run(
+    campaign: Campaign, places: tuple[str, ...] = PLACES + DRIVER_PLACES, meanwhile: Callable[[], None] = lambda: None
+) -> None:
     """It hangs at a send until its lease is over, and continues in the run that waits for it."""
     place = campaign.chance.choice(places)
     stopped = stop_at(campaign, place)
+    meanwhile()
     time.sleep(AFTER_LEASE)
     for pid in stopped:
         send_signal(pid, signal.SIGCONT)
     campaign.report.fault(f"zombie {place}", f"pid {stopped}, its run waited")
 
 
-def late_beside_another_run(campaign: Campaign, places: tuple[str, ...] = PLACES) -> None:
+def late_beside_another_run(
+    campaign: Campaign, places: tuple[str, ...] = PLACES, meanwhile: Callable[[], None] = lambda: None
+) -> None:
     """A worker hangs at a send, its run is killed, another run continues; then the worker resumes with its connection open."""
     place = campaign.chance.choice(places)
     stopped = stop_at(campaign, place)
+    meanwhile()
     old = campaign.child
     assert old is not None
     campaign.blame()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as Place
 
 from mirror_pipeline import Mirror
@@ -20,27 +19,30 @@ from tests.support.mirrors import end_offsets, trim
 Seen = list[tuple[int, bytes | None, bytes | None]]
 
 
-@contextmanager
-def reading(bootstrap: str, isolation: str) -> Iterator[Callable[[str, int], tuple[Seen, int]]]:
-    """Reads a partition from its beginning; gives offset, key and value of every record, and where the consumer stands at the end."""
+def contents(bootstrap: str, topics: Sequence[str], isolation: str = "read_committed") -> dict[tuple[str, int], tuple[Seen, int]]:
+    """All of some topics, by partition: offset, key and value of every record, and where a consumer stands at the end."""
     consumer = Consumer({
         "bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": isolation, "enable.auto.commit": False,
         "enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 20,
     })  # fmt: skip
-
-    def read(topic: str, partition: int) -> tuple[Seen, int]:
-        place = Place(topic, partition, OFFSET_BEGINNING)
-        seen: Seen = []
-        consumer.assign([place])
-        while True:
-            message = consumer.poll(20)
-            assert message is not None, f"{topic}[{partition}]: no end within 20 s"
-            if message.error():
-                return seen, consumer.position([place])[0].offset if seen else -1
-            seen.append((message.offset() or 0, message.key(), message.value()))
-
     try:
-        yield read
+        numbers = {topic: consumer.list_topics(topic, timeout=20).topics[topic].partitions for topic in topics}
+        found: dict[tuple[str, int], tuple[Seen, int]] = {(topic, number): ([], -1) for topic in topics for number in numbers[topic]}
+        consumer.assign([Place(*each, OFFSET_BEGINNING) for each in found])
+        left = set(found)
+        while left:
+            message = consumer.poll(20)
+            assert message is not None, f"{sorted(left)}: no end within 20 s"
+            each = message.topic() or "", message.partition() or 0
+            error = message.error()
+            if error is None:
+                found[each][0].append((message.offset() or 0, message.key(), message.value()))
+                continue
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            left.discard(each)
+            if seen := found[each][0]:
+                found[each] = seen, message.offset() or 0
+        return found
     finally:
         consumer.close()
 
@@ -53,14 +55,13 @@ def assert_same_offsets(
     ``listeners``: of source and target, if not the mirror's; ``aborted``: the target was the source of transactions before.
     """
     source, target = listeners or (",".join(c.bootstrap_servers) for c in (mirror.flow.source, mirror.flow.target))
-    with reading(source, "read_committed") as here, reading(target, "read_committed") as there, reading(target, "read_uncommitted") as all_:
-        for topic in topics:
-            ends = end_offsets(mirror, topic, target=False)
-            assert end_offsets(mirror, prefix + topic, target=True) == ends, topic
-            for partition in ends:
-                expected = here(topic, partition)
-                assert there(prefix + topic, partition) == expected, (topic, partition)
-                assert aborted or all_(prefix + topic, partition) == expected, (topic, partition)
+    here, there = contents(source, topics), contents(target, [prefix + topic for topic in topics])
+    everything = there if aborted else contents(target, [prefix + topic for topic in topics], "read_uncommitted")
+    for topic in topics:
+        assert end_offsets(mirror, prefix + topic, target=True) == end_offsets(mirror, topic, target=False), topic
+    for (topic, partition), expected in here.items():
+        assert there[prefix + topic, partition] == expected, (topic, partition)
+        assert everything[prefix + topic, partition] == expected, (topic, partition)
 
 
 def transactions(bootstrap: str, topic: str, count: int, *, records: int = 5, abort_every: int = 3, start: int = 0) -> None:

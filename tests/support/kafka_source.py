@@ -15,6 +15,7 @@ import pytest
 from mirror_pipeline.local.embedded.ports import free_port
 from mirror_pipeline.local.embedded.start import LocalCluster
 
+VERSIONS = ["4.4.0", "4.3.0", "3.9.1"]
 DOCKER_SECONDS = 5.0  # an engine that is there answers `docker info` in well under a second
 
 IMAGE = "apache/kafka"  # one image for each release, so that a test runs on the version that its label says

@@ -115,7 +115,7 @@ def plan(answer: MirrorPlan) -> RenderableType:
         for topic in answer.topics:
             amounts = [count(topic.partitions), count(topic.records), *([size(topic.bytes)] if sized else [])]
             grid.add_row(*cells(topic.topic, topic.target_topic, *amounts))
-        parts += [grid, *halts(answer.topics), Text(_plan_sum(answer.topics)), *_price(answer.price)]
+        parts += [grid, *halts(answer.topics), Text(_plan_sum(answer.topics)), *_copies(answer), *_price(answer.price)]
         parts += [Padding(line, (0, 0, 0, 2)) for topic, others in _alike(answer.topics, _todo_kind) for line in _todo(topic, others)]
     else:
         parts.append(Text("the selection matches no topic", "red"))
@@ -164,6 +164,15 @@ def _todo(topic: TopicPlan, others: Sequence[TopicPlan]) -> list[Text]:
     if others:
         lines.append(Text(f"  the same for {_and_more([other.topic for other in others]).removeprefix(', ')}", "dim"))
     return lines
+
+
+def _copies(answer: MirrorPlan) -> list[Text]:
+    wanted = sum(topic.records for topic in answer.topics)
+    return [
+        Text(f"{copy.cluster} does not answer: {copy.reason}", "yellow") if copy.records is None
+        else Text(f"{copy.cluster} holds {copy.records:,} of the {plural(wanted, 'record')}; it is read once samples were compared", "dim")
+        for copy in answer.copies
+    ]  # fmt: skip
 
 
 def _price(price: PlanPrice | None) -> list[Text]:

@@ -101,7 +101,8 @@ def undelivered(answer: MirrorLag, *, partitions: bool = False) -> RenderableTyp
             grid.add_row(*cells(topic.topic, topic.target_topic, _lagging(topic.lag_records)))
     staged = f"{plural(answer.lag_records, 'record')} staged and not on the target yet"
     since = "" if answer.source_down_since is None else f" since {instant(int(answer.source_down_since * 1000))}"
-    return Group(title(answer.mirror), grid, Text(f"{answer.mirror}: source unreachable{since}, lag unknown; {staged}", "red"))
+    said = "; ".join([f"{answer.mirror}: source unreachable{since}, lag unknown", staged, *answer.notes])
+    return Group(title(answer.mirror), grid, Text(said, "red"))
 
 
 def _lag_row(topic: TopicLag) -> list[str | Text]:

@@ -150,6 +150,7 @@ def joined_progress(mirror: str, parts: Sequence[Progress]) -> Progress:
         buffer_full=next((p.buffer_full for p in parts if p.buffer_full), ""),
         copied=dict(sum((Counter(p.copied) for p in parts), Counter())),
         left_out={what: why for p in parts for what, why in p.left_out.items()},
+        ahead=dict(sum((Counter(p.ahead) for p in parts), Counter())),
         spark_bytes=sum(p.spark_bytes for p in parts),
         spark_jobs=sum(p.spark_jobs for p in parts),
         topics={name: topic for p in parts for name, topic in p.topics.items()},

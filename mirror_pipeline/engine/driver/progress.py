@@ -44,6 +44,7 @@ def progress_of(context: LaneContext, *, seconds: float, marks: bool = False) ->
             search_failure=state.search_failure,
             copied=dict(state.copied),
             left_out=dict(state.left_out),
+            ahead=dict(state.ahead),
             spark_bytes=state.spark_bytes,
             spark_jobs=state.spark_jobs,
             confirmed_at=state.confirmed_at,

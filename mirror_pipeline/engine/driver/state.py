@@ -237,7 +237,7 @@ class LaneState:
     ``behind_since`` is monotonic, for topics that wait. ``source_lost`` has ended the read loop; what is staged is still sent.
     ``search_failure`` says why the latest search for new topics and partitions found out nothing. ``stamp`` is the lane's producer, set
     before the first span is sent; ``memory_seconds`` the age of records at which the target's brokers forget it. ``copied`` and
-    ``left_out`` are those of :class:`RunReport`.
+    ``left_out`` are those of :class:`RunReport`, ``ahead`` of :class:`Progress`.
     """
 
     topics: dict[str, TopicRun] = field(default_factory=dict)
@@ -250,6 +250,7 @@ class LaneState:
     staged_bytes: int = 0
     copied: dict[str, int] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    ahead: dict[str, int] = field(default_factory=dict)
     spark_bytes: int = 0
     spark_jobs: int = 0
     records: int = 0
@@ -364,7 +365,7 @@ class LaneState:
 
     def source_back(self) -> None:
         """The source answered."""
-        self.source_down, self.source_down_since = "", None
+        self.source_down, self.source_down_since, self.ahead = "", None, {}
 
     def copy_answers(self, alias: str) -> None:
         """A copy of the source can be asked."""

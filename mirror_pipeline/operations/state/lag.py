@@ -16,7 +16,7 @@ from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.state.cluster_view import ClusterView
 from mirror_pipeline.operations.state.halts import HaltLook
-from mirror_pipeline.operations.state.ledger_view import LedgerView
+from mirror_pipeline.operations.state.ledger_view import LedgerView, ahead
 from mirror_pipeline.operations.state.log_times import least_ages
 from mirror_pipeline.operations.state.snapshot import Snapshot
 from mirror_pipeline.text import few
@@ -50,8 +50,10 @@ def lag(snapshot: Snapshot, *, notes: Sequence[str] = (), plan: bool = False) ->
 
 def undelivered(snapshot: Snapshot) -> MirrorLag:
     """See ``Mirror.undelivered``: by ledger and buffer alone, a partition ends where the buffer does."""
-    known = [since for lane in snapshot.ledger.lanes if (since := lane.file.source_down_since)]
-    return MirrorLag(snapshot.flow.name, tuple(_staged(snapshot).values()), None, source_down_since=min(known, default=None))
+    files = [lane.file for lane in snapshot.ledger.lanes]
+    known = [file.source_down_since for file in files if file.source_down_since]
+    notes = tuple(line for file in files for line in ahead(file))
+    return MirrorLag(snapshot.flow.name, tuple(_staged(snapshot).values()), None, notes, min(known, default=None))
 
 
 def _staged(snapshot: Snapshot) -> dict[str, TopicLag]:

@@ -14,7 +14,7 @@ from mirror_pipeline.lags import PartitionLag
 from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
 from mirror_pipeline.operations.state.buffer_status import ledger_of, span_table
 from mirror_pipeline.reports import TopicProgress, TopicState
-from mirror_pipeline.text import few
+from mirror_pipeline.text import few, instant, plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,12 @@ def state_of(name: str, said: TopicProgress) -> TopicState:
     )  # fmt: skip
 
 
+def ahead(file: LaneFile) -> list[str]:
+    """What copies of a source that is down hold and the target lacks, while a lane reads it from them."""
+    more = file.progress.ahead if file.running else {}
+    return [f"{alias} is ahead by {plural(number, 'record')}, copied from there" for alias, number in more.items() if number]
+
+
 def _note(file: LaneFile) -> str:
     if file.state == FAILED:
         return f"the last run failed: {file.message or 'no reason given'}"
@@ -138,7 +144,8 @@ def _note(file: LaneFile) -> str:
     if file.progress.target_down:
         return f"target down: {file.progress.target_down}"
     if file.progress.source_down:
-        return f"source down: {file.progress.source_down}"
+        since = "" if file.source_down_since is None else f" since {instant(int(file.source_down_since * 1000))}"
+        return "; ".join([f"source down{since}: {file.progress.source_down}", *ahead(file)])
     if file.running and file.progress.left_out:
         return "; ".join(few([f"{what} is not read: {why}" for what, why in file.progress.left_out.items()]))
     return f"no new topics or partitions are found: {said}" if (said := file.progress.search_failure) else ""

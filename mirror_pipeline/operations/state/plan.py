@@ -19,6 +19,7 @@ from mirror_pipeline.lags import BEHIND, MirrorLag, TopicLag
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.state.archive_cost import archive_note
 from mirror_pipeline.operations.state.cluster_view import ClusterView
+from mirror_pipeline.operations.state.copies import copy_plans
 from mirror_pipeline.operations.state.exact_needs import exact_needs
 from mirror_pipeline.operations.state.lag import first_ends
 from mirror_pipeline.operations.state.lag import lag as lag_of
@@ -86,7 +87,7 @@ def _plan(snapshot: Snapshot, one: tuple[str, ...], said: Sequence[Notes], *, pr
     notes = dict.fromkeys(note for note in (*lag.notes, *(note for notes_of in said for note in notes_of(flow)), hidden, cost) if note)
     payable = {row.topic: row.bytes for row in shown if row.bytes is not None and not row.blockers}
     price = price_of(snapshot, plans, payable) if priced else None
-    return MirrorPlan(flow.name, shown, selected.excluded, tuple(notes), price)
+    return MirrorPlan(flow.name, shown, selected.excluded, tuple(notes), price, copy_plans(flow, lag) if priced else ())
 
 
 def _one_cluster(flow: Flow) -> tuple[str, ...]:

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -27,9 +29,9 @@ from mirror_pipeline.local.shapes.ground import local_settings
 from mirror_pipeline.model import Stamp, TopicPartition
 from mirror_pipeline.topics.alter import alter_topics
 from tests.integration.processes import wait_until
-from tests.support.exact import assert_same_offsets, begin_at, reading, transactions
+from tests.support.exact import assert_same_offsets, begin_at, contents, transactions
 from tests.support.groups import IN_PROCESS, carry, commit, committed, mirror_of, running
-from tests.support.kafka_source import ClusterPair
+from tests.support.kafka_source import VERSIONS, ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, end_offsets, log_starts, make_mirror, produce, trim
 
 
@@ -45,6 +47,39 @@ def test_all_shapes_keep_their_offsets(versioned_clusters: ClusterPair, tmp_path
     again = mirror.run(once=True, session=spark)
     assert (again.state, again.records) == ("ok", 0)
     assert mirror.verify(session=spark).ok
+
+
+@pytest.mark.long
+def test_versions_take_each_others_offsets(cluster_pairs: Callable[[str], ClusterPair], kafka_version: str, tmp_path: Path) -> None:
+    """All shapes of the demo (a compacted log, one that begins late), a log that ends with markers, and one with an open end."""
+    source = cluster_pairs(kafka_version)[0].bootstrap_servers
+    prefix = f"v{time.time_ns()}-"
+    names = [topic.name for topic in fill(source, scale=200, prefix=prefix)]
+    aborted_last, unfinished = f"{prefix}aborted-last", f"{prefix}unfinished"
+    for name in (aborted_last, unfinished):
+        create_topic(source, name)
+        transactions(source, name, 7)
+    others = [version for version in VERSIONS if kafka_version in VERSIONS and version != kafka_version] or [kafka_version]
+    targets = {version: cluster_pairs(version)[1].bootstrap_servers for version in others}
+    wanted: dict[str, Any] = {"offsets": "exact", "engine": IN_PROCESS}
+    mirrors = [make_mirror(tmp_path / version, source, target, [f"{prefix}.*"], **wanted) for version, target in targets.items()]
+    stable = end_offsets(mirrors[0], unfinished, target=False)
+    producer = Producer({"bootstrap.servers": source, "transactional.id": unfinished, "transaction.timeout.ms": 600_000})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce(unfinished, b"neither committed nor aborted")
+    producer.flush(20)
+    for mirror in mirrors:
+        report = mirror.run(once=True)
+        assert report.state == "ok", [t for t in report.topics if t.state != "ok"]
+        assert_same_offsets(mirror, [*names, aborted_last])
+        assert end_offsets(mirror, f"east.{unfinished}", target=True) == stable
+    producer.abort_transaction(20)
+    transactions(source, unfinished, 2)
+    for mirror in mirrors:
+        assert mirror.run(once=True).state == "ok"
+        assert_same_offsets(mirror, [*names, aborted_last, unfinished])
+        assert mirror.verify().ok
 
 
 def test_transactions_a_trimmed_start_and_what_comes_later(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
@@ -107,8 +142,7 @@ def test_a_group_keeps_its_offset_after_the_buffer_was_lost(clusters: ClusterPai
         commit(source, group, {here: offset})
     assert mirror.run(once=True).state == "ok"
     carry(mirror)
-    with reading(source, "read_committed") as read:
-        records = [offset for offset, _, _ in read(topic_name, 0)[0]]
+    records = [offset for offset, _, _ in contents(source, [topic_name])[topic_name, 0][0]]
     for group, offset in places.items():
         expected = next((each for each in records if each >= offset), end)
         assert committed(target, group)[there.topic, 0][0] in (offset, expected), group

@@ -16,7 +16,7 @@ from mirror_pipeline.buffer.place.lane_file import read_lane_file
 from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
 from mirror_pipeline.reports import Progress
 from tests.integration.processes import wait_until
-from tests.support.exact import assert_same_offsets, reading, transactions
+from tests.support.exact import assert_same_offsets, contents, transactions
 from tests.support.groups import running
 from tests.support.mirrors import create_topic, end_offsets
 from tests.support.three_clusters import Trio, flow, mirrors_of
@@ -65,6 +65,7 @@ def test_a_backlog_comes_from_all_that_hold_it(four: Trio, tmp_path: Path) -> No
     copies_of(tmp_path, four, topic)
     wanted = flow("east", "home", topic, sources=["north", "west"], **EXACT)
     home = mirrors_of(tmp_path / "home", four, {**wanted, "engine": {"bandwidth": "6MB"}})["east-home"]
+    assert {(copy.cluster, copy.records) for copy in home.plan().copies} == {(name, home.lag().lag_records) for name in ("north", "west")}
     found = {finding.what: finding for finding in home.check()}
     assert all(found[f"copy {alias}"].ok and "has 1 of 1 topic" in found[f"copy {alias}"].detail for alias in ("north", "west"))
     report = home.run(once=True)
@@ -79,8 +80,7 @@ def hold_altered(source: str, copy: str, topic: str, shape: str, at: int) -> Non
     """Let a cluster hold a topic's records with one difference: one altered, one missing, or one more."""
     create_topic(copy, topic)
     producer = Producer({"bootstrap.servers": copy, "linger.ms": 20})
-    with reading(source, "read_committed") as read:
-        records, _ = read(topic, 0)
+    records, _ = contents(source, [topic])[topic, 0]
     for offset, key, value in records:
         if offset == at and shape == "missing":
             continue
@@ -131,6 +131,7 @@ def test_what_copies_hold_arrives_while_the_source_is_dead(four: Trio, tmp_path:
         wait_until(lambda: len(said(home).copied) == 2, 60, "both copies are read")
         four["east"].kill()
         wait_until(lambda: bool(said(home).source_down), 60, "the source is missed")
+        wait_until(lambda: any("is ahead by" in note for note in home.undelivered().notes), 30, "lag says from where it is copied")
         before = arrived(home, topic)
         wait_until(lambda: arrived(home, topic) > before + 5_000, 60, "more arrives")
         four["north"].kill()

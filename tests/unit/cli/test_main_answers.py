@@ -11,7 +11,7 @@ import pytest
 
 from mirror_pipeline.errors import ClusterUnreachable
 from mirror_pipeline.lags import MirrorLag, PartitionLag, TopicLag
-from mirror_pipeline.reports import Excluded, Finding, MirrorStatus, TopicPlan
+from mirror_pipeline.reports import CopyPlan, Excluded, Finding, MirrorStatus, TopicPlan
 from tests.support.cli_fakes import GAP, LANE, PLAN, STATUS, Cli, FakeMirror
 
 
@@ -28,9 +28,16 @@ def test_plan_for_people(cli: Cli) -> None:
     assert "__consumer_offsets" in ended.out and "internal topic" in ended.out
 
 
+def test_plan_says_what_copies_of_the_source_hold(cli: Cli) -> None:
+    copies = (CopyPlan("north", 1_200_000), CopyPlan("west", None, "no broker answered"))
+    said = cli("plan", mirrors=[FakeMirror(the_plan=replace(PLAN, copies=copies))]).out
+    assert "north holds 1,200,000 of the 1,234,567 records" in said
+    assert "west does not answer: no broker answered" in said
+
+
 def test_plan_json(cli: Cli) -> None:
     (mirror,) = cli("plan", "--json", mirrors=[FakeMirror()]).json["mirrors"]
-    assert keys(mirror) == {"mirror", "topics", "excluded", "notes", "price"}
+    assert keys(mirror) == {"mirror", "topics", "excluded", "notes", "price", "copies"}
     assert {"topic", "target_topic", "partitions", "records", "bytes", "actions", "warnings"} <= keys(mirror["topics"][0])
     assert mirror["excluded"] == [{"topic": "__consumer_offsets", "why": "internal topic"}]
 

@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "dagster.md"
 FIXED = {
     "lag_records", "lag_seconds", "expires_seconds", "held_records", "records", "bytes", "records_per_second", "bytes_per_second",
     "micro_batches", "seconds", "seconds_staging", "seconds_producing", "staged_records", "staged_bytes", "spark_bytes",
-    "driver_bytes", "spark_jobs", "gaps", "positions", "end_offsets", "offset_ranges", "state", "code", "reason", "hint",
+    "driver_bytes", "spark_jobs", "bytes_by_copy", "gaps", "positions", "end_offsets", "offset_ranges", "state", "code", "reason", "hint",
     "since", "target_topic", "target_down", "from_time", "to_time", "leaves", "differences", "first_differences", "expired",
     "groups", "groups_not_in_step", "records_behind", "lost_by_a_failover_now", "report",
 }  # fmt: skip
@@ -37,7 +37,7 @@ def test_every_name_is_in_the_documentation() -> None:
 def test_what_is_emitted_has_a_fixed_name() -> None:
     fake = FakeMirror(halted={"bad": ("why", "what to do")})
     progress = fake.picture()
-    progress.target_down, progress.lag_seconds = "no answer", 3.0
+    progress.target_down, progress.lag_seconds, progress.copied = "no answer", 3.0, {"north": 70}
     emitted = {name for report in LaneReporter(1.0).final(progress) for name in report.metadata}
     emitted |= set(metadata.of_topic_lag(replace(topic_lag("orders", 3), expires_seconds=9.0)))
     emitted |= set(metadata.of_backfill(fake.backfill("orders", 0, 1, into=None)))

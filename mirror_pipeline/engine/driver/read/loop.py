@@ -319,6 +319,12 @@ class ReadLoop:
         with self._state.lock:
             parts = [part for part in self._state.live() if part.source in held and part.staged >= held[part.source][0]]
             views = [replace(part.view(), end=held[part.source][1]) for part in parts]
+            self._state.ahead = {
+                holding.cluster.alias: sum(
+                    max(0, holding.offsets[part.source][1] - part.writing.position.source_next)
+                    for part in self._state.live() if part.source in holding.offsets
+                ) for holding in holdings
+            }  # fmt: skip
             ranges = plan_ranges(views, budget_bytes=self._budget(views))
             rules = [self._rules_of(planned) for planned in ranges]
             self._place = self._context.placement.for_read(planned_bytes(ranges), far=True)

@@ -22,9 +22,8 @@ from mirror_pipeline.engine.tasks.longlink.several import Holding
 from mirror_pipeline.engine.tasks.read.messages import ReadResult
 from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, MirrorError, UsageError
 from mirror_pipeline.execution import worker_cache
-from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
 from mirror_pipeline.kafka.client import WireClient
-from mirror_pipeline.kafka.offsets import offsets_or_errors
+from mirror_pipeline.kafka.offsets import log_ranges
 from mirror_pipeline.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -189,11 +188,7 @@ class Copies:
 
 def _bounds(client: WireClient, wanted: list[TopicPartition]) -> Bounds:
     """Start and last stable offset of the partitions that answer."""
-    starts, ends = (offsets_or_errors(client, wanted, at) for at in (EARLIEST_TIME, LATEST_TIME))
-    both = {tp: (starts[tp], ends[tp]) for tp in wanted}
-    return {
-        tp: (start, end) for tp, (start, end) in both.items() if isinstance(start, int) and isinstance(end, int) and min(start, end) >= 0
-    }
+    return {tp: log for tp, log in log_ranges(client, wanted, isolation=1).items() if isinstance(log, tuple) and min(log) >= 0}
 
 
 def _longer(parts: Iterable[PartitionState], bounds: Bounds, ours: Bounds) -> str:

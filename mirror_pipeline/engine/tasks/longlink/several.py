@@ -62,9 +62,9 @@ class Holding:
 class Line:
     """One broker of one cluster; ``alias`` is "" for the source itself.
 
-    ``asked`` are the segments that it has, with the time at which it got them; ``rate`` are bytes a second, ``usual`` the seconds from
-    getting a segment to having it, both 0 while unknown; ``strikes`` count segments in a row that it was too slow for; until ``rests``
-    it gets none.
+    ``asked`` are the segments that it has, with the time at which it got them, ``waiting`` their bytes; ``rate`` are bytes a second,
+    ``usual`` the seconds from getting a segment to having it, both 0 while unknown; ``strikes`` count segments in a row that it was too
+    slow for; until ``rests`` it gets none.
     """
 
     alias: str
@@ -72,6 +72,8 @@ class Line:
     node: int
     fetch: ParallelFetch
     asked: dict[Segment, float] = field(default_factory=dict)
+    waiting: int = 0
+    round_trip: float = 0.0
     rate: float = 0.0
     usual: float = 0.0
     strikes: int = 0
@@ -87,6 +89,8 @@ class Line:
                     took = now - since
                     self.usual = took if not self.usual else self.usual + (took - self.usual) / 8
                     self.strikes = 0
+        self.waiting = sum(segment.size for segment in self.asked)
+        self.round_trip = self.client.round_trip
         at, size, stood = self._seen
         if now - at >= RATE_SECONDS:
             brought, idle = self.fetch.throughput.bytes, self.fetch.throughput.idle
@@ -96,11 +100,6 @@ class Line:
                 self.rate = rate if not self.rate else (self.rate + rate) / 2
             self._seen = now, brought, idle
 
-    @property
-    def waiting(self) -> int:
-        """Bytes that it is to bring."""
-        return sum(segment.size for segment in self.asked)
-
     def takes_more(self, now: float) -> bool:
         """Whether it should get another segment now."""
         if not self.fetch.reads or now < self.rests:
@@ -109,18 +108,18 @@ class Line:
             return not self.asked  # on trial
         if not self.rate:
             return len(self.asked) < self.fetch.count
-        return len(self.asked) < LEAST_CONNECTIONS or self.waiting < self.rate * (self.client.round_trip + WAITING_SECONDS)
+        return len(self.asked) < LEAST_CONNECTIONS or self.waiting < self.rate * (self.round_trip + WAITING_SECONDS)
 
     @property
     def patience(self) -> float:
         """Seconds for a segment that everything waits for."""
-        return max(LEAST_PATIENCE, PATIENT_TIMES * self.usual, PATIENT_TRIPS * self.client.round_trip)
+        return max(LEAST_PATIENCE, PATIENT_TIMES * self.usual, PATIENT_TRIPS * self.round_trip)
 
     def due(self, size: int) -> float:
         """Seconds until it would have this many bytes more."""
         if not self.rate:
-            return self.client.round_trip * (1 + len(self.asked))
-        return self.client.round_trip + (self.waiting + size) / self.rate
+            return self.round_trip * (1 + len(self.asked))
+        return self.round_trip + (self.waiting + size) / self.rate
 
 
 class SeveralSources(ReadAhead):
@@ -238,19 +237,26 @@ class SeveralSources(ReadAhead):
         now = time.monotonic()
         for each in self._lines.values():
             each.settle(now)
+        firsts = {row[0] for row in self._rows.values() if row and row[0] not in self._dealt}
+        free = not self._ways or self._any_free(now)
         passed_over: list[Segment] = []
-        while self._undealt and len(passed_over) < LOOKED_AT:
+        while (free or firsts) and self._undealt and len(passed_over) < LOOKED_AT:
             segment = self._undealt.popleft()
             if segment.passed:
                 continue
-            first = self._rows[segment.source][0] is segment
+            first = segment in firsts
             full = self._dealt_bytes + segment.size > self._room
             line = None if full and not first else self._choose(segment, now, first=first)
             if line is None:
                 passed_over.append(segment)
             else:
                 self._give(segment, line, now)
+                firsts.discard(segment)
+                free = self._any_free(now)
         self._undealt.extendleft(reversed(passed_over))
+
+    def _any_free(self, now: float) -> bool:
+        return any(line.takes_more(now) for line in self._lines.values())
 
     def _choose(self, segment: Segment, now: float, *, first: bool) -> Line | None:
         """The line that will have it soonest, of those that can take more; of the ``first`` of a partition, of all that read."""
@@ -263,6 +269,7 @@ class SeveralSources(ReadAhead):
     def _give(self, segment: Segment, line: Line, now: float) -> None:
         segment.alias = line.alias
         line.asked[segment] = now
+        line.waiting += segment.size
         self._dealt[segment] = line, segment.size
         self._dealt_bytes += segment.size
         line.fetch.add([segment])
@@ -298,7 +305,7 @@ class SeveralSources(ReadAhead):
             fetch = ParallelFetch([], client.opener(node), news=self._news, pause=self._pauses[alias])
             fetch.most = count
             fetch.start(count)
-            line = self._lines[alias, node] = Line(alias, client, node, fetch)
+            line = self._lines[alias, node] = Line(alias, client, node, fetch, round_trip=client.round_trip)
         return line
 
     # Taking: what a line has brought, or failed to bring.

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from mirror_pipeline.config import EngineConfig
 from mirror_pipeline.engine.tasks.longlink.connection_count import GROWTH, MOST_CONNECTIONS, ConnectionCount, Throughput
 from mirror_pipeline.engine.tasks.longlink.segments import SEGMENT_BYTES, SLACK_BATCHES, Attempt, Segment, cut, in_turn, stop_of
-from mirror_pipeline.engine.tasks.read import short_fetch
-from mirror_pipeline.engine.tasks.read.short_fetch import Throttle
+from mirror_pipeline.engine.tasks.read.short_fetch import MADE_UP_SECONDS, Throttle
 from mirror_pipeline.model import OffsetRange
 
 RANGES = st.builds(
@@ -131,8 +130,8 @@ def test_the_limit_holds_for_all_threads_together() -> None:
 
 def test_the_limit_is_reached_though_each_answer_costs_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(short_fetch.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(short_fetch.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds + 0.002))
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds + 0.002))
     throttle = Throttle(1_000_000)
     for _ in range(100):
         throttle.pause(20_000)
@@ -141,7 +140,7 @@ def test_the_limit_is_reached_though_each_answer_costs_time(monkeypatch: pytest.
     now[0] += 60  # what was not used for longer is lost
     for _ in range(100):
         throttle.pause(20_000)
-    assert now[0] == pytest.approx(162.0 + 2.0 - short_fetch.MADE_UP_SECONDS, abs=0.01)
+    assert now[0] == pytest.approx(162.0 + 2.0 - MADE_UP_SECONDS, abs=0.01)
 
 
 def test_the_limit_of_the_hour() -> None:

@@ -1,4 +1,4 @@
-"""Runs without the source: staged data is delivered, and only the target is contacted."""
+"""Runs without the source: staged data is delivered, and what its copies hold; only they and the target are contacted."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def run(lanes: LaneRuns) -> RunReport:
 
 
 def _worth_it(lanes: LaneRuns) -> bool:
-    """Whether something is staged, or, for a continuous run, whether there are topics to wait for."""
+    """Whether something is staged, or may be read from copies of the source, or there are topics to wait for in a continuous run."""
     lag = undelivered(Snapshot(lanes.flow))
-    return bool(lag.lag_records) or (not lanes.once and bool(lag.topics))
+    return bool(lag.lag_records) or (bool(lag.topics) and (not lanes.once or bool(lanes.flow.copies)))
 
 
 def _without_source(lanes: LaneRuns, silent: ClusterUnreachable) -> RunReport:

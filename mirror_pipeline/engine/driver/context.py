@@ -116,8 +116,13 @@ def open_context(
     tails_differ: TailsDiffer | None = None,
     samples_differ: SamplesDiffer | None = None,
     drain: bool = False,
+    silent: bool = False,
 ) -> LaneContext:
-    """Collaborators of one run over one lane of a flow. Raises BufferUnusable."""
+    """Collaborators of one run over one lane of a flow. One that drains reads copies of its source if that is ``silent``.
+
+    Raises:
+        BufferUnusable: buffer or ledger cannot be read.
+    """
     buffer = flow.config.buffer
     store = open_lane(buffer, flow.name, lane)
     if flow.settings.shared:
@@ -140,7 +145,7 @@ def open_context(
         drain=drain,
         verify_staged=verify_staged,
         tails_differ=tails_differ,
-        copies=flow.copies,
+        copies=flow.copies if silent or not drain else (),
         samples_differ=samples_differ,
     )
 

@@ -136,13 +136,14 @@ class LaneRun:
         return report
 
     def _works(self, source: WireClient, target: WireClient, preparation: Preparation) -> dict[str, Callable[[], None]]:
-        """The run's threads, by name; none if it is to drain and nothing is staged."""
+        """The run's threads, by name; none if it is to drain, nothing is staged, and no copy of the source can be asked."""
         context = self._context
-        if context.drain:
-            context.state.reading_over = True
-            waiting = preparation.resume(self._discover())
-            return {"writing": WriteLoop(context, target).run} if waiting else {}
         read_loop = ReadLoop(context, source, preparation.rules.reconsider)
+        if context.drain:
+            context.state.reading_over = not context.copies
+            waiting = preparation.resume(self._discover())
+            reading = {"reading": read_loop.run} if context.copies else {}
+            return {**reading, "writing": WriteLoop(context, target).run} if waiting or reading else {}
         preparation.start(self._discover())
         write_loop = WriteLoop(context, target)
         read_loop.refresh_ends()

@@ -26,6 +26,7 @@ from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.reports import Observer, RunReport
 from mirror_pipeline.text import SHOWN_NAMES, count
 from mirror_pipeline.verify.mirrored import MirrorCheck
+from mirror_pipeline.verify.same_offsets import samples_differ
 from mirror_pipeline.verify.staged import verify_staged
 
 END_AGAIN_SECONDS = 1.0
@@ -92,7 +93,8 @@ def _runs(found: Situation, session: Session, observer: Observer | None, stop: t
     names = [store.lane for store in found.stores]
     return LaneRuns(
         found.flow, names, once=True, seconds=None, topics=set(found.copies), idle_seconds=None, observer=observer, stop=stop,
-        session=session, verify_staged=partial(verify_staged, shared=found.flow.settings.shared), drain=not found.source_there,
+        session=session, verify_staged=partial(verify_staged, shared=found.flow.settings.shared), samples_differ=samples_differ,
+        drain=not found.source_there, silent=not found.source_there,
     )  # fmt: skip
 
 

@@ -13,6 +13,8 @@ from confluent_kafka import Producer
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.buffer.place.lane_file import read_lane_file
+from mirror_pipeline.errors import ClusterUnreachable
+from mirror_pipeline.features.failover.report import FailoverOptions
 from mirror_pipeline.local.embedded.start import start_clusters, stop_clusters
 from mirror_pipeline.reports import Progress
 from tests.integration.processes import wait_until
@@ -76,18 +78,18 @@ def test_a_backlog_comes_from_all_that_hold_it(four: Trio, tmp_path: Path) -> No
     assert_same_offsets(home, [topic], prefix="")
 
 
-def hold_altered(source: str, copy: str, topic: str, shape: str, at: int) -> None:
-    """Let a cluster hold a topic's records with one difference: one altered, one missing, or one more."""
-    create_topic(copy, topic)
+def hold_altered(source: str, copy: str, topic: str, shape: str, at: int, *, partitions: int = 1) -> None:
+    """Let a cluster hold a topic's records with one difference in each partition: one altered, one missing, or one more."""
+    create_topic(copy, topic, partitions)
     producer = Producer({"bootstrap.servers": copy, "linger.ms": 20})
-    records, _ = contents(source, [topic])[topic, 0]
-    for offset, key, value in records:
-        if offset == at and shape == "missing":
-            continue
-        altered = bytes([value[0] ^ 1]) + value[1:] if offset == at and shape == "altered" and value else value
-        producer.produce(topic, altered, key, timestamp=STAMP)
-        if offset == at and shape == "more":
-            producer.produce(topic, b"not of the source", key, timestamp=STAMP)
+    for (_, partition), (records, _) in contents(source, [topic]).items():
+        for offset, key, value in records:
+            if offset == at and shape == "missing":
+                continue
+            altered = bytes([value[0] ^ 1]) + value[1:] if offset == at and shape == "altered" and value else value
+            producer.produce(topic, altered, key, partition, timestamp=STAMP)
+            if offset == at and shape == "more":
+                producer.produce(topic, b"not of the source", key, partition, timestamp=STAMP)
     assert producer.flush(60) == 0
 
 
@@ -140,6 +142,47 @@ def test_what_copies_hold_arrives_while_the_source_is_dead(four: Trio, tmp_path:
             four[name].start()
         wait_until(lambda: not said(home).source_down, 60, "the source is back")
     assert home.run(once=True).state == "ok"
+    assert_same_offsets(home, [topic], prefix="")
+
+
+def half_copied(four: Trio, folder: Path, topic: str) -> Mirror:
+    """A mirror whose source is dead, and that has half of what north holds; west holds another record in place of the last one."""
+    east = four["east"].bootstrap_servers
+    create_topic(east, topic, 2)
+    fill(east, topic, 4 * MB, partitions=2)
+    wanted = flow("east", "home", topic, sources=["north", "west"], engine={"request_timeout": "5s", "source_wait": "5s"}, **EXACT)
+    home = mirrors_of(folder / "home", four, wanted)["east-home"]
+    assert home.run(once=True).state == "ok"
+    fill(east, topic, 4 * MB, partitions=2)
+    north = mirrors_of(folder / "north", four, flow("east", "north", topic, **EXACT))["east-north"]
+    assert north.run(once=True).state == "ok"
+    hold_altered(east, four["west"].bootstrap_servers, topic, "altered", 1_999, partitions=2)
+    four["east"].kill()
+    return home
+
+
+def test_a_run_that_begins_without_the_source_takes_what_copies_hold(four: Trio, tmp_path: Path) -> None:
+    topic = "late"
+    home = half_copied(four, tmp_path, topic)
+    with pytest.raises(ClusterUnreachable) as raised:
+        home.run(once=True)
+    report = raised.value.report
+    assert report is not None and report.records == 4_000
+    assert set(report.copied) == {"north"}
+    assert [what for what in report.left_out if what.startswith("west")], report.left_out
+    assert arrived(home, topic) == 8_000
+    four["east"].start()
+    again = home.run(once=True)
+    assert (again.state, again.records) == ("ok", 0)
+    assert_same_offsets(home, [topic], prefix="")
+
+
+def test_a_failover_without_the_source_takes_what_copies_hold(four: Trio, tmp_path: Path) -> None:
+    topic = "handed"
+    home = half_copied(four, tmp_path, topic)
+    assert home.failover(FailoverOptions(unplanned=True)).state == "promoted"
+    assert arrived(home, topic) == 8_000
+    four["east"].start()
     assert_same_offsets(home, [topic], prefix="")
 
 

@@ -37,6 +37,8 @@ Reconsider = Callable[[Sequence[RangeOutcome]], Sequence[RangeOutcome]]
 log = logging.getLogger(__name__)
 
 FULL_BUFFER_POLL_SECONDS = 0.5
+# Without the source: between two looks whether a copy is compared, and attempts that bring nothing until no more are made.
+COPIES_POLL_SECONDS, VAIN_TURNS = 0.2, 3
 # How long maintenance may take to make room in a buffer that holds what a ``once`` run has given up.
 LEFT_FULL_SECONDS = 15.0
 PARTITION_FETCH_BYTES = 4 * 2**20
@@ -78,7 +80,7 @@ class ReadLoop:
         try:
             while not self._context.stop.is_set():
                 try:
-                    more = self._turn()
+                    more = self._turn_without_source() if self._context.drain else self._turn()
                 except (ConnectionLost, ClusterUnreachable) as error:
                     self._source_lost(error)
                     self._ask_copies = bool(self._context.copies)
@@ -265,8 +267,8 @@ class ReadLoop:
                 self._source.apply_outcome(state.topics[outcome.topic].partitions[outcome.partition], outcome)
             state.seconds_staging += time.monotonic() - began
             state.lock.notify_all()
-        self._source.ask_ends([TopicPartition(o.topic, o.partition) for o in outcomes if o.beyond])
         if not self._copies_alone:
+            self._source.ask_ends([TopicPartition(o.topic, o.partition) for o in outcomes if o.beyond])
             self._note_source_answers(outcomes, bool(parts))
 
     def _resolve_commit(self) -> None:
@@ -309,6 +311,23 @@ class ReadLoop:
             ClusterUnreachable(self._context.source.alias, error.message, hint=error.hint), forever=not self._context.once
         )
         self._context.stop.wait(backoff(self._failures))
+
+    def _turn_without_source(self) -> bool:
+        """Read what copies hold of a source that did not answer at the begin; False once all were compared and give nothing more."""
+        self._context.hold.check()
+        self._resolve_commit()
+        compared, before = self._copies.compared, self._micro_batch
+        if self._buffer_full():
+            self._context.stop.wait(FULL_BUFFER_POLL_SECONDS)
+            return True
+        self._read_copies()
+        if self._micro_batch > before:
+            self._failures = 0
+        elif compared:
+            self._failures += 1
+        else:
+            self._context.stop.wait(COPIES_POLL_SECONDS)
+        return self._failures < VAIN_TURNS
 
     def _read_copies(self) -> None:
         """While the source does not answer: read what its copies hold."""

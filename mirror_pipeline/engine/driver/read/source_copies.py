@@ -70,6 +70,13 @@ class Copies:
         self._wanted = threading.Event()
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._looked: set[str] = set()
+
+    @property
+    def compared(self) -> bool:
+        """Whether each copy was compared once, or could not be."""
+        with self._lock:
+            return len(self._looked) == len(self._context.copies)
 
     def holdings(self, waiting: float) -> tuple[Holding, ...]:
         """What copies may be read for now, if a backlog of ``waiting`` bytes is worth it."""
@@ -125,6 +132,8 @@ class Copies:
             with self._lock:
                 self._proven.pop(cluster.alias, None)
             self._context.state.leave_copy_out(cluster.alias, error.message)
+        with self._lock:
+            self._looked.add(cluster.alias)
 
     def _prove(self, cluster: ClusterSettings, client: WireClient) -> None:
         with self._context.state.lock:
@@ -144,7 +153,10 @@ class Copies:
         for name in sorted({source.topic for source in fresh}):
             mine = [parts[source] for source in fresh if source.topic == name and (ours is None or source in ours)]
             if ours is None:
-                why = self._compared(self._context.target, cluster, _of_target(mine, bounds))
+                of_target = _of_target(mine, bounds)
+                comparable = {source for _, source, _, _ in of_target}
+                mine = [part for part in mine if part.source in comparable]
+                why = self._compared(self._context.target, cluster, of_target)
             else:
                 why = _longer(mine, bounds, ours) or self._compared(self._context.source, cluster, _of_source(mine, fresh, ours))
             if why:
@@ -154,7 +166,9 @@ class Copies:
                 known[name].bounds |= {part.source.partition: bounds[part.source] for part in mine}
 
     def _source_bounds(self, wanted: list[TopicPartition]) -> Bounds | None:
-        """Of the source's logs; None while it does not answer."""
+        """Of the source's logs; None while it does not answer, or is not asked."""
+        if self._context.drain:
+            return None
         try:
             return _bounds(worker_cache.client_of(self._context.source, timeout=SOURCE_SECONDS), wanted)
         except (ConnectionLost, ClusterUnreachable):

@@ -177,23 +177,22 @@ def run_lane(
     waited = lambda topic: waiting_since(context.instance, copying_key(mirror.name, topic))  # noqa: E731
     reporter = LaneReporter(config.report_interval, waited=waited)
     outage = Outage(context, mirror.config.source, mirror.config.target)
-    with Worker(copy, name=f"mirror {label}") as worker:
-        try:
+    worker = Worker(copy, name=f"mirror {label}")
+    try:
+        with worker:
             for progress in worker.watch():
                 _log(context, mirror.name, reporter.due(progress))
                 outage.see(progress)
             report = worker.report()
-        except MirrorError as error:
-            raise failure(f"lane {label}: {error.message}", hint=error.hint) from None
-        except dg.DagsterExecutionInterruptedError:
-            worker.end()
-            if worker.last is not None:
-                _log(context, mirror.name, reporter.final(worker.last))
-            raise
-        except SupervisorGone as error:
-            worker.end()
-            raise failure(f"lane {label}: {error}; the copy stopped cleanly", hint="start `mirror up` again") from None
-        last = worker.last
+    except MirrorError as error:
+        raise failure(f"lane {label}: {error.message}", hint=error.hint) from None
+    except dg.DagsterExecutionInterruptedError:
+        if worker.last is not None:
+            _log(context, mirror.name, reporter.final(worker.last))
+        raise
+    except SupervisorGone as error:
+        raise failure(f"lane {label}: {error}; the copy stopped cleanly", hint="start `mirror up` again") from None
+    last = worker.last
     run_failure = _failure_of(label, report, selected)
     if any(topic.state == HALTED for topic in report.topics):
         tag_run(context, {names.HALTED_TAG: "true"})

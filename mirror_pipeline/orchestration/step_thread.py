@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from mirror_pipeline.orchestration.project import UP_PID_ENV
@@ -40,7 +41,11 @@ class Worker(Generic[Report]):
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     def __enter__(self) -> Worker[Report]:
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # an interrupt: nobody leaves what was not entered
+            self.end()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -49,7 +54,8 @@ class Worker(Generic[Report]):
     def end(self) -> None:
         """Ask the call to stop and wait for it."""
         self._stop.set()
-        self._thread.join(STEP_END_SECONDS)
+        with suppress(RuntimeError):  # not started yet: it will find that it is to stop
+            self._thread.join(STEP_END_SECONDS)
 
     @property
     def last(self) -> Progress | None:

@@ -19,8 +19,8 @@ from mirror_pipeline.lags import BEHIND, MirrorLag, TopicLag
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.state.archive_cost import archive_note
 from mirror_pipeline.operations.state.cluster_view import ClusterView
-from mirror_pipeline.operations.state.copies import copy_plans
 from mirror_pipeline.operations.state.exact_needs import exact_needs
+from mirror_pipeline.operations.state.held_by_copies import copy_plans
 from mirror_pipeline.operations.state.lag import first_ends
 from mirror_pipeline.operations.state.lag import lag as lag_of
 from mirror_pipeline.operations.state.price import backlog_sizes, price_of

@@ -155,6 +155,24 @@ def test_terminate_ends_the_loop_in_order_and_records_what_was_copied(fake: Fake
     assert orders is not None and orders["records"] == 10
 
 
+def test_an_interrupt_while_the_copy_starts_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+
+    def call(observer: Callable[[Progress], None], stop: threading.Event) -> None:
+        ended.append(stop.wait(20))
+
+    def interrupted() -> None:
+        start()
+        raise KeyboardInterrupt
+
+    worker = Worker(call, name="test")
+    start = worker._thread.start
+    monkeypatch.setattr(worker._thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), worker:
+        pass
+    assert ended == [True]
+
+
 def test_a_run_ends_when_its_mirror_up_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[bool] = []
 

@@ -35,8 +35,8 @@ from tests.support.kafka_source import VERSIONS, ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, end_offsets, log_starts, make_mirror, produce, trim
 
 
-def test_all_shapes_keep_their_offsets(versioned_clusters: ClusterPair, tmp_path: Path, spark: SparkSession) -> None:
-    source, target = (c.bootstrap_servers for c in versioned_clusters)
+def test_all_shapes_keep_their_offsets(clusters: ClusterPair, tmp_path: Path, spark: SparkSession) -> None:
+    source, target = (c.bootstrap_servers for c in clusters)
     prefix = f"e{time.time_ns()}-"
     seeded = [topic.name for topic in fill(source, scale=400, prefix=prefix)]
     mirror = make_mirror(tmp_path, source, target, [f"{prefix}.*"], offsets="exact")

@@ -138,12 +138,14 @@ class LaneRun:
     def _works(self, source: WireClient, target: WireClient, preparation: Preparation) -> dict[str, Callable[[], None]]:
         """The run's threads, by name; none if it is to drain, nothing is staged, and no copy of the source can be asked."""
         context = self._context
-        read_loop = ReadLoop(context, source, preparation.rules.reconsider)
         if context.drain:
             context.state.reading_over = not context.copies
             waiting = preparation.resume(self._discover())
-            reading = {"reading": read_loop.run} if context.copies else {}
-            return {**reading, "writing": WriteLoop(context, target).run} if waiting or reading else {}
+            if not waiting and not context.copies:
+                return {}
+            reading = {"reading": ReadLoop(context, source, preparation.rules.reconsider).run} if context.copies else {}
+            return {**reading, "writing": WriteLoop(context, target).run}
+        read_loop = ReadLoop(context, source, preparation.rules.reconsider)
         preparation.start(self._discover())
         write_loop = WriteLoop(context, target)
         read_loop.refresh_ends()

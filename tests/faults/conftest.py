@@ -21,7 +21,7 @@ FULL = {
     "kills": 300, "alone": 60, "dagster": 10, "zombies": 60, "proxy": 100, "brokers": 60, "disks": 20, "stores": 40,
     "expired": 30, "late": 6, "hazards": 10, "soak": 30, "cycles": 20, "rebuilds": 30, "exact_rebuilds": 30,
     "silent": 12, "leaderless": 20, "leaders": 60, "quotas": 20, "answers": 60, "rolling": 24, "acceptance": 30, "troubles": 30,
-    "clocks": 30, "secrets": 30, "loss": 50, "exact": 420, "markers": 84, "buffers": 50,
+    "clocks": 30, "secrets": 30, "loss": 50, "exact": 420, "markers": 90, "buffers": 50,
 }  # fmt: skip
 """Faults of each campaign; ``hazards`` of each kind; ``soak``, ``acceptance`` and ``troubles`` in minutes."""
 SMALL = {

@@ -10,6 +10,7 @@ from confluent_kafka import TopicPartition as Place
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.offsets import log_range
 from mirror_pipeline.kafka.produce import receive_produce, send_produce
 from mirror_pipeline.kafka.records.blank import blank_batch
 from mirror_pipeline.local.shapes.ground import local_settings
@@ -65,7 +66,7 @@ def assert_same_offsets(
 
 
 def transactions(bootstrap: str, topic: str, count: int, *, records: int = 5, abort_every: int = 3, start: int = 0) -> None:
-    """Transactions of some records each; one in ``abort_every`` is aborted, the last one too."""
+    """Transactions of some records each; one in ``abort_every`` is aborted, the last one too. All have ended in the log on return."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"t{time.time_ns()}", "linger.ms": 0})
     producer.init_transactions(20)
     for number in range(start, start + count):
@@ -77,6 +78,12 @@ def transactions(bootstrap: str, topic: str, count: int, *, records: int = 5, ab
             producer.abort_transaction(20)
         else:
             producer.commit_transaction(20)
+    with WireClient(local_settings(bootstrap)) as client:
+        parts = [TopicPartition(topic, number) for number in client.metadata([topic]).topics[topic].partitions]
+        deadline = time.monotonic() + 20
+        while log_range(client, parts, isolation=1) != log_range(client, parts, isolation=0):  # a marker comes after the answer to its end
+            assert time.monotonic() < deadline, f"{topic}: a transaction does not end"
+            time.sleep(0.02)
 
 
 def begin_at(bootstrap: str, topic: str, start: int, *, partition: int = 0) -> None:

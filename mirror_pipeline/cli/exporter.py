@@ -70,8 +70,9 @@ def page(
         note(risk)
     with watching(config, tell=False) as watches:
         rules = rules_of(watches.config, host, chosen, token, allow_host or ())
-        answers().print(f"mirrors: {address(host, chosen)}{PAGE_PREFIX}{f'?token={token}' if token else ''}", markup=False, soft_wrap=True)
-        serve(MirrorPages(watches, dagster=False).app(), rules)
+        said = f"mirrors: {address(host, chosen)}{PAGE_PREFIX}{f'?token={token}' if token else ''}"
+        pages = MirrorPages(watches, dagster=False).app()
+        serve(pages, rules, ready=lambda: answers().print(said, markup=False, soft_wrap=True))
     _leave()
 
 

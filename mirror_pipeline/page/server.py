@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 import uvicorn
@@ -31,10 +33,31 @@ class Beside:
             await self._own(scope, receive, send)
 
 
-def serve(own: App, rules: GateRules, *, beside: App | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. Addresses are not logged: the first request may contain the token."""
+class _Server(uvicorn.Server):
+    """Calls ``ready`` once it listens."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+
+def serve(own: App, rules: GateRules, *, beside: App | None = None, ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until SIGTERM or SIGINT; ``ready`` is called once requests are answered. Addresses are not logged: the first request may
+    contain the token."""
     gate = Gate(Beside(own, beside), rules)
-    uvicorn.run(gate, host=rules.host, port=rules.port, log_level="warning", access_log=False, proxy_headers=False, server_header=False)
+    config = uvicorn.Config(
+        gate, host=rules.host, port=rules.port, log_level="warning", access_log=False, proxy_headers=False, server_header=False
+    )
+    server = _Server(config, ready)
+    with suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        sys.exit(1)
 
 
 def choose_port(host: str, port: int) -> int:

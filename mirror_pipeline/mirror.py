@@ -166,7 +166,7 @@ class Mirror:
                 flow, flow.lanes if lane is None else [flow.lane(lane)], once=once or drain, seconds=seconds, topics=topics,
                 idle_seconds=idle_seconds, observer=observer, stop=stop, session=session, drain=drain,
                 verify_staged=partial(verify_staged, shared=flow.settings.shared), tails_differ=tails_differ,
-                samples_differ=samples_differ,
+                samples_differ=None if drain else samples_differ,
             )  # fmt: skip
             with carrying_groups(flow, ask_source=not drain), nullcontext() if drain else syncing_topics(flow):
                 return wanted.run() if drain else drain_or_run(wanted)

@@ -116,9 +116,8 @@ def open_context(
     tails_differ: TailsDiffer | None = None,
     samples_differ: SamplesDiffer | None = None,
     drain: bool = False,
-    silent: bool = False,
 ) -> LaneContext:
-    """Collaborators of one run over one lane of a flow. One that drains reads copies of its source if that is ``silent``.
+    """Collaborators of one run over one lane of a flow. Without ``samples_differ`` it has no copies: none is read uncompared.
 
     Raises:
         BufferUnusable: buffer or ledger cannot be read.
@@ -145,7 +144,7 @@ def open_context(
         drain=drain,
         verify_staged=verify_staged,
         tails_differ=tails_differ,
-        copies=flow.copies if silent or not drain else (),
+        copies=flow.copies if samples_differ is not None else (),
         samples_differ=samples_differ,
     )
 

@@ -39,7 +39,7 @@ class LaneRuns:
     samples_differ: SamplesDiffer | None = None
     drain: bool = False
     silent: bool = False
-    """With ``drain``: because the source does not answer. What its copies hold is read then."""
+    """With ``drain``: because the source does not answer."""
 
     def discover(self) -> None:
         """Fail before Spark starts if the selection is wrong, the source unreachable, or the target the same cluster."""
@@ -61,7 +61,7 @@ class LaneRuns:
         def lane_run(name: str, watch: Observer | None) -> LaneRun:
             context = open_context(
                 self.flow, name, placement, once=self.once, stop=self.stop, drain=self.drain, verify_staged=self.verify_staged,
-                tails_differ=self.tails_differ, samples_differ=self.samples_differ, silent=self.silent,
+                tails_differ=self.tails_differ, samples_differ=self.samples_differ,
             )  # fmt: skip
             if self.drain:  # it does not ask the source, so what the last run knew holds
                 known = read_lane_file(context.store).source_down_since

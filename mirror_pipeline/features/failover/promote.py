@@ -94,7 +94,7 @@ def _runs(found: Situation, session: Session, observer: Observer | None, stop: t
     return LaneRuns(
         found.flow, names, once=True, seconds=None, topics=set(found.copies), idle_seconds=None, observer=observer, stop=stop,
         session=session, verify_staged=partial(verify_staged, shared=found.flow.settings.shared), samples_differ=samples_differ,
-        drain=not found.source_there, silent=not found.source_there,
+        drain=not found.source_there,
     )  # fmt: skip
 
 

@@ -117,6 +117,12 @@ def test_records_that_others_have_written_to_the_copy_are_named(clusters: Cluste
     assert any("holds 3 records of others from offset 10 on" in note for note in report.notes)
 
 
+def test_a_source_that_was_not_asked_is_not_said_to_be_down(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
+    mirror = copied(tmp_path, clusters, topic_name)
+    mirror.failover(FailoverOptions(unplanned=True))
+    assert mirror.undelivered().source_down_since is None
+
+
 def test_producers_of_many_partitions_are_asked_for_together(
     clusters: ClusterPair, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

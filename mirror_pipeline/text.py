@@ -63,6 +63,11 @@ def instant(milliseconds: int) -> str:
         return f"{milliseconds} ms"
 
 
+def since(moment: float | None) -> str:
+    """`` since 2026-11-21T14:00:00Z``, of seconds since the epoch; nothing if that is not known."""
+    return "" if moment is None else f" since {instant(int(moment * 1000))}"
+
+
 def clock(moment: float) -> str:
     """Seconds since the epoch as local time of day; with the date unless it is today."""
     at, today = datetime.fromtimestamp(moment).astimezone(), datetime.now().astimezone().date()

@@ -57,7 +57,7 @@ def serve(own: App, rules: GateRules, *, beside: App | None = None, ready: Calla
     with suppress(KeyboardInterrupt):
         server.run()
     if not server.started:
-        sys.exit(1)
+        sys.exit(3)  # as uvicorn.run does
 
 
 def choose_port(host: str, port: int) -> int:

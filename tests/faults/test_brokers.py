@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from mirror_pipeline.local.embedded.start import LocalCluster
@@ -26,7 +27,7 @@ class Brokers:
     def step(self) -> None:
         """One fault: two in three on the target."""
         side = self.chance.choice((self.source, self.target, self.target))
-        self.chance.choice((self.one_down, self.one_down, self.paused, self.leaders_move, self.most_down))(side)
+        self.chance.choice((self.one_down, self.one_down, self.paused, partial(move_leaders, self.campaign), self.most_down))(side)
 
     def one_down(self, side: Side) -> None:
         """One of the three brokers dies or stops, its leaders move; it comes back."""
@@ -58,10 +59,6 @@ class Brokers:
         node = self.chance.choice((*side.nodes, None))
         seconds = self.chance.uniform(0.3, LONGEST_PAUSE)
         pause_brokers(self.campaign, side.name, side.cluster, node, seconds)
-
-    def leaders_move(self, side: Side) -> None:
-        """Leaders move under load."""
-        move_leaders(self.campaign, side)
 
 
 def test_brokers(plan: Callable[[str], CampaignReport], cluster_factory: Callable[..., list[LocalCluster]], tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from mirror_pipeline.cli.show.tables import STYLES, cells, halts, state, table, 
 from mirror_pipeline.lags import BEHIND, MirrorDelays, MirrorLag, TopicLag
 from mirror_pipeline.operations.state.health import FINE, PROBLEM_STATE, Health
 from mirror_pipeline.reports import BufferUse, LaneStatus, MirrorStatus
-from mirror_pipeline.text import clock, count, duration, instant, plural, rate, size, sparkline
+from mirror_pipeline.text import clock, count, duration, plural, rate, since, size, sparkline
 
 HISTORY = 20
 """Values kept for the sparkline of ``lag --watch``; a wide terminal has room for twice as many."""
@@ -100,8 +100,7 @@ def undelivered(answer: MirrorLag, *, partitions: bool = False) -> RenderableTyp
         else:
             grid.add_row(*cells(topic.topic, topic.target_topic, _lagging(topic.lag_records)))
     staged = f"{plural(answer.lag_records, 'record')} staged and not on the target yet"
-    since = "" if answer.source_down_since is None else f" since {instant(int(answer.source_down_since * 1000))}"
-    said = "; ".join([f"{answer.mirror}: source unreachable{since}, lag unknown", staged, *answer.notes])
+    said = "; ".join([f"{answer.mirror}: source unreachable{since(answer.source_down_since)}, lag unknown", staged, *answer.notes])
     return Group(title(answer.mirror), grid, Text(said, "red"))
 
 

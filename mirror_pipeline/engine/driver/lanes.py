@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirror_pipeline.buffer.place.lane_file import read_lane_file
@@ -148,13 +148,18 @@ def joined_progress(mirror: str, parts: Sequence[Progress]) -> Progress:
         target_down=next((p.target_down for p in parts if p.target_down), ""),
         source_down=next((p.source_down for p in parts if p.source_down), ""),
         buffer_full=next((p.buffer_full for p in parts if p.buffer_full), ""),
-        copied=dict(sum((Counter(p.copied) for p in parts), Counter())),
+        copied=_added(p.copied for p in parts),
         left_out={what: why for p in parts for what, why in p.left_out.items()},
-        ahead=dict(sum((Counter(p.ahead) for p in parts), Counter())),
+        ahead=_added(p.ahead for p in parts),
         spark_bytes=sum(p.spark_bytes for p in parts),
         spark_jobs=sum(p.spark_jobs for p in parts),
         topics={name: topic for p in parts for name, topic in p.topics.items()},
     )
+
+
+def _added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Counts by name, of several lanes."""
+    return dict(sum(map(Counter, parts), Counter()))
 
 
 def joined_report(mirror: str, parts: Sequence[RunReport]) -> RunReport:
@@ -173,7 +178,7 @@ def joined_report(mirror: str, parts: Sequence[RunReport]) -> RunReport:
         lag_records=sum(p.lag_records for p in parts),
         target_down=next((p.target_down for p in parts if p.target_down), ""),
         source_down=next((p.source_down for p in parts if p.source_down), ""),
-        copied=dict(sum((Counter(p.copied) for p in parts), Counter())),
+        copied=_added(p.copied for p in parts),
         left_out={what: why for p in parts for what, why in p.left_out.items()},
         spark_bytes=sum(p.spark_bytes for p in parts),
         driver_bytes=sum(p.driver_bytes for p in parts),

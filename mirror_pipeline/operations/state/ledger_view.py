@@ -14,7 +14,7 @@ from mirror_pipeline.lags import PartitionLag
 from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
 from mirror_pipeline.operations.state.buffer_status import ledger_of, span_table
 from mirror_pipeline.reports import TopicProgress, TopicState
-from mirror_pipeline.text import few, instant, plural
+from mirror_pipeline.text import few, plural, since
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,7 @@ def _note(file: LaneFile) -> str:
     if file.progress.target_down:
         return f"target down: {file.progress.target_down}"
     if file.progress.source_down:
-        since = "" if file.source_down_since is None else f" since {instant(int(file.source_down_since * 1000))}"
-        return "; ".join([f"source down{since}: {file.progress.source_down}", *ahead(file)])
+        return "; ".join([f"source down{since(file.source_down_since)}: {file.progress.source_down}", *ahead(file)])
     if file.running and file.progress.left_out:
         return "; ".join(few([f"{what} is not read: {why}" for what, why in file.progress.left_out.items()]))
     return f"no new topics or partitions are found: {said}" if (said := file.progress.search_failure) else ""

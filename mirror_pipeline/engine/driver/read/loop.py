@@ -119,7 +119,8 @@ class ReadLoop:
         self._resolve_commit()
         if self._ask_copies:
             self._ask_copies = False
-            self._read_copies()
+            if not self._buffer_full():
+                self._read_copies()
             return True
         self._source.look_up()
         long_link = self._far and self._reach > 1
@@ -333,7 +334,7 @@ class ReadLoop:
         """While the source does not answer: read what its copies hold."""
         holdings = self._copies.holdings(math.inf)
         held = {source: bounds for holding in holdings for source, bounds in holding.offsets.items()}
-        if not held or self._buffer_full():
+        if not held:
             return
         with self._state.lock:
             parts = [part for part in self._state.live() if part.source in held and part.staged >= held[part.source][0]]

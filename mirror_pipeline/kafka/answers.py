@@ -84,6 +84,10 @@ class TopicIds:
         self.names[as_bytes] = name
         self.by_name[name] = as_bytes
 
+    def texts(self) -> dict[str, str]:
+        """Ids by name, as metadata has them."""
+        return dict(self._texts)
+
 
 def cluster_metadata(response: Any) -> ClusterMetadata:
     """Read a Metadata response."""

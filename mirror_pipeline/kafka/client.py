@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import groupby
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -59,6 +60,16 @@ T = TypeVar("T")
 LONG_RECEIVE_BYTES = 512 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """What a client knows of a cluster: addresses of its brokers, leaders, ids of topics, and the seconds of a round trip."""
+
+    brokers: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    leaders: Mapping[TopicPartition, int] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    round_trip: float = 0.0
+
+
 class WireClient:
     """Talks to one cluster. Not thread-safe: one client per thread (its connections are its own).
 
@@ -83,6 +94,7 @@ class WireClient:
         self._epochs: dict[TopicPartition, tuple[str, int]] = {}
         self._silent: dict[int, str] = {}
         self._avoided: frozenset[int] = frozenset()
+        self._round_trip = 0.0
 
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
         """Ask any broker about the cluster and the named topics; None means all topics, an empty collection none.
@@ -240,7 +252,7 @@ class WireClient:
     @property
     def round_trip(self) -> float:
         """Seconds: the shortest measured while opening a connection, 0 before there is one. Load makes single measurements too long."""
-        return min((connection.round_trip for connection in self._connections.values()), default=0.0)
+        return min((connection.round_trip for connection in self._connections.values()), default=self._round_trip)
 
     def take(self, node_id: int, lane: int, *, within: float = IDLE_PATIENCE) -> Connection | None:
         """Take the connection number ``lane`` to a broker out of the cache, for use in another thread; None if there is none."""
@@ -255,6 +267,18 @@ class WireClient:
         """Opens a further connection over a long link to a known broker; may be called in another thread."""
         address = self._brokers[node_id]  # a parallel fetch waits for all of its connections when one is throttled
         return lambda: self._dialler.open(*address, open_timeout=OPEN_TIMEOUT, receive_buffer=LONG_RECEIVE_BYTES, kept_replies=0)
+
+    def routes(self) -> Routes:
+        """What this client knows of the cluster, for others."""
+        return Routes(dict(self._brokers), dict(self._leaders), self._dialler.topics.texts(), self.round_trip)
+
+    def follow(self, routes: Routes) -> None:
+        """Take over what another client knows: over a long link each question costs."""
+        self._brokers |= routes.brokers
+        self._leaders |= routes.leaders
+        for name, topic_id in routes.topic_ids.items():
+            self._dialler.topics.learn(name, topic_id)
+        self._round_trip = routes.round_trip
 
     def keep(self, node_id: int, lane: int, opened: Connection) -> None:
         """Make ``opened`` the connection number ``lane`` to a broker."""

@@ -6,12 +6,14 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import groupby
 from typing import TypeVar
 
 from mirror_pipeline.config import ClusterSettings
-from mirror_pipeline.errors import CorruptBatch, ProblemFound
+from mirror_pipeline.errors import ConnectionLost, CorruptBatch, ProblemFound
 from mirror_pipeline.execution import worker_cache
+from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.log_walk import READ_COMMITTED, read_log
 from mirror_pipeline.verify.pieces import Contents, Piece, contents
@@ -23,7 +25,7 @@ T = TypeVar("T")
 PROVEN_OFFSETS = 1_000
 Sample = tuple[TopicPartition, TopicPartition, int, int]
 # Samples that are compared at the same time, and bytes of the first request for one.
-HANDS, COMPARE_FETCH_BYTES = 16, 256 * 1024
+HANDS, COMPARE_FETCH_BYTES = 48, 96 * 1024
 Logs = tuple[tuple[int, int], tuple[int, int]]
 """Start and end of the source's log, up to its last stable offset, and of the target's."""
 
@@ -83,14 +85,18 @@ def samples_differ(
         BrokerError, ClusterUnreachable, ConnectionLost: a side cannot be read now.
     """
     left, found = deque(samples), dict[TopicPartition, str]()
+    asked = [worker_cache.client_of(side, timeout=timeout) for side in (known, copy)]
+    for client, partitions in zip(asked, zip(*(sample[:2] for sample in samples), strict=True), strict=False):
+        client.leaders(partitions)
 
     def hand(_: int) -> None:
-        try:
+        ours, theirs = (WireClient(client.cluster, timeout=timeout, known=True) for client in asked)
+        with ours, theirs:
+            for client, other in zip(asked, (ours, theirs), strict=True):
+                other.follow(client.routes())
             while (sample := _popped(left)) is not None:
-                if why := _differs(known, copy, sample, timeout=timeout):
+                if why := _differs(ours, theirs, sample):
                     found[sample[1]] = why
-        finally:
-            worker_cache.close()
 
     with ThreadPoolExecutor(HANDS, thread_name_prefix="compare-copy") as pool:
         list(pool.map(hand, range(min(HANDS, len(samples)))))
@@ -104,27 +110,36 @@ def _popped(left: deque[T]) -> T | None:
         return None
 
 
-def _differs(known: ClusterSettings, copy: ClusterSettings, sample: Sample, *, timeout: float) -> str:
+def _differs(known: WireClient, copy: WireClient, sample: Sample) -> str:
     here, there, start, end = sample
-
-    def pieces(side: ClusterSettings, tp: TopicPartition) -> Iterator[Piece]:
-        client = worker_cache.client_of(side, timeout=timeout)
-        return read_log(client, tp, start, end, isolation=READ_COMMITTED, size=COMPARE_FETCH_BYTES)
-
+    sides = [(known, here), (copy, there)]
+    for client, tp in sides:
+        node = client.leader(tp)
+        with suppress(ConnectionLost):  # reading tries again, and says what is wrong
+            client.keep(node, 0, client.take(node, 0) or client.opener(node)())  # wide windows, and no question before the first fetch
     try:
-        at = _first_difference(pieces(known, here), pieces(copy, there), thinned=False)
+        ours, theirs = (read_log(client, tp, start, end, isolation=READ_COMMITTED, size=COMPARE_FETCH_BYTES) for client, tp in sides)
+        at = _first_difference(ours, theirs, thinned=False)
     except (CorruptBatch, ProblemFound) as error:
         return f"{there} cannot be compared: {error.message}"
-    return "" if at is None else f"{there} differs from {known.alias} at offset {at:,}"
+    return "" if at is None else f"{there} differs from {known.cluster.alias} at offset {at:,}"
 
 
 def _first_difference(ours: Iterable[Piece], theirs: Iterable[Piece], *, thinned: bool) -> int | None:
-    records = heapq.merge(_records(ours), _records(theirs), key=_offset)
+    here, there = list(ours), list(theirs)
+    alike = {n for n, (a, b) in enumerate(zip(here, there, strict=False)) if _is_same(a, b)}
+    left = ([piece for n, piece in enumerate(pieces) if n not in alike] for pieces in (here, there))
+    records = heapq.merge(*map(_records, left), key=_offset)
     for offset, both in groupby(records, key=_offset):
         found = [each for _, each in both]
         if not (found[0] == found[1] if len(found) == 2 else thinned):
             return offset
     return None
+
+
+def _is_same(ours: Piece, theirs: Piece) -> bool:
+    """Whether two batches are the same without decoding them; False proves nothing."""
+    return ours.header.base_offset == theirs.header.base_offset and ours.same_bytes(theirs)
 
 
 def _offset(record: tuple[int, Contents]) -> int:

@@ -125,3 +125,14 @@ def test_a_broker_that_does_not_open_is_named_as_silent(cluster: Cluster) -> Non
         with pytest.raises(ConnectionLost) as caught:
             client.connection(2, 7, within=0.3)
         assert caught.value.timed_out and list(client.take_silent()) == [2]
+
+
+def test_who_follows_another_client_asks_neither_for_leaders_nor_for_ids(cluster: Cluster) -> None:
+    with WireClient(cluster.settings) as first, WireClient(cluster.settings, known=True) as second:
+        first.leaders([FIRST, SECOND])
+        asked = len(cluster.asked)
+        second.follow(first.routes())
+        assert second.leaders([FIRST, SECOND]) == ({FIRST: 1, SECOND: 2}, {})
+        assert second.routes() == first.routes()
+        assert len(cluster.asked) == asked
+        assert second.connection(1).version(Api.FETCH), "it knows the address"

@@ -22,7 +22,7 @@ from mirror_pipeline.engine.tasks.longlink.several import Holding
 from mirror_pipeline.engine.tasks.read.messages import ReadResult
 from mirror_pipeline.errors import ClusterUnreachable, ConnectionLost, MirrorError, UsageError
 from mirror_pipeline.execution import worker_cache
-from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.client import Routes, WireClient
 from mirror_pipeline.kafka.offsets import log_ranges
 from mirror_pipeline.model import TopicPartition
 
@@ -33,7 +33,7 @@ WORTH_COPIES_BYTES = 16 * 2**20
 COPIES_LOOK_SECONDS = 5.0
 SOURCE_SECONDS = 5.0
 """Without an answer of the source: a copy is then compared with what the target has."""
-COMPARED_SAMPLES, COMPARED_BYTES = 6, 128 * 1024
+COMPARED_SAMPLES, COMPARED_BYTES = 6, 64 * 1024
 """Of each partition: so many samples at random places, one at the position and one at the end, of about so many bytes."""
 WHOLE_BYTES = 4 * 2**20
 """What is not more than this is compared as a whole."""
@@ -70,6 +70,7 @@ class Copies:
         self._wanted = threading.Event()
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._routes: dict[str, Routes] = {}
         self._looked: set[str] = set()
 
     @property
@@ -77,6 +78,11 @@ class Copies:
         """Whether each copy was compared once, or could not be."""
         with self._lock:
             return len(self._looked) == len(self._context.copies)
+
+    @property
+    def expected(self) -> bool:
+        """Whether one is being compared for the first time, and may soon be read."""
+        return self._wanted.is_set() and not self.compared
 
     def holdings(self, waiting: float) -> tuple[Holding, ...]:
         """What copies may be read for now, if a backlog of ``waiting`` bytes is worth it."""
@@ -86,7 +92,7 @@ class Copies:
         self._wanted.set()
         self._start()
         with self._lock:
-            found = [self._holding(cluster) for cluster in self._context.copies if cluster.alias in self._proven]
+            found = [self._holding(cluster) for cluster in self._context.copies if cluster.alias in self._routes]
         return tuple(holding for holding in found if holding.offsets)
 
     def found(self, result: ReadResult) -> None:
@@ -109,9 +115,9 @@ class Copies:
             thread.start()
 
     def _holding(self, cluster: ClusterSettings) -> Holding:
-        topics = {name: topic for name, topic in self._proven[cluster.alias].items() if topic.bounds and not topic.differs}
+        topics = {name: topic for name, topic in self._proven.get(cluster.alias, {}).items() if topic.bounds and not topic.differs}
         offsets = {TopicPartition(name, number): bounds for name, topic in topics.items() for number, bounds in topic.bounds.items()}
-        return Holding(cluster, {name: topic.topic_id for name, topic in topics.items()}, offsets)
+        return Holding(cluster, offsets, self._routes[cluster.alias])
 
     def _work(self, cluster: ClusterSettings) -> None:
         try:
@@ -146,6 +152,7 @@ class Copies:
         known = {name: self._topic(cluster.alias, name, topic.topic_id) for name, topic in found.topics.items() if not topic.error}
         bounds = _bounds(client, [source for source in parts if source.topic in known and not known[source.topic].differs])
         with self._lock:
+            self._routes[cluster.alias] = client.routes()
             for source, (start, _) in bounds.items():
                 known[source.topic].begins_at(source.partition, start)
         fresh = {source: samples for source in bounds if (samples := _samples(parts[source], known[source.topic], bounds[source]))}

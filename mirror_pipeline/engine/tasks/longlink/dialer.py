@@ -22,7 +22,7 @@ class Dialer:
         self._lock = threading.Lock()
         self._wanted = self._opening = self._threads = 0
         self._opened: list[Connection | Exception] = []
-        self._over = False
+        self._over = self._rung = False
         self.news, self._bell = socket.socketpair()
         self.news.setblocking(False)
         self._bell.setblocking(False)
@@ -44,9 +44,10 @@ class Dialer:
 
     def opened(self) -> list[Connection | Exception]:
         """What has become of those that were wanted, since the last call."""
-        with contextlib.suppress(BlockingIOError):
-            self.news.recv(4096)
         with self._lock:
+            with contextlib.suppress(BlockingIOError):
+                self.news.recv(1)
+            self._rung = False
             found, self._opened = self._opened, []
             return found
 
@@ -66,7 +67,8 @@ class Dialer:
         _close(left)
 
     def _ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):
+        if not self._rung:
+            self._rung = True
             self._bell.send(b"\0")
 
     def _work(self) -> None:

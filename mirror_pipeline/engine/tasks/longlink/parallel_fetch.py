@@ -92,6 +92,11 @@ class ParallelFetch:
         """Connections in use, including those that are being opened."""
         return self._count
 
+    @property
+    def connected(self) -> int:
+        """Connections that are open."""
+        return len(self._slots)
+
     def resize(self, count: int) -> None:
         """Use ``count`` connections: open more now, or close the excess once they have no request in flight.
 

@@ -27,8 +27,8 @@ from mirror_pipeline.engine.tasks.longlink.connection_count import LEAST_CONNECT
 from mirror_pipeline.engine.tasks.longlink.parallel_fetch import ParallelFetch
 from mirror_pipeline.engine.tasks.longlink.read_ahead import ReadAhead, end_fetch
 from mirror_pipeline.engine.tasks.longlink.segments import Segment, in_turn
-from mirror_pipeline.errors import CorruptBatch, MirrorError
-from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.errors import CorruptBatch
+from mirror_pipeline.kafka.client import Routes, WireClient
 from mirror_pipeline.kafka.records.batch import check, headers
 from mirror_pipeline.model import OffsetRange, TopicPartition
 
@@ -38,11 +38,15 @@ LEAST_PATIENCE, PATIENT_TIMES, PATIENT_TRIPS = 1.0, 3.0, 16
 """Seconds, times what a segment usually takes on its line, and round trips: after the longest of them the segment that is waited for is
 read over another line. A new connection needs round trips to open, and more until it is fast."""
 STRIKES = 2
-"""Segments in a row that another line had to read: the line gives back all that it has."""
+"""Segments in a row that another line had to read while this one stood: it gives back all that it has."""
+LEAST_BUSY, MOST_RISE = 0.1, 2.0
+"""Share of the time for which a rate counts that was measured on a line with too little to do; how much it may raise the known one."""
 LINE_REST_SECONDS = 5.0
 """Until a line that stood, or a copy that failed, is tried again with one segment."""
-RATE_SECONDS, SEGMENT_WAIT_SECONDS = 0.5, 0.1
-"""Between two looks at the rate of a line, and of the reader at what has come."""
+STARTING_TRIPS = 8
+"""Round trips in which a new connection brings its first segment."""
+RATE_SECONDS, LINE_LOOK_SECONDS, SEGMENT_WAIT_SECONDS = 0.5, 0.01, 0.1
+"""Between two looks at the rate of a line, at what it has brought, and of the reader at what has come."""
 COPY_SECONDS = 10.0
 """Without a byte from a copy that alone holds what is waited for."""
 LOOKED_AT = 256
@@ -51,11 +55,11 @@ LOOKED_AT = 256
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a copy of the source is trusted for: of topics with these ids, offsets ``[start, end)`` by partition."""
+    """What a copy of the source is trusted for: offsets ``[start, end)`` by partition; and the ``routes`` there, as of the last look."""
 
     cluster: ClusterSettings
-    ids: Mapping[str, str]
     offsets: Mapping[TopicPartition, tuple[int, int]]
+    routes: Routes
 
 
 @dataclass(slots=True, eq=False)
@@ -94,11 +98,18 @@ class Line:
         at, size, stood = self._seen
         if now - at >= RATE_SECONDS:
             brought, idle = self.fetch.throughput.bytes, self.fetch.throughput.idle
-            busy = now - at - (idle - stood)
-            if at and brought > size and busy > (1 - MOST_IDLE) * (now - at):
-                rate = (brought - size) / busy
-                self.rate = rate if not self.rate else (self.rate + rate) / 2
+            if at and brought > size:
+                self._learn(brought - size, now - at, idle - stood)
             self._seen = now, brought, idle
+
+    def _learn(self, size: int, seconds: float, idle: float) -> None:
+        """It brought this much; ``idle`` of these seconds it had nothing to do."""
+        busy = seconds - idle
+        if busy > (1 - MOST_IDLE) * seconds:
+            rate = size / busy
+            self.rate = rate if not self.rate else (self.rate + rate) / 2
+        else:  # a low rate, measured while connections started, gets it little to do, and would be measured for ever
+            self.rate = max(self.rate, min(size / max(busy, LEAST_BUSY * seconds), MOST_RISE * self.rate))
 
     def takes_more(self, now: float) -> bool:
         """Whether it should get another segment now."""
@@ -107,7 +118,7 @@ class Line:
         if self.strikes >= STRIKES:
             return not self.asked  # on trial
         if not self.rate:
-            return len(self.asked) < self.fetch.count
+            return len(self.asked) < max(1, self.fetch.connected)  # those that are still being opened read nothing
         return len(self.asked) < LEAST_CONNECTIONS or self.waiting < self.rate * (self.round_trip + WAITING_SECONDS)
 
     @property
@@ -115,10 +126,14 @@ class Line:
         """Seconds for a segment that everything waits for."""
         return max(LEAST_PATIENCE, PATIENT_TIMES * self.usual, PATIENT_TRIPS * self.round_trip)
 
+    def stands(self, now: float) -> bool:
+        """Whether what it has will come too late, not only one segment: nothing comes of it, or too little."""
+        return self.fetch.quiet(now) > self.patience / 2 or bool(self.rate) and self.due(0) > self.patience
+
     def due(self, size: int) -> float:
         """Seconds until it would have this many bytes more."""
         if not self.rate:
-            return self.round_trip * (1 + len(self.asked))
+            return self.round_trip * (STARTING_TRIPS + len(self.asked))
         return self.round_trip + (self.waiting + size) / self.rate
 
 
@@ -149,6 +164,7 @@ class SeveralSources(ReadAhead):
         self._undealt: deque[Segment] = deque()
         self._dealt: dict[Segment, tuple[Line, int]] = {}
         self._dealt_bytes = 0
+        self._settled = 0.0
         self.left_out: dict[tuple[str, TopicPartition], str] = {}
         self.lost: set[str] = set()
         self.unheld: set[TopicPartition] = set()
@@ -168,11 +184,9 @@ class SeveralSources(ReadAhead):
         for holding in holdings:
             alias = holding.cluster.alias
             client, known = before.get(alias) or (self._open_copy(holding.cluster), None)
-            led = known is not None and known.ids == holding.ids and all(client.known_leader(each) is not None for each in holding.offsets)
-            if led or _has_topics(client, holding):
-                self._copies[alias] = client, holding
-            else:
-                self.lost.add(alias)
+            if known is None or known.routes != holding.routes:  # else what it has learnt since is newer
+                client.follow(holding.routes)
+            self._copies[alias] = client, holding
         self._ways.clear()
         for segment in [each for each, (line, _) in self._dealt.items() if line.alias and not self._is_trusted(each, line.alias)]:
             self._again(segment)
@@ -235,8 +249,10 @@ class SeveralSources(ReadAhead):
     def _deal(self) -> None:
         """Give every line that can take more the next segments that it holds, in the order in which they will be taken."""
         now = time.monotonic()
-        for each in self._lines.values():
-            each.settle(now)
+        if now - self._settled >= LINE_LOOK_SECONDS:
+            self._settled = now
+            for each in self._lines.values():
+                each.settle(now)
         firsts = {row[0] for row in self._rows.values() if row and row[0] not in self._dealt}
         free = not self._ways or self._any_free(now)
         passed_over: list[Segment] = []
@@ -264,7 +280,7 @@ class SeveralSources(ReadAhead):
         free = [line for line in holding if line.takes_more(now)]
         if not free and first:
             free = [line for line in holding if line.strikes < STRIKES] or holding
-        return min(free, key=lambda line: line.due(segment.size), default=None)
+        return min(free, key=lambda line: (first and not line.rate, line.due(segment.size)), default=None)
 
     def _give(self, segment: Segment, line: Line, now: float) -> None:
         segment.alias = line.alias
@@ -386,7 +402,7 @@ class SeveralSources(ReadAhead):
             line.fetch.prioritise(segment)
             late = now - line.asked.get(segment, now) > line.patience
             if late and any(each is not line and each.strikes < STRIKES for each in self._holding(segment, now)):
-                line.strikes += 1
+                line.strikes += line.stands(now)
                 if line.strikes < STRIKES:
                     self._again(segment)
                 else:
@@ -399,18 +415,6 @@ class SeveralSources(ReadAhead):
             return False
         self._news.wait(SEGMENT_WAIT_SECONDS if deadline is None else min(SEGMENT_WAIT_SECONDS, deadline - now))
         return True
-
-
-def _has_topics(client: WireClient, holding: Holding) -> bool:
-    """Whether a copy still has the topics that were compared; its leaders and round trip are known then."""
-    try:
-        found = client.metadata(sorted(holding.ids)).topics
-        for source in holding.offsets:
-            if (node := client.known_leader(source)) is not None and not client.round_trip:
-                client.connection(node)
-    except MirrorError:
-        return False
-    return all(name in found and found[name].topic_id == topic_id for name, topic_id in holding.ids.items())
 
 
 def _unsound(segment: Segment) -> str:

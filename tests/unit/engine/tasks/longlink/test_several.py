@@ -15,9 +15,9 @@ from mirror_pipeline.engine.tasks.longlink import several as module
 from mirror_pipeline.engine.tasks.longlink.admission import Admission
 from mirror_pipeline.engine.tasks.longlink.connection_count import ConnectionCount, Throughput
 from mirror_pipeline.engine.tasks.longlink.segments import Segment
-from mirror_pipeline.engine.tasks.longlink.several import Holding, SeveralSources
+from mirror_pipeline.engine.tasks.longlink.several import Holding, Line, SeveralSources
 from mirror_pipeline.errors import ConnectionLost
-from mirror_pipeline.kafka.answers import ClusterMetadata, TopicMetadata
+from mirror_pipeline.kafka.client import Routes
 from mirror_pipeline.kafka.fetch import FetchedPartition
 from mirror_pipeline.kafka.records.records import seal
 from mirror_pipeline.model import OffsetRange, TopicPartition
@@ -37,8 +37,8 @@ class Client:
         self.alias = alias
         self.led = set(SOURCES)
 
-    def metadata(self, topics: Iterable[str]) -> ClusterMetadata:
-        return ClusterMetadata(self.alias, 1, {}, {name: TopicMetadata(name, "id", 0, False, {}) for name in topics})
+    def follow(self, routes: Routes) -> None:
+        self.led |= set(routes.leaders)
 
     def known_leader(self, source: TopicPartition) -> int | None:
         return 1 if source in self.led else None
@@ -65,7 +65,7 @@ class Fetch:
     def __init__(self, kept: Any, alias: str, *, news: Any, pause: Any) -> None:
         self.alias, self.news, self.pause = alias, news, pause
         self.admission, self.throughput = Admission(), Throughput()
-        self.reads, self.count, self.most, self.muted_until = True, 4, 4, 0.0
+        self.reads, self.count, self.connected, self.most, self.muted_until = True, 4, 4, 4, 0.0
         self.open: list[Any] = []
 
     def start(self, count: int) -> None:
@@ -131,7 +131,7 @@ def read_to_the_end(habits: dict[str, list[str]], held: dict[str, int], seed: in
     aliases: list[str] = []
     for _ in range(ROUNDS):
         offsets = {alias: {source: (0, end) for source in SOURCES} for alias, end in held.items()}
-        holdings = [Holding(ClusterSettings(alias, ("h:1",)), {TOPIC: "id"}, mine) for alias, mine in offsets.items()]
+        holdings = [Holding(ClusterSettings(alias, ("h:1",)), mine, Routes()) for alias, mine in offsets.items()]
         begun[-1].hold(dict.fromkeys(SOURCES, 1), holdings, lambda: lambda size: None)
         ranges = [OffsetRange(*tp, at, END, 5_000_000, "i", False, 10_000.0, 1_000.0) for tp, at in read.items() if at < END]
         if not ranges:
@@ -186,3 +186,50 @@ def test_what_stands_is_given_back_and_said() -> None:
     aliases, begun = read_to_the_end({"east": ["good"], "north": ["hangs"]}, {"north": END}, 1)
     assert set(aliases) == {""}
     assert begun[0].lost == {"north"}
+
+
+def line_of(quiet: float) -> Line:
+    fetch: Any = Fetch([], "north", news=None, pause=None)
+    fetch.quiet = lambda now: quiet
+    client: Any = Client("north")
+    return Line("north", client, 1, fetch)
+
+
+def bring(line: Line, at: float, size: int, idle: float) -> None:
+    line.fetch.throughput.bytes += size
+    line.fetch.throughput.idle += idle
+    line.settle(at)
+
+
+def test_a_line_measured_while_its_connections_start_is_not_slow_for_ever() -> None:
+    """It gets segments by its rate, and brings no more than it gets."""
+    line = line_of(0.0)
+    line.settle(1.0)
+    bring(line, 2.0, 5_000_000, 0.0)
+    assert line.rate == 5_000_000
+    for second in range(3, 8):
+        bring(line, second, int(line.rate * 0.9), 0.7)  # a third of the time would do
+    assert line.rate > 20_000_000
+    risen = line.rate
+    bring(line, 9.0, 100, 0.99)
+    assert line.rate == risen, "a moment with nothing to do says nothing of what it can"
+
+
+def test_a_line_that_brings_much_is_not_given_up_for_a_late_segment() -> None:
+    line = line_of(0.1)
+    line.rate, line.waiting, line.usual = 40e6, 60_000_000, 1.0
+    assert not line.stands(10.0)
+    line.rate = 4e6
+    assert line.stands(10.0), "what it has takes 15 seconds"
+    line = line_of(5.0)
+    line.rate, line.usual = 40e6, 1.0
+    assert line.stands(10.0), "nothing has come for five seconds"
+
+
+def test_a_new_line_gets_no_more_than_it_has_connections() -> None:
+    line = line_of(0.0)
+    line.fetch.connected = 2  # type: ignore[misc]
+    assert line.takes_more(1.0)
+    for at in range(2):
+        line.asked[Segment(SOURCES[0], at, at + 1, 10, 0)] = 1.0
+    assert not line.takes_more(1.0)

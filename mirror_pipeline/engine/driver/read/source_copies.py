@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -31,6 +32,10 @@ log = logging.getLogger(__name__)
 WORTH_COPIES_BYTES = 16 * 2**20
 """A backlog of less is read from the source alone, without asking anybody else."""
 COPIES_LOOK_SECONDS = 5.0
+CONNECTED_EARLY = 3
+"""Brokers of each copy."""
+OFFER_SECONDS = 10.0
+"""While a copy is compared, what it holds is fetched already; after so long the others read it."""
 SOURCE_SECONDS = 5.0
 """Without an answer of the source: a copy is then compared with what the target has."""
 COMPARED_SAMPLES, COMPARED_BYTES = 6, 64 * 1024
@@ -71,7 +76,9 @@ class Copies:
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
         self._routes: dict[str, Routes] = {}
+        self._offered: dict[str, tuple[float, Bounds]] = {}
         self._looked: set[str] = set()
+        self._start()
 
     @property
     def compared(self) -> bool:
@@ -90,10 +97,9 @@ class Copies:
             self._wanted.clear()
             return ()
         self._wanted.set()
-        self._start()
         with self._lock:
             found = [self._holding(cluster) for cluster in self._context.copies if cluster.alias in self._routes]
-        return tuple(holding for holding in found if holding.offsets)
+        return tuple(holding for holding in found if holding.offsets or holding.offered)
 
     def found(self, result: ReadResult) -> None:
         """What a reader has found: a topic that is wrong is not read any more, a copy that does not answer not before it does."""
@@ -109,7 +115,7 @@ class Copies:
         self._wanted.set()
 
     def _start(self) -> None:
-        for cluster in self._context.copies if not self._threads else ():
+        for cluster in self._context.copies:
             thread = threading.Thread(target=self._work, args=(cluster,), name=f"copy-{cluster.alias}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -117,10 +123,12 @@ class Copies:
     def _holding(self, cluster: ClusterSettings) -> Holding:
         topics = {name: topic for name, topic in self._proven.get(cluster.alias, {}).items() if topic.bounds and not topic.differs}
         offsets = {TopicPartition(name, number): bounds for name, topic in topics.items() for number, bounds in topic.bounds.items()}
-        return Holding(cluster, offsets, self._routes[cluster.alias])
+        until, offered = self._offered.get(cluster.alias, (0.0, {}))
+        return Holding(cluster, offsets, self._routes[cluster.alias], offered if time.monotonic() < until else {})
 
     def _work(self, cluster: ClusterSettings) -> None:
         try:
+            self._connect(cluster)
             while not self._over.is_set():
                 self._wanted.wait()
                 if not self._over.is_set():
@@ -128,6 +136,15 @@ class Copies:
                 self._over.wait(COPIES_LOOK_SECONDS)
         finally:
             worker_cache.close()
+
+    def _connect(self, cluster: ClusterSettings) -> None:
+        """Open connections while the lane begins: a backlog then waits for fewer round trips."""
+        client = worker_cache.client_of(cluster, timeout=self._context.mirror.engine.request_timeout)
+        try:
+            for node in sorted(client.metadata([]).brokers)[:CONNECTED_EARLY]:
+                client.connection(node)
+        except MirrorError as error:
+            log.info("source_not_connected source=%s: %s", cluster.alias, error.message)  # it is tried again when it is wanted
 
     def _look_at(self, cluster: ClusterSettings) -> None:
         try:
@@ -140,6 +157,7 @@ class Copies:
             self._context.state.leave_copy_out(cluster.alias, error.message)
         with self._lock:
             self._looked.add(cluster.alias)
+            self._offered.pop(cluster.alias, None)
 
     def _prove(self, cluster: ClusterSettings, client: WireClient) -> None:
         with self._context.state.lock:
@@ -156,6 +174,9 @@ class Copies:
             for source, (start, _) in bounds.items():
                 known[source.topic].begins_at(source.partition, start)
         fresh = {source: samples for source in bounds if (samples := _samples(parts[source], known[source.topic], bounds[source]))}
+        unproven = {source: bounds[source] for source in fresh if source.partition not in known[source.topic].bounds}
+        with self._lock:
+            self._offered[cluster.alias] = time.monotonic() + OFFER_SECONDS, unproven
         ours = self._source_bounds(list(fresh))
         for name in sorted({source.topic for source in fresh}):
             mine = [parts[source] for source in fresh if source.topic == name and (ours is None or source in ours)]

@@ -43,8 +43,8 @@ LEAST_BUSY, MOST_RISE = 0.1, 2.0
 """Share of the time for which a rate counts that was measured on a line with too little to do; how much it may raise the known one."""
 LINE_REST_SECONDS = 5.0
 """Until a line that stood, or a copy that failed, is tried again with one segment."""
-STARTING_TRIPS = 8
-"""Round trips in which a new connection brings its first segment."""
+SLOW_START_SECONDS, STARTED_SECONDS = 2.0, 1.0
+"""A line of unknown rate is expected to bring nothing for so long; its rate counts so much after each connection's first answer."""
 RATE_SECONDS, LINE_LOOK_SECONDS, SEGMENT_WAIT_SECONDS = 0.5, 0.01, 0.1
 """Between two looks at the rate of a line, at what it has brought, and of the reader at what has come."""
 COPY_SECONDS = 10.0
@@ -55,11 +55,25 @@ LOOKED_AT = 256
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a copy of the source is trusted for: offsets ``[start, end)`` by partition; and the ``routes`` there, as of the last look."""
+    """What a copy of the source is trusted for: offsets ``[start, end)`` by partition; and the ``routes`` there, as of the last look.
+
+    What is ``offered`` is being compared: it may be fetched meanwhile, and nothing of it taken.
+    """
 
     cluster: ClusterSettings
     offsets: Mapping[TopicPartition, tuple[int, int]]
     routes: Routes
+    offered: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+
+    def holds(self, segment: Segment) -> bool:
+        """Whether it is trusted for all of a segment."""
+        start, end = self.offsets.get(segment.source, (0, 0))
+        return start <= segment.start and segment.upto <= end
+
+    def may_hold(self, segment: Segment) -> bool:
+        """Whether it is, or may soon be."""
+        start, end = self.offered.get(segment.source, (0, 0))
+        return self.holds(segment) or start <= segment.start and segment.upto <= end
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +112,8 @@ class Line:
         at, size, stood = self._seen
         if now - at >= RATE_SECONDS:
             brought, idle = self.fetch.throughput.bytes, self.fetch.throughput.idle
-            if at and brought > size:
+            began = self.fetch.throughput.began
+            if at and brought > size and began is not None and now - began > STARTED_SECONDS:
                 self._learn(brought - size, now - at, idle - stood)
             self._seen = now, brought, idle
 
@@ -133,7 +148,7 @@ class Line:
     def due(self, size: int) -> float:
         """Seconds until it would have this many bytes more."""
         if not self.rate:
-            return self.round_trip * (STARTING_TRIPS + len(self.asked))
+            return SLOW_START_SECONDS + self.round_trip * len(self.asked)
         return self.round_trip + (self.waiting + size) / self.rate
 
 
@@ -188,17 +203,18 @@ class SeveralSources(ReadAhead):
                 client.follow(holding.routes)
             self._copies[alias] = client, holding
         self._ways.clear()
-        for segment in [each for each, (line, _) in self._dealt.items() if line.alias and not self._is_trusted(each, line.alias)]:
+        for segment in [each for each, (line, _) in self._dealt.items() if line.alias and not self._may_hold(each, line.alias)]:
             self._again(segment)
         self._pauses = {alias: throttle() for alias in ("", *self._copies)}
         for line in self._lines.values():
             line.fetch.pause = self._pauses.get(line.alias, line.fetch.pause)
 
-    def _is_trusted(self, segment: Segment, alias: str) -> bool:
-        """Whether a copy is trusted for a segment that it was given before."""
-        _, holding = self._copies.get(alias, (None, None))
-        start, end = holding.offsets.get(segment.source, (0, 0)) if holding is not None else (0, 0)
-        return start <= segment.start and segment.upto <= end
+    def _may_hold(self, segment: Segment, alias: str) -> bool:
+        return alias in self._copies and self._copies[alias][1].may_hold(segment)
+
+    def _may_be_taken(self, segment: Segment) -> bool:
+        """Whether a segment is ready, and its copy is trusted for it by now."""
+        return segment.ready and (not segment.alias or segment.alias in self._copies and self._copies[segment.alias][1].holds(segment))
 
     def continues(self, ranges: Sequence[OffsetRange]) -> bool:
         """Whether what is in flight is what these ranges need next."""
@@ -219,7 +235,7 @@ class SeveralSources(ReadAhead):
                 row = self._rows[source]
                 if not row or row[0].start >= self._stops[source]:
                     self._turn.remove(source)
-                elif not row[0].ready:
+                elif not self._may_be_taken(row[0]):
                     waiting.append(row[0])
                 elif self._takes(row[0]):
                     self._turn.remove(source)
@@ -307,9 +323,10 @@ class SeveralSources(ReadAhead):
             found.append((self._line("", self._client, self._origin_leads[source]), 0, 1 << 63))
         for alias, (client, holding) in self._copies.items():
             node = client.known_leader(source)
-            if source in holding.offsets and node is not None:
+            bounds = holding.offsets.get(source) or holding.offered.get(source)
+            if bounds and node is not None:
                 try:
-                    found.append((self._line(alias, client, node), *holding.offsets[source]))
+                    found.append((self._line(alias, client, node), *bounds))
                 except KeyError:  # that broker has left the cluster since
                     client.forget(source)
         return found
@@ -393,7 +410,10 @@ class SeveralSources(ReadAhead):
         return held
 
     def _wait_for(self, waiting: Sequence[Segment], deadline: float | None) -> bool:
-        """Wait a moment until one of these is ready; what has been waited for too long another line reads, too. False: it is too late."""
+        """Wait a moment until one of these may be taken; what has been waited for too long another line reads, too.
+
+        False: it is too late, or copies must be compared first, of which the next share knows.
+        """
         now = time.monotonic()
         for segment in waiting:
             if segment not in self._dealt or segment.ready:
@@ -409,9 +429,12 @@ class SeveralSources(ReadAhead):
                     line.rests = now + LINE_REST_SECONDS
                     self.lost.add(line.alias)
                     self._give_back(line)
-        if any(segment.ready for segment in waiting):
+        if any(self._may_be_taken(segment) for segment in waiting):
             return True
         if deadline is not None and now >= deadline:
+            return False
+        if all(segment.ready for segment in waiting):
+            time.sleep(SEGMENT_WAIT_SECONDS)
             return False
         self._news.wait(SEGMENT_WAIT_SECONDS if deadline is None else min(SEGMENT_WAIT_SECONDS, deadline - now))
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 
 from mirror_pipeline.buffer.spans.part_writer import PartFileWriter
@@ -77,7 +78,8 @@ def _fetch(
     task: ReadTask, client: WireClient, handler: AnswerHandler, outcomes: RangeOutcomes, link: Link | None, deadline: float
 ) -> None:
     """Read over a few connections or over many, by the round trip; from the source's copies, too, what they hold."""
-    if task.holdings:
+    sized = all(outcomes.ranges[source].builder.rules.range.bytes_per_batch for source in outcomes.open())
+    if any(holding.offsets or sized and link for holding in task.holdings):
         _fetch_from_several(task, client, handler, outcomes, link, deadline)
         return
     by_leader = _leaders(task, client, handler, outcomes)
@@ -124,7 +126,9 @@ def _fetch_from_several(
         open_copy = partial(worker_cache.client_of, timeout=COPY_TIMEOUT)
         several = SeveralSources(client, counts, open_copy, asked=task.connections)
     try:
-        several.hold(_answering(task, client, outcomes), task.holdings, lambda: Throttle(task.bytes_per_second).pause)
+        # What is fetched of an offer is taken by a later task, if there is a link to keep it.
+        holdings = [replace(each, offered=each.offered if link else {}) for each in task.holdings]
+        several.hold(_answering(task, client, outcomes), holdings, lambda: Throttle(task.bytes_per_second).pause)
         read_parallel(
             several, handler, outcomes, count=0, ahead=link is not None, pause=lambda size: None, patience=partial(patience, task, client),
             deadline=deadline,

@@ -204,9 +204,12 @@ def bring(line: Line, at: float, size: int, idle: float) -> None:
 def test_a_line_measured_while_its_connections_start_is_not_slow_for_ever() -> None:
     """It gets segments by its rate, and brings no more than it gets."""
     line = line_of(0.0)
-    line.settle(1.0)
-    bring(line, 2.0, 5_000_000, 0.0)
-    assert line.rate == 5_000_000
+    line.fetch.throughput.began = 0.5
+    line.settle(0.6)
+    bring(line, 1.4, 1_000_000, 0.0)
+    assert not line.rate, "its connections have just started"
+    bring(line, 2.4, 5_000_000, 0.0)
+    assert line.rate == pytest.approx(5_000_000)
     for second in range(3, 8):
         bring(line, second, int(line.rate * 0.9), 0.7)  # a third of the time would do
     assert line.rate > 20_000_000
@@ -233,3 +236,27 @@ def test_a_new_line_gets_no_more_than_it_has_connections() -> None:
     for at in range(2):
         line.asked[Segment(SOURCES[0], at, at + 1, 10, 0)] = 1.0
     assert not line.takes_more(1.0)
+
+
+def test_nothing_is_taken_of_what_a_copy_only_offers() -> None:
+    """It is fetched while the copy is compared; afterwards it is taken, or read from the source."""
+    for trusted in (True, False):
+        Fetch.habits, Fetch.chance = {"east": ["good"], "north": ["good"]}, random.Random(1)
+        read = dict.fromkeys(SOURCES, 0)
+        several, bounds = begin(), {source: (0, END) for source in SOURCES}
+        north = ClusterSettings("north", ("h:1",))
+        aliases: list[str] = []
+        for number in range(ROUNDS):
+            compared = number > 20
+            held = Holding(north, bounds, Routes()) if compared and trusted else Holding(north, {}, Routes(), bounds)
+            several.hold(dict.fromkeys(SOURCES, 1), [] if compared and not trusted else [held], lambda: lambda size: None)
+            ranges = [OffsetRange(*tp, at, END, 5_000_000, "i", False, 10_000.0, 1_000.0) for tp, at in read.items() if at < END]
+            if not ranges:
+                break
+            several.share(ranges, count=0, ahead=True, pause=lambda size: None)
+            taken = take_all(several, read)
+            assert compared or set(taken) <= {""}
+            aliases += taken
+            assert not several.left_out and not several.lost
+        assert set(read.values()) == {END}
+        assert set(aliases) == ({"", "north"} if trusted else {""})

@@ -69,24 +69,20 @@ class ProducerState(NamedTuple):
 class TopicIds:
     """Ids of a cluster's topics by name, and names by id. Names are never forgotten: an answer must find the one that was asked for."""
 
-    __slots__ = ("_texts", "by_name", "names")
+    __slots__ = ("by_name", "names", "texts")
 
     def __init__(self) -> None:
         self.by_name: dict[str, bytes] = {}
         self.names: dict[bytes, str] = {}
-        self._texts: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
 
     def learn(self, name: str, topic_id: str) -> None:
         """Take over what metadata says of a topic; "" is not known."""
-        if not topic_id or self._texts.get(name) == topic_id:
+        if not topic_id or self.texts.get(name) == topic_id:
             return
-        self._texts[name], as_bytes = topic_id, topic_uuid(topic_id).bytes
+        self.texts[name], as_bytes = topic_id, topic_uuid(topic_id).bytes
         self.names[as_bytes] = name
         self.by_name[name] = as_bytes
-
-    def texts(self) -> dict[str, str]:
-        """Ids by name, as metadata has them."""
-        return dict(self._texts)
 
 
 def cluster_metadata(response: Any) -> ClusterMetadata:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -64,10 +64,10 @@ LONG_RECEIVE_BYTES = 512 * 1024
 class Routes:
     """What a client knows of a cluster: addresses of its brokers, leaders, ids of topics, and the seconds of a round trip."""
 
-    brokers: Mapping[int, tuple[str, int]] = field(default_factory=dict)
-    leaders: Mapping[TopicPartition, int] = field(default_factory=dict)
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
-    round_trip: float = 0.0
+    brokers: Mapping[int, tuple[str, int]]
+    leaders: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, str]
+    round_trip: float
 
 
 class WireClient:
@@ -270,7 +270,7 @@ class WireClient:
 
     def routes(self) -> Routes:
         """What this client knows of the cluster, for others."""
-        return Routes(dict(self._brokers), dict(self._leaders), self._dialler.topics.texts(), self.round_trip)
+        return Routes(dict(self._brokers), dict(self._leaders), dict(self._dialler.topics.texts), self.round_trip)
 
     def follow(self, routes: Routes) -> None:
         """Take over what another client knows: over a long link each question costs."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.errors import ConnectionLost, CorruptBatch, ProblemFound
 from mirror_pipeline.execution import worker_cache
-from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.client import Routes, WireClient
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.verify.log_walk import READ_COMMITTED, read_log
 from mirror_pipeline.verify.pieces import Contents, Piece, contents
@@ -85,15 +85,13 @@ def samples_differ(
         BrokerError, ClusterUnreachable, ConnectionLost: a side cannot be read now.
     """
     left, found = deque(samples), dict[TopicPartition, str]()
-    asked = [worker_cache.client_of(side, timeout=timeout) for side in (known, copy)]
-    for client, partitions in zip(asked, zip(*(sample[:2] for sample in samples), strict=True), strict=False):
-        client.leaders(partitions)
+    ways = _routes(known, [here for here, *_ in samples], timeout), _routes(copy, [there for _, there, *_ in samples], timeout)
 
     def hand(_: int) -> None:
-        ours, theirs = (WireClient(client.cluster, timeout=timeout, known=True) for client in asked)
+        ours, theirs = (WireClient(side, timeout=timeout, known=True) for side in (known, copy))
         with ours, theirs:
-            for client, other in zip(asked, (ours, theirs), strict=True):
-                other.follow(client.routes())
+            ours.follow(ways[0])
+            theirs.follow(ways[1])
             while (sample := _popped(left)) is not None:
                 if why := _differs(ours, theirs, sample):
                     found[sample[1]] = why
@@ -101,6 +99,12 @@ def samples_differ(
     with ThreadPoolExecutor(HANDS, thread_name_prefix="compare-copy") as pool:
         list(pool.map(hand, range(min(HANDS, len(samples)))))
     return found
+
+
+def _routes(cluster: ClusterSettings, partitions: list[TopicPartition], timeout: float) -> Routes:
+    client = worker_cache.client_of(cluster, timeout=timeout)
+    client.leaders(partitions)
+    return client.routes()
 
 
 def _popped(left: deque[T]) -> T | None:
@@ -118,18 +122,15 @@ def _differs(known: WireClient, copy: WireClient, sample: Sample) -> str:
         with suppress(ConnectionLost):  # reading tries again, and says what is wrong
             client.keep(node, 0, client.take(node, 0) or client.opener(node)())  # wide windows, and no question before the first fetch
     try:
-        ours, theirs = (read_log(client, tp, start, end, isolation=READ_COMMITTED, size=COMPARE_FETCH_BYTES) for client, tp in sides)
-        at = _first_difference(ours, theirs, thinned=False)
+        logs = (read_log(client, tp, start, end, isolation=READ_COMMITTED, size=COMPARE_FETCH_BYTES) for client, tp in sides)
+        at = _first_difference(*_unlike(*map(list, logs)), thinned=False)
     except (CorruptBatch, ProblemFound) as error:
         return f"{there} cannot be compared: {error.message}"
     return "" if at is None else f"{there} differs from {known.cluster.alias} at offset {at:,}"
 
 
 def _first_difference(ours: Iterable[Piece], theirs: Iterable[Piece], *, thinned: bool) -> int | None:
-    here, there = list(ours), list(theirs)
-    alike = {n for n, (a, b) in enumerate(zip(here, there, strict=False)) if _is_same(a, b)}
-    left = ([piece for n, piece in enumerate(pieces) if n not in alike] for pieces in (here, there))
-    records = heapq.merge(*map(_records, left), key=_offset)
+    records = heapq.merge(_records(ours), _records(theirs), key=_offset)
     for offset, both in groupby(records, key=_offset):
         found = [each for _, each in both]
         if not (found[0] == found[1] if len(found) == 2 else thinned):
@@ -137,9 +138,11 @@ def _first_difference(ours: Iterable[Piece], theirs: Iterable[Piece], *, thinned
     return None
 
 
-def _is_same(ours: Piece, theirs: Piece) -> bool:
-    """Whether two batches are the same without decoding them; False proves nothing."""
-    return ours.header.base_offset == theirs.header.base_offset and ours.same_bytes(theirs)
+def _unlike(ours: list[Piece], theirs: list[Piece]) -> tuple[list[Piece], list[Piece]]:
+    """Both without the batches that are the same bytes at the same place: those need not be decoded."""
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    alike = {n for n, (a, b) in pairs if a.header.base_offset == b.header.base_offset and a.same_bytes(b)}
+    return [a for n, a in enumerate(ours) if n not in alike], [b for n, b in enumerate(theirs) if n not in alike]
 
 
 def _offset(record: tuple[int, Contents]) -> int:

@@ -146,9 +146,13 @@ class LaneRun:
             reading = {"reading": ReadLoop(context, source, preparation.rules.reconsider).run} if context.copies else {}
             return {**reading, "writing": WriteLoop(context, target).run}
         read_loop = ReadLoop(context, source, preparation.rules.reconsider)
-        preparation.start(self._discover())
-        write_loop = WriteLoop(context, target)
-        read_loop.refresh_ends()
+        try:
+            preparation.start(self._discover())
+            write_loop = WriteLoop(context, target)
+            read_loop.refresh_ends()
+        except BaseException:
+            read_loop.end()
+            raise
         return {"reading": read_loop.run, "writing": write_loop.run}
 
     def _totals(self) -> None:

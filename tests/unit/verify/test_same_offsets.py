@@ -29,23 +29,27 @@ def log_of(*, altered: int = -1, shift: int = 0, low: int = 0, high: int = 1_000
     ]
 
 
+def differ(ours: list[Piece], theirs: list[Piece], *, thinned: bool = False) -> int | None:
+    return same_offsets._first_difference(*same_offsets._unlike(ours, theirs), thinned=thinned)
+
+
 def test_the_same_batches_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Piece, "opened", lambda self: pytest.fail("decoded"))
-    assert same_offsets._first_difference(log_of(), log_of(), thinned=False) is None
+    assert differ(log_of(), log_of()) is None
 
 
 @pytest.mark.parametrize("altered", [0, 17, 49])
 def test_an_altered_record_is_found(altered: int) -> None:
-    assert same_offsets._first_difference(log_of(), log_of(altered=altered), thinned=False) == altered
+    assert differ(log_of(), log_of(altered=altered)) == altered
 
 
 def test_the_same_batches_at_other_offsets_differ() -> None:
-    assert same_offsets._first_difference(log_of(), log_of(shift=1), thinned=False) == 0
+    assert differ(log_of(), log_of(shift=1)) == 0
 
 
 def test_what_is_outside_of_the_sample_does_not_count() -> None:
-    assert same_offsets._first_difference(log_of(low=5, high=45), log_of(altered=3, low=5, high=45), thinned=False) is None
-    assert same_offsets._first_difference(log_of(low=5, high=45), log_of(altered=47, low=5, high=45), thinned=False) is None
+    assert differ(log_of(low=5, high=45), log_of(altered=3, low=5, high=45)) is None
+    assert differ(log_of(low=5, high=45), log_of(altered=47, low=5, high=45)) is None
 
 
 @pytest.mark.parametrize("where", [0, 2, 4])
@@ -53,6 +57,6 @@ def test_a_batch_that_is_missing_or_there_twice_is_found(where: int) -> None:
     theirs = log_of()
     twice = [*theirs[:where], theirs[where], *theirs[where:]]
     missing = [*theirs[:where], *theirs[where + 1 :]]
-    assert same_offsets._first_difference(log_of(), missing, thinned=False) == where * SIZE
-    assert same_offsets._first_difference(log_of(), missing, thinned=True) is None
-    assert same_offsets._first_difference(log_of(), twice, thinned=False) is not None
+    assert differ(log_of(), missing) == where * SIZE
+    assert differ(log_of(), missing, thinned=True) is None
+    assert differ(log_of(), twice) is not None

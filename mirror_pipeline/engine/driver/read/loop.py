@@ -111,6 +111,10 @@ class ReadLoop:
                 self._state.reading_over = True
                 self._state.lock.notify_all()
 
+    def end(self) -> None:
+        """It will not run: end what it opened."""
+        self._copies.end()
+
     def refresh_ends(self) -> None:
         """Ask the source for the last stable offsets of all active partitions; a ``once`` run asks for each until it has the answer."""
         self._source.refresh_ends()

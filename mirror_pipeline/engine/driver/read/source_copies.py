@@ -74,11 +74,11 @@ class Copies:
         self._proven: dict[str, dict[str, ProvenTopic]] = {}
         self._wanted = threading.Event()
         self._over = threading.Event()
-        self._threads: list[threading.Thread] = []
         self._routes: dict[str, Routes] = {}
         self._offered: dict[str, tuple[float, Bounds]] = {}
         self._looked: set[str] = set()
-        self._start()
+        for cluster in context.copies:
+            threading.Thread(target=self._work, args=(cluster,), name=f"copy-{cluster.alias}", daemon=True).start()
 
     @property
     def compared(self) -> bool:
@@ -113,12 +113,6 @@ class Copies:
         """Prove nothing more; a thread that waits for a silent broker ends after it."""
         self._over.set()
         self._wanted.set()
-
-    def _start(self) -> None:
-        for cluster in self._context.copies:
-            thread = threading.Thread(target=self._work, args=(cluster,), name=f"copy-{cluster.alias}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
 
     def _holding(self, cluster: ClusterSettings) -> Holding:
         topics = {name: topic for name, topic in self._proven.get(cluster.alias, {}).items() if topic.bounds and not topic.differs}
@@ -170,12 +164,11 @@ class Copies:
         known = {name: self._topic(cluster.alias, name, topic.topic_id) for name, topic in found.topics.items() if not topic.error}
         bounds = _bounds(client, [source for source in parts if source.topic in known and not known[source.topic].differs])
         with self._lock:
-            self._routes[cluster.alias] = client.routes()
             for source, (start, _) in bounds.items():
                 known[source.topic].begins_at(source.partition, start)
-        fresh = {source: samples for source in bounds if (samples := _samples(parts[source], known[source.topic], bounds[source]))}
-        unproven = {source: bounds[source] for source in fresh if source.partition not in known[source.topic].bounds}
-        with self._lock:
+            fresh = {source: samples for source in bounds if (samples := _samples(parts[source], known[source.topic], bounds[source]))}
+            unproven = {source: bounds[source] for source in fresh if source.partition not in known[source.topic].bounds}
+            self._routes[cluster.alias] = client.routes()
             self._offered[cluster.alias] = time.monotonic() + OFFER_SECONDS, unproven
         ours = self._source_bounds(list(fresh))
         for name in sorted({source.topic for source in fresh}):

@@ -65,15 +65,9 @@ class Holding:
     routes: Routes
     offered: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
-    def holds(self, segment: Segment) -> bool:
-        """Whether it is trusted for all of a segment."""
-        start, end = self.offsets.get(segment.source, (0, 0))
-        return start <= segment.start and segment.upto <= end
-
-    def may_hold(self, segment: Segment) -> bool:
-        """Whether it is, or may soon be."""
-        start, end = self.offered.get(segment.source, (0, 0))
-        return self.holds(segment) or start <= segment.start and segment.upto <= end
+    def reach(self, source: TopicPartition) -> tuple[int, int]:
+        """What it holds of a partition, or offers."""
+        return self.offsets.get(source) or self.offered.get(source, (0, 0))
 
 
 @dataclass(slots=True, eq=False)
@@ -203,18 +197,22 @@ class SeveralSources(ReadAhead):
                 client.follow(holding.routes)
             self._copies[alias] = client, holding
         self._ways.clear()
-        for segment in [each for each, (line, _) in self._dealt.items() if line.alias and not self._may_hold(each, line.alias)]:
+        for segment in [each for each, (line, _) in self._dealt.items() if line.alias and not self._is_copied(each, trusted=False)]:
             self._again(segment)
         self._pauses = {alias: throttle() for alias in ("", *self._copies)}
         for line in self._lines.values():
             line.fetch.pause = self._pauses.get(line.alias, line.fetch.pause)
 
-    def _may_hold(self, segment: Segment, alias: str) -> bool:
-        return alias in self._copies and self._copies[alias][1].may_hold(segment)
+    def _is_copied(self, segment: Segment, *, trusted: bool = True) -> bool:
+        """Whether the copy that a segment was given to is trusted for all of it, or holds it at least."""
+        _, holding = self._copies.get(segment.alias, (None, None))
+        if holding is None:
+            return False
+        start, end = holding.offsets.get(segment.source, (0, 0)) if trusted else holding.reach(segment.source)
+        return start <= segment.start and segment.upto <= end
 
     def _may_be_taken(self, segment: Segment) -> bool:
-        """Whether a segment is ready, and its copy is trusted for it by now."""
-        return segment.ready and (not segment.alias or segment.alias in self._copies and self._copies[segment.alias][1].holds(segment))
+        return segment.ready and (not segment.alias or self._is_copied(segment))
 
     def continues(self, ranges: Sequence[OffsetRange]) -> bool:
         """Whether what is in flight is what these ranges need next."""
@@ -323,10 +321,10 @@ class SeveralSources(ReadAhead):
             found.append((self._line("", self._client, self._origin_leads[source]), 0, 1 << 63))
         for alias, (client, holding) in self._copies.items():
             node = client.known_leader(source)
-            bounds = holding.offsets.get(source) or holding.offered.get(source)
-            if bounds and node is not None:
+            start, end = holding.reach(source)
+            if end and node is not None:
                 try:
-                    found.append((self._line(alias, client, node), *bounds))
+                    found.append((self._line(alias, client, node), start, end))
                 except KeyError:  # that broker has left the cluster since
                     client.forget(source)
         return found

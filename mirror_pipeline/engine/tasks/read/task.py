@@ -12,7 +12,7 @@ from mirror_pipeline.engine.tasks.longlink.admission import room_of
 from mirror_pipeline.engine.tasks.longlink.connection_count import ConnectionCount
 from mirror_pipeline.engine.tasks.longlink.link import Link, worker_connections
 from mirror_pipeline.engine.tasks.longlink.read_ahead import ReadAhead
-from mirror_pipeline.engine.tasks.longlink.several import SeveralSources
+from mirror_pipeline.engine.tasks.longlink.several import Holding, SeveralSources
 from mirror_pipeline.engine.tasks.read.answer_handler import AnswerHandler, Unwritten
 from mirror_pipeline.engine.tasks.read.messages import ReadResult, ReadTask
 from mirror_pipeline.engine.tasks.read.parallel_read import read_parallel
@@ -78,8 +78,8 @@ def _fetch(
     task: ReadTask, client: WireClient, handler: AnswerHandler, outcomes: RangeOutcomes, link: Link | None, deadline: float
 ) -> None:
     """Read over a few connections or over many, by the round trip; from the source's copies, too, what they hold."""
-    sized = all(outcomes.ranges[source].builder.rules.range.bytes_per_batch for source in outcomes.open())
-    if any(holding.offsets or sized and link for holding in task.holdings):
+    task = replace(task, holdings=_usable(task, outcomes, link))
+    if task.holdings:
         _fetch_from_several(task, client, handler, outcomes, link, deadline)
         return
     by_leader = _leaders(task, client, handler, outcomes)
@@ -112,6 +112,15 @@ def _fetch(
         read_ahead.end()
 
 
+def _usable(task: ReadTask, outcomes: RangeOutcomes, link: Link | None) -> tuple[Holding, ...]:
+    """What copies hold. What they only offer is taken by a later task: that needs a link to keep it, and sizes to deal it by."""
+    if link is None:
+        return tuple(replace(each, offered={}) for each in task.holdings if each.offsets)
+    trusted = any(each.offsets for each in task.holdings)
+    sized = trusted or all(outcomes.ranges[source].builder.rules.range.bytes_per_batch for source in outcomes.open())
+    return task.holdings if sized else ()
+
+
 def _fetch_from_several(
     task: ReadTask, client: WireClient, handler: AnswerHandler, outcomes: RangeOutcomes, link: Link | None, deadline: float
 ) -> None:
@@ -126,9 +135,7 @@ def _fetch_from_several(
         open_copy = partial(worker_cache.client_of, timeout=COPY_TIMEOUT)
         several = SeveralSources(client, counts, open_copy, asked=task.connections)
     try:
-        # What is fetched of an offer is taken by a later task, if there is a link to keep it.
-        holdings = [replace(each, offered=each.offered if link else {}) for each in task.holdings]
-        several.hold(_answering(task, client, outcomes), holdings, lambda: Throttle(task.bytes_per_second).pause)
+        several.hold(_answering(task, client, outcomes), task.holdings, lambda: Throttle(task.bytes_per_second).pause)
         read_parallel(
             several, handler, outcomes, count=0, ahead=link is not None, pause=lambda size: None, patience=partial(patience, task, client),
             deadline=deadline,

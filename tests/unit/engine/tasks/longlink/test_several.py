@@ -24,6 +24,7 @@ from mirror_pipeline.model import OffsetRange, TopicPartition
 from tests.support.batch_samples import opened
 
 END, ROUNDS = 3_000, 300
+NOWHERE = Routes({}, {}, {}, 0.0)
 TOPIC = "t"
 SOURCES = [TopicPartition(TOPIC, number) for number in range(3)]
 
@@ -131,7 +132,7 @@ def read_to_the_end(habits: dict[str, list[str]], held: dict[str, int], seed: in
     aliases: list[str] = []
     for _ in range(ROUNDS):
         offsets = {alias: {source: (0, end) for source in SOURCES} for alias, end in held.items()}
-        holdings = [Holding(ClusterSettings(alias, ("h:1",)), mine, Routes()) for alias, mine in offsets.items()]
+        holdings = [Holding(ClusterSettings(alias, ("h:1",)), mine, NOWHERE) for alias, mine in offsets.items()]
         begun[-1].hold(dict.fromkeys(SOURCES, 1), holdings, lambda: lambda size: None)
         ranges = [OffsetRange(*tp, at, END, 5_000_000, "i", False, 10_000.0, 1_000.0) for tp, at in read.items() if at < END]
         if not ranges:
@@ -248,7 +249,7 @@ def test_nothing_is_taken_of_what_a_copy_only_offers() -> None:
         aliases: list[str] = []
         for number in range(ROUNDS):
             compared = number > 20
-            held = Holding(north, bounds, Routes()) if compared and trusted else Holding(north, {}, Routes(), bounds)
+            held = Holding(north, bounds, NOWHERE) if compared and trusted else Holding(north, {}, NOWHERE, bounds)
             several.hold(dict.fromkeys(SOURCES, 1), [] if compared and not trusted else [held], lambda: lambda size: None)
             ranges = [OffsetRange(*tp, at, END, 5_000_000, "i", False, 10_000.0, 1_000.0) for tp, at in read.items() if at < END]
             if not ranges:

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 
 from mirror_pipeline.errors import BrokerError, UsageError
 from mirror_pipeline.flow import Flow
+from mirror_pipeline.halts import renamed
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.kafka.answers import EARLIEST_TIME, LATEST_TIME
+from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
 from mirror_pipeline.kafka.offsets import log_range, offsets_at
 from mirror_pipeline.model import Incarnation, TopicPartition
-from mirror_pipeline.operations.resolve import resolve
+from mirror_pipeline.operations.resolve import accept_target
 from mirror_pipeline.reports import FreshCopy, Resolution
 from mirror_pipeline.text import plural
 from mirror_pipeline.topics.configs import own_settings
@@ -58,15 +60,16 @@ def remirror(flow: Flow, topic: str, *, accept_loss: bool) -> Resolution:
         if there is not None and there.topic_id in ("", generation.target_topic_id):
             admin.delete_topic(name)
             there = None
-        if there is None:
-            _create(admin, name, partitions, replicas, configs)
-    return resolve(flow, topic, "target_recreated")
+        topic_id = there.topic_id if there is not None else _created(flow, admin, generation, partitions, replicas, configs)
+    return accept_target(flow, known, topic_id)
 
 
 def _known(flow: Flow, topic: str) -> KnownCopy:
     known = known_topics(flow.config, flow.settings).get(topic)
     if known is None:
         raise UsageError(f"mirror {flow.name} has no copy of {topic}", hint="`mirror plan` shows which topics it copies")
+    if (was := known.generation.target_topic) != known.target_topic:
+        raise renamed(topic, was, known.target_topic).error()
     if topic in flow.directions().look().refused([topic]):
         raise UsageError(f"{topic} was handed over to applications: they may write to {known.target_topic}", hint="`mirror failback` first")
     if flow.settings.shared:
@@ -87,14 +90,22 @@ def _deleted(generation: Incarnation, firsts: Mapping[TopicPartition, int]) -> i
     return sum(max(0, offset - generation.starts[tp.partition]) for tp, offset in firsts.items())
 
 
-def _create(admin: Admin, name: str, partitions: int, replicas: int, configs: dict[str, str]) -> None:
-    """A deleted topic's name may be taken for some seconds; a run that sees it missing may create it first."""
-    deadline = time.monotonic() + CREATE_SECONDS
-    while True:
-        try:
-            admin.create_topic(name, partitions, replicas, configs)
-            return
-        except BrokerError as error:
-            if error.name != "TOPIC_ALREADY_EXISTS" or time.monotonic() > deadline:
-                raise
+def _created(flow: Flow, admin: Admin, old: Incarnation, partitions: int, replicas: int, configs: dict[str, str]) -> str:
+    """Create the copy's target topic, and return its new id once a broker shows it.
+
+    A deleted topic's name may be taken, and its old id shown, for some seconds; a run that sees it missing may create it first.
+    """
+    name, deadline = old.target_topic, time.monotonic() + CREATE_SECONDS
+    with flow.target_client() as client:
+        while True:
+            try:
+                admin.create_topic(name, partitions, replicas, configs)
+            except BrokerError as error:
+                if error.name != "TOPIC_ALREADY_EXISTS":
+                    raise
+            found = client.metadata([name]).topics[name]
+            if not found.error and found.topic_id != old.target_topic_id:
+                return found.topic_id
+            if time.monotonic() > deadline:
+                raise broker_error(found.error or UNKNOWN_TOPIC_OR_PARTITION, f"{name} was created, but is not shown")
             time.sleep(0.5)

@@ -27,6 +27,7 @@ from mirror_pipeline.operations.state.halts import HaltLook
 from mirror_pipeline.operations.state.ledger_view import ledger_view
 from mirror_pipeline.operations.state.snapshot import Snapshot
 from mirror_pipeline.reports import HaltedTopic, Resolution, TopicProgress
+from mirror_pipeline.topics.lanes import KnownCopy
 
 Span = tuple[int, int]
 
@@ -111,9 +112,19 @@ def resolve(flow: Flow, topic: str, accept: str) -> Resolution:
     decided = _decide(flow, found, kind, generation)
     if kind is DecisionKind.SOURCE_GONE:
         _name_lost(flow, found.store, decided)
-    Decisions(found.store, durable=flow.config.buffer.durable).add(decided)
+    return _recorded(flow, found.store, accept, decided)
+
+
+def accept_target(flow: Flow, known: KnownCopy, topic_id: str) -> Resolution:
+    """Accept the target topic of this id for a copy afresh; asks no cluster: brokers may not show it alike yet."""
+    store = next(store for store in flow.lane_stores() if store.lane == known.lane)
+    return _recorded(flow, store, "target_recreated", [_decision(known.generation, DecisionKind.TARGET, -1, (0, 0), subject=topic_id)])
+
+
+def _recorded(flow: Flow, store: LaneStore, accept: str, decided: list[Decision]) -> Resolution:
+    Decisions(store, durable=flow.config.buffer.durable).add(decided)
     spans = {d.partition: (d.start, d.end) for d in decided if d.partition >= 0}
-    return Resolution(flow.name, topic, accept, MEANING[accept], spans, decided[0].decided_by)
+    return Resolution(flow.name, decided[0].topic, accept, MEANING[accept], spans, decided[0].decided_by)
 
 
 def _refusal(flow: Flow, topic: str, accept: str, mine: list[_Halted]) -> UsageError:

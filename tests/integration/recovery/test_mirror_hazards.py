@@ -6,7 +6,7 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.buffer.ledger.decisions import Decisions
-from mirror_pipeline.errors import UsageError
-from mirror_pipeline.kafka.answers import LATEST_TIME, OffsetAnswer
+from mirror_pipeline.errors import TopicHalted, UsageError
+from mirror_pipeline.kafka.answers import LATEST_TIME, ClusterMetadata, OffsetAnswer
 from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.records.batch import headers
 from mirror_pipeline.local.embedded.start import LocalCluster
@@ -167,6 +167,30 @@ def test_a_topic_is_copied_afresh_when_that_is_asked_for(case: Case, topic_name:
     mirror.resolve(topic_name, "trimmed")
     assert once(mirror, spark).state == "ok"
     assert end_offsets(mirror, f"east.{topic_name}", target=True) == {0: 15, 1: 20}
+
+
+def test_a_topic_is_copied_afresh_though_a_broker_shows_its_deleted_topic_for_a_while(
+    case: Case, topic_name: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = case()
+    create_topic(mirror.flow.source.bootstrap_servers[0], topic_name)
+    produce(mirror.flow.source.bootstrap_servers[0], topic_name, 30)
+    once(mirror, spark)
+    target, ask = f"east.{topic_name}", WireClient.metadata
+    with mirror.flow.target_client() as client:
+        before = client.metadata([target])
+    late = iter([True] * 3)
+
+    def metadata(self: WireClient, topics: Iterable[str] | None = None) -> ClusterMetadata:
+        return before if topics is not None and list(topics) == [target] and next(late, False) else ask(self, topics)
+
+    monkeypatch.setattr(WireClient, "metadata", metadata)
+    with pytest.raises(TopicHalted, match=f"mirrored to {target} so far"):
+        case(naming="identity").remirror(topic_name)
+    mirror.remirror(topic_name)
+    assert next(late, False) is False
+    assert once(mirror, spark).state == "ok"
+    assert_identical(mirror, [topic_name])
 
 
 def test_a_record_too_large_for_the_target_goes_to_quarantine_when_that_is_accepted(

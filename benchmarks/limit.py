@@ -29,6 +29,7 @@ from mirror_pipeline.kafka.fetch import FetchedPartition, receive_fetch, send_fe
 from mirror_pipeline.kafka.produce import receive_produce, send_produce
 from mirror_pipeline.kafka.records.header import CODEC_MASK, HEADER, HEADER_BYTES, LOG_OVERHEAD
 from mirror_pipeline.kafka.records.merge import MERGED_BATCH_BYTES, merge, worth_merging
+from mirror_pipeline.kafka.wire.buffers import BufferPool
 from mirror_pipeline.kafka.wire.connection import Connection
 from mirror_pipeline.kafka.wire.transport import Buffer
 from mirror_pipeline.local.shapes.ground import OPEN_TIMES
@@ -202,7 +203,7 @@ def _by_leader(client: WireClient, partitions: Sequence[TopicPartition]) -> dict
 
 def _connect(client: WireClient, node: int) -> Connection:
     host, port = client.metadata(()).brokers[node]
-    return Connection(host, port, kept_replies=KEPT_REPLIES)
+    return Connection(host, port, replies=BufferPool(KEPT_REPLIES))
 
 
 def create(bootstrap: str, partitions: Mapping[str, int]) -> None:

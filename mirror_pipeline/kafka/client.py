@@ -5,6 +5,7 @@ Over 300 lines: every question shares one client's memory of leaders, epochs and
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -29,6 +30,7 @@ from mirror_pipeline.kafka.cluster_info import KnownBrokers
 from mirror_pipeline.kafka.codes import LEADER_NOT_AVAILABLE, NETWORK_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, lookup
 from mirror_pipeline.kafka.needs import Need, require
 from mirror_pipeline.kafka.wire import requests
+from mirror_pipeline.kafka.wire.buffers import STEP, BufferPool
 from mirror_pipeline.kafka.wire.connection import IDLE_PATIENCE
 from mirror_pipeline.kafka.wire.connection import Connection as Connection
 from mirror_pipeline.kafka.wire.connection import readable as readable
@@ -263,10 +265,13 @@ class WireClient:
             return None
         return cached
 
-    def opener(self, node_id: int) -> Callable[[], Connection]:
-        """Opens a further connection over a long link to a known broker; may be called in another thread."""
+    def opener(self, node_id: int, replies: BufferPool | None = None) -> Callable[[], Connection]:
+        """Opens a further connection over a long link to a known broker; may be called in another thread.
+
+        ``replies``: memory for answers that all of them share.
+        """
         address = self._brokers[node_id]  # a parallel fetch waits for all of its connections when one is throttled
-        return lambda: self._dialler.open(*address, open_timeout=OPEN_TIMEOUT, receive_buffer=LONG_RECEIVE_BYTES, kept_replies=0)
+        return lambda: self._dialler.open(*address, open_timeout=OPEN_TIMEOUT, receive_buffer=LONG_RECEIVE_BYTES, replies=replies)
 
     def routes(self) -> Routes:
         """What this client knows of the cluster, for others."""
@@ -282,6 +287,7 @@ class WireClient:
 
     def keep(self, node_id: int, lane: int, opened: Connection) -> None:
         """Make ``opened`` the connection number ``lane`` to a broker."""
+        opened.own_replies()
         self._connections[node_id, lane] = opened
 
     def list_offsets(
@@ -487,6 +493,14 @@ def metadata_of(client: HasMetadata, topics: Iterable[str]) -> ClusterMetadata:
         return client.metadata(topics)
     except WrongCluster as error:
         return ClusterMetadata(error.cluster_id, -1, {}, {})
+
+
+def shared_replies(room: int) -> BufferPool:
+    """Memory for the answers of many connections, which wait for each other; up to ``room`` bytes of it are used again.
+
+    It goes with the last of the connections that has not become a client's own.
+    """
+    return BufferPool(math.inf, room=room, pinned=STEP)
 
 
 def _no_offset(code: int) -> OffsetAnswer:

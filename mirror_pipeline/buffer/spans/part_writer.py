@@ -7,6 +7,7 @@ import os
 import time
 import uuid
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,8 @@ Buffer = bytes | bytearray | memoryview
 MAX_PAYLOAD = 2**31 - 1 - 2**16
 # Written in one call: the spans of a small micro-batch. A larger payload is written from where it is, not copied.
 TOGETHER_BYTES = 64 * 1024
+FLUSHED_BYTES = 16 * 2**20
+"""Brought to the disk while more is written, so that :meth:`PartFileWriter.close` has little to wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,9 @@ class PartFileWriter:
         self._at = 0
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
+        self._flusher: ThreadPoolExecutor | None = None
+        self._flush: Future[None] | None = None
+        self._flushed = 0
 
     @property
     def path(self) -> str:
@@ -145,9 +151,24 @@ class PartFileWriter:
         assert self._sink is not None  # noqa: S101 - opened before anything waits
         if self._store.local:
             write_all(self._sink.fileno(), waiting)
+            if self._durable and self._at - self._flushed >= FLUSHED_BYTES:
+                self._flush_beside(self._sink.fileno())
         else:
             for piece in waiting:
                 self._sink.write(piece)
+
+    def _flush_beside(self, handle: int) -> None:
+        """Bring what is written to the disk in a thread of its own, unless that is still at it; raises as :meth:`_flush_over`."""
+        if self._flush is not None and not self._flush.done():
+            return
+        self._flush_over()
+        self._flusher, self._flushed = self._flusher or ThreadPoolExecutor(1, "part-flush"), self._at
+        self._flush = self._flusher.submit(os.fsync, handle)
+
+    def _flush_over(self) -> None:
+        """Wait for that. Raises OSError: the kernel tells one of those who ask only that it failed."""
+        if self._flush is not None:
+            self._flush.result()
 
     def _ref(self, span: SpanDraft, size: int) -> SpanRef:
         return SpanRef(
@@ -181,6 +202,7 @@ class PartFileWriter:
             self._waiting.append(self._format.tail(self._described))
             self._write_out()
             if self._durable:
+                self._flush_over()
                 os.fsync(self._sink.fileno())
             self._sink.close()
             if self._durable:
@@ -196,6 +218,8 @@ class PartFileWriter:
     def abort(self) -> None:
         """Remove what was written."""
         if self._sink is not None:
+            with contextlib.suppress(OSError):
+                self._flush_over()
             with contextlib.suppress(OSError, ValueError):
                 self._sink.close()
             if self._store.local:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from threading import Lock
 
 KEPT_BUFFERS = 2  # one in use, one to receive into
+TRIED_BUFFERS = 4
+"""Of many those that were handed out longest ago: if they are in use, so are most."""
 # Buffer sizes are multiples of it, so that a later request of a slightly different size still fits.
 STEP = 64 * 1024
 CHUNK_BYTES = 4 * 2**20
@@ -14,13 +18,15 @@ class BufferPool:
     """Hands out writable views; a buffer returns by itself when the last view of it is gone.
 
     A bytearray refuses to change its size while a view of it exists; that refusal is the test, so a view that
-    is still held by anyone (a slice, an Arrow buffer) is never overwritten by a later response. ``most`` are kept for use again.
+    is still held by anyone (a slice, an Arrow buffer) is never overwritten by a later response. ``most`` are kept for use again, as
+    far as there is ``room`` for their bytes; a small response gets one of at most ``pinned`` bytes.
     What it saves is the kernel's work for fresh memory, which is several times that of a copy. Any thread may ask.
     """
 
-    def __init__(self, most: int = KEPT_BUFFERS) -> None:
-        self._most = most
-        self._kept: list[bytearray] = []
+    def __init__(self, most: float = KEPT_BUFFERS, *, room: float = math.inf, pinned: int = 1 << 20) -> None:
+        self._most, self._room, self._pinned = most, room, pinned
+        self._bytes = 0
+        self._kept: deque[bytearray] = deque()
         self._lock = Lock()
 
     def take(self, size: int) -> memoryview:
@@ -29,16 +35,29 @@ class BufferPool:
             return self._take(size)
 
     def _take(self, size: int) -> memoryview:
-        free = [buffer for buffer in self._kept if _unused(buffer)]
-        for buffer in free:
-            if size <= len(buffer) <= max(4 * size, 1 << 20):
-                return memoryview(buffer)[:size]
-        buffer = bytearray(-(-size // STEP) * STEP)
-        if len(self._kept) < self._most:
+        at, unfit = 0, False
+        for _ in range(TRIED_BUFFERS):
+            if at == len(self._kept):
+                break
+            buffer = self._kept[at]
+            if not _unused(buffer):
+                at += 1
+                continue
+            del self._kept[at]
             self._kept.append(buffer)
-        elif free:
-            self._kept[next(i for i, kept in enumerate(self._kept) if kept is free[0])] = buffer
+            if size <= len(buffer) <= max(4 * size, self._pinned):
+                return memoryview(buffer)[:size]
+            unfit = True
+        buffer = bytearray(-(-size // STEP) * STEP)
+        if unfit and not self._has_room(buffer):
+            self._bytes -= len(self._kept.pop())
+        if self._has_room(buffer):
+            self._kept.append(buffer)
+            self._bytes += len(buffer)
         return memoryview(buffer)[:size]
+
+    def _has_room(self, buffer: bytearray) -> bool:
+        return len(self._kept) < self._most and self._bytes + len(buffer) <= self._room
 
 
 class Arena:

@@ -20,7 +20,7 @@ from mirror_pipeline.kafka.security import sasl
 from mirror_pipeline.kafka.security.access import taken_before
 from mirror_pipeline.kafka.security.tls import tls_context
 from mirror_pipeline.kafka.wire import messages
-from mirror_pipeline.kafka.wire.buffers import KEPT_BUFFERS, BufferPool
+from mirror_pipeline.kafka.wire.buffers import BufferPool
 from mirror_pipeline.kafka.wire.frames import SIZE, Arriving
 from mirror_pipeline.kafka.wire.messages import CHANGES, OPENING_APIS, SPOKEN, Api
 from mirror_pipeline.kafka.wire.transport import Buffer, Transport
@@ -73,7 +73,7 @@ class Connection:
         timeout: Seconds without any byte transferred after which a reply or send is given up.
         open_timeout: Seconds for connecting, TLS, negotiation and authentication together; ``timeout`` when None.
         receive_buffer, send_buffer: socket buffers in bytes; None leaves the kernel to grow them.
-        kept_replies: number of replies whose memory is reused; 0 where many connections' replies wait for each other.
+        replies: memory for answers; None for a pool of its own.
         identity: the cluster it must lead to: a broker of another one is a Stranger, and none of its answers is handed out.
         topics: ids of topics, for requests that can name them so.
     """
@@ -89,7 +89,7 @@ class Connection:
         open_timeout: float | None = None,
         receive_buffer: int | None = None,
         send_buffer: int | None = None,
-        kept_replies: int = KEPT_BUFFERS,
+        replies: BufferPool | None = None,
         identity: Identity | None = None,
         topics: TopicIds | None = None,
     ) -> None:
@@ -106,7 +106,7 @@ class Connection:
         self._security = security
         self._client_id = client_id.encode()
         self._socket_buffers = (receive_buffer, send_buffer)
-        self._pool = BufferPool(kept_replies)
+        self._pool = replies if replies is not None else BufferPool()
         self._correlation_id = 0
         self._pending: deque[Pending] = deque()
         self._backlog: deque[Reply] = deque()
@@ -116,6 +116,10 @@ class Connection:
         self._renew_at: float | None = None
         self._arriving: Arriving | None = None
         self._transport = self._open()
+
+    def own_replies(self) -> None:
+        """Share no memory for answers any more: what many needed is given back."""
+        self._pool = BufferPool()
 
     @property
     def closed(self) -> bool:

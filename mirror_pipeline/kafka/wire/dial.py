@@ -12,7 +12,7 @@ from mirror_pipeline.kafka.answers import TopicIds
 from mirror_pipeline.kafka.security.access import taken_before
 from mirror_pipeline.kafka.security.identity import Identity
 from mirror_pipeline.kafka.security.tls import TlsFailed
-from mirror_pipeline.kafka.wire.buffers import KEPT_BUFFERS
+from mirror_pipeline.kafka.wire.buffers import BufferPool
 from mirror_pipeline.kafka.wire.connection import CLIENT_ID, Connection
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Dialler:
         return self._last.brokers_versions if self._last is not None else {}
 
     def open(
-        self, host: str, port: int, *, open_timeout: float, receive_buffer: int | None = None, kept_replies: int = KEPT_BUFFERS
+        self, host: str, port: int, *, open_timeout: float, receive_buffer: int | None = None, replies: BufferPool | None = None
     ) -> Connection:
         """A new connection to a broker of this cluster: what another one answers is never handed out.
 
@@ -65,7 +65,7 @@ class Dialler:
                 open_timeout=min(open_timeout, self._timeout),
                 receive_buffer=_bytes(settings.get("socket.receive.buffer.bytes")) or receive_buffer,
                 send_buffer=_bytes(settings.get("socket.send.buffer.bytes")),
-                kept_replies=kept_replies,
+                replies=replies,
                 identity=self.identity,
                 topics=self.topics,
             )

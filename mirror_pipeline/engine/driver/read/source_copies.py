@@ -86,11 +86,6 @@ class Copies:
         with self._lock:
             return len(self._looked) == len(self._context.copies)
 
-    @property
-    def expected(self) -> bool:
-        """Whether one is being compared for the first time, and may soon be read."""
-        return self._wanted.is_set() and not self.compared
-
     def holdings(self, waiting: float) -> tuple[Holding, ...]:
         """What copies may be read for now, if a backlog of ``waiting`` bytes is worth it."""
         if not self._context.copies or waiting < WORTH_COPIES_BYTES:

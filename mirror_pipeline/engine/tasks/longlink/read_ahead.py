@@ -12,7 +12,7 @@ from mirror_pipeline.engine.tasks.longlink.admission import ROOM_BYTES
 from mirror_pipeline.engine.tasks.longlink.connection_count import MOST_IDLE
 from mirror_pipeline.engine.tasks.longlink.parallel_fetch import ParallelFetch
 from mirror_pipeline.engine.tasks.longlink.segments import Segment, beyond, cut, in_turn, stop_of
-from mirror_pipeline.kafka.client import WireClient
+from mirror_pipeline.kafka.client import WireClient, shared_replies
 from mirror_pipeline.model import OffsetRange, TopicPartition
 
 READ_AHEAD_LOOK_SECONDS = 0.5
@@ -31,6 +31,7 @@ class ReadAhead:
     def __init__(self, client: WireClient, round_trip: float, room: int | None = None) -> None:
         self.round_trip = round_trip
         self._room = ROOM_BYTES if room is None else room
+        self._replies = shared_replies(self._room)
         self._client = client
         self._fetches: dict[int, ParallelFetch] = {}
         self._leaders: dict[TopicPartition, int] = {}
@@ -188,7 +189,8 @@ class ReadAhead:
                 kept = [connection for number in range(slots) if (connection := self._client.take(leader, number)) is not None]
                 for connection in kept:
                     connection.limit(self._client.timeout)  # some of many are slow for longer than a broker may be silent
-                fetch = self._fetches[leader] = ParallelFetch(kept, self._client.opener(leader), news=self._news, pause=pause)
+                opener = self._client.opener(leader, self._replies)
+                fetch = self._fetches[leader] = ParallelFetch(kept, opener, news=self._news, pause=pause)
                 fetch.admission.room = self._room * leaders.count(leader) // len(leaders)
                 fetch.most = count
                 fetch.add(mine, self._stops)

@@ -36,7 +36,8 @@ class Segment:
     One that turns out to be larger than expected is cut: ``end`` is less then, and ``rest`` continues to where it ended at first,
     ``upto``. ``known``: ``size`` is an estimate by what was read of the partition. ``held`` are the bytes of its answers
     while they count as read ahead; ``passed`` says that it is no longer needed, ``fault`` what was raised over its answers, which
-    is a fault of ours. ``alias`` is the copy that it is read from, "" for the source.
+    is a fault of ours. ``alias`` is the copy that it is read from, "" for the source; ``moves`` how often it was given to another cluster
+    because it was late.
     """
 
     source: TopicPartition
@@ -55,6 +56,7 @@ class Segment:
     held: int = 0
     passed: bool = False
     alias: str = ""
+    moves: int = 0
     upto: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -271,11 +271,13 @@ class SeveralSources(ReadAhead):
         free = not self._ways or self._any_free(now)
         passed_over: list[Segment] = []
         while (free or firsts) and self._undealt and len(passed_over) < LOOKED_AT:
+            full = self._dealt_bytes + self._undealt[0].size > self._room
+            if full and not firsts:
+                break
             segment = self._undealt.popleft()
             if segment.passed:
                 continue
             first = segment in firsts
-            full = self._dealt_bytes + segment.size > self._room
             line = None if full and not first else self._choose(segment, now, first=first)
             if line is None:
                 passed_over.append(segment)
@@ -333,7 +335,7 @@ class SeveralSources(ReadAhead):
         line = self._lines.get((alias, node))
         if line is None or not line.fetch.reads and time.monotonic() >= line.rests:
             count = self._counts(alias).now(client.round_trip, self._asked) or LEAST_CONNECTIONS
-            fetch = ParallelFetch([], client.opener(node), news=self._news, pause=self._pauses[alias])
+            fetch = ParallelFetch([], client.opener(node, self._replies), news=self._news, pause=self._pauses[alias])
             fetch.most = count
             fetch.start(count)
             line = self._lines[alias, node] = Line(alias, client, node, fetch, round_trip=client.round_trip)
@@ -377,11 +379,11 @@ class SeveralSources(ReadAhead):
         self._again(segment)
         return False
 
-    def _again(self, segment: Segment) -> None:
+    def _again(self, segment: Segment, *, late: bool = False) -> None:
         """Let another line read a segment, with all that was cut off it."""
         row = self._rows[segment.source]
         size = round(segment.size * (segment.upto - segment.start) / max(1, segment.end - segment.start))
-        fresh = Segment(segment.source, segment.start, segment.upto, size, segment.slack, known=segment.known)
+        fresh = Segment(segment.source, segment.start, segment.upto, size, segment.slack, known=segment.known, moves=segment.moves + late)
         row[row.index(segment)] = fresh
         self._pass(segment, rest=True)
         self._undealt.appendleft(fresh)
@@ -418,11 +420,12 @@ class SeveralSources(ReadAhead):
                 continue
             line = self._dealt[segment][0]
             line.fetch.prioritise(segment)
-            late = now - line.asked.get(segment, now) > line.patience
+            # Longer each time: all lines may be slower than they were thought to be, and then each would take it from the other.
+            late = now - line.asked.get(segment, now) > line.patience * 2**segment.moves
             if late and any(each is not line and each.strikes < STRIKES for each in self._holding(segment, now)):
                 line.strikes += line.stands(now)
                 if line.strikes < STRIKES:
-                    self._again(segment)
+                    self._again(segment, late=True)
                 else:
                     line.rests = now + LINE_REST_SECONDS
                     self.lost.add(line.alias)

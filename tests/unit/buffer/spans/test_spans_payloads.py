@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -186,6 +188,54 @@ def test_a_commit_reaches_the_disk_after_what_it_names(store: LaneStore, monkeyp
     folder = store.table("spans")
     log = f"{folder}/_delta_log"
     assert synced == ([f"{folder}/{part.path}", folder, f"{log}/{1:020d}.json", log] if durable else [])
+
+
+def test_a_large_file_goes_to_the_disk_while_it_is_written(store: LaneStore, spans: SpanTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside, may_end, really = threading.Event(), threading.Event(), os.fsync
+    sizes: list[int] = []
+
+    def slow(handle: int) -> None:
+        sizes.append(os.fstat(handle).st_size)
+        if threading.current_thread() is not threading.main_thread():
+            beside.set()
+            assert may_end.wait(30)
+        really(handle)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    monkeypatch.setattr(part_writer, "FLUSHED_BYTES", 100_000)
+    writer = PartFileWriter(store, 0, 0)
+    for number in range(4):  # the first is on its way to the disk: the writer waits for it at the end alone
+        writer.add(draft(number, number + 1), bytes(120_000))
+    assert beside.wait(30)
+    may_end.set()
+    part = writer.close()
+    assert part is not None and len(sizes) == 3 and 120_000 < sizes[0] < sizes[1] == part.size  # then the folder
+    with SpanReader(store) as reader:
+        assert [len(reader.payload(ref)) for ref in part.spans] == [120_000] * 4
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_failure_to_bring_a_file_to_the_disk_is_told_though_it_is_named_once(
+    store: LaneStore, spans: SpanTable, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    failed = threading.Event()
+
+    def once(handle: int) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", once)
+    monkeypatch.setattr(part_writer, "FLUSHED_BYTES", 100_000)
+    writer = PartFileWriter(store, 0, 0)
+    writer.add(draft(0, 1), bytes(120_000))
+    assert failed.wait(30)
+    with pytest.raises(BufferUnusable, match="Input/output error"):
+        while again:
+            writer.add(draft(1, 2), bytes(120_000))
+        writer.close()
+    writer.abort()
+    assert not os.path.exists(writer.path)
 
 
 def test_a_file_that_somebody_removed_while_it_was_written_is_no_part(store: LaneStore, spans: SpanTable) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -9,7 +10,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_pipeline.kafka.wire.buffers import CHUNK_BYTES, KEPT_BUFFERS, Arena, BufferPool
+from mirror_pipeline.kafka.wire.buffers import CHUNK_BYTES, KEPT_BUFFERS, STEP, Arena, BufferPool
 
 
 def test_a_buffer_is_used_again_once_its_views_are_gone() -> None:
@@ -58,6 +59,30 @@ def test_a_small_reply_does_not_pin_a_huge_buffer() -> None:
     huge = del_me.obj
     del del_me
     assert pool.take(100).obj is not huge
+
+
+def test_of_many_buffers_the_one_held_longest_comes_back() -> None:
+    pool = BufferPool(100, pinned=STEP)
+    held = [pool.take(400_000) for _ in range(50)]
+    known = {id(view.obj) for view in held}
+    for _ in range(200):
+        held.pop(0)
+        held.append(pool.take(400_000 + len(held)))
+    assert {id(view.obj) for view in held} == known
+    assert id(pool.take(50_000).obj) not in known
+
+
+def test_buffers_of_other_sizes_make_way() -> None:
+    pool = BufferPool(math.inf, room=4_000_000, pinned=STEP)
+    held: list[memoryview] = []
+    for size in (300_000, 3_000_000, 100, 300_000):  # as when topics of other record sizes have their turn
+        for _ in range(20):
+            held.clear()
+            held += [pool.take(size) for _ in range(3_000_000 // max(size, STEP))]
+        known = {id(view.obj) for view in held}
+        held.clear()
+        assert {id(view.obj) for view in [pool.take(size) for _ in known]} == known
+        assert sum(map(len, pool._kept)) <= 4_000_000
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.booleans()), max_size=40))

@@ -131,7 +131,7 @@ class Client:
     def take(self, leader: int, lane: int) -> None:
         return None
 
-    def opener(self, leader: int) -> Callable[[], Line]:
+    def opener(self, leader: int, replies: object) -> Callable[[], Line]:
         return self.brokers[leader].opened
 
     def mute(self, leader: int, until: float) -> None:

@@ -35,7 +35,7 @@ class Client:
     def take(self, leader: int, lane: int) -> None:
         return None
 
-    def opener(self, leader: int) -> None:
+    def opener(self, leader: int, replies: object) -> None:
         return None
 
     def mute(self, leader: int, until: float) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,6 +29,8 @@ END, ROUNDS = 3_000, 300
 NOWHERE = Routes({}, {}, {}, 0.0)
 TOPIC = "t"
 SOURCES = [TopicPartition(TOPIC, number) for number in range(3)]
+SLOW_SECONDS = 0.1
+"""Twenty times the patience with a line of which nothing is known."""
 
 
 class Client:
@@ -47,7 +51,7 @@ class Client:
     def forget(self, source: TopicPartition) -> None:
         self.led.discard(source)
 
-    def opener(self, node: int) -> str:
+    def opener(self, node: int, replies: object) -> str:
         return self.alias
 
     def mute(self, node: int, until: float) -> None:
@@ -92,8 +96,15 @@ class Fetch:
                 segment.error, segment.ready = ConnectionLost("gone"), True
             elif what == "moved":
                 segment.answers, segment.ready = [FetchedPartition(6, -1, -1, -1, [], memoryview(b""))], True
+            elif what == "slow":
+                threading.Timer(SLOW_SECONDS, self._arrives, (segment,)).start()
             elif what != "hangs":
                 segment.answers, segment.ready = [answer(segment, what)], True
+
+    def _arrives(self, segment: Segment) -> None:
+        if not segment.passed:
+            segment.answers, segment.ready = [answer(segment, "good")], True
+            self.news.set()
 
 
 def answer(segment: Segment, what: str) -> FetchedPartition:
@@ -187,6 +198,20 @@ def test_what_stands_is_given_back_and_said() -> None:
     aliases, begun = read_to_the_end({"east": ["good"], "north": ["hangs"]}, {"north": END}, 1)
     assert set(aliases) == {""}
     assert begun[0].lost == {"north"}
+
+
+def test_lines_that_are_slower_than_they_were_waited_for_do_not_take_a_segment_from_each_other_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A limit of 1 MB/s holds each answer up for longer than a new line is waited for, and nothing is known of its rate before."""
+    monkeypatch.setattr(Fetch, "quiet", lambda self, now: 0.0)
+    Fetch.habits = {"east": ["slow"], "north": ["slow"]}
+    several = begin()
+    north = Holding(ClusterSettings("north", ("h:1",)), dict.fromkeys(SOURCES, (0, END)), NOWHERE)
+    several.hold(dict.fromkeys(SOURCES, 1), [north], lambda: lambda size: None)
+    ranges = [OffsetRange(*source, 0, 20, 5_000_000, "i", True, 10_000.0, 1_000.0) for source in SOURCES]
+    several.share(ranges, count=0, ahead=False, pause=lambda size: None)
+    assert several.next(time.monotonic() + 20) is not None
 
 
 def line_of(quiet: float) -> Line:

@@ -44,6 +44,8 @@ LEFT_FULL_SECONDS = 15.0
 PARTITION_FETCH_BYTES = 4 * 2**20
 # Until a micro-batch is closed that `bandwidth` slows down: its records arrive meanwhile, and a stop waits for it.
 LIMITED_SECONDS = 2.0
+# Until the first one of topics of which nothing is known, where copies will be read, too: they are dealt out by their sizes.
+SIZES_SECONDS = 0.5
 # A micro-batch filled to this share is full: over a long link the next one may be larger.
 FULL_SHARE = 0.9
 TASK_MEMORY_BYTES = 64 * 2**20
@@ -195,6 +197,8 @@ class ReadLoop:
         asked, copies = kept_tasks(context, rules, self._micro_batch, place.runner.tasks)
         shares = assign([(each, float(each.range.max_bytes)) for each in asked], place.runner.tasks) if asked else []
         limit = engine.bandwidth_at(datetime.now().time())
+        unsized = self._copies.wanted and not all(each.range.bytes_per_batch for each in rules)
+        seconds = SIZES_SECONDS if unsized else LIMITED_SECONDS if limit else engine.max_batch_age
         tasks = [
             ReadTask(
                 store=self._context.store,
@@ -204,7 +208,7 @@ class ReadLoop:
                 rules=tuple(share),
                 fetch_bytes=engine.fetch_max_bytes, partition_fetch_bytes=PARTITION_FETCH_BYTES, memory_bytes=TASK_MEMORY_BYTES,
                 timeout=engine.request_timeout,
-                seconds=min(engine.max_batch_age, LIMITED_SECONDS) if limit else engine.max_batch_age,
+                seconds=min(engine.max_batch_age, seconds),
                 durable=self._context.buffer.durable,
                 connections=engine.connections,
                 tasks=len(shares),

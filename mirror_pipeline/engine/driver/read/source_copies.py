@@ -86,6 +86,11 @@ class Copies:
         with self._lock:
             return len(self._looked) == len(self._context.copies)
 
+    @property
+    def wanted(self) -> bool:
+        """Whether there is a backlog that is worth copies, and there are some."""
+        return self._wanted.is_set()
+
     def holdings(self, waiting: float) -> tuple[Holding, ...]:
         """What copies may be read for now, if a backlog of ``waiting`` bytes is worth it."""
         if not self._context.copies or waiting < WORTH_COPIES_BYTES:

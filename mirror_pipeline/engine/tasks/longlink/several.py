@@ -420,10 +420,11 @@ class SeveralSources(ReadAhead):
                 continue
             line = self._dealt[segment][0]
             line.fetch.prioritise(segment)
-            # Longer each time: all lines may be slower than they were thought to be, and then each would take it from the other.
-            late = now - line.asked.get(segment, now) > line.patience * 2**segment.moves
+            stands = line.stands(now)
+            # One that brings something gets longer each time: if all are slow, they would take it from each other for ever.
+            late = now - line.asked.get(segment, now) > line.patience * (1 if stands else 2**segment.moves)
             if late and any(each is not line and each.strikes < STRIKES for each in self._holding(segment, now)):
-                line.strikes += line.stands(now)
+                line.strikes += stands
                 if line.strikes < STRIKES:
                     self._again(segment, late=True)
                 else:

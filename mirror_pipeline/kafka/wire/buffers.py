@@ -7,8 +7,8 @@ from collections import deque
 from threading import Lock
 
 KEPT_BUFFERS = 2  # one in use, one to receive into
-TRIED_BUFFERS = 4
-"""Of many those that were handed out longest ago: if they are in use, so are most."""
+TRIED_BUFFERS = 64
+"""Of many, those not tried for longest: if they are in use, so are most."""
 # Buffer sizes are multiples of it, so that a later request of a slightly different size still fits.
 STEP = 64 * 1024
 CHUNK_BYTES = 4 * 2**20
@@ -35,29 +35,24 @@ class BufferPool:
             return self._take(size)
 
     def _take(self, size: int) -> memoryview:
-        at, unfit = 0, False
-        for _ in range(TRIED_BUFFERS):
-            if at == len(self._kept):
-                break
-            buffer = self._kept[at]
-            if not _unused(buffer):
-                at += 1
+        needed, kept = -(-size // STEP) * STEP, self._kept
+        for _ in range(min(TRIED_BUFFERS, len(kept))):
+            buffer = kept[0]
+            unused, fits = _unused(buffer), size <= len(buffer) <= max(4 * size, self._pinned)
+            if unused and not fits and not self._has_room(needed):
+                self._bytes -= len(kept.popleft())
                 continue
-            del self._kept[at]
-            self._kept.append(buffer)
-            if size <= len(buffer) <= max(4 * size, self._pinned):
+            kept.rotate(-1)
+            if unused and fits:
                 return memoryview(buffer)[:size]
-            unfit = True
-        buffer = bytearray(-(-size // STEP) * STEP)
-        if unfit and not self._has_room(buffer):
-            self._bytes -= len(self._kept.pop())
-        if self._has_room(buffer):
-            self._kept.append(buffer)
-            self._bytes += len(buffer)
+        buffer = bytearray(needed)
+        if self._has_room(needed):
+            kept.append(buffer)
+            self._bytes += needed
         return memoryview(buffer)[:size]
 
-    def _has_room(self, buffer: bytearray) -> bool:
-        return len(self._kept) < self._most and self._bytes + len(buffer) <= self._room
+    def _has_room(self, needed: int) -> bool:
+        return len(self._kept) < self._most and self._bytes + needed <= self._room
 
 
 class Arena:
@@ -82,8 +77,8 @@ class Arena:
 
 def _unused(buffer: bytearray) -> bool:
     try:
-        buffer.append(0)
+        buffer.pop()  # shrinks in place; to grow first would move it
     except BufferError:
         return False
-    buffer.pop()
+    buffer.append(0)
     return True

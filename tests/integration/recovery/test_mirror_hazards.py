@@ -144,7 +144,8 @@ def test_a_topic_is_copied_afresh_when_that_is_asked_for(case: Case, topic_name:
     assert mirror.remirror(topic_name).accepted == "target_recreated"
     produce(east, topic_name, 10, partitions=2, start=30)
     if running:
-        wait_until(lambda: end_offsets(mirror, f"east.{topic_name}", target=True) == {0: 20, 1: 20}, 180, lambda: f"the copy: {mirror.lag()}")
+        copied = {0: 20, 1: 20}
+        wait_until(lambda: end_offsets(mirror, f"east.{topic_name}", target=True) == copied, 180, lambda: f"the copy: {mirror.lag()}")
         stop.set()
         lane.join(60)
     assert once(mirror, spark).state == "ok"

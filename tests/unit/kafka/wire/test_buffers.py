@@ -6,6 +6,7 @@ import math
 import sys
 import threading
 import time
+from collections import deque
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,6 +84,16 @@ def test_buffers_of_other_sizes_make_way() -> None:
         held.clear()
         assert {id(view.obj) for view in [pool.take(size) for _ in known]} == known
         assert sum(map(len, pool._kept)) <= 4_000_000
+
+
+def test_no_more_is_kept_than_was_in_use_at_once() -> None:
+    pool, held = BufferPool(math.inf, pinned=STEP), deque[memoryview]()
+    first = [pool.take(400_000) for _ in range(20)]  # as of a partition that has to wait for its turn
+    for _ in range(200):
+        held.append(pool.take(400_000))
+        if len(held) > 10:
+            held.popleft()
+    assert len(pool._kept) <= len(first) + 11
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.booleans()), max_size=40))

@@ -44,8 +44,8 @@ LEFT_FULL_SECONDS = 15.0
 PARTITION_FETCH_BYTES = 4 * 2**20
 # Until a micro-batch is closed that `bandwidth` slows down: its records arrive meanwhile, and a stop waits for it.
 LIMITED_SECONDS = 2.0
-# Until the first one of topics of which nothing is known, where copies will be read, too: they are dealt out by their sizes.
-SIZES_SECONDS = 0.5
+# Until one is closed that the next one should follow soon: topics are dealt out to copies by their sizes, and copies tell what they hold.
+SOON_SECONDS = 0.5
 # A micro-batch filled to this share is full: over a long link the next one may be larger.
 FULL_SHARE = 0.9
 TASK_MEMORY_BYTES = 64 * 2**20
@@ -198,7 +198,8 @@ class ReadLoop:
         shares = assign([(each, float(each.range.max_bytes)) for each in asked], place.runner.tasks) if asked else []
         limit = engine.bandwidth_at(datetime.now().time())
         unsized = self._copies.wanted and not all(each.range.bytes_per_batch for each in rules)
-        seconds = SIZES_SECONDS if unsized else LIMITED_SECONDS if limit else engine.max_batch_age
+        soon = unsized or self._copies.awaited
+        seconds = SOON_SECONDS if soon else LIMITED_SECONDS if limit else engine.max_batch_age
         tasks = [
             ReadTask(
                 store=self._context.store,

@@ -36,6 +36,8 @@ CONNECTED_EARLY = 3
 """Brokers of each copy."""
 OFFER_SECONDS = 10.0
 """While a copy is compared, what it holds is fetched already; after so long the others read it."""
+AWAITED_SECONDS = 3.0
+"""For what a copy holds; an answer takes four round trips."""
 SOURCE_SECONDS = 5.0
 """Without an answer of the source: a copy is then compared with what the target has."""
 COMPARED_SAMPLES, COMPARED_BYTES = 6, 64 * 1024
@@ -77,6 +79,7 @@ class Copies:
         self._routes: dict[str, Routes] = {}
         self._offered: dict[str, tuple[float, Bounds]] = {}
         self._looked: set[str] = set()
+        self._awaited_until = 0.0
         for cluster in context.copies:
             threading.Thread(target=self._work, args=(cluster,), name=f"copy-{cluster.alias}", daemon=True).start()
 
@@ -91,12 +94,21 @@ class Copies:
         """Whether there is a backlog that is worth copies, and there are some."""
         return self._wanted.is_set()
 
+    @property
+    def awaited(self) -> bool:
+        """Whether a copy may say any moment what it holds, for the next micro-batch to read."""
+        with self._lock:
+            told = self._looked | self._routes.keys()
+            return time.monotonic() < self._awaited_until and len(told) < len(self._context.copies)
+
     def holdings(self, waiting: float) -> tuple[Holding, ...]:
         """What copies may be read for now, if a backlog of ``waiting`` bytes is worth it."""
         if not self._context.copies or waiting < WORTH_COPIES_BYTES:
             self._wanted.clear()
             return ()
-        self._wanted.set()
+        if not self._wanted.is_set():
+            self._awaited_until = time.monotonic() + AWAITED_SECONDS
+            self._wanted.set()
         with self._lock:
             found = [self._holding(cluster) for cluster in self._context.copies if cluster.alias in self._routes]
         return tuple(holding for holding in found if holding.offsets or holding.offered)

@@ -186,11 +186,7 @@ class ReadAhead:
             fetch = self._fetches.get(leader)
             if fetch is None:
                 slots = min(count, len(mine))
-                kept = [connection for number in range(slots) if (connection := self._client.take(leader, number)) is not None]
-                for connection in kept:
-                    connection.limit(self._client.timeout)  # some of many are slow for longer than a broker may be silent
-                opener = self._client.opener(leader, self._replies)
-                fetch = self._fetches[leader] = ParallelFetch(kept, opener, news=self._news, pause=pause)
+                fetch = self._fetches[leader] = self._fetch_from(self._client, leader, slots, pause)
                 fetch.admission.room = self._room * leaders.count(leader) // len(leaders)
                 fetch.most = count
                 fetch.add(mine, self._stops)
@@ -199,6 +195,13 @@ class ReadAhead:
                 fetch.pause, fetch.most = pause, count
                 fetch.add(mine, self._stops)
                 fetch.resize(min(count, max(fetch.count, len(mine))))
+
+    def _fetch_from(self, client: WireClient, node: int, slots: int, pause: Callable[[int], None]) -> ParallelFetch:
+        """Nothing yet from a broker, over the connections that the client has to it, and others."""
+        kept = [connection for number in range(slots) if (connection := client.take(node, number)) is not None]
+        for connection in kept:
+            connection.limit(client.timeout)  # some of many are slow for longer than a broker may be silent
+        return ParallelFetch(kept, client.opener(node, self._replies), news=self._news, pause=pause)
 
 
 def end_fetch(fetch: ParallelFetch, client: WireClient, node: int) -> None:

@@ -335,7 +335,7 @@ class SeveralSources(ReadAhead):
         line = self._lines.get((alias, node))
         if line is None or not line.fetch.reads and time.monotonic() >= line.rests:
             count = self._counts(alias).now(client.round_trip, self._asked) or LEAST_CONNECTIONS
-            fetch = ParallelFetch([], client.opener(node, self._replies), news=self._news, pause=self._pauses[alias])
+            fetch = self._fetch_from(client, node, count, self._pauses[alias])
             fetch.most = count
             fetch.start(count)
             line = self._lines[alias, node] = Line(alias, client, node, fetch, round_trip=client.round_trip)

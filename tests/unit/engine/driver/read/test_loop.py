@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mirror_pipeline.config import ClusterSettings
 from mirror_pipeline.engine.driver.context import LaneContext
-from mirror_pipeline.engine.driver.read.loop import SIZES_SECONDS
+from mirror_pipeline.engine.driver.read.loop import SOON_SECONDS
 from mirror_pipeline.engine.tasks.read.messages import ReadTask
 from mirror_pipeline.engine.tasks.read.rules import RangeRules
 from mirror_pipeline.execution.placement import Place
@@ -16,11 +17,14 @@ from tests.support.read_lane import PLACE, STAGED, Source, lane
 __all__ = ["context"]
 
 
-@pytest.mark.parametrize(("per_batch", "copies", "is_short"), [(0.0, True, True), (16_000.0, True, False), (0.0, False, False)])
-def test_the_first_one_of_topics_of_unknown_size_is_short_where_copies_will_be_read(
-    context: LaneContext, monkeypatch: pytest.MonkeyPatch, per_batch: float, copies: bool, is_short: bool
+@pytest.mark.parametrize(
+    ("per_batch", "copies", "told", "is_short"),
+    [(0.0, True, True, True), (16_000.0, True, True, False), (16_000.0, True, False, True), (0.0, False, False, False)],
+)
+def test_it_is_short_until_copies_can_be_read(
+    context: LaneContext, monkeypatch: pytest.MonkeyPatch, per_batch: float, copies: bool, told: bool, is_short: bool
 ) -> None:
-    """Copies get nothing of a topic before its sizes are known, which the first micro-batch tells."""
+    """Copies get nothing of a topic before its sizes are known, which the first micro-batch tells, and they say what they hold."""
     asked: list[ReadTask] = []
 
     class Runner:
@@ -33,7 +37,10 @@ def test_the_first_one_of_topics_of_unknown_size_is_short_where_copies_will_be_r
     staging = lane(context, Source())
     staging._place = Place(Runner(), in_process=True, small=True)  # type: ignore[arg-type]
     if copies:
-        staging._copies._wanted.set()
+        monkeypatch.setattr(context, "copies", [ClusterSettings("copy", ("h:1",))])
+        staging._copies.holdings(1e9)
+    if told:
+        staging._copies._looked.add("copy")
     planned = OffsetRange(*PLACE, STAGED, STAGED + 100, 5_000_000, "i", False, 1000.0, per_batch)
     staging._stage([RangeRules(planned, 1_000_000, False, False)])
-    assert asked[0].seconds == (SIZES_SECONDS if is_short else context.mirror.engine.max_batch_age)
+    assert asked[0].seconds == (SOON_SECONDS if is_short else context.mirror.engine.max_batch_age)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirror_pipeline.config import ClusterSettings
+from mirror_pipeline.engine.tasks.longlink import read_ahead
 from mirror_pipeline.engine.tasks.longlink import several as module
 from mirror_pipeline.engine.tasks.longlink.admission import Admission
 from mirror_pipeline.engine.tasks.longlink.connection_count import ConnectionCount, Throughput
@@ -50,6 +51,9 @@ class Client:
 
     def forget(self, source: TopicPartition) -> None:
         self.led.discard(source)
+
+    def take(self, node: int, number: int) -> None:
+        pass
 
     def opener(self, node: int, replies: object) -> str:
         return self.alias
@@ -164,7 +168,7 @@ def begin() -> SeveralSources:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines of a moment's patience."""
-    monkeypatch.setattr(module, "ParallelFetch", Fetch)
+    monkeypatch.setattr(read_ahead, "ParallelFetch", Fetch)
     for name, value in {"LEAST_PATIENCE": 0.005, "LINE_REST_SECONDS": 0.01, "SEGMENT_WAIT_SECONDS": 0.001, "COPY_SECONDS": 0.05}.items():
         monkeypatch.setattr(module, name, value)
 

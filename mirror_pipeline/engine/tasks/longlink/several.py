@@ -136,8 +136,9 @@ class Line:
         return max(LEAST_PATIENCE, PATIENT_TIMES * self.usual, PATIENT_TRIPS * self.round_trip)
 
     def stands(self, now: float) -> bool:
-        """Whether what it has will come too late, not only one segment: nothing comes of it, or too little."""
-        return self.fetch.quiet(now) > self.patience / 2 or bool(self.rate) and self.due(0) > self.patience
+        """Whether what it has will come too late, not only one segment: nothing comes of it, or less than it was given it for."""
+        given = self.round_trip + WAITING_SECONDS
+        return self.fetch.quiet(now) > self.patience / 2 or bool(self.rate) and self.due(0) > self.patience + given
 
     def due(self, size: int) -> float:
         """Seconds until it would have this many bytes more."""

@@ -259,6 +259,17 @@ def test_a_line_that_brings_much_is_not_given_up_for_a_late_segment() -> None:
     assert line.stands(10.0), "nothing has come for five seconds"
 
 
+@pytest.mark.parametrize("round_trip", [0.02, 0.1, 0.2])
+def test_a_line_does_not_stand_because_it_was_given_much(round_trip: float) -> None:
+    """Right after its start all that it has brought came fast, for it had little."""
+    line = line_of(0.0)
+    line.rate, line.usual, line.round_trip = 50e6, round_trip, round_trip
+    while line.takes_more(10.0):
+        line.asked[Segment(SOURCES[0], len(line.asked), len(line.asked) + 1, 400_000, 0)] = 9.0
+        line.waiting += 400_000
+    assert not line.stands(10.0)
+
+
 def test_a_new_line_gets_no_more_than_it_has_connections() -> None:
     line = line_of(0.0)
     line.fetch.connected = 2  # type: ignore[misc]

@@ -229,6 +229,13 @@ class TopicRun:
         if not self.sendable:
             self.sendable, self.target_checked = True, False
 
+    def recheck(self) -> None:
+        """Let the target topic be checked: after a halt, or while nothing is being sent that might land there meanwhile."""
+        if self.halted is not None:
+            self.resume()
+        elif not self.draining and not any(part.pending or part.writing.outcome_unknown for part in self.partitions.values()):
+            self.target_checked = False
+
 
 @dataclass(slots=True)
 class LaneState:

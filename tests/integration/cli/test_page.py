@@ -150,10 +150,11 @@ def test_a_topic_is_copied_afresh_once_its_name_is_typed(site: Site) -> None:
     browser.click("Delete the copy and begin anew")
     site.shows("t is copied afresh")
     assert mirror.flow.target_admin().topics(["east.t"])["east.t"].topic_id != ids
-    mirror.run(once=True)
-    for halt in mirror.halts():  # of what another test has deleted on the source
+    first, halts = mirror.run(once=True), mirror.halts()
+    for halt in halts:  # of what another test has deleted on the source
         mirror.resolve(halt.topic, halt.code)
-    assert mirror.run(once=True).state == "ok"
+    report = mirror.run(once=True)
+    assert report.state == "ok", (report.topics, halts, first.topics)
 
 
 @pytest.mark.parametrize("width", [390, 1280])

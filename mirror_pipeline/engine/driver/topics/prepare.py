@@ -56,13 +56,15 @@ from mirror_pipeline.kafka.client import WireClient
 from mirror_pipeline.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, broker_error
 from mirror_pipeline.kafka.needs import SOURCE_NEEDS, require_topic_ids
 from mirror_pipeline.kafka.security.identity import refuse_one_cluster
-from mirror_pipeline.model import DecisionKind, Incarnation, TopicPartition
+from mirror_pipeline.model import Decision, DecisionKind, Incarnation, TopicPartition
 from mirror_pipeline.topics.lanes import LaneTopic
 
 log = logging.getLogger(__name__)
 
 ASTRAY_SECONDS = 15.0
 """Until a target whose every address leads to another cluster is asked again."""
+DECISIONS_SECONDS = 3.0
+"""While a topic is halted: between two looks whether an operator has accepted that."""
 
 
 class Preparation:
@@ -81,7 +83,8 @@ class Preparation:
         self.rules = RulesLook(self._state, self._source_admin, self._targets.admin)
         self._wanted: dict[str, LaneTopic] = {}
         self._successors = Successors(context, self._source, self._source_admin, self._targets, self._starter, self._wanted)
-        self._astray_until = 0.0
+        self._astray_until = self._decisions_at = 0.0
+        self._accepted: set[Decision] = set()
         self._source_met = False
         self._refused: set[str] = set()
 
@@ -121,6 +124,25 @@ class Preparation:
             self._state.searched(error.message)
         else:
             self._state.searched()
+
+    def decided(self) -> bool:
+        """Whether an operator has accepted what halts a topic, after the last call or before it halted: the topic may go on.
+
+        Raises:
+            BufferUnusable: decisions cannot be read.
+        """
+        if time.monotonic() < self._decisions_at:
+            return False
+        self._decisions_at = time.monotonic() + DECISIONS_SECONDS
+        with self._state.lock:
+            halted = {(run.incarnation, ACCEPTABLE.get(run.halted.code)) for run in self._state.topics.values() if run.halted is not None}
+        if not any(kind for _, kind in halted):
+            return False
+        self._context.permits.read()
+        accepted = {each for each in self._context.permits.decisions if (each.incarnation, each.kind) in halted}
+        fresh = accepted - self._accepted
+        self._accepted |= fresh
+        return bool(fresh)
 
     def update(self, topics: Collection[LaneTopic]) -> None:
         """Look up ``topics`` on the source; known ones may be staged from here on, new and grown ones wait for the target."""
@@ -338,11 +360,11 @@ class Preparation:
             if halt is not None and halt.code in GONE:
                 run.left_out = bool(self._context.permits.accepted(DecisionKind.SOURCE_GONE, run.incarnation))
                 continue
-            if halt is not None and ACCEPTABLE.get(halt.code) is DecisionKind.TARGET:
+            if halt is None or ACCEPTABLE.get(halt.code) is DecisionKind.TARGET:
                 if self._context.permits.accepted(DecisionKind.TARGET, run.incarnation):
-                    run.resume()  # the target's check starts it over, or says what is wrong with it now
+                    run.recheck()  # the target's check starts it over, or says what is wrong with it now
                 continue
-            if halt is None or halt.partition is None or halt.span is None:
+            if halt.partition is None or halt.span is None:
                 continue
             start, end = halt.span
             approved = self._context.permits.approved(run.incarnation, TopicPartition(run.topic, halt.partition))

@@ -76,7 +76,7 @@ class Preparing:
 
     def _look_for_topics(self) -> None:
         began = time.monotonic()
-        if self._discover is None or began < self._discover_at:
+        if self._discover is None or (began < self._discover_at and not self._preparation.decided()):
             return
         try:
             self._preparation.rediscover(self._discover)

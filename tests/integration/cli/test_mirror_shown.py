@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.cli.main import main
 from mirror_pipeline.local.embedded.start import LocalCluster
-from tests.integration.processes import wait_until
+from tests.support.deleted_topics import delete_everywhere
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, make_mirror, produce, trim, write_config
 
@@ -54,7 +53,6 @@ def test_the_ledger_knows_how_long_records_took(mirror: tuple[Mirror, list[str]]
 def test_lag_plan_and_check_know_what_a_run_would_stop_at(mirror: tuple[Mirror, list[str]], clusters: ClusterPair) -> None:
     made, (told, trimmed, deleted, _) = mirror
     east = made.flow.source.bootstrap_servers[0]
-    admin = AdminClient({"bootstrap.servers": east})
     assert shown(made) == ({}, {}, set())
     produce(east, told, 100, start=50)
     trim(east, told, {0: 120})
@@ -62,8 +60,7 @@ def test_lag_plan_and_check_know_what_a_run_would_stop_at(mirror: tuple[Mirror, 
     assert {t.topic: t.code for t in run.topics if t.state == "halted"} == {told: "trimmed"}
     produce(east, trimmed, 100, start=50)
     trim(east, trimmed, {0: 130})
-    admin.delete_topics([deleted])[deleted].result(15)
-    wait_until(lambda: deleted not in admin.list_topics(timeout=10).topics, 30, "the topic to go")
+    delete_everywhere(east, deleted)
     codes = {told: "trimmed", trimmed: "trimmed", deleted: "source_gone"}
     assert shown(made) == (codes, codes, set(codes))
     lag = {topic.topic: topic for topic in made.lag().topics}

@@ -134,6 +134,7 @@ def test_a_mirror_is_resumed_by_the_keyboard_alone(site: Site) -> None:
 
 def test_a_topic_is_copied_afresh_once_its_name_is_typed(site: Site) -> None:
     browser, mirror = site.browser, site.mirror("there")
+    mirror.resume()
     mirror.run(once=True)
     ids = mirror.flow.target_admin().topics(["east.t"])["east.t"].topic_id
     browser.go(browser.url.split("/mirrors")[0] + "/mirrors/m/there")

@@ -55,7 +55,7 @@ def test_a_continuous_run_copies_what_comes_and_new_partitions_later(
             produce(source, topic_name, 100, partitions=2, start=100)
         seen.append(1)
 
-    report = mirror.run(seconds=60, idle_seconds=3, observer=more, session=spark)
+    report = mirror.run(seconds=60, idle_seconds=10, observer=more, session=spark)
     assert (report.state, report.records) == ("ok", 200)
     assert_identical(mirror, [topic_name])
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from mirror_pipeline import Mirror
@@ -20,6 +19,7 @@ from mirror_pipeline.errors import ClusterUnreachable, UsageError
 from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.reports import RunReport
 from tests.integration.processes import wait_until
+from tests.support.deleted_topics import delete_everywhere
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, make_mirror, nowhere, produce, values
 
@@ -215,12 +215,6 @@ def test_a_run_once_whose_source_dies_delivers_what_it_has_read(
     assert len(values(mirror, "east.slow")) == end and mirror.status().staged_records == 0
 
 
-def delete_topic(servers: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": servers})
-    admin.delete_topics([topic])[topic].result(15)
-    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 30, "the topic to go")
-
-
 @pytest.mark.parametrize("continuous", [False, True])
 def test_a_deleted_topic_is_delivered_and_shown_until_that_is_accepted(
     clusters: ClusterPair, tmp_path: Path, new_topic_name: Callable[[], str], continuous: bool
@@ -228,7 +222,7 @@ def test_a_deleted_topic_is_delivered_and_shown_until_that_is_accepted(
     topic, other = new_topic_name(), new_topic_name()
     east = clusters[0].bootstrap_servers
     mirror = staged(tmp_path, clusters, [topic, other], IN_PROCESS)
-    delete_topic(east, topic)
+    delete_everywhere(east, topic)
     produce(east, other, 10, start=150)
     report = mirror.run(seconds=8) if continuous else mirror.run(once=True)
     assert {row.topic: (row.state, row.code, row.records) for row in report.topics} == {
@@ -265,7 +259,7 @@ def test_a_topic_that_is_not_delivered_cannot_be_given_up(
 ) -> None:
     topic, other = new_topic_name(), new_topic_name()
     mirror = staged(tmp_path, clusters, [topic, other], IN_PROCESS)
-    delete_topic(clusters[0].bootstrap_servers, topic)
+    delete_everywhere(clusters[0].bootstrap_servers, topic)
     here, mirror.flow.target = mirror.flow.target, nowhere(mirror.flow.target)
     with pytest.raises(ClusterUnreachable):
         mirror.run(once=True)

@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.cli.main import main
@@ -19,7 +18,7 @@ from mirror_pipeline.local.shapes import log
 from mirror_pipeline.local.shapes.ground import Ground
 from mirror_pipeline.model import TopicPartition
 from mirror_pipeline.operations.translate import maps_of
-from tests.integration.processes import wait_until
+from tests.support.deleted_topics import recreate
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import create_topic, make_mirror, produce, trim, write_config
 from tests.support.record_pairs import Pairs, pairs
@@ -35,13 +34,6 @@ def mirror_of(clusters: ClusterPair, folder: Path, *topics: str, **settings: obj
 
 def oracle(mirror: Mirror, topic: str, partition: int = 0) -> Pairs:
     return pairs(mirror.flow.source, mirror.flow.target, topic, f"east.{topic}", partition)
-
-
-def recreate(servers: str, topic: str, partitions: int = 1) -> None:
-    admin = AdminClient({"bootstrap.servers": servers})
-    admin.delete_topics([topic])[topic].result(15)
-    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 30, "the topic to go")
-    create_topic(servers, topic, partitions)
 
 
 def compare(mirror: Mirror, known: dict[TopicPartition, Pairs], positions: int) -> None:

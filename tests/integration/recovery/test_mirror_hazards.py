@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from mirror_pipeline import Mirror
@@ -24,6 +23,7 @@ from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.model import HoleCause, TopicPartition
 from mirror_pipeline.reports import RunReport
 from tests.integration.processes import wait_until
+from tests.support.deleted_topics import recreate
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, trim, values
 
@@ -46,13 +46,6 @@ def case(clusters: ClusterPair, tmp_path: Path, topic_name: str, spark: SparkSes
 
 def once(mirror: Mirror, spark: SparkSession) -> RunReport:
     return mirror.run(once=True, session=spark)
-
-
-def recreate(servers: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": servers})
-    admin.delete_topics([topic])[topic].result(15)
-    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 30, "the topic to go")
-    create_topic(servers, topic)
 
 
 def halted(report: RunReport, code: str) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from mirror_pipeline import Mirror
 from mirror_pipeline.features.failover.report import FailoverOptions
 from mirror_pipeline.local.embedded.start import LocalCluster
-from tests.integration.processes import kill_tree, start_mirror, wait_until
+from tests.integration.processes import kill_tree, start_mirror
+from tests.support.deleted_topics import recreate
 from tests.support.groups import IN_PROCESS, carry, commit, committed
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import add_partitions, create_topic, end_offsets, make_mirror, produce, values
@@ -90,14 +90,6 @@ def test_a_kill_before_the_ledger_is_written_doubles_nothing_in_added_partitions
     assert run(tmp_path) == 0, (tmp_path / "stdout.txt").read_text()
     assert copied(mirror, "t", 4) == expected(300)
     assert mirror.run(once=True).records == 0
-
-
-def recreate(servers: str, topic: str, partitions: int) -> None:
-    """Delete a topic of the source and create it anew."""
-    admin = AdminClient({"bootstrap.servers": servers})
-    admin.delete_topics([topic])[topic].result(15)
-    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 30, "the topic to go")
-    create_topic(servers, topic, partitions)
 
 
 @pytest.mark.parametrize("again", [recreate, add_partitions])

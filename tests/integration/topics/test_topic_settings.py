@@ -22,6 +22,7 @@ from mirror_pipeline.features.topic_sync.topic_changes import TopicChanges
 from mirror_pipeline.kafka.admin import Admin
 from mirror_pipeline.topics.alter import Changes, alter_topics
 from tests.integration.processes import wait_until
+from tests.support.deleted_topics import delete_everywhere
 from tests.support.groups import IN_PROCESS, running
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, make_mirror, produce
@@ -199,9 +200,7 @@ def test_settings_of_a_topic_that_was_recreated_on_the_source_are_not_taken(
     """Its copy is of the old topic, and a short retention of the new one would delete it."""
     east, west = (cluster.bootstrap_servers for cluster in clusters)
     mirror = in_step(clusters, tmp_path, topic_name)
-    with admin_of(east) as admin:
-        admin.delete_topic(topic_name)
-        wait_until(lambda: topic_name not in admin.topics([topic_name]), 30, "the topic to go")
+    delete_everywhere(east, topic_name)
     create_topic(east, topic_name, retention__ms="1000000")
     assert [row.code for row in mirror.run(seconds=8).topics] == ["recreated"]
     assert held(west, f"east.{topic_name}", "retention.ms") == ("90000000",)

@@ -176,6 +176,7 @@ def test_every_page_fits_its_screen_in_light_and_dark(site: Site, width: int, sc
 
 def test_a_failover_is_looked_at_and_confirmed_by_name(site: Site) -> None:
     browser = site.browser
+    site.mirror("there").resume()
     site.mirror("there").run(once=True)
     browser.resize(1280, 800)
     browser.go(browser.url.split("/mirrors")[0] + "/mirrors/m/there/failover")

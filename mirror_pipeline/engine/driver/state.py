@@ -229,12 +229,11 @@ class TopicRun:
         if not self.sendable:
             self.sendable, self.target_checked = True, False
 
-    def recheck(self) -> None:
-        """Let the target topic be checked: after a halt, or while nothing is being sent that might land there meanwhile."""
-        if self.halted is not None:
-            self.resume()
-        elif not self.draining and not any(part.pending or part.writing.outcome_unknown for part in self.partitions.values()):
-            self.target_checked = False
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being sent; with the lock held."""
+        busy = any(part.pending or part.writing.outcome_unknown for part in self.partitions.values())
+        return self.halted is None and self.target_checked and not self.draining and not busy
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from mirror_pipeline.local.embedded.start import LocalCluster
 from mirror_pipeline.model import HoleCause, TopicPartition
 from mirror_pipeline.reports import RunReport
 from tests.integration.processes import wait_until
-from tests.support.deleted_topics import recreate
+from tests.support.deleted_topics import delete_everywhere, recreate
 from tests.support.kafka_source import ClusterPair
 from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, trim, values
 
@@ -119,6 +119,28 @@ def test_a_recreated_target_stops_and_is_filled_again_when_that_is_accepted(case
     mirror.resolve(topic_name, "target_recreated")
     assert once(mirror, spark).state == "ok"
     assert_identical(mirror, [topic_name])
+
+
+def test_a_topic_that_sends_nothing_learns_that_its_target_is_gone(case: Case, topic_name: str, spark: SparkSession) -> None:
+    mirror = case()
+    east, west = mirror.flow.source.bootstrap_servers[0], mirror.flow.target.bootstrap_servers[0]
+    create_topic(east, topic_name)
+    produce(east, topic_name, 30)
+    stop = threading.Event()
+    lane = threading.Thread(target=lambda: mirror.run(stop=stop, session=spark))
+    lane.start()
+
+    def codes() -> set[str]:
+        return {topic.code for each in mirror.status().lanes for topic in each.topics}
+
+    try:
+        wait_until(lambda: topic_name in {t.topic for each in mirror.status().lanes for t in each.topics}, 60, "the lane")
+        wait_until(lambda: mirror.lag().lag_records == 0, 60, lambda: f"the copy: {mirror.lag()}")
+        delete_everywhere(west, f"east.{topic_name}")
+        wait_until(lambda: codes() == {"target_gone"}, 90, lambda: f"the halt: {mirror.status()}")
+    finally:
+        stop.set()
+        lane.join(60)
 
 
 def copied(mirror: Mirror, topic: str) -> dict[int, int]:

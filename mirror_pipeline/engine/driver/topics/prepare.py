@@ -125,6 +125,22 @@ class Preparation:
         else:
             self._state.searched()
 
+    def look_at_targets(self) -> None:
+        """Let target topics be checked that others have deleted or made anew: a topic that sends nothing does not learn of it.
+
+        Raises:
+            ClusterUnreachable: the target does not answer.
+        """
+        known = self._context.ledger.incarnations()
+        with self._state.lock:
+            idle = [name for name, run in self._state.topics.items() if run.is_idle and name in known]
+        found = self._targets.changed([known[name] for name in idle])
+        with self._state.lock:
+            for name in idle:
+                run = self._state.topics[name]
+                if isinstance(found.get(name), Halt) and run.is_idle:
+                    run.target_checked = False
+
     def decided(self) -> bool:
         """Whether an operator has accepted what halts a topic, after the last call or before it halted: the topic may go on.
 
@@ -360,11 +376,11 @@ class Preparation:
             if halt is not None and halt.code in GONE:
                 run.left_out = bool(self._context.permits.accepted(DecisionKind.SOURCE_GONE, run.incarnation))
                 continue
-            if halt is None or ACCEPTABLE.get(halt.code) is DecisionKind.TARGET:
+            if halt is not None and ACCEPTABLE.get(halt.code) is DecisionKind.TARGET:
                 if self._context.permits.accepted(DecisionKind.TARGET, run.incarnation):
-                    run.recheck()  # the target's check starts it over, or says what is wrong with it now
+                    run.resume()  # the target's check starts it over, or says what is wrong with it now
                 continue
-            if halt.partition is None or halt.span is None:
+            if halt is None or halt.partition is None or halt.span is None:
                 continue
             start, end = halt.span
             approved = self._context.permits.approved(run.incarnation, TopicPartition(run.topic, halt.partition))

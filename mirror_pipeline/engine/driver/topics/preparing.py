@@ -80,6 +80,7 @@ class Preparing:
             return
         try:
             self._preparation.rediscover(self._discover)
+            self._preparation.look_at_targets()
         finally:
             self._discover_at = self._again(began)
 

@@ -186,7 +186,8 @@ class LaneRun:
     def _nothing_to_do(self) -> bool:
         with self._context.state.lock:
             state = self._context.state
-            return all(p.lag == 0 for p in state.live()) and not any(p.pending for p in state.sendable())
+            beginning = state.source_lost is None and state.unready.keys() - state.topics.keys()
+            return not beginning and all(p.lag == 0 for p in state.live()) and not any(p.pending for p in state.sendable())
 
     def _join(self, threads: list[threading.Thread]) -> None:
         with self._context.state.lock:

@@ -37,6 +37,7 @@ class Preparing:
         self._discover = discover
         self._again = again
         self._discover_at = again(time.monotonic())
+        self._look_due = False
         self._patience = Patience(context.mirror.engine.target_wait)
         self._failures = 1 if context.state.target_down else 0  # by the first preparation
         self.over = threading.Event()
@@ -59,6 +60,9 @@ class Preparing:
             self._look_for_topics()
             if self._is_over():
                 return 0.0
+            if self._look_due:  # again until the target answers: nobody else may ask it
+                self._preparation.look_at_targets()
+                self._look_due = False
             self._preparation.finish()
         except (ConnectionLost, ClusterUnreachable) as error:
             return self._lost(error)
@@ -80,7 +84,7 @@ class Preparing:
             return
         try:
             self._preparation.rediscover(self._discover)
-            self._preparation.look_at_targets()
+            self._look_due = True
         finally:
             self._discover_at = self._again(began)
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from mirror_pipeline.errors import UsageError
 from mirror_pipeline.local.shapes.fill import fill
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, produce, verdicts
+from tests.support.mirrors import add_partitions, assert_identical, create_topic, end_offsets, make_mirror, produce, verdicts
 
 
 def test_all_shapes_are_copied_once(versioned_clusters: ClusterPair, tmp_path: Path, spark: SparkSession) -> None:
@@ -59,7 +59,7 @@ def test_a_continuous_run_copies_what_comes_and_new_partitions_later(
     assert (report.state, report.records) == ("ok", 200)
     assert_identical(mirror, [topic_name])
 
-    mirror.flow.source_admin().grow(topic_name, 4)
+    add_partitions(source, topic_name, 4)
     produce(source, topic_name, 100, partitions=4, start=200)
     assert mirror.run(once=True, session=spark).state == "ok"
     assert len(end_offsets(mirror, f"east.{topic_name}", target=True)) == 4

@@ -27,7 +27,7 @@ from tests.integration.processes import wait_until
 from tests.support.deleted_topics import delete_topic, expected
 from tests.support.groups import running
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import assert_identical, create_topic, make_mirror, nowhere, produce, values
+from tests.support.mirrors import add_partitions, assert_identical, create_topic, make_mirror, nowhere, produce, values
 from tests.support.reverse_pair import IN_PROCESS
 
 
@@ -162,9 +162,7 @@ def test_a_copy_that_others_have_written_to_stays(clusters: ClusterPair, tmp_pat
 def test_a_copy_in_a_topic_that_was_grown_and_written_to_stays(clusters: ClusterPair, tmp_path: Path, topic_name: str) -> None:
     """The mirror has no position in the third partition."""
     mirror = copied(tmp_path, clusters, topic_name)
-    with mirror.flow.target_admin() as admin:
-        admin.grow(f"east.{topic_name}", 3)
-        wait_until(lambda: admin.topics([f"east.{topic_name}"])[f"east.{topic_name}"].partitions == 3, 30, "the partition")
+    add_partitions(clusters[1].bootstrap_servers, f"east.{topic_name}", 3)
     produce(clusters[1].bootstrap_servers, f"east.{topic_name}", 3, partitions=3)
     delete_topic(mirror, topic_name)
     assert "others have written to it" in reason(mirror) and target_id(mirror, f"east.{topic_name}")

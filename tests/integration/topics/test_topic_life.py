@@ -19,7 +19,7 @@ from tests.integration.processes import wait_until
 from tests.support.deleted_topics import delete_topic, expected
 from tests.support.groups import running
 from tests.support.kafka_source import ClusterPair
-from tests.support.mirrors import assert_identical, create_topic, end_offsets, make_mirror, nowhere, produce, values
+from tests.support.mirrors import add_partitions, assert_identical, create_topic, end_offsets, make_mirror, nowhere, produce, values
 from tests.support.reverse_pair import IN_PROCESS, pair
 
 pytestmark = pytest.mark.long
@@ -197,9 +197,7 @@ def test_more_partitions_on_the_target_block_a_pair_that_can_fail_over(clusters:
     assert [row.blockers for row in mirror.plan().topics] == [(reason,)]
     assert [finding.detail for finding in mirror.check() if not finding.ok] == [reason]
     assert [(row.state, row.reason) for row in mirror.run(once=True).topics] == [("halted", reason)]
-    with mirror.flow.source_admin() as admin:
-        admin.grow(topic_name, 3)
-        wait_until(lambda: admin.topics([topic_name])[topic_name].partitions == 3, 30, "the partition")
+    add_partitions(east, topic_name, 3)
     produce(east, topic_name, 6, partitions=3, start=10)
     assert mirror.run(once=True).records == 16
     assert_identical(mirror, [topic_name])

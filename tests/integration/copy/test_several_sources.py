@@ -129,7 +129,7 @@ def test_what_copies_hold_arrives_while_the_source_is_dead(four: Trio, tmp_path:
     create_topic(four["east"].bootstrap_servers, topic, 3)
     fill(four["east"].bootstrap_servers, topic, 90 * MB)
     copies_of(tmp_path, four, topic)
-    wanted = flow("east", "home", topic, sources=["north", "west"], engine={"bandwidth": "5MB", "request_timeout": "5s"}, **EXACT)
+    wanted = flow("east", "home", topic, sources=["north", "west"], engine={"bandwidth": "2MB", "request_timeout": "5s"}, **EXACT)
     home = mirrors_of(tmp_path / "home", four, wanted)["east-home"]
     with running(home):
         wait_until(lambda: len(said(home).copied) == 2, 60, "both copies are read")
@@ -139,7 +139,7 @@ def test_what_copies_hold_arrives_while_the_source_is_dead(four: Trio, tmp_path:
         before = arrived(home, topic)
         wait_until(lambda: arrived(home, topic) > before + 5_000, 60, "more arrives")
         four["north"].kill()
-        wait_until(lambda: arrived(home, topic) == 90_000, 90, "what west holds arrives")
+        wait_until(lambda: arrived(home, topic) == 90_000, 150, "what west holds arrives")
         for name in ("east", "north"):
             four[name].start()
         wait_until(lambda: not said(home).source_down, 60, "the source is back")

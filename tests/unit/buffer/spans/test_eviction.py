@@ -70,11 +70,11 @@ names = st.sampled_from("abcdef")
 
 @pure
 @given(
-    st.dictionaries(names, st.floats(0, 100)),
+    st.dictionaries(names, st.integers(0, 100)),
     st.sets(names),
-    st.dictionaries(names, st.floats(0, 100)),
-    st.floats(0, 100),
-    st.floats(0, 100),
+    st.dictionaries(names, st.integers(0, 100)),
+    st.integers(0, 100),
+    st.integers(0, 100),
 )
 def test_live_and_young_files_stay(found: dict[str, float], live: set[str], evicted: dict[str, float], orphan: float, grace: float) -> None:
     files = [FoundFile(path, 1, modified) for path, modified in found.items()]

@@ -151,11 +151,12 @@ class Preparation:
             return False
         self._decisions_at = time.monotonic() + DECISIONS_SECONDS
         with self._state.lock:
-            halted = {(run.incarnation, ACCEPTABLE.get(run.halted.code)) for run in self._state.topics.values() if run.halted is not None}
-        if not any(kind for _, kind in halted):
+            halts = {run.incarnation: run.halted.code for run in self._state.topics.values() if run.halted is not None}
+        kinds = {incarnation: ACCEPTABLE[code] for incarnation, code in halts.items() if code in ACCEPTABLE}
+        if not kinds:
             return False
         self._context.permits.read()
-        accepted = {each for each in self._context.permits.decisions if (each.incarnation, each.kind) in halted}
+        accepted = {each for each in self._context.permits.decisions if kinds.get(each.incarnation) is each.kind}
         fresh = accepted - self._accepted
         self._accepted |= fresh
         return bool(fresh)

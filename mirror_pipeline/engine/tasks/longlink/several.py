@@ -128,7 +128,12 @@ class Line:
             return not self.asked  # on trial
         if not self.rate:
             return len(self.asked) < max(1, self.fetch.connected)  # those that are still being opened read nothing
-        return len(self.asked) < LEAST_CONNECTIONS or self.waiting < self.rate * (self.round_trip + WAITING_SECONDS)
+        return len(self.asked) < LEAST_CONNECTIONS or self.waiting < self.rate * self.given
+
+    @property
+    def given(self) -> float:
+        """Seconds for which it is given something to do, by its rate."""
+        return self.round_trip + WAITING_SECONDS
 
     @property
     def patience(self) -> float:
@@ -137,8 +142,7 @@ class Line:
 
     def stands(self, now: float) -> bool:
         """Whether what it has will come too late, not only one segment: nothing comes of it, or less than it was given it for."""
-        given = self.round_trip + WAITING_SECONDS
-        return self.fetch.quiet(now) > self.patience / 2 or bool(self.rate) and self.due(0) > self.patience + given
+        return self.fetch.quiet(now) > self.patience / 2 or bool(self.rate) and self.due(0) > self.patience + self.given
 
     def due(self, size: int) -> float:
         """Seconds until it would have this many bytes more."""
